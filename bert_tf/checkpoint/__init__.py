@@ -1,0 +1,1 @@
+"""Reading other people's checkpoints, strictly and with a report."""

@@ -1,0 +1,1 @@
+"""Record layouts, TFRecord files with random access, masking and the input pipeline."""

@@ -1,0 +1,110 @@
+"""Finding input files, hashing them and writing output files atomically."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import IO, Any, Iterator, Union
+
+from bert_tf.errors import UserError
+
+PathLike = Union[str, Path]
+
+_HASH_BLOCK_BYTES = 1 << 20
+
+
+def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
+    """Resolves a comma-separated list of files, globs and directories to sorted, unique files.
+
+    A directory stands for the regular files directly inside it whose names do not start with a
+    dot. Raises UserError when a pattern matches nothing, naming ``flag``.
+    """
+    files: set[Path] = set()
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        matches = [Path(match) for match in glob.glob(pattern)]
+        if len(matches) == 1 and matches[0].is_dir():
+            inside = matches[0].iterdir()
+            matches = [path for path in inside if path.is_file() and path.name[0] != "."]
+        if not matches:
+            raise UserError(f"--{flag}: no file matches {pattern!r}; give an existing file.")
+        files.update(matches)
+    if not files:
+        raise UserError(f"--{flag} is empty; give a file, a glob or a comma-separated list.")
+    return sorted(files)
+
+
+def require_file(path: PathLike, *, flag: str) -> Path:
+    """Returns ``path`` as a Path; raises UserError when it is not a readable, non-empty file."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"--{flag}: {path} does not exist or is not a file.")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"--{flag}: {path} cannot be read; check its permissions.")
+    if path.stat().st_size == 0:
+        raise UserError(f"--{flag}: {path} is empty.")
+    return path
+
+
+def make_output_dir(path: PathLike, *, flag: str) -> Path:
+    """Creates the directory ``path`` if needed; raises UserError when it cannot be written."""
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"--{flag}: cannot write to {path} ({error.strerror}); choose another directory."
+        ) from error
+    return path
+
+
+def sha256_of_file(path: PathLike) -> str:
+    """The hexadecimal SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_HASH_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_open(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
+    """Opens a temporary file beside ``path`` and renames it to ``path`` when the block succeeds.
+
+    Text is UTF-8 with ``\\n`` line ends. On an exception nothing is left behind.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    try:
+        with open(temporary, mode, **text) as file:
+            yield file
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: PathLike, value: Any) -> None:
+    """Writes ``value`` as indented JSON, atomically."""
+    with atomic_open(path) as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
+def read_json(path: PathLike, *, what: str) -> Any:
+    """Reads a JSON file; raises UserError that names ``what`` when it is missing or malformed."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        raise UserError(f"{what}: {path} does not exist.") from None
+    except OSError as error:
+        raise UserError(f"{what}: {path} cannot be read ({error.strerror}).") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{what}: {path} is not valid JSON ({error}).") from error

@@ -1,0 +1,1 @@
+"""The BERT graph: precision policy, layers, encoder, heads and losses."""

@@ -1,0 +1,86 @@
+"""Progress lines with rate and time left, for work that takes long."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Callable, Optional, TextIO
+
+
+def format_duration(seconds: float) -> str:
+    """``95`` becomes ``1m35s``; hours and days appear when they are needed."""
+    whole = max(0, round(seconds))
+    days, rest = divmod(whole, 86_400)
+    hours, rest = divmod(rest, 3_600)
+    minutes, secs = divmod(rest, 60)
+    if days:
+        return f"{days}d{hours:02d}h"
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    if minutes:
+        return f"{minutes}m{secs:02d}s"
+    return f"{secs}s"
+
+
+class Progress:
+    """Prints ``label: done/total unit, rate, time left``, at most once per interval.
+
+    Args:
+      label: what is being done.
+      total: how many units there are in all, or None when that is unknown.
+      unit: name of a unit, for example ``MB``.
+      interval_seconds: least time between two lines.
+      clock: seconds as a float; replaced in tests.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        total: Optional[float],
+        unit: str,
+        *,
+        interval_seconds: float = 5.0,
+        stream: Optional[TextIO] = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._label = label
+        self._total = total
+        self._unit = unit
+        self._interval = interval_seconds
+        self._stream = stream
+        self._clock = clock
+        self._start = clock()
+        self._last_line = self._start
+        self._done = 0.0
+
+    def advance(self, amount: float) -> None:
+        """Adds ``amount`` units and prints a line when the interval has passed."""
+        self._done += amount
+        now = self._clock()
+        if now - self._last_line >= self._interval:
+            self._last_line = now
+            self._print(now)
+
+    def finish(self) -> None:
+        """Prints the last line: the total, the time it took and the mean rate."""
+        seconds = self._clock() - self._start
+        rate = self._done / seconds if seconds > 0 else 0.0
+        self._write(
+            f"{self._label}: done, {self._done:,.1f} {self._unit} in "
+            f"{format_duration(seconds)} ({rate:,.1f} {self._unit}/s)"
+        )
+
+    def _print(self, now: float) -> None:
+        rate = self._done / (now - self._start)
+        line = f"{self._label}: {self._done:,.1f}"
+        if self._total:
+            line += f"/{self._total:,.1f} {self._unit} ({100 * self._done / self._total:.0f}%)"
+        else:
+            line += f" {self._unit}"
+        line += f", {rate:,.1f} {self._unit}/s"
+        if self._total and rate > 0:
+            line += f", {format_duration((self._total - self._done) / rate)} left"
+        self._write(line)
+
+    def _write(self, line: str) -> None:
+        print(line, file=self._stream or sys.stderr, flush=True)

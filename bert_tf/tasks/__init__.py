@@ -1,0 +1,1 @@
+"""One model_fn and its glue per job."""

@@ -1,0 +1,1 @@
+"""Tokenizers behind one small interface, and the vocabulary files they read."""

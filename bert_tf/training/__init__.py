@@ -1,0 +1,1 @@
+"""One update done right: schedules, optimizers, accumulation, distribution, hooks."""
