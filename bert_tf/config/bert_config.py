@@ -1,0 +1,110 @@
+"""The architecture of a BERT network, read from Google's ``bert_config.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any
+
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, read_json
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
+
+# Google's multilingual and Chinese releases carry these keys; no code of theirs ever read them.
+_KEYS_WITHOUT_EFFECT = frozenset(
+    {
+        "directionality",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """Sizes, activation, dropout rates and initialisation; keys and defaults are Google's.
+
+    ``hidden_act`` is one of ``ACTIVATIONS``; ``gelu`` means the tanh form that Google's code
+    computes (the same as ``gelu_tanh``), ``gelu_erf`` the exact one. Raises UserError for a value
+    that no network can be built from.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 16
+    initializer_range: float = 0.02
+
+    def __post_init__(self):
+        problem = _find_problem(self)
+        if problem:
+            raise UserError(f"model configuration: {problem}.")
+
+    @property
+    def size_per_head(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], *, source: str = "dictionary") -> BertConfig:
+        """Builds a config from JSON values; raises UserError that names the key and ``source``."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known and key not in _KEYS_WITHOUT_EFFECT:
+                nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+                advice = f"did you mean {nearest[0]!r}?" if nearest else f"known are {known}."
+                raise UserError(f"model configuration {source}: unknown key {key!r}; {advice}")
+        if "vocab_size" not in values:
+            raise UserError(f"model configuration {source}: the key 'vocab_size' is missing.")
+        try:
+            return cls(**{key: value for key, value in values.items() if key in known})
+        except UserError as error:
+            detail = str(error).partition(": ")[2]
+            raise UserError(f"model configuration {source}: {detail}") from None
+
+    @classmethod
+    def from_json_file(cls, path: PathLike) -> BertConfig:
+        """Reads a ``bert_config.json``; raises UserError for every kind of unusable file."""
+        values = read_json(path, what="model configuration")
+        if not isinstance(values, dict):
+            raise UserError(f"model configuration {path}: expected a JSON object of settings.")
+        return cls.from_dict(values, source=str(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings under Google's JSON keys."""
+        return dataclasses.asdict(self)
+
+
+def _find_problem(config: BertConfig) -> str:
+    """One sentence without its full stop, or the empty string when the config is sound."""
+    values = config.to_dict()
+    annotations = {field.name: field.type for field in dataclasses.fields(config)}
+    for name, value in values.items():
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if annotations[name] == "int" and not (is_number and isinstance(value, int) and value > 0):
+            return f"{name} must be a positive whole number, not {value!r}"
+        if name.endswith("dropout_prob") and not (is_number and 0 <= value < 1):
+            return f"{name} must be a number in [0, 1), not {value!r}"
+    if config.hidden_act not in ACTIVATIONS:
+        return (
+            f"hidden_act {config.hidden_act!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
+        )
+    spread = config.initializer_range
+    if isinstance(spread, bool) or not isinstance(spread, (int, float)) or spread <= 0:
+        return f"initializer_range must be a positive number, not {spread!r}"
+    if config.hidden_size % config.num_attention_heads:
+        return (
+            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
+            f"{config.num_attention_heads}"
+        )
+    return ""

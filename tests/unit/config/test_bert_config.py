@@ -1,0 +1,104 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_tf.config.bert_config import ACTIVATIONS, BertConfig
+from bert_tf.errors import UserError
+
+SHARED_CONFIG = (
+    Path(__file__).parents[4]
+    / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8.bert_config.json"
+)
+
+
+def test_defaults_are_those_of_bert_base():
+    # google-research/bert, modeling.py: the defaults of BertConfig.__init__.
+    assert BertConfig(vocab_size=30522).to_dict() == {
+        "vocab_size": 30522,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 16,
+        "initializer_range": 0.02,
+    }
+
+
+def test_json_round_trip(tmp_path):
+    config = BertConfig(vocab_size=11, hidden_size=6, num_attention_heads=3, hidden_act="relu")
+    path = tmp_path / "bert_config.json"
+    path.write_text(json.dumps(config.to_dict()))
+    assert BertConfig.from_json_file(path) == config
+    assert config.size_per_head == 2
+
+
+@pytest.mark.skipif(not SHARED_CONFIG.exists(), reason="needs ../shared/data")
+def test_reads_a_released_config():
+    config = BertConfig.from_json_file(SHARED_CONFIG)
+    assert (config.hidden_size, config.num_hidden_layers, config.type_vocab_size) == (512, 8, 2)
+
+
+def test_keys_of_the_multilingual_release_are_accepted_and_have_no_effect():
+    extra = {
+        "directionality": "bidi",
+        "pooler_fc_size": 768,
+        "pooler_type": "first_token_transform",
+    }
+    assert BertConfig.from_dict({"vocab_size": 9, **extra}) == BertConfig(vocab_size=9)
+
+
+def test_unknown_key_names_key_file_and_nearest_known_key(tmp_path):
+    path = tmp_path / "typo.json"
+    path.write_text('{"vocab_size": 9, "hiden_size": 8}')
+    with pytest.raises(UserError) as error:
+        BertConfig.from_json_file(path)
+    assert str(error.value) == (
+        f"model configuration {path}: unknown key 'hiden_size'; did you mean 'hidden_size'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"hidden_size": 10}, ["hidden_size 10", "num_attention_heads 12"]),
+        ({"hidden_size": 0}, ["hidden_size", "positive", "0"]),
+        ({"num_hidden_layers": -1}, ["num_hidden_layers", "-1"]),
+        ({"vocab_size": 100.0}, ["vocab_size", "100.0"]),
+        ({"vocab_size": True}, ["vocab_size", "True"]),
+        ({"intermediate_size": "big"}, ["intermediate_size", "'big'"]),
+        ({"hidden_dropout_prob": 1.0}, ["hidden_dropout_prob", "1.0"]),
+        ({"attention_probs_dropout_prob": -0.1}, ["attention_probs_dropout_prob", "-0.1"]),
+        ({"hidden_dropout_prob": None}, ["hidden_dropout_prob", "None"]),
+        ({"hidden_act": "swish"}, ["swish", "gelu_erf"]),
+        ({"hidden_act": ["gelu"]}, ["hidden_act"]),
+        ({"initializer_range": 0}, ["initializer_range"]),
+        ({"qqqq": 1}, ["qqqq", "known are", "vocab_size"]),
+    ],
+)
+def test_bad_values_are_refused_in_one_sentence(tmp_path, values, words):
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({"vocab_size": 100, **values}))
+    with pytest.raises(UserError) as error:
+        BertConfig.from_json_file(path)
+    message = str(error.value)
+    assert message.count("\n") == 0
+    for word in [str(path), *words]:
+        assert word in message
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "{", "3"])
+def test_files_without_a_config_are_refused(tmp_path, text):
+    path = tmp_path / "empty.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=str(path)):
+        BertConfig.from_json_file(path)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_known_activations_are_accepted(activation):
+    assert BertConfig(vocab_size=5, hidden_act=activation).hidden_act == activation
