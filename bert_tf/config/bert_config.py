@@ -87,24 +87,24 @@ class BertConfig:
 
 def _find_problem(config: BertConfig) -> str:
     """One sentence without its full stop, or the empty string when the config is sound."""
-    values = config.to_dict()
-    annotations = {field.name: field.type for field in dataclasses.fields(config)}
-    for name, value in values.items():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if annotations[name] == "int" and not (is_number and isinstance(value, int) and value > 0):
-            return f"{name} must be a positive whole number, not {value!r}"
-        if name.endswith("dropout_prob") and not (is_number and 0 <= value < 1):
-            return f"{name} must be a number in [0, 1), not {value!r}"
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.type == "int" and not (_is_number(value, int) and value > 0):
+            return f"{field.name} must be a positive whole number, not {value!r}"
+        if field.name.endswith("dropout_prob") and not (_is_number(value) and 0 <= value < 1):
+            return f"{field.name} must be a number in [0, 1), not {value!r}"
+    if not (_is_number(config.initializer_range) and config.initializer_range > 0):
+        return f"initializer_range must be a positive number, not {config.initializer_range!r}"
     if config.hidden_act not in ACTIVATIONS:
-        return (
-            f"hidden_act {config.hidden_act!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
-        )
-    spread = config.initializer_range
-    if isinstance(spread, bool) or not isinstance(spread, (int, float)) or spread <= 0:
-        return f"initializer_range must be a positive number, not {spread!r}"
+        choices = ", ".join(ACTIVATIONS)
+        return f"hidden_act {config.hidden_act!r} is unknown; choose one of {choices}"
     if config.hidden_size % config.num_attention_heads:
         return (
             f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
             f"{config.num_attention_heads}"
         )
     return ""
+
+
+def _is_number(value: object, kind: Any = (int, float)) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -6,10 +6,8 @@ import pytest
 from bert_tf.config.bert_config import ACTIVATIONS, BertConfig
 from bert_tf.errors import UserError
 
-SHARED_CONFIG = (
-    Path(__file__).parents[4]
-    / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8.bert_config.json"
-)
+SHARED = Path(__file__).parents[4] / "shared/data/checkpoint-index"
+SHARED_CONFIG = SHARED / "uncased_L-8_H-512_A-8.bert_config.json"
 
 
 def test_defaults_are_those_of_bert_base():
