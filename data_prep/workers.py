@@ -1,0 +1,115 @@
+"""A pool of worker processes whose results come back in the order of the work.
+
+Memory: at most ``2 * num_workers + 1`` items are under way at once, whatever their number.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import itertools
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Callable, Iterable, Iterator, Optional, TypeVar
+
+from bert_tf.errors import UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_worker: Optional[Callable[[Any], Any]] = None  # one per worker process, set when it starts
+
+
+def resolve_num_workers(num_workers: int) -> int:
+    """The number of processes to use: 0 stands for all cores that this process may run on."""
+    if num_workers < 0:
+        raise UserError(f"--num_workers={num_workers}: give a positive number, or 0 for all cores.")
+    if num_workers:
+        return num_workers
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def ordered_map(
+    make_worker: Callable[[], Callable[[Item], Result]],
+    items: Iterable[Item],
+    *,
+    num_workers: int,
+    what: str,
+) -> Iterator[Result]:
+    """Yields ``make_worker()(item)`` for every item, in the order of the items.
+
+    Args:
+      make_worker: called once in each process; it, the items and the results must be picklable.
+      items: consumed as places come free, so it may be a generator over a file of any size.
+      num_workers: processes; 1 works in this process. More need an importable ``__main__``
+        (processes are spawned, because forking a process with threads can hang).
+      what: names the work in an error.
+
+    Raises:
+      UserError: a worker raised or died. A UserError of a worker is passed on as it is.
+    """
+    if num_workers == 1:
+        results = map(make_worker(), items)
+    else:
+        results = _pool_map(make_worker, items, num_workers)
+    while True:
+        try:
+            result = next(results)
+        except StopIteration:
+            return
+        except UserError:
+            raise
+        except BrokenProcessPool as error:
+            raise UserError(
+                f"{what}: a worker process died (most often for lack of memory); "
+                "try a smaller --num_workers."
+            ) from error
+        except Exception as error:
+            raise UserError(f"{what}: failed with {type(error).__name__}: {error}") from error
+        yield result
+
+
+def _pool_map(
+    make_worker: Callable[[], Callable[[Item], Result]], items: Iterable[Item], num_workers: int
+) -> Iterator[Result]:
+    executor = concurrent.futures.ProcessPoolExecutor(
+        num_workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(make_worker,),
+    )
+    items = iter(items)
+    pending: collections.deque = collections.deque()
+    try:
+        for item in itertools.islice(items, 2 * num_workers):
+            pending.append(executor.submit(_call_worker, item))
+        while pending:
+            result = pending.popleft().result()
+            for item in itertools.islice(items, 1):
+                pending.append(executor.submit(_call_worker, item))
+            yield result
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker(make_worker: Callable[[], Callable[[Any], Any]]) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers itself
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _worker = make_worker()
+
+
+def _exit_with_parent() -> None:
+    """Ends this process when its parent is gone: a killed parent can no longer say so."""
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
+
+
+def _call_worker(item: Any) -> Any:
+    return _worker(item)
