@@ -1,0 +1,83 @@
+"""Dropout whose masks are a pure function of the seed and of the place in the global batch.
+
+An update draws one stream of random bits for each call site of the network. The stream runs over
+all examples of the *global* batch in order, so a rank or a micro batch that holds the examples
+``[p, p + b)`` draws exactly that slice, however the global batch is cut, and a run that was
+killed and started again draws what it would have drawn.
+
+The generator is Philox-4x32 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"):
+block ``i`` of a stream is a function of (key, counter + i) and holds eight 16-bit numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.shapes import Dimension, shape_of
+
+_PHILOX = 1
+_WORDS_PER_BLOCK = 4  # of 32 bits
+_NUMBERS_PER_BLOCK = 8  # of 16 bits
+_LEVELS = 1 << 16
+_SITE_BITS = 16
+
+
+class Dropout:
+    """Draws the masks of one micro batch.
+
+    Args:
+      seed: the run's seed, 64 bits.
+      data_position: scalar int64 tensor, the index of the global batch (below 2**47).
+      first_example: scalar int64 tensor, where this micro batch starts within the global batch.
+    """
+
+    def __init__(self, seed: int, *, data_position: tf.Tensor, first_example: tf.Tensor):
+        self._seed = seed % (1 << 64)
+        self._data_position = data_position
+        self._first_example = first_example
+
+    def apply(self, x: tf.Tensor, rate: float, *, site: int) -> tf.Tensor:
+        """Zeroes elements of ``x`` with probability ``rate`` and scales up the others.
+
+        Args:
+          x: [examples, ...] floats.
+          rate: in [0, 1), rounded to a multiple of 2**-16. The scale uses the rounded rate, so
+            the expected value of the result is exactly ``x``.
+          site: the call site's number in [0, 2**16): one stream of bits each.
+        """
+        threshold = round(rate * _LEVELS)
+        if threshold == 0:
+            return x
+        keep = self._numbers_like(x, site) >= tf.constant(threshold, tf.uint16)
+        scale = _LEVELS / (_LEVELS - threshold)
+        return x * (tf.cast(keep, x.dtype) * tf.constant(scale, x.dtype))
+
+    def _numbers_like(self, x: tf.Tensor, site: int) -> tf.Tensor:
+        """Uniform uint16 numbers in the shape of ``x``; an example starts at a whole block."""
+        if not 0 <= site < 1 << _SITE_BITS:
+            raise ValueError(f"dropout site {site} is outside [0, 2**{_SITE_BITS})")
+        examples, *rest = shape_of(x)
+        elements: Dimension = math.prod(rest)
+        blocks = (elements + _NUMBERS_PER_BLOCK - 1) // _NUMBERS_PER_BLOCK
+        words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=tf.stack([examples * blocks * _WORDS_PER_BLOCK]),
+            key=tf.constant([self._seed], tf.uint64),
+            counter=self._counter(blocks, site),
+            alg=_PHILOX,
+            dtype=tf.uint32,
+        )
+        numbers = tf.reshape(tf.bitcast(words, tf.uint16), [examples, blocks * _NUMBERS_PER_BLOCK])
+        return tf.reshape(numbers[:, :elements], shape_of(x))
+
+    def _counter(self, blocks_per_example: Dimension, site: int) -> tf.Tensor:
+        """[2] uint64: low and high half of the counter of this micro batch's first block."""
+        low = self._first_example * tf.cast(blocks_per_example, tf.int64)
+        high = tf.bitwise.left_shift(self._data_position, tf.constant(_SITE_BITS, tf.int64)) + site
+        return tf.bitcast(tf.stack([low, high]), tf.uint64)
+
+
+def apply_dropout(dropout: Dropout | None, x: tf.Tensor, rate: float, *, site: int) -> tf.Tensor:
+    """Dropout in training; ``x`` itself where ``dropout`` is None (evaluation, prediction)."""
+    return x if dropout is None else dropout.apply(x, rate, site=site)

@@ -1,0 +1,117 @@
+"""Which class of operation computes in which floating-point type, and what the hardware has.
+
+Variables, their gradients and every tensor that passes from one module to the next are float32.
+A module casts what enters it to the type of its class and casts its result back, so the backward
+pass of an operation has the type of its forward pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.errors import UserError
+
+PRECISIONS = ("fp32", "fp16", "bf16")
+
+_PRODUCT_TYPES = {"fp32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}
+_CPU_FLAGS_OF_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class PrecisionPolicy:
+    """The type that each class of operation computes in.
+
+    Attributes:
+      attention: the two products of attention, query with key and probabilities with value.
+      dense: products with a kernel: query, key, value, the attention's and the feed-forward
+        layers, the pooler, the masked-LM transform.
+      embeddings: table look-ups and their sum.
+      softmax: attention scores from the mask on, and the attention probabilities.
+      layer_norm: statistics, scale and shift.
+      activations: GELU and its like, the pooler's tanh, bias additions, dropout and residuals.
+      logits: the products of the heads with their output weights.
+      loss: cross entropies and their sums.
+    """
+
+    attention: tf.DType = tf.float32
+    dense: tf.DType = tf.float32
+    embeddings: tf.DType = tf.float32
+    softmax: tf.DType = tf.float32
+    layer_norm: tf.DType = tf.float32
+    activations: tf.DType = tf.float32
+    logits: tf.DType = tf.float32
+    loss: tf.DType = tf.float32
+
+    def describe(self) -> dict[str, str]:
+        """Module class -> name of its type, for the ledger."""
+        return {field.name: getattr(self, field.name).name for field in dataclasses.fields(self)}
+
+
+def policy_for(precision: str) -> PrecisionPolicy:
+    """The policy of ``fp32``, ``fp16`` or ``bf16``: the last two differ in their products only."""
+    if precision not in _PRODUCT_TYPES:
+        raise ValueError(f"precision {precision!r} is not one of {PRECISIONS}")
+    product_type = _PRODUCT_TYPES[precision]
+    return PrecisionPolicy(attention=product_type, dense=product_type)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """What decides the precision: the CPU's features and the weakest GPU's compute capability."""
+
+    cpu_flags: frozenset[str] = frozenset()
+    gpu_compute_capability: tuple[int, int] | None = None
+
+    def fast_precisions(self) -> tuple[str, ...]:
+        """The precisions whose products this hardware computes natively, best first."""
+        if self.gpu_compute_capability is not None:
+            major = self.gpu_compute_capability[0]
+            if major >= 8:
+                return ("bf16", "fp16", "fp32")
+            return ("fp16", "fp32") if major == 7 else ("fp32",)
+        return ("bf16", "fp32") if self.cpu_flags & _CPU_FLAGS_OF_BFLOAT16 else ("fp32",)
+
+
+def probe_hardware(cpuinfo: str = "/proc/cpuinfo") -> Hardware:
+    """Asks the machine. Starts the GPU driver, so only entry scripts call it."""
+    capabilities = [
+        tf.config.experimental.get_device_details(device).get("compute_capability", (0, 0))
+        for device in tf.config.list_physical_devices("GPU")
+    ]
+    return Hardware(
+        cpu_flags=_read_cpu_flags(Path(cpuinfo)),
+        gpu_compute_capability=min(capabilities) if capabilities else None,
+    )
+
+
+def resolve_precision(requested: str, hardware: Hardware) -> str:
+    """Turns ``--precision`` into one of ``PRECISIONS``; ``auto`` takes the hardware's best."""
+    if requested == "auto":
+        return hardware.fast_precisions()[0]
+    if requested not in PRECISIONS:
+        choices = ", ".join(("auto", *PRECISIONS))
+        raise UserError(f"--precision={requested} is unknown; choose one of {choices}.")
+    return requested
+
+
+def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
+    """One sentence when the hardware only emulates ``precision``, else None."""
+    fast = hardware.fast_precisions()
+    if precision in fast:
+        return None
+    where = "CPU" if hardware.gpu_compute_capability is None else "GPU"
+    return f"this {where} only emulates {precision} products, very slowly; {fast[0]} is faster here"
+
+
+def _read_cpu_flags(cpuinfo: Path) -> frozenset[str]:
+    """The feature flags of the first CPU; empty where the system has no such file."""
+    if not cpuinfo.is_file():
+        return frozenset()
+    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
