@@ -6,23 +6,24 @@ from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-Metrics = dict[str, tf.Tensor]
 Gradients = list[tf.Tensor]
 
 
 def accumulate_gradients(
-    micro_batch: Callable[[tf.Tensor], tuple[tf.Tensor, Metrics]],
+    micro_batch: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
     *,
     accumulation_steps: int,
+    num_metrics: int,
     variables: Sequence[tf.Variable],
     reduce: Callable[[Gradients], Gradients],
-) -> tuple[Gradients, Metrics]:
+) -> tuple[Gradients, tf.Tensor]:
     """Sums gradients and metrics over the micro batches of an update.
 
     Args:
       micro_batch: from the micro batch's number (int32 scalar) to its objective (float32 scalar)
-        and metrics (float32 scalars that may be added up over micro batches).
+        and its metrics (float32 [num_metrics]), which may be added up over micro batches.
       accumulation_steps: number of micro batches; one needs no loop.
+      num_metrics: length of the metrics' vector.
       variables: what to differentiate by; they must exist already.
       reduce: applied to each micro batch's gradients before they are added. Communicating here,
         and not once on the sum, is what the delay of communication is compared with.
@@ -31,7 +32,7 @@ def accumulate_gradients(
       float32 dense gradients, one a variable, and the summed metrics.
     """
 
-    def gradients_of(index: tf.Tensor) -> tuple[Gradients, Metrics]:
+    def gradients_of(index: tf.Tensor) -> tuple[Gradients, tf.Tensor]:
         objective, metrics = micro_batch(index)
         gradients = tf.gradients(objective, list(variables))
         unused = [v.name for v, gradient in zip(variables, gradients) if gradient is None]
@@ -42,27 +43,21 @@ def accumulate_gradients(
     if accumulation_steps == 1:
         return gradients_of(tf.constant(0))
 
-    # tf.while_loop carries tensors whose number and shapes it must know beforehand. The metrics'
-    # names come to light while the body is traced, so their sums travel as one vector.
-    names: list[str] = []
-
     def body(index, sums, metric_sums):
         gradients, metrics = gradients_of(index)
-        names[:] = sorted(metrics)
         added = [total + gradient for total, gradient in zip(sums, gradients)]
-        vector = tf.stack([metrics[name] for name in names])
-        return index + 1, added, tf.pad(vector, [[0, _MOST_METRICS - len(names)]]) + metric_sums
+        return index + 1, added, metric_sums + metrics
 
-    zeros = [tf.zeros(variable.shape, tf.float32) for variable in variables]
     _, sums, metric_sums = tf.while_loop(
         lambda index, *_: index < accumulation_steps,
         body,
-        (tf.constant(0), zeros, tf.zeros([_MOST_METRICS])),
+        (
+            tf.constant(0),
+            [tf.zeros(variable.shape, tf.float32) for variable in variables],
+            tf.zeros([num_metrics], tf.float32),
+        ),
         # Micro batches one after the other: running them side by side would cost the memory that
         # accumulation is there to save.
         parallel_iterations=1,
     )
-    return list(sums), {name: metric_sums[i] for i, name in enumerate(names)}
-
-
-_MOST_METRICS = 16
+    return list(sums), metric_sums

@@ -1,0 +1,340 @@
+"""Command-line flags and what becomes of them. Defined by functions, so that importing is free.
+
+Names and meanings are those of google-research/bert and NVIDIA's scripts wherever they have one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from absl import flags, logging
+
+from bert_tf.config.settings import (
+    DataSettings,
+    OptimizationSettings,
+    PretrainingSettings,
+    RuntimeSettings,
+)
+from bert_tf.errors import UserError
+from bert_tf.files import expand_input_files, require_file
+
+DEFAULT_MICRO_BATCH_SIZE = 32
+
+# Flags of scripts for other hardware: accepted, so that known command lines go on working.
+_IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
+            "iterations_per_loop")  # fmt: skip
+
+
+def define_pretraining_flags() -> None:
+    """Defines the flags of run_pretraining.py."""
+    _define_data_flags()
+    _define_run_flags()
+    define_optimization_flags(optimizer="adam")
+    define_runtime_flags()
+
+
+def _define_data_flags() -> None:
+    flags.DEFINE_string("bert_config_file", None, "JSON file of the model's architecture.")
+    flags.DEFINE_string(
+        "input_file", None, "Training records: files, globs or directories, comma-separated."
+    )
+    flags.DEFINE_string("input_files_dir", None, "NVIDIA's name: directories of training records.")
+    flags.DEFINE_string(
+        "eval_file", None, "Held-out records, as --input_file; the training records if not given."
+    )
+    flags.DEFINE_string("eval_files_dir", None, "NVIDIA's name: directories of held-out records.")
+    flags.DEFINE_integer("max_seq_length", 128, "Tokens in a sequence; must equal the records'.")
+    flags.DEFINE_integer(
+        "max_predictions_per_seq",
+        20,
+        "Most masked words in a sequence; must equal the records' where they store masks.",
+    )
+    flags.DEFINE_float(
+        "masked_lm_prob", 0.15, "Share of masked tokens, for records masked at training time."
+    )
+    flags.DEFINE_bool(
+        "do_whole_word_mask", False, "Mask whole words, for records masked at training time."
+    )
+    flags.DEFINE_bool("nsp", True, "Train the next-sentence head.")
+    flags.DEFINE_bool("mlm", True, "Train the masked-word head.")
+
+
+def _define_run_flags() -> None:
+    flags.DEFINE_string("output_dir", None, "Where checkpoints, logs and results go.")
+    flags.DEFINE_string(
+        "init_checkpoint", None, "Weights to start from; the step starts at 0. See README."
+    )
+    flags.DEFINE_bool("do_train", False, "Train.")
+    flags.DEFINE_bool("do_eval", False, "Evaluate on the held-out records, at the end at least.")
+    flags.DEFINE_integer("eval_batch_size", 8, "Sequences in an evaluation batch of a rank.")
+    flags.DEFINE_integer(
+        "max_eval_steps", None, "Evaluation batches of a rank; all held-out records if not given."
+    )
+    flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
+    flags.DEFINE_integer(
+        "eval_every_steps",
+        None,
+        "Steps between evaluations while training (a multiple of --save_checkpoints_steps); only "
+        "after training if not given.",
+    )
+    flags.DEFINE_integer("keep_checkpoint_max", 5, "Checkpoints to keep beside the best one.")
+    flags.DEFINE_integer("display_loss_steps", 10, "Steps between progress lines.")
+    flags.DEFINE_integer("seed", 12345, "Seed of weights, data order, masking and dropout.")
+    flags.DEFINE_bool("report_loss", True, "NVIDIA's name; progress lines always show the loss.")
+    flags.DEFINE_string("dllog_path", None, "NVIDIA's name; see log.jsonl in --output_dir.")
+    flags.DEFINE_bool("use_tpu", False, "Ignored: there is no TPU support.")
+    for name in ("tpu_name", "tpu_zone", "gcp_project", "master"):
+        flags.DEFINE_string(name, None, "Ignored: there is no TPU support.")
+    flags.DEFINE_integer("num_tpu_cores", 8, "Ignored: there is no TPU support.")
+    flags.DEFINE_integer("iterations_per_loop", 1000, "Ignored: there is no TPU support.")
+
+
+def define_optimization_flags(*, optimizer: str) -> None:
+    """Defines batch, schedule and optimizer flags, which all training scripts share."""
+    flags.DEFINE_integer(
+        "train_batch_size",
+        None,
+        "Micro batch: sequences of one rank in one forward and backward pass "
+        f"({DEFAULT_MICRO_BATCH_SIZE} if neither this nor --global_batch_size is given). "
+        "Global batch = micro batch x --num_accumulation_steps x ranks.",
+    )
+    flags.DEFINE_integer("micro_batch_size", None, "The same as --train_batch_size.")
+    flags.DEFINE_integer("num_accumulation_steps", None, "Micro batches in an update (1).")
+    flags.DEFINE_integer("global_batch_size", None, "Sequences in an update, over all ranks.")
+    flags.DEFINE_integer("num_train_steps", 100_000, "Optimizer updates, on one rank.")
+    flags.DEFINE_integer("num_warmup_steps", 10_000, "Updates of warm-up, on one rank.")
+    flags.DEFINE_bool(
+        "scale_steps_by_ranks",
+        None,
+        "Divide --num_train_steps and --num_warmup_steps by the number of ranks (default: on with "
+        "--horovod).",
+    )
+    flags.DEFINE_float("learning_rate", 5e-5, "Peak learning rate.")
+    flags.DEFINE_enum(
+        "learning_rate_scaling",
+        "none",
+        ["none", "linear", "sqrt"],
+        "Multiply the learning rate by nothing, the number of ranks or its square root.",
+    )
+    flags.DEFINE_enum(
+        "lr_schedule",
+        "joined",
+        ["joined", "google"],
+        "joined: decay starts where warm-up ends; google: google-research/bert's overlaid form.",
+    )
+    flags.DEFINE_float("lr_decay_power", 1.0, "Power of the polynomial decay; 1 is linear.")
+    flags.DEFINE_float("end_learning_rate", 0.0, "Learning rate after the last step.")
+    flags.DEFINE_enum("optimizer_type", optimizer, ["adam", "lamb"], "Optimizer.")
+    flags.DEFINE_bool(
+        "adam_bias_correction", False, "Adam with bias correction (google-research/bert: without)."
+    )
+    flags.DEFINE_float("weight_decay", 0.01, "Decoupled weight decay.")
+    flags.DEFINE_float("clip_norm", 1.0, "Largest global norm of the gradient; 0 is no limit.")
+    flags.DEFINE_enum(
+        "loss_normalization",
+        "global_batch",
+        ["global_batch", "micro_batch"],
+        "What the loss is divided by; micro_batch is google-research/bert's.",
+    )
+    flags.DEFINE_bool(
+        "allreduce_post_accumulation", True, "NVIDIA's name: communicate once an update."
+    )
+    flags.DEFINE_bool(
+        "allreduce_every_micro_batch", False, "Communicate after each micro batch, to compare."
+    )
+
+
+def define_runtime_flags() -> None:
+    """Defines flags for precision, compiler, ranks and threads, which all scripts share."""
+    flags.DEFINE_bool("horovod", False, "Train on all ranks that mpirun or horovodrun started.")
+    flags.DEFINE_enum(
+        "precision",
+        "auto",
+        ["auto", "fp32", "bf16", "fp16"],
+        "Type of dense and attention products; auto takes what the hardware is fast at.",
+    )
+    flags.DEFINE_bool("manual_fp16", False, "NVIDIA's name of --precision=fp16.")
+    flags.DEFINE_bool("amp", False, "TensorFlow's graph rewrite instead of --precision.")
+    flags.DEFINE_bool("use_xla", False, "Compile clusters of the graph with XLA.")
+    flags.DEFINE_float("init_loss_scale", 2.0**16, "First loss scale, with fp16.")
+    flags.DEFINE_bool("allow_slow_fp16", False, "Train in fp16 on a CPU all the same.")
+    flags.DEFINE_integer("num_threads", None, "Threads of a rank; its share of the cores (auto).")
+    flags.DEFINE_bool("deterministic", False, "The same bits in every run, at some cost in speed.")
+    flags.DEFINE_bool("verbose", False, "Show TensorFlow's own messages.")
+    flags.DEFINE_bool("verbose_logging", False, "NVIDIA's name of --verbose.")
+
+
+def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
+    """Turns parsed flags into settings; raises UserError for what cannot be meant."""
+    _warn_of_ignored(values)
+    _require(values, "bert_config_file", "output_dir")
+    if not values.do_train and not values.do_eval:
+        raise UserError("nothing to do: give --do_train, --do_eval or both.")
+    if not values.nsp and not values.mlm:
+        raise UserError("--nsp=false --mlm=false leaves nothing to learn; keep one of them on.")
+    for name in ("eval_batch_size", "save_checkpoints_steps", "keep_checkpoint_max",
+                 "display_loss_steps", "max_eval_steps", "eval_every_steps"):  # fmt: skip
+        _at_least_one(values, name)
+    every = values.eval_every_steps
+    if every is not None and (not values.do_eval or not values.do_train):
+        raise UserError("--eval_every_steps needs --do_train and --do_eval; give them or drop it.")
+    if every is not None and every % values.save_checkpoints_steps:
+        raise UserError(
+            f"--eval_every_steps={every} is no multiple of --save_checkpoints_steps="
+            f"{values.save_checkpoints_steps}: what is evaluated is a checkpoint; change one."
+        )
+    config_file = require_file(values.bert_config_file, flag="bert_config_file")
+    return PretrainingSettings(
+        bert_config_file=config_file,
+        output_dir=Path(values.output_dir),
+        init_checkpoint=values.init_checkpoint,
+        do_train=values.do_train,
+        do_eval=values.do_eval,
+        next_sentence=values.nsp,
+        masked_lm=values.mlm,
+        data=_data_settings(values),
+        optimization=optimization_settings(values),
+        runtime=runtime_settings(values),
+        eval_batch_size=values.eval_batch_size,
+        max_eval_steps=values.max_eval_steps,
+        save_checkpoints_steps=values.save_checkpoints_steps,
+        eval_every_steps=every,
+        keep_checkpoint_max=values.keep_checkpoint_max,
+        display_loss_steps=values.display_loss_steps,
+        seed=values.seed,
+        flags=_flags_of_this_project(values),
+    )
+
+
+def _data_settings(values: flags.FlagValues) -> DataSettings:
+    train = _files(values, "input_file", "input_files_dir")
+    held_out = _files(values, "eval_file", "eval_files_dir")
+    if values.do_train and not train:
+        raise UserError("--do_train needs training records; give --input_file.")
+    if values.do_eval and not held_out:
+        if not train:
+            raise UserError("--do_eval needs held-out records; give --eval_file.")
+        logging.warning("no --eval_file was given: evaluating on the training records.")
+        held_out = train
+    if not 0 < values.masked_lm_prob < 1:
+        raise UserError(f"--masked_lm_prob={values.masked_lm_prob} must lie between 0 and 1.")
+    for name in ("max_seq_length", "max_predictions_per_seq"):
+        _at_least_one(values, name)
+    return DataSettings(
+        train_files=tuple(train),
+        eval_files=tuple(held_out),
+        max_seq_length=values.max_seq_length,
+        max_predictions_per_seq=values.max_predictions_per_seq,
+        masked_lm_prob=values.masked_lm_prob,
+        whole_word=values.do_whole_word_mask,
+    )
+
+
+def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
+    """Batch, schedule and optimizer settings from parsed flags."""
+    micro = _same(values, "train_batch_size", "micro_batch_size")
+    if values.clip_norm < 0:
+        raise UserError(f"--clip_norm={values.clip_norm} must not be negative; 0 is no limit.")
+    if values.weight_decay < 0:
+        raise UserError(f"--weight_decay={values.weight_decay} must not be negative.")
+    if values.adam_bias_correction and values.optimizer_type == "lamb":
+        raise UserError("--adam_bias_correction goes with --optimizer_type=adam: LAMB has its own.")
+    scale_steps = values.scale_steps_by_ranks
+    return OptimizationSettings(
+        micro_batch_size=micro,
+        accumulation_steps=values.num_accumulation_steps,
+        global_batch_size=values.global_batch_size,
+        num_train_steps=values.num_train_steps,
+        num_warmup_steps=values.num_warmup_steps,
+        learning_rate=values.learning_rate,
+        end_learning_rate=values.end_learning_rate,
+        decay_power=values.lr_decay_power,
+        schedule=values.lr_schedule,
+        scale_steps_by_ranks=values.horovod if scale_steps is None else scale_steps,
+        learning_rate_scaling=values.learning_rate_scaling,
+        optimizer=values.optimizer_type,
+        bias_correction=values.adam_bias_correction,
+        weight_decay=values.weight_decay,
+        clip_norm=values.clip_norm or None,
+        loss_normalization=values.loss_normalization,
+        allreduce_every_micro_batch=values.allreduce_every_micro_batch
+        or not values.allreduce_post_accumulation,
+    )
+
+
+def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
+    """Precision, compiler, ranks and threads from parsed flags."""
+    precision = values.precision
+    if values.manual_fp16:
+        if precision not in ("auto", "fp16"):
+            raise UserError(f"--manual_fp16 contradicts --precision={precision}; drop one.")
+        precision = "fp16"
+    if values.amp:
+        if precision not in ("auto", "fp32"):
+            raise UserError(
+                f"--amp rewrites a float32 graph and contradicts --precision={precision}; drop one."
+            )
+        precision = "fp32"
+    if values.init_loss_scale < 1:
+        raise UserError(f"--init_loss_scale={values.init_loss_scale} must be at least 1.")
+    return RuntimeSettings(
+        horovod=values.horovod,
+        precision=precision,
+        amp=values.amp,
+        use_xla=values.use_xla,
+        initial_loss_scale=values.init_loss_scale,
+        allow_slow_fp16=values.allow_slow_fp16,
+        num_threads=values.num_threads,
+        deterministic=values.deterministic,
+        verbose=values.verbose or values.verbose_logging,
+    )
+
+
+def _files(values: flags.FlagValues, *names: str) -> list[Path]:
+    given = [name for name in names if values[name].value]
+    if len(given) > 1:
+        raise UserError(f"--{given[0]} and --{given[1]} are two names for one thing; give one.")
+    if not given:
+        return []
+    found = expand_input_files(values[given[0]].value, flag=given[0])
+    # A data directory holds the records' offsets and its manifest beside them.
+    records = [path for path in found if path.name[0] != "." and path.suffix not in _SIDE_FILES]
+    if not records:
+        raise UserError(f"--{given[0]}={values[given[0]].value} holds no TFRecord file.")
+    return records
+
+
+_SIDE_FILES = (".offsets", ".json")
+
+
+def _same(values: flags.FlagValues, first: str, second: str) -> int | None:
+    a, b = values[first].value, values[second].value
+    if a is not None and b is not None and a != b:
+        raise UserError(f"--{first}={a} and --{second}={b} are two names for one thing; give one.")
+    return b if a is None else a
+
+
+def _require(values: flags.FlagValues, *names: str) -> None:
+    for name in names:
+        if not values[name].value:
+            raise UserError(f"--{name} is required.")
+
+
+def _at_least_one(values: flags.FlagValues, name: str) -> None:
+    value = values[name].value
+    if value is not None and value < 1:
+        raise UserError(f"--{name}={value} must be at least 1.")
+
+
+def _warn_of_ignored(values: flags.FlagValues) -> None:
+    if values.use_tpu:
+        raise UserError("--use_tpu: TPUs are not supported; leave the flag out.")
+    for name in _IGNORED:
+        if values[name].present:
+            logging.warning("--%s has no effect here and is ignored.", name)
+
+
+def _flags_of_this_project(values: flags.FlagValues) -> dict[str, object]:
+    """Every flag that this module defined, with its value, for run.json."""
+    own = values.flags_by_module_dict().get(__name__, [])
+    return {flag.name: flag.value for flag in own}

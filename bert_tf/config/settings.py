@@ -1,0 +1,86 @@
+"""What a run is told, as frozen dataclasses: entry scripts make them from flags."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """Where the records are and what they must look like.
+
+    Attributes:
+      train_files: TFRecord files to train on.
+      eval_files: held-out TFRecord files; the training files where none were given.
+      masked_lm_prob, whole_word: masking at training time, for records without stored masks.
+    """
+
+    train_files: tuple[Path, ...]
+    eval_files: tuple[Path, ...]
+    max_seq_length: int
+    max_predictions_per_seq: int
+    masked_lm_prob: float
+    whole_word: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizationSettings:
+    """Batch, schedule and optimizer, as the user asked for them (before scaling by ranks)."""
+
+    micro_batch_size: int | None
+    accumulation_steps: int | None
+    global_batch_size: int | None
+    num_train_steps: int
+    num_warmup_steps: int
+    learning_rate: float
+    end_learning_rate: float
+    decay_power: float
+    schedule: str
+    scale_steps_by_ranks: bool
+    learning_rate_scaling: str
+    optimizer: str
+    bias_correction: bool
+    weight_decay: float
+    clip_norm: float | None
+    loss_normalization: str
+    allreduce_every_micro_batch: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class RuntimeSettings:
+    """Precision, compiler, ranks and threads: what should change speed, not results."""
+
+    horovod: bool
+    precision: str
+    amp: bool
+    use_xla: bool
+    initial_loss_scale: float
+    allow_slow_fp16: bool
+    num_threads: int | None
+    deterministic: bool
+    verbose: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingSettings:
+    """A pre-training run."""
+
+    bert_config_file: Path
+    output_dir: Path
+    init_checkpoint: str | None
+    do_train: bool
+    do_eval: bool
+    next_sentence: bool
+    masked_lm: bool
+    data: DataSettings
+    optimization: OptimizationSettings
+    runtime: RuntimeSettings
+    eval_batch_size: int
+    max_eval_steps: int | None
+    save_checkpoints_steps: int
+    eval_every_steps: int | None
+    keep_checkpoint_max: int
+    display_loss_steps: int
+    seed: int
+    flags: dict[str, object]

@@ -1,0 +1,243 @@
+"""Session hooks, one concern each. They receive tensors by handle and run on every rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.errors import UserError
+from bert_tf.training.batch_plan import BatchPlan
+from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.run_log import RunLog
+from bert_tf.training.train_op import TermSums, TrainOutputs
+
+
+class StepHook(tf.train.SessionRunHook):
+    """Base of hooks that act after certain updates: follows the step without a session call.
+
+    Whether an update counted is equal on every rank, so the hooks of all ranks act together, as
+    collective operations inside them need.
+    """
+
+    def __init__(self, outputs: TrainOutputs) -> None:
+        """Follows the updates of ``outputs``."""
+        self.outputs = outputs
+        self.step = 0
+
+    def begin(self):
+        self._global_step = tf.train.get_global_step()
+
+    def after_create_session(self, session, coord):
+        self.step = int(session.run(self._global_step))
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs({"is_finite": self.outputs.is_finite, **self.fetches()})
+
+    def after_run(self, run_context, run_values):
+        applied = bool(run_values.results["is_finite"])
+        self.step += applied
+        self.after_update(run_context.session, run_values.results, applied=applied)
+
+    def fetches(self) -> dict[str, object]:
+        """What to fetch with each update beside ``is_finite``."""
+        return {}
+
+    def after_update(self, session: tf.Session, fetched: dict[str, object], *, applied: bool):
+        """Called after each update; ``applied`` is False for one that was skipped."""
+        raise NotImplementedError
+
+
+class NonFiniteGuard(StepHook):
+    """Stops a run that cannot recover from gradients that are not finite.
+
+    Without loss scaling the first one is final. With it, skipping an update and halving the scale
+    is normal, until the scale is at its floor.
+    """
+
+    def __init__(self, outputs: TrainOutputs, *, scale_floor: float | None) -> None:
+        """``scale_floor`` is the least loss scale, None for a precision without scaling."""
+        super().__init__(outputs)
+        self._scale_floor = scale_floor
+
+    def fetches(self):
+        return {"loss_scale": self.outputs.loss_scale, "rate": self.outputs.learning_rate}
+
+    def after_update(self, session, fetched, *, applied):
+        if applied:
+            return
+        if self._scale_floor is not None and fetched["loss_scale"] > self._scale_floor:
+            return
+        scaling = "" if self._scale_floor is None else " with the loss scale at its floor"
+        raise UserError(
+            f"the loss or a gradient is not finite in the update after step {self.step}{scaling} "
+            f"(learning rate {fetched['rate']:.3g}); nothing was overwritten: lower "
+            "--learning_rate or check --init_checkpoint and the data, then start again to go on "
+            "from the last checkpoint."
+        )
+
+
+class ProgressHook(StepHook):
+    """Reports means over the updates since the last report, summed over all ranks."""
+
+    def __init__(
+        self,
+        outputs: TrainOutputs,
+        *,
+        plan: BatchPlan,
+        ranks: SingleProcess,
+        every_steps: int,
+        total_steps: int,
+        log: RunLog | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``log`` is None on ranks other than 0, which take part in the sums only."""
+        super().__init__(outputs)
+        self._plan = plan
+        self._ranks = ranks
+        self._every_steps = every_steps
+        self._total_steps = total_steps
+        self._log = log
+        self._clock = clock
+        self._first_update = True
+        self._skipped = 0
+        self._reset()
+
+    def begin(self):
+        super().begin()
+        terms = len(self.outputs.term_sums)
+        self._local_sums = tf.placeholder(tf.float64, [terms, len(_SUMS)])
+        self._global_sums = self._ranks.sum_over_ranks(self._local_sums, name="progress_sums")
+
+    def before_run(self, run_context):
+        self._started = self._clock()
+        return super().before_run(run_context)
+
+    def fetches(self):
+        sums = {term: dataclasses.astuple(s) for term, s in self.outputs.term_sums.items()}
+        return {
+            "sums": sums,
+            "learning_rate": self.outputs.learning_rate,
+            "loss_scale": self.outputs.loss_scale,
+            "gradient_norm": self.outputs.gradient_norm,
+        }
+
+    def after_update(self, session, fetched, *, applied):
+        # The first update compiles and allocates. Pauses for evaluation and checkpoints lie between
+        # updates, so that they do not count either.
+        if not self._first_update:
+            self._seconds += self._clock() - self._started
+            self._timed_updates += 1
+        self._first_update = False
+        if not applied:
+            self._skipped += 1
+            return
+        self._sums += np.array([fetched["sums"][term] for term in self.outputs.term_sums])
+        if self.step % self._every_steps == 0 or self.step == self._total_steps:
+            reduced = session.run(self._global_sums, {self._local_sums: self._sums})
+            if self._log is not None:
+                self._report(reduced, fetched)
+            self._reset()
+
+    def _report(self, reduced, fetched):
+        sums = dict(zip(self.outputs.term_sums, reduced))
+        means = {term: TermSums(*values) for term, values in sums.items()}
+        figures = {"loss": sum(s.loss_sum / max(s.weight_sum, 1e-5) for s in means.values())}
+        for term, s in means.items():
+            figures[f"{term}_accuracy"] = s.correct_sum / max(s.weight_sum, 1e-5)
+        figures["learning_rate"] = float(fetched["learning_rate"])
+        figures["gradient_norm"] = float(fetched["gradient_norm"])
+        if self._skipped:
+            figures["loss_scale"] = float(fetched["loss_scale"])
+            figures["skipped_updates"] = self._skipped
+        updates_per_second = self._timed_updates / self._seconds if self._seconds else 0.0
+        figures["sequences_per_second"] = updates_per_second * self._plan.global_batch_size
+        left = self._total_steps - self.step
+        self._log.step(
+            self.step,
+            {name: float(value) for name, value in figures.items()},
+            total_steps=self._total_steps,
+            seconds_left=left / updates_per_second if updates_per_second else 0.0,
+        )
+
+    def _reset(self):
+        self._sums = np.zeros([len(self.outputs.term_sums), len(_SUMS)])
+        self._seconds = 0.0
+        self._timed_updates = 0
+
+
+_SUMS = [field.name for field in dataclasses.fields(TermSums)]
+
+
+class CheckpointHook(StepHook):
+    """Rank 0 saves every so many steps, at the start and at the end.
+
+    TensorFlow's own hook counts from where a run started; this one saves at multiples, so that a
+    resumed run has the same checkpoints as one that was never stopped.
+    """
+
+    def __init__(
+        self, outputs: TrainOutputs, *, output_dir: Path, every_steps: int, saver: tf.train.Saver
+    ) -> None:
+        """``saver`` decides how many checkpoints are kept."""
+        super().__init__(outputs)
+        self._prefix = str(output_dir / "model.ckpt")
+        self._every_steps = every_steps
+        self._saver = saver
+        self._saved_step = -1
+
+    def after_create_session(self, session, coord):
+        super().after_create_session(session, coord)
+        if tf.train.latest_checkpoint(str(Path(self._prefix).parent)) is None:
+            self._save(session)
+        else:
+            self._saved_step = self.step
+
+    def after_update(self, session, fetched, *, applied):
+        if applied and self.step % self._every_steps == 0:
+            self._save(session)
+
+    def end(self, session):
+        if self.step != self._saved_step:
+            self._save(session)
+
+    def _save(self, session):
+        try:
+            self._saver.save(session, self._prefix, global_step=self.step, write_meta_graph=False)
+        except (tf.errors.OpError, OSError) as error:
+            raise UserError(
+                f"cannot write checkpoint {self._prefix}-{self.step} ({_first_line(error)}); free "
+                "space or choose another --output_dir. Earlier checkpoints are intact."
+            ) from error
+        self._saved_step = self.step
+
+
+class EvaluationHook(StepHook):
+    """Pauses training on all ranks every so many steps to evaluate the checkpoint just saved."""
+
+    def __init__(
+        self,
+        outputs: TrainOutputs,
+        *,
+        every_steps: int,
+        total_steps: int,
+        evaluate: Callable[[], object],
+    ) -> None:
+        """The last step is left to whoever started the training: it evaluates afterwards."""
+        super().__init__(outputs)
+        self._every_steps = every_steps
+        self._total_steps = total_steps
+        self._evaluate = evaluate
+
+    def after_update(self, session, fetched, *, applied):
+        due = self.step % self._every_steps == 0 and self.step < self._total_steps
+        if applied and due:
+            self._evaluate()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,217 @@
+"""One update: the order of everything that happens to a gradient, in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.dropout import Dropout
+from bert_tf.training import loss_scale as loss_scaling
+from bert_tf.training.accumulation import accumulate_gradients
+from bert_tf.training.batch_plan import BatchPlan
+from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.optimizers import clip_by_global_norm
+
+SKIPPED_UPDATES = "training/skipped_updates"
+
+LOSS_NORMALIZATIONS = ("global_batch", "micro_batch")
+
+Features = Mapping[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class TermSums:
+    """Sums over a batch for one term of the objective; float32 scalars, not divided by anything."""
+
+    loss_sum: tf.Tensor
+    weight_sum: tf.Tensor
+    correct_sum: tf.Tensor
+
+
+class Objective(Protocol):
+    """What a task minimises: the sum over its terms of ``loss_sum / weight_sum``."""
+
+    terms: Sequence[str]
+
+    def weights(self, features: Features) -> dict[str, tf.Tensor]:
+        """Each term's ``weight_sum``, from the features alone: known before the forward pass."""
+
+    def sums(self, features: Features, *, dropout: Dropout | None) -> dict[str, TermSums]:
+        """The forward pass; ``dropout`` is None in evaluation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateSettings:
+    """How gradients become an update.
+
+    Attributes:
+      clip_norm: largest global norm of the gradient; None leaves it alone.
+      loss_normalization: ``global_batch`` divides each term by its weight in the whole global
+        batch, so that the update does not depend on how the batch is cut; ``micro_batch`` divides
+        by that of each micro batch and averages, as google-research/bert does with its only one.
+      allreduce_every_micro_batch: communicate after each micro batch and not once an update; it
+        exists to measure what the delay is worth.
+      seed: of dropout.
+    """
+
+    clip_norm: float | None = 1.0
+    loss_normalization: str = "global_batch"
+    allreduce_every_micro_batch: bool = False
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOutputs:
+    """What hooks may fetch. ``term_sums`` are this rank's; all else is equal on every rank.
+
+    Attributes:
+      train_op: runs the whole update; global_step tells whether it counted.
+      term_sums: term -> sums over this rank's part of the global batch.
+      is_finite: bool scalar, whether the update was applied.
+      gradient_norm: float32 scalar, global norm before clipping.
+      learning_rate: float32 scalar of this update.
+      loss_scale: float32 scalar of this update.
+      gradients: reduced, unscaled and clipped, in the order of ``tf.trainable_variables()``.
+    """
+
+    train_op: tf.Operation
+    term_sums: dict[str, TermSums]
+    is_finite: tf.Tensor
+    gradient_norm: tf.Tensor
+    learning_rate: tf.Tensor
+    loss_scale: tf.Tensor
+    gradients: list[tf.Tensor]
+
+
+def build_train_op(
+    objective: Objective,
+    features: Features,
+    *,
+    plan: BatchPlan,
+    optimizer: tf.train.Optimizer,
+    learning_rate: tf.Tensor,
+    loss_scale: loss_scaling.LossScale,
+    ranks: SingleProcess,
+    settings: UpdateSettings,
+) -> TrainOutputs:
+    """Builds one update from the features of one rank, [accumulation steps x micro batch, ...].
+
+    The model's variables must exist; ``learning_rate`` must be the tensor that ``optimizer`` uses.
+    Gradients stay scaled until they are summed over ranks: small ones survive communication in half
+    precision, and the check for overflow comes out the same on every rank.
+    """
+    variables = tf.trainable_variables()
+    global_step = tf.train.get_or_create_global_step()
+    skipped_updates = get_or_create_skipped_updates()
+    data_position = global_step + skipped_updates
+    denominators = _denominators(objective, features, plan, ranks, settings)
+
+    def micro_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        start = index * plan.micro_batch_size
+        part = {name: _slice(value, start, plan) for name, value in features.items()}
+        first_example = ranks.rank * plan.rank_batch_size + start
+        dropout = Dropout(
+            settings.seed,
+            data_position=data_position,
+            first_example=tf.cast(first_example, tf.int64),
+        )
+        sums = objective.sums(part, dropout=dropout)
+        loss = tf.add_n([sums[t].loss_sum / denominators(t, sums) for t in objective.terms])
+        return loss_scale.scale(loss), _stack(objective, sums)
+
+    def reduce(gradients):
+        return ranks.sum_gradients(gradients, variables)
+
+    each, once = (reduce, list) if settings.allreduce_every_micro_batch else (list, reduce)
+    gradients, metrics = accumulate_gradients(
+        micro_batch,
+        accumulation_steps=plan.accumulation_steps,
+        num_metrics=len(_FIELDS) * len(objective.terms),
+        variables=variables,
+        reduce=each,
+    )
+    gradients = loss_scale.unscale(once(gradients))
+    norm = tf.linalg.global_norm(gradients)
+    is_finite = tf.is_finite(norm)
+    if settings.clip_norm is not None:
+        gradients = clip_by_global_norm(gradients, norm, settings.clip_norm)
+
+    # What describes this update must be read before the update changes it.
+    used_scale = tf.identity(loss_scale.value)
+    with tf.control_dependencies([data_position, learning_rate, used_scale]):
+        apply = tf.cond(
+            is_finite,
+            lambda: _as_bool(
+                optimizer.apply_gradients(list(zip(gradients, variables)), global_step=global_step)
+            ),
+            lambda: _as_bool(skipped_updates.assign_add(1).op),
+        )
+        train_op = tf.group(apply, loss_scale.update(is_finite))
+    return TrainOutputs(
+        train_op=train_op,
+        term_sums=_unstack(objective, metrics),
+        is_finite=is_finite,
+        gradient_norm=norm,
+        learning_rate=learning_rate,
+        loss_scale=used_scale,
+        gradients=gradients,
+    )
+
+
+def get_or_create_skipped_updates() -> tf.Variable:
+    """The count of updates that were not applied because a gradient overflowed; int64, saved.
+
+    The data position of an update is global_step plus this count: a skipped update consumed its
+    data, and a resumed run must not see them again.
+    """
+    with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+        return tf.get_variable(
+            SKIPPED_UPDATES,
+            shape=[],
+            dtype=tf.int64,
+            initializer=tf.zeros_initializer(),
+            trainable=False,
+            use_resource=True,
+        )
+
+
+def _denominators(objective, features, plan, ranks, settings):
+    """A function of (term, the micro batch's sums): what that term's loss sum is divided by."""
+    if settings.loss_normalization == "micro_batch":
+        parts = float(plan.accumulation_steps * plan.world_size)
+        return lambda term, sums: tf.maximum(sums[term].weight_sum, 1e-5) * parts
+    weights = objective.weights(features)
+    local = tf.stack([weights[term] for term in objective.terms])
+    total = tf.unstack(ranks.sum_over_ranks(local, name="term_weights"), num=len(objective.terms))
+    # A global batch without a single masked word has a loss of zero, not of zero by zero.
+    known = {term: tf.maximum(value, 1e-5) for term, value in zip(objective.terms, total)}
+    return lambda term, _: known[term]
+
+
+def _slice(value: tf.Tensor, start: tf.Tensor, plan: BatchPlan) -> tf.Tensor:
+    if plan.accumulation_steps == 1:
+        return value
+    part = value[start : start + plan.micro_batch_size]
+    part.set_shape([plan.micro_batch_size, *value.shape[1:]])
+    return part
+
+
+_FIELDS = [field.name for field in dataclasses.fields(TermSums)]
+
+
+def _stack(objective: Objective, sums: Mapping[str, TermSums]) -> tf.Tensor:
+    return tf.stack([getattr(sums[t], field) for t in objective.terms for field in _FIELDS])
+
+
+def _unstack(objective: Objective, metrics: tf.Tensor) -> dict[str, TermSums]:
+    values = iter(tf.unstack(metrics, num=len(_FIELDS) * len(objective.terms)))
+    return {term: TermSums(*(next(values) for _ in _FIELDS)) for term in objective.terms}
+
+
+def _as_bool(operation: tf.Operation) -> tf.Tensor:
+    """tf.cond's branches must return tensors of one type."""
+    with tf.control_dependencies([operation]):
+        return tf.constant(True)
