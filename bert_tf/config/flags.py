@@ -327,8 +327,6 @@ def _at_least_one(values: flags.FlagValues, name: str) -> None:
 
 
 def _warn_of_ignored(values: flags.FlagValues) -> None:
-    if values.use_tpu:
-        raise UserError("--use_tpu: TPUs are not supported; leave the flag out.")
     for name in _IGNORED:
         if values[name].present:
             logging.warning("--%s has no effect here and is ignored.", name)

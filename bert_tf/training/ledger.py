@@ -1,0 +1,152 @@
+"""The ledger: every number that decides a run, printed and saved before its first step."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import bert_tf
+from bert_tf.config.settings import OptimizationSettings
+from bert_tf.files import read_json, write_json
+from bert_tf.training.batch_plan import BatchPlan, StepPlan
+from bert_tf.training.distribution import SingleProcess
+
+_PACKAGES = ("tensorflow-cpu", "tensorflow", "horovod", "numpy", "sentencepiece", "tokenizers")
+
+Ledger = dict[str, dict[str, Any]]
+
+
+def training_ledger(
+    *,
+    ranks: SingleProcess,
+    batch: BatchPlan,
+    steps: StepPlan,
+    optimization: OptimizationSettings,
+    precision: Mapping[str, Any],
+    num_records: int,
+    data: Mapping[str, Any],
+    start_step: int,
+) -> Ledger:
+    """Sections of facts, in the order in which they are shown.
+
+    ``precision`` and ``data`` are sections made by the caller. Collective: every rank must call it.
+    """
+    hosts = ranks.gather(socket.gethostname())
+    consumed = steps.num_train_steps * batch.global_batch_size
+    return {
+        "ranks": {"world_size": ranks.world_size, "hosts": sorted(set(hosts))},
+        "batch": {
+            "micro_batch": batch.micro_batch_size,
+            "accumulation_steps": batch.accumulation_steps,
+            "global_batch": batch.global_batch_size,
+            "arithmetic": batch.arithmetic(),
+        },
+        "steps": {
+            "train_steps_on_one_rank": steps.requested_train_steps,
+            "warmup_steps_on_one_rank": steps.requested_warmup_steps,
+            "scaled_by_ranks": optimization.scale_steps_by_ranks,
+            "train_steps": steps.num_train_steps,
+            "warmup_steps": steps.num_warmup_steps,
+            "start_step": start_step,
+        },
+        "learning_rate": {
+            "requested": steps.requested_learning_rate,
+            "scaling": optimization.learning_rate_scaling,
+            "peak": steps.learning_rate,
+            "end": optimization.end_learning_rate,
+            "schedule": optimization.schedule,
+            "decay_power": optimization.decay_power,
+        },
+        "consumption": {
+            "sequences": consumed,
+            "records": num_records,
+            "epochs": round(consumed / num_records, 3) if num_records else 0.0,
+        },
+        "optimizer": {
+            "name": optimization.optimizer,
+            "weight_decay": optimization.weight_decay,
+            "bias_correction": optimization.bias_correction or optimization.optimizer == "lamb",
+            "clip_norm": optimization.clip_norm,
+            "loss_normalization": optimization.loss_normalization,
+        },
+        "communication": {
+            "allreduce": "every micro batch"
+            if optimization.allreduce_every_micro_batch
+            else "once an update",
+            "compression": "none",
+        },
+        "precision": dict(precision),
+        "data": dict(data),
+    }
+
+
+def format_ledger(ledger: Ledger) -> str:
+    """The ledger as a table: one line a section, facts separated by two spaces."""
+    width = max(len(section) for section in ledger)
+    lines = ["-- ledger " + "-" * 60]
+    for section, facts in ledger.items():
+        text = "  ".join(f"{name}={_show(value)}" for name, value in facts.items())
+        lines.append(f"{section:<{width}}  {text}")
+    lines.append("-" * 70)
+    return "\n".join(lines)
+
+
+def write_run_json(
+    output_dir: Path, *, ledger: Ledger, flags: Mapping[str, Any], model: Mapping[str, Any]
+) -> None:
+    """Writes ``run.json``: the ledger, the resolved flags, the model, versions and git commit."""
+    content = {
+        "ledger": ledger,
+        "flags": dict(flags),
+        "model": dict(model),
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "command": sys.argv,
+    }
+    write_json(output_dir / "run.json", content)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of what it stands on."""
+    found = {"python": platform.python_version(), "bert_tf": bert_tf.__version__}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the code, None outside a git checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(bert_tf.__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() or None
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def add_to_run_json(output_dir: Path, facts: Mapping[str, Any]) -> None:
+    """Adds what only the running job could find out to ``run.json``."""
+    path = output_dir / "run.json"
+    write_json(path, {**read_json(path, what="run record"), **facts})

@@ -1,0 +1,287 @@
+"""From an objective and settings to an Estimator that trains, pauses to evaluate and goes on.
+
+Every job of the toolkit trains through this module; a job brings its objective, its data and its
+names.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint import loading
+from bert_tf.config.settings import OptimizationSettings, RuntimeSettings
+from bert_tf.errors import UserError
+from bert_tf.training import evaluation, hooks, ledger, schedules
+from bert_tf.training.batch_plan import BatchPlan, StepPlan
+from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.loss_scale import DynamicLossScale, LossScale, NoLossScale
+from bert_tf.training.optimizers import AdamW, Lamb
+from bert_tf.training.run_log import RunLog
+from bert_tf.training.session import CompiledClusters, SessionSettings, session_config
+from bert_tf.training.train_op import (
+    SKIPPED_UPDATES,
+    Objective,
+    TrainOutputs,
+    UpdateSettings,
+    build_train_op,
+)
+
+InputFn = Callable[[], tf.data.Dataset]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Everything that one training job is made of.
+
+    Attributes:
+      objective: what is minimised; it also creates the model's variables.
+      perplexity_of: term whose perplexity is reported, or None.
+      output_dir: where rank 0 writes.
+      init_checkpoint: weights to start from, used while output_dir holds no checkpoint.
+      batch, steps: resolved arithmetic; None for a job that only evaluates.
+      needs_loss_scale: whether gradients may underflow (float16).
+      train_input, eval_input: the data of this rank; None for what the job does not do.
+      num_eval_batches: batches of this rank in an evaluation; None for all.
+    """
+
+    objective: Objective
+    perplexity_of: str | None
+    output_dir: Path
+    init_checkpoint: str | None
+    ranks: SingleProcess
+    batch: BatchPlan | None
+    steps: StepPlan | None
+    optimization: OptimizationSettings
+    runtime: RuntimeSettings
+    session: SessionSettings
+    needs_loss_scale: bool
+    seed: int
+    train_input: InputFn | None
+    eval_input: InputFn | None
+    num_eval_batches: int | None
+    save_checkpoints_steps: int
+    eval_every_steps: int | None
+    keep_checkpoint_max: int
+    display_loss_steps: int
+
+
+class Trainer:
+    """Trains and evaluates one job on this rank; all ranks call the same methods."""
+
+    def __init__(self, job: Job, log: RunLog | None) -> None:
+        """``log`` is None on ranks other than 0."""
+        self._job = job
+        self._log = log
+        self._estimator = tf.estimator.Estimator(
+            model_fn=self._model_fn, model_dir=self._model_dir(), config=self._run_config()
+        )
+
+    def train_and_evaluate(self) -> None:
+        """Trains up to the last step; pauses on the way to evaluate where the job asks for it."""
+        self._estimator.train(self._job.train_input, max_steps=self._job.steps.num_train_steps)
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
+        job = self._job
+        metrics = self._estimator.evaluate(
+            job.eval_input, steps=job.num_eval_batches, hooks=job.ranks.broadcast_hooks()
+        )
+        results = evaluation.with_derived_results(
+            metrics, terms=job.objective.terms, perplexity_of=job.perplexity_of
+        )
+        if self._log is not None:
+            self._keep(results)
+        return results
+
+    def _keep(self, results: Mapping[str, float]) -> None:
+        output_dir = self._job.output_dir
+        evaluation.write_results(output_dir, results)
+        checkpoint = tf.train.latest_checkpoint(str(output_dir))
+        best = checkpoint is not None and evaluation.keep_if_best(output_dir, checkpoint, results)
+        step = results["global_step"]
+        figures = {name: value for name, value in results.items() if name != "global_step"}
+        self._log.summaries(step, figures, prefix="eval/")
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        note = f"  (best so far, kept in {output_dir / evaluation.BEST_DIRECTORY})" if best else ""
+        self._log.message(f"evaluation at step {step}: {shown}{note}")
+
+    def _model_dir(self) -> str:
+        """Rank 0 writes checkpoints; Estimator insists on a directory on every other rank too."""
+        if self._job.ranks.is_chief:
+            return str(self._job.output_dir)
+        directory = tempfile.mkdtemp(prefix="bert_tf_rank_")
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        return directory
+
+    def _run_config(self) -> tf.estimator.RunConfig:
+        # Checkpoints, summaries and progress lines are written by the hooks of this package.
+        return tf.estimator.RunConfig(
+            tf_random_seed=self._job.seed,
+            session_config=session_config(self._job.session),
+            save_checkpoints_steps=None,
+            save_checkpoints_secs=None,
+            save_summary_steps=None,
+            log_step_count_steps=None,
+        )
+
+    def _model_fn(self, features, labels, mode) -> tf.estimator.EstimatorSpec:
+        del labels
+        job = self._job
+        job.objective.create_variables()
+        self._initialise_weights()
+        if mode == tf.estimator.ModeKeys.EVAL:
+            return self._evaluation_spec(features)
+        optimizer, learning_rate = self._optimizer()
+        scale = loss_scale_for(job)
+        outputs = build_train_op(
+            job.objective,
+            features,
+            plan=job.batch,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            loss_scale=scale,
+            ranks=job.ranks,
+            settings=UpdateSettings(
+                clip_norm=job.optimization.clip_norm,
+                loss_normalization=job.optimization.loss_normalization,
+                allreduce_every_micro_batch=job.optimization.allreduce_every_micro_batch,
+                seed=job.seed,
+            ),
+        )
+        return self._training_spec(outputs, scale)
+
+    def _initialise_weights(self) -> None:
+        """Checks a checkpoint to go on from, or reads the weights to start from, on rank 0."""
+        job = self._job
+        if not job.ranks.is_chief:
+            return
+        latest = tf.train.latest_checkpoint(str(job.output_dir))
+        if latest is not None:
+            loading.check_compatible(latest, tf.trainable_variables())
+        elif job.init_checkpoint:
+            report = loading.initialise_from_checkpoint(
+                job.init_checkpoint,
+                tf.trainable_variables(),
+                allowed_fresh=job.objective.fresh_scopes,
+            )
+            for line in report.summary():
+                self._log.message(line)
+
+    def _evaluation_spec(self, features) -> tf.estimator.EstimatorSpec:
+        sums = self._job.objective.sums(features, dropout=None)
+        return tf.estimator.EstimatorSpec(
+            tf.estimator.ModeKeys.EVAL,
+            loss=tf.add_n([s.loss_sum for s in sums.values()]),
+            eval_metric_ops=evaluation.term_metrics(sums, self._job.ranks),
+        )
+
+    def _optimizer(self) -> tuple[tf.train.Optimizer, tf.Tensor]:
+        optimization, steps = self._job.optimization, self._job.steps
+        learning_rate = schedules.learning_rate(
+            optimization.schedule,
+            tf.train.get_or_create_global_step(),
+            peak=steps.learning_rate,
+            end=optimization.end_learning_rate,
+            num_train_steps=steps.num_train_steps,
+            num_warmup_steps=steps.num_warmup_steps,
+            power=optimization.decay_power,
+        )
+        if optimization.optimizer == "lamb":
+            return Lamb(learning_rate, weight_decay=optimization.weight_decay), learning_rate
+        adam = AdamW(
+            learning_rate,
+            weight_decay=optimization.weight_decay,
+            bias_correction=optimization.bias_correction,
+        )
+        return adam, learning_rate
+
+    def _training_spec(self, outputs: TrainOutputs, scale: LossScale):
+        job = self._job
+        # After a crash the newest checkpoint must be one that was written completely.
+        saver = tf.train.Saver(max_to_keep=job.keep_checkpoint_max, save_relative_paths=True)
+        total_steps = job.steps.num_train_steps
+        session_hooks: list[tf.train.SessionRunHook] = [
+            *job.ranks.broadcast_hooks(),
+            hooks.NonFiniteGuard(outputs, scale_floor=scale.floor),
+            hooks.ProgressHook(
+                outputs,
+                plan=job.batch,
+                ranks=job.ranks,
+                every_steps=job.display_loss_steps,
+                total_steps=total_steps,
+                log=self._log,
+            ),
+        ]
+        if self._log is not None:
+            checkpoint = hooks.CheckpointHook(
+                outputs,
+                output_dir=job.output_dir,
+                every_steps=job.save_checkpoints_steps,
+                saver=saver,
+            )
+            session_hooks.append(checkpoint)
+            if job.session.use_xla:
+                session_hooks.append(CompiledClusters(self._report_clusters))
+        if job.eval_every_steps is not None:
+            session_hooks.append(
+                hooks.EvaluationHook(
+                    outputs,
+                    every_steps=job.eval_every_steps,
+                    total_steps=total_steps,
+                    evaluate=self.evaluate,
+                )
+            )
+        loss = tf.add_n([s.loss_sum for s in outputs.term_sums.values()])
+        return tf.estimator.EstimatorSpec(
+            tf.estimator.ModeKeys.TRAIN,
+            # Estimator stops with a stack trace at a loss that is not finite; NonFiniteGuard
+            # decides that here, since with a loss scale an overflow now and then is normal.
+            loss=tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss)),
+            train_op=outputs.train_op,
+            training_hooks=session_hooks,
+            scaffold=tf.train.Scaffold(saver=saver),
+        )
+
+    def _report_clusters(self, clusters: int) -> None:
+        self._log.message(f"XLA: {clusters} compiled clusters run in each update")
+        ledger.add_to_run_json(self._job.output_dir, {"xla_clusters": clusters})
+
+
+def loss_scale_for(job: Job) -> LossScale:
+    """Dynamic where float16 gradients may underflow, else none."""
+    if job.needs_loss_scale:
+        return DynamicLossScale(initial_scale=job.runtime.initial_loss_scale)
+    return NoLossScale()
+
+
+@dataclasses.dataclass(frozen=True)
+class StartPoint:
+    """Where a run goes on: step and data position are 0 in a directory without checkpoint."""
+
+    checkpoint: str | None
+    step: int
+    data_position: int
+
+
+def find_start(output_dir: Path) -> StartPoint:
+    """Reads the newest checkpoint of ``output_dir``; raises UserError if it cannot be read."""
+    checkpoint = tf.train.latest_checkpoint(str(output_dir))
+    if checkpoint is None:
+        return StartPoint(None, 0, 0)
+    try:
+        reader = tf.train.load_checkpoint(checkpoint)
+        step = int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP))
+        skipped = reader.has_tensor(SKIPPED_UPDATES) and int(reader.get_tensor(SKIPPED_UPDATES))
+    except (tf.errors.OpError, ValueError) as error:
+        raise UserError(
+            f"--output_dir: checkpoint {checkpoint} cannot be read ({str(error).splitlines()[0]}); "
+            f"name an older one in {output_dir / 'checkpoint'} or choose another directory."
+        ) from error
+    return StartPoint(checkpoint, step, step + int(skipped))
