@@ -18,8 +18,6 @@ from bert_tf.config.settings import (
 from bert_tf.errors import UserError
 from bert_tf.files import expand_input_files, require_file
 
-DEFAULT_MICRO_BATCH_SIZE = 32
-
 # Flags of scripts for other hardware: accepted, so that known command lines go on working.
 _IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
             "iterations_per_loop")  # fmt: skip
@@ -95,7 +93,7 @@ def define_optimization_flags(*, optimizer: str) -> None:
         "train_batch_size",
         None,
         "Micro batch: sequences of one rank in one forward and backward pass "
-        f"({DEFAULT_MICRO_BATCH_SIZE} if neither this nor --global_batch_size is given). "
+        "(32 if neither this nor --global_batch_size is given). "
         "Global batch = micro batch x --num_accumulation_steps x ranks.",
     )
     flags.DEFINE_integer("micro_batch_size", None, "The same as --train_batch_size.")

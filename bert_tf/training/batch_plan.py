@@ -15,7 +15,7 @@ import math
 
 from bert_tf.errors import UserError
 
-LEARNING_RATE_SCALINGS = ("none", "linear", "sqrt")
+DEFAULT_MICRO_BATCH_SIZE = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +50,11 @@ def resolve_batch_plan(
     accumulation_steps: int | None,
     global_batch_size: int | None,
     world_size: int,
-    default_micro_batch_size: int,
 ) -> BatchPlan:
     """Derives the batch plan from any two of micro batch, accumulation steps and global batch.
 
     With the global batch alone, one accumulation step is assumed; without it, a missing micro batch
-    takes ``default_micro_batch_size`` and missing accumulation steps are one. Raises UserError that
+    is 32 (google-research/bert's default) and missing accumulation steps are one. Raises UserError that
     shows the arithmetic for a contradiction or a remainder.
     """
     given = {
@@ -68,7 +67,7 @@ def resolve_batch_plan(
             raise UserError(f"--{flag}={value} must be at least 1.")
     if global_batch_size is None:
         return BatchPlan(
-            micro_batch_size or default_micro_batch_size, accumulation_steps or 1, world_size
+            micro_batch_size or DEFAULT_MICRO_BATCH_SIZE, accumulation_steps or 1, world_size
         )
     if micro_batch_size is None:
         accumulation_steps = accumulation_steps or 1

@@ -10,15 +10,15 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.files import atomic_open, read_json, write_json
+from bert_tf.model.losses import ClassificationSums
 from bert_tf.training.distribution import SingleProcess
-from bert_tf.training.train_op import TermSums
 
 RESULTS = "eval_results"
 BEST_DIRECTORY = "best"
 
 
 def term_metrics(
-    sums: Mapping[str, TermSums], ranks: SingleProcess
+    sums: Mapping[str, ClassificationSums], ranks: SingleProcess
 ) -> dict[str, tuple[tf.Tensor, tf.Operation]]:
     """Estimator metrics: each term's loss and accuracy over every batch of every rank.
 
@@ -28,7 +28,9 @@ def term_metrics(
     """
     metrics = {}
     for term, values in sums.items():
-        batch = tf.cast(tf.stack([values.loss_sum, values.weight_sum, values.correct_sum]), "double")
+        batch = tf.cast(
+            tf.stack([values.loss_sum, values.weight_sum, values.correct_sum]), "double"
+        )
         total = tf.get_variable(
             f"evaluation/{term}",
             initializer=tf.zeros([3], tf.float64),
@@ -84,7 +86,10 @@ def keep_if_best(output_dir: Path, checkpoint: str, results: Mapping[str, float]
     previous = best / f"{RESULTS}.json"
     if not math.isfinite(results["loss"]):
         return False
-    if previous.is_file() and read_json(previous, what="best checkpoint")["loss"] <= results["loss"]:
+    if (
+        previous.is_file()
+        and read_json(previous, what="best checkpoint")["loss"] <= results["loss"]
+    ):
         return False
     incoming, outgoing = output_dir / ".best.incoming", output_dir / ".best.outgoing"
     for leftover in (incoming, outgoing):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
+from bert_tf.model.losses import ClassificationSums
 from bert_tf.training.batch_plan import BatchPlan
 from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.train_op import TermSums, TrainOutputs
+from bert_tf.training.train_op import TrainOutputs
 
 
 class StepHook(tf.train.SessionRunHook):
@@ -118,9 +118,8 @@ class ProgressHook(StepHook):
         return super().before_run(run_context)
 
     def fetches(self):
-        sums = {term: dataclasses.astuple(s) for term, s in self.outputs.term_sums.items()}
         return {
-            "sums": sums,
+            "sums": self.outputs.term_sums,
             "learning_rate": self.outputs.learning_rate,
             "loss_scale": self.outputs.loss_scale,
             "gradient_norm": self.outputs.gradient_norm,
@@ -145,7 +144,7 @@ class ProgressHook(StepHook):
 
     def _report(self, reduced, fetched):
         sums = dict(zip(self.outputs.term_sums, reduced))
-        means = {term: TermSums(*values) for term, values in sums.items()}
+        means = {term: ClassificationSums(*values) for term, values in sums.items()}
         figures = {"loss": sum(s.loss_sum / max(s.weight_sum, 1e-5) for s in means.values())}
         for term, s in means.items():
             figures[f"{term}_accuracy"] = s.correct_sum / max(s.weight_sum, 1e-5)
@@ -170,7 +169,7 @@ class ProgressHook(StepHook):
         self._timed_updates = 0
 
 
-_SUMS = [field.name for field in dataclasses.fields(TermSums)]
+_SUMS = ClassificationSums._fields
 
 
 class CheckpointHook(StepHook):

@@ -9,6 +9,7 @@ from typing import Protocol
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.losses import ClassificationSums
 from bert_tf.training import loss_scale as loss_scaling
 from bert_tf.training.accumulation import accumulate_gradients
 from bert_tf.training.batch_plan import BatchPlan
@@ -22,24 +23,22 @@ LOSS_NORMALIZATIONS = ("global_batch", "micro_batch")
 Features = Mapping[str, tf.Tensor]
 
 
-@dataclasses.dataclass(frozen=True)
-class TermSums:
-    """Sums over a batch for one term of the objective; float32 scalars, not divided by anything."""
-
-    loss_sum: tf.Tensor
-    weight_sum: tf.Tensor
-    correct_sum: tf.Tensor
-
-
 class Objective(Protocol):
-    """What a task minimises: the sum over its terms of ``loss_sum / weight_sum``."""
+    """What a task minimises: the sum over its terms of ``loss_sum / weight_sum``.
+
+    Attributes:
+      terms: names of the terms, in the order in which they are shown.
+    """
 
     terms: Sequence[str]
+
+    def create_variables(self) -> None:
+        """Creates the model's variables in the current graph, before anything uses them."""
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """Each term's ``weight_sum``, from the features alone: known before the forward pass."""
 
-    def sums(self, features: Features, *, dropout: Dropout | None) -> dict[str, TermSums]:
+    def sums(self, features: Features, *, dropout: Dropout | None) -> dict[str, ClassificationSums]:
         """The forward pass; ``dropout`` is None in evaluation."""
 
 
@@ -78,7 +77,7 @@ class TrainOutputs:
     """
 
     train_op: tf.Operation
-    term_sums: dict[str, TermSums]
+    term_sums: dict[str, ClassificationSums]
     is_finite: tf.Tensor
     gradient_norm: tf.Tensor
     learning_rate: tf.Tensor
@@ -199,16 +198,16 @@ def _slice(value: tf.Tensor, start: tf.Tensor, plan: BatchPlan) -> tf.Tensor:
     return part
 
 
-_FIELDS = [field.name for field in dataclasses.fields(TermSums)]
+_FIELDS = ClassificationSums._fields
 
 
-def _stack(objective: Objective, sums: Mapping[str, TermSums]) -> tf.Tensor:
+def _stack(objective: Objective, sums: Mapping[str, ClassificationSums]) -> tf.Tensor:
     return tf.stack([getattr(sums[t], field) for t in objective.terms for field in _FIELDS])
 
 
-def _unstack(objective: Objective, metrics: tf.Tensor) -> dict[str, TermSums]:
+def _unstack(objective: Objective, metrics: tf.Tensor) -> dict[str, ClassificationSums]:
     values = iter(tf.unstack(metrics, num=len(_FIELDS) * len(objective.terms)))
-    return {term: TermSums(*(next(values) for _ in _FIELDS)) for term in objective.terms}
+    return {term: ClassificationSums(*(next(values) for _ in _FIELDS)) for term in objective.terms}
 
 
 def _as_bool(operation: tf.Operation) -> tf.Tensor:
