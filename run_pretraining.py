@@ -5,7 +5,7 @@ from __future__ import annotations
 from absl import app, flags
 
 from bert_tf import environment
-from bert_tf.config.flags import define_pretraining_flags, pretraining_settings
+from bert_tf.config import flags as bert_flags
 from bert_tf.errors import exit_on_user_error
 
 
@@ -15,7 +15,7 @@ def main(_) -> None:
 
 
 def _run() -> None:
-    settings = pretraining_settings(flags.FLAGS)
+    settings = bert_flags.pretraining_settings(flags.FLAGS)
     environment.prepare_environment(
         verbose=settings.runtime.verbose, use_xla=settings.runtime.use_xla
     )
@@ -27,7 +27,8 @@ def _run() -> None:
 
 def run() -> None:
     """The console script."""
-    define_pretraining_flags()
+    bert_flags.define_pretraining_flags()
+    flags.adopt_module_key_flags(bert_flags)
     app.run(main)
 
 

@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Iterator, Union
+from typing import IO, Any, Union
 
 from bert_tf.errors import UserError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Callable, Optional, TextIO
+from typing import Callable, TextIO
 
 
 def format_duration(seconds: float) -> str:
@@ -36,11 +36,11 @@ class Progress:
     def __init__(
         self,
         label: str,
-        total: Optional[float],
+        total: float | None,
         unit: str,
         *,
         interval_seconds: float = 5.0,
-        stream: Optional[TextIO] = None,
+        stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._label = label

@@ -108,7 +108,9 @@ def run(settings: PretrainingSettings) -> dict[str, float] | None:
         },
     )
     log = RunLog(output_dir) if ranks.is_chief else None
-    job = _make_job(settings, config, ranks=ranks, start=start, data=data, chosen=chosen)
+    job = _make_job(
+        settings, config, ranks=ranks, start=start, data=data, hardware=hardware, chosen=chosen
+    )
     run_ledger = None
     if settings.do_train:
         run_ledger = ledger.training_ledger(
@@ -140,8 +142,7 @@ def run(settings: PretrainingSettings) -> dict[str, float] | None:
 def choose_precision(runtime: RuntimeSettings, hardware: precision.Hardware) -> str:
     """The precision of the products; raises UserError for float16 on a CPU."""
     chosen = precision.resolve_precision(runtime.precision, hardware)
-    on_cpu = hardware.gpu_compute_capability is None
-    if chosen == "fp16" and on_cpu and not runtime.allow_slow_fp16:
+    if chosen == "fp16" and not hardware.has_gpu and not runtime.allow_slow_fp16:
         raise UserError(
             "--precision=fp16 on a CPU is hundreds of times slower than fp32, as TensorFlow only "
             f"emulates it there; use --precision={hardware.fast_precisions()[0]}, or "
@@ -231,6 +232,7 @@ def _make_job(
     ranks: SingleProcess,
     start: StartPoint,
     data: _Data,
+    hardware: precision.Hardware,
     chosen: str,
 ) -> Job:
     optimization = settings.optimization
@@ -290,7 +292,7 @@ def _make_job(
             threads=environment.threads_per_rank(ranks.local_size, settings.runtime.num_threads),
             use_xla=settings.runtime.use_xla,
             amp=settings.runtime.amp,
-            gpu=ranks.local_rank if precision.has_gpu() else None,
+            gpu=ranks.local_rank if hardware.has_gpu else None,
         ),
         needs_loss_scale=chosen == "fp16",
         seed=settings.seed,

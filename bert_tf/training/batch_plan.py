@@ -54,8 +54,8 @@ def resolve_batch_plan(
     """Derives the batch plan from any two of micro batch, accumulation steps and global batch.
 
     With the global batch alone, one accumulation step is assumed; without it, a missing micro batch
-    is 32 (google-research/bert's default) and missing accumulation steps are one. Raises UserError that
-    shows the arithmetic for a contradiction or a remainder.
+    is 32 (google-research/bert's default) and missing accumulation steps are one. Raises UserError
+    that shows the arithmetic for a contradiction or a remainder.
     """
     given = {
         "train_batch_size": micro_batch_size,
