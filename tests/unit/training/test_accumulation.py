@@ -1,0 +1,67 @@
+"""Accumulated gradients against one big batch."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.training.accumulation import accumulate_gradients
+
+DATA = np.random.default_rng(0).normal(size=[12, 3]).astype(np.float32)
+WEIGHTS = np.array([0.5, -1.0, 2.0], np.float32)
+
+
+def accumulated(steps, reduce=list):
+    """Gradient of sum(tanh(x . w)^2) over DATA in ``steps`` micro batches, and two metrics."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.get_variable("w", initializer=WEIGHTS, use_resource=True)
+        data = tf.constant(DATA)
+        size = len(DATA) // steps
+
+        def micro_batch(index):
+            part = data[index * size : (index + 1) * size]
+            values = tf.tanh(tf.linalg.matvec(part, variable)) ** 2
+            return tf.reduce_sum(values), tf.stack([tf.reduce_sum(values), float(size)])
+
+        gradients, metrics = accumulate_gradients(
+            micro_batch,
+            accumulation_steps=steps,
+            num_metrics=2,
+            variables=[variable],
+            reduce=reduce,
+        )
+        session.run(tf.global_variables_initializer())
+        return session.run([gradients, metrics])
+
+
+def expected():
+    values = np.tanh(DATA @ WEIGHTS)
+    gradient = (2 * values * (1 - values**2)) @ DATA
+    return gradient, [np.sum(values**2), len(DATA)]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 12])
+def test_sums_equal_those_of_the_whole_batch(steps):
+    [gradient], metrics = accumulated(steps)
+    wanted_gradient, wanted_metrics = expected()
+    # Every split adds the same numbers in float32: the sums differ in rounding only.
+    np.testing.assert_allclose(gradient, wanted_gradient, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(metrics, wanted_metrics, rtol=2e-6)
+
+
+def test_reduce_is_applied_to_every_micro_batch():
+    [gradient], _ = accumulated(3, reduce=lambda gradients: [3.0 * g for g in gradients])
+    np.testing.assert_allclose(gradient, 3 * expected()[0], rtol=2e-6, atol=1e-6)
+
+
+def test_a_variable_that_the_objective_does_not_use_is_named():
+    with tf.Graph().as_default():
+        used = tf.get_variable("used", initializer=1.0)
+        unused = tf.get_variable("unused", initializer=1.0)
+        with pytest.raises(ValueError, match="unused"):
+            accumulate_gradients(
+                lambda _: (used * 2, tf.zeros([1])),
+                accumulation_steps=1,
+                num_metrics=1,
+                variables=[used, unused],
+                reduce=list,
+            )

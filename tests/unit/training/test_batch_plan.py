@@ -1,0 +1,113 @@
+"""The arithmetic of batches and steps."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_tf.errors import UserError
+from bert_tf.training.batch_plan import BatchPlan, resolve_batch_plan, resolve_step_plan
+
+SMALL = st.integers(1, 64)
+
+
+def resolve(micro=None, accumulation=None, total=None, ranks=1):
+    return resolve_batch_plan(
+        micro_batch_size=micro,
+        accumulation_steps=accumulation,
+        global_batch_size=total,
+        world_size=ranks,
+    )
+
+
+@given(SMALL, SMALL, SMALL)
+def test_any_two_give_the_third(micro, accumulation, ranks):
+    total = micro * accumulation * ranks
+    expected = BatchPlan(micro, accumulation, ranks)
+    assert resolve(micro, accumulation, None, ranks) == expected
+    assert resolve(micro, None, total, ranks) == expected
+    assert resolve(None, accumulation, total, ranks) == expected
+    assert resolve(micro, accumulation, total, ranks) == expected
+    assert expected.global_batch_size == total
+
+
+@given(SMALL, SMALL, SMALL, st.integers(1, 10_000))
+def test_a_contradiction_is_refused_with_the_arithmetic(micro, accumulation, ranks, total):
+    product = micro * accumulation * ranks
+    if product == total:
+        return
+    with pytest.raises(UserError) as error:
+        resolve(micro, accumulation, total, ranks)
+    assert f"{micro} (micro batch) x {accumulation} (accumulation steps)" in str(error.value)
+    assert f"= {product}" in str(error.value)
+    assert f"={total}" in str(error.value)
+
+
+@given(SMALL, SMALL, st.integers(1, 10_000))
+def test_a_remainder_is_refused(micro, ranks, total):
+    if total % (micro * ranks):
+        with pytest.raises(UserError, match="cannot be divided"):
+            resolve(micro, None, total, ranks)
+    else:
+        assert resolve(micro, None, total, ranks).global_batch_size == total
+
+
+def test_defaults():
+    assert resolve(ranks=3) == BatchPlan(32, 1, 3)
+    assert resolve(total=12, ranks=3) == BatchPlan(4, 1, 3)
+    assert resolve(accumulation=2) == BatchPlan(32, 2, 1)
+
+
+@pytest.mark.parametrize("values", [(0, None, None), (None, 0, None), (None, None, -4)])
+def test_sizes_below_one_are_refused(values):
+    with pytest.raises(UserError, match="must be at least 1"):
+        resolve(*values)
+
+
+def step_plan(steps=100, warmup=10, rate=1e-3, ranks=4, scale=True, scaling="none"):
+    return resolve_step_plan(
+        num_train_steps=steps,
+        num_warmup_steps=warmup,
+        learning_rate=rate,
+        world_size=ranks,
+        scale_steps_by_ranks=scale,
+        learning_rate_scaling=scaling,
+    )
+
+
+@given(st.integers(1, 10**6), st.integers(1, 512), st.integers(1, 256))
+def test_scaled_steps_consume_at_least_the_same_data(steps, ranks, micro):
+    plan = step_plan(steps=steps, warmup=steps // 2, ranks=ranks)
+    one_rank_sequences = steps * micro
+    sequences = plan.num_train_steps * micro * ranks
+    assert one_rank_sequences <= sequences < one_rank_sequences + micro * ranks
+    assert 0 <= plan.num_warmup_steps <= plan.num_train_steps
+
+
+def test_steps_are_left_alone_when_asked():
+    plan = step_plan(scale=False)
+    assert (plan.num_train_steps, plan.num_warmup_steps) == (100, 10)
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
+def test_learning_rate_scaling(scaling, factor):
+    plan = step_plan(scaling=scaling)
+    assert plan.learning_rate == pytest.approx(1e-3 * factor)
+    assert plan.requested_learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": 0},
+        {"warmup": -1},
+        {"warmup": 101},
+        {"rate": 0.0},
+        {"rate": math.inf},
+        {"rate": math.nan},
+    ],
+)
+def test_impossible_schedules_are_refused(wrong):
+    with pytest.raises(UserError):
+        step_plan(**wrong)
