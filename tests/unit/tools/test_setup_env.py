@@ -1,0 +1,80 @@
+"""The set-up says what is missing and skips what is done."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "tools" / "setup_env.py"
+
+spec = importlib.util.spec_from_file_location("setup_env", SCRIPT)
+setup_env = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(setup_env)
+
+
+def run_setup(tmp_path, *, path=None, args=()):
+    environment = {**os.environ}
+    if path is not None:
+        environment["PATH"] = str(path)
+    return subprocess.run(
+        [sys.executable, SCRIPT, "--venv", tmp_path / "venv", *args],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_no_compiler_is_one_sentence(tmp_path):
+    done = run_setup(tmp_path, path=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("setup: no C++ compiler (g++) was found")
+    assert "HOROVOD=0" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_wrong_python_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(setup_env.sys, "version_info", (3, 13, 1))
+    monkeypatch.setattr(setup_env.shutil, "which", lambda _: None)
+    with pytest.raises(setup_env.SetupError, match=r"3\.9, 3\.10 or 3\.11 is needed.*3\.13"):
+        setup_env.find_python()
+
+
+def test_another_python_on_the_path_is_taken(monkeypatch, tmp_path):
+    other = tmp_path / "python3.10"
+    other.symlink_to(sys.executable)
+    monkeypatch.setattr(setup_env.sys, "version_info", (3, 13, 1))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert setup_env.find_python() == str(other)
+
+
+def test_a_failed_step_names_its_log(tmp_path):
+    environment = setup_env.Environment(tmp_path, sys.executable)
+    failing = [sys.executable, "-c", "print('the reason'); raise SystemExit(3)"]
+    with pytest.raises(setup_env.SetupError, match=r"'horovod' failed.*setup\.log"):
+        environment.step("horovod", "key", [failing])
+    assert "the reason" in (tmp_path / "setup.log").read_text()
+
+
+def test_a_step_runs_once_for_one_key(tmp_path):
+    environment = setup_env.Environment(tmp_path, sys.executable)
+    count = tmp_path / "count"
+    command = [sys.executable, "-c", f"open({str(count)!r}, 'a').write('x')"]
+    for key in ("one", "one", "two", "two"):
+        environment.step("packages", key, [command])
+    assert count.read_text() == "xx"
+
+
+def test_a_step_that_failed_runs_again(tmp_path):
+    environment = setup_env.Environment(tmp_path, sys.executable)
+    flag = tmp_path / "flag"
+    command = [sys.executable, "-c", f"import os, sys; sys.exit(not os.path.exists({str(flag)!r}))"]
+    with pytest.raises(setup_env.SetupError):
+        environment.step("packages", "key", [command])
+    flag.touch()
+    environment.step("packages", "key", [command])
+    assert list(tmp_path.glob(".done-packages*"))
