@@ -15,8 +15,9 @@ import fcntl
 import os
 import shutil
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable
 
 from absl import app, flags
 
@@ -53,7 +54,7 @@ class Built:
       counts: totals for the manifest.
     """
 
-    outputs: Mapping[str, Optional[int]]
+    outputs: Mapping[str, int | None]
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -64,7 +65,7 @@ def run_stage(
     parameters: Mapping[str, Any],
     inputs: Sequence[Path],
     build: Callable[[Path], Built],
-    vocabulary: Optional[VocabularyEntry] = None,
+    vocabulary: VocabularyEntry | None = None,
 ) -> Path:
     """Fills ``output_dir`` by ``build(directory)``, unless its manifest says that it is done.
 
@@ -171,7 +172,7 @@ def _refuse_other_stage(directory: Path, stage: str) -> None:
         )
 
 
-def _manifest_or_none(directory: Path) -> Optional[Manifest]:
+def _manifest_or_none(directory: Path) -> Manifest | None:
     """The manifest, or None where there is none or a broken one, which is as good as none."""
     try:
         return find_manifest(directory)

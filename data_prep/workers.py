@@ -13,15 +13,16 @@ import multiprocessing.connection
 import os
 import signal
 import threading
+from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Callable, Iterable, Iterator, Optional, TypeVar
+from typing import Any, Callable, TypeVar
 
 from bert_tf.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_worker: Optional[Callable[[Any], Any]] = None  # one per worker process, set when it starts
+_worker: Callable[[Any], Any] | None = None  # one per worker process, set when it starts
 
 
 def resolve_num_workers(num_workers: int) -> int:

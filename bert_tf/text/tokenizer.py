@@ -1,0 +1,120 @@
+"""The one interface to a vocabulary: text to ids and back."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, require_file
+
+
+@dataclasses.dataclass(frozen=True)
+class SpecialIds:
+    """Ids of the five entries with a meaning of their own."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+
+class Tokenizer(abc.ABC):
+    """A vocabulary and the rule that cuts text into its entries.
+
+    Attributes:
+      kind: "wordpiece" or "sentencepiece".
+      vocab_size: number of entries; ids are 0 to vocab_size - 1.
+      lower_case: whether text is lower-cased first.
+      vocab_sha256: SHA-256 of the vocabulary file's bytes.
+      pad_id, unk_id, cls_id, sep_id, mask_id: the special entries.
+      special_ids: these five.
+    """
+
+    kind: str
+
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        *,
+        special: SpecialIds,
+        lower_case: bool,
+        vocab_sha256: str,
+    ):
+        self._tokens = tuple(tokens)
+        self._ids = {token: index for index, token in enumerate(self._tokens)}
+        self.vocab_size = len(self._tokens)
+        self.lower_case = lower_case
+        self.vocab_sha256 = vocab_sha256
+        self.pad_id = special.pad
+        self.unk_id = special.unk
+        self.cls_id = special.cls
+        self.sep_id = special.sep
+        self.mask_id = special.mask
+        self.special_ids = frozenset(dataclasses.astuple(special))
+
+    @abc.abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without any special entry around them."""
+
+    @abc.abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Readable text for ids; special entries are shown by name."""
+
+    @abc.abstractmethod
+    def word_starts(self, ids: Sequence[int]) -> list[bool]:
+        """False for each id that continues the word before it, True for all others."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """The vocabulary entries of a text."""
+        return self.convert_ids_to_tokens(self.encode(text))
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """The ids of entries; raises UserError for one that is not in the vocabulary."""
+        try:
+            return [self._ids[token] for token in tokens]
+        except KeyError as error:
+            raise UserError(f"{error.args[0]!r} is not in the vocabulary.") from None
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """The entries with these ids; raises UserError for an id outside of the vocabulary."""
+        tokens = []
+        for index in ids:
+            if not 0 <= index < self.vocab_size:
+                raise UserError(f"id {index} is not in the vocabulary of {self.vocab_size}.")
+            tokens.append(self._tokens[index])
+        return tokens
+
+
+def load_tokenizer(
+    *,
+    vocab_file: PathLike | None = None,
+    spm_model_file: PathLike | None = None,
+    do_lower_case: bool = True,
+) -> Tokenizer:
+    """Opens a vocabulary: exactly one of the two files.
+
+    Args:
+      vocab_file: WordPiece entries, one a line (BERT's vocab.txt).
+      spm_model_file: a SentencePiece model.
+      do_lower_case: WordPiece: lower-case, strip accents, as google-research/bert. SentencePiece:
+        lower-case before the model; whatever else is normalized is part of the model.
+
+    Raises:
+      UserError: not exactly one file, missing or malformed file, missing special entries.
+    """
+    if bool(vocab_file) == bool(spm_model_file):
+        given = "both were given" if vocab_file else "none was given"
+        raise UserError(f"give one of --vocab_file and --spm_model_file; {given}.")
+    # Imported here: both implement the class above, and sentencepiece is only needed for its files.
+    if vocab_file:
+        from bert_tf.text.wordpiece import WordPieceTokenizer
+
+        path = require_file(vocab_file, flag="vocab_file")
+        return WordPieceTokenizer.from_file(path, lower_case=do_lower_case)
+    from bert_tf.text.sentencepiece import SentencePieceTokenizer
+
+    path = require_file(spm_model_file, flag="spm_model_file")
+    return SentencePieceTokenizer.from_file(path, lower_case=do_lower_case)

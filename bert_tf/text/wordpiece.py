@@ -1,0 +1,112 @@
+"""WordPiece tokenization with exactly the ids of google-research/bert's FullTokenizer.
+
+Own code, because no library gives those ids: Hugging Face's tokenizers drop private-use and
+unassigned characters and give up on words of more than 100 characters instead of 200, the fast one
+lower-cases a character at a time (no final sigma); tensorflow-text differs in a few tokens of a
+million as well. Words are remembered, which makes it fast: most words of a text are repeats.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Callable
+
+from bert_tf.files import sha256_of_file
+from bert_tf.text.basic import BasicTokenizer
+from bert_tf.text.tokenizer import SpecialIds, Tokenizer
+from bert_tf.text.vocabulary import find_special_ids, read_vocab_file
+
+MAX_CHARS_PER_WORD = 200  # a longer word is [UNK]; google's default
+
+# Bounds of each of the two word caches: both filled with English take about 40 MB, with the worst
+# text that can be made up (64 wide characters, each a piece of its own) 220 MB.
+_CACHED_WORDS = 1 << 17
+_CACHED_WORD_CHARS = 64
+
+# White space for str.split, but control characters that google's cleaning drops, joining words.
+_JOINING = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+
+
+class WordPieceTokenizer(Tokenizer):
+    """Greedy longest match from the left, ``##`` in front of pieces inside a word."""
+
+    kind = "wordpiece"
+
+    def __init__(
+        self, entries: Sequence[str], *, special: SpecialIds, lower_case: bool, vocab_sha256: str
+    ):
+        super().__init__(entries, special=special, lower_case=lower_case, vocab_sha256=vocab_sha256)
+        self._continues = [entry.startswith("##") for entry in entries]
+        self._inner = {entry[2:]: index for entry, index in self._ids.items() if entry[:2] == "##"}
+        self._longest = max(map(len, entries))
+        self._basic = BasicTokenizer(lower_case=lower_case)
+        self._ids_of_word = _WordCache(self._encode_word)  # a word of BasicTokenizer
+        self._ids_of_chunk = _WordCache(self._encode_chunk)  # text between two white spaces
+
+    @classmethod
+    def from_file(cls, path: Path, *, lower_case: bool) -> WordPieceTokenizer:
+        """Reads a vocab.txt; raises UserError when it is malformed."""
+        entries = read_vocab_file(path)
+        return cls(
+            entries,
+            special=find_special_ids(entries, path=path),
+            lower_case=lower_case,
+            vocab_sha256=sha256_of_file(path),
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without any special entry around them."""
+        if _JOINING.search(text):
+            text = _JOINING.sub("", text)
+        chunks = map(self._ids_of_chunk.__getitem__, text.split())
+        return list(itertools.chain.from_iterable(chunks))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Entries with blanks between words; the text's own spacing and case are not kept."""
+        return " ".join(self.convert_ids_to_tokens(ids)).replace(" ##", "")
+
+    def word_starts(self, ids: Sequence[int]) -> list[bool]:
+        """False for each ``##`` entry."""
+        continues = self._continues
+        return [not continues[index] for index in ids]
+
+    def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
+        if chunk.isascii() and chunk.isalnum():  # a shortcut for most chunks
+            return self._ids_of_word[chunk.lower() if self.lower_case else chunk]
+        words = self._basic.words(chunk)
+        return tuple(itertools.chain.from_iterable(map(self._ids_of_word.__getitem__, words)))
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        if len(word) > MAX_CHARS_PER_WORD:
+            return (self.unk_id,)
+        pieces: list[int] = []
+        table, start = self._ids, 0
+        while start < len(word):
+            for end in range(min(len(word), start + self._longest), start, -1):
+                piece = table.get(word[start:end])
+                if piece is not None:
+                    break
+            else:
+                return (self.unk_id,)
+            pieces.append(piece)
+            table, start = self._inner, end
+        return tuple(pieces)
+
+
+class _WordCache(dict):
+    """Word to ids, worked out at the first use; emptied when it is full."""
+
+    def __init__(self, encode: Callable[[str], tuple[int, ...]]):
+        super().__init__()
+        self._encode = encode
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        ids = self._encode(word)
+        if len(word) <= _CACHED_WORD_CHARS:
+            if len(self) >= _CACHED_WORDS:
+                self.clear()
+            self[word] = ids
+        return ids
