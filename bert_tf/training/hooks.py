@@ -216,7 +216,11 @@ class CheckpointHook(StepHook):
 
 
 class EvaluationHook(StepHook):
-    """Pauses training on all ranks every so many steps to evaluate the checkpoint just saved."""
+    """Pauses training on all ranks every so many steps to evaluate the checkpoint just saved.
+
+    A run that starts at step 0 is evaluated there too: what an untrained network scores is what
+    every later figure is compared with.
+    """
 
     def __init__(
         self,
@@ -231,6 +235,11 @@ class EvaluationHook(StepHook):
         self._every_steps = every_steps
         self._total_steps = total_steps
         self._evaluate = evaluate
+
+    def after_create_session(self, session, coord):
+        super().after_create_session(session, coord)
+        if self.step == 0:
+            self._evaluate()
 
     def after_update(self, session, fetched, *, applied):
         due = self.step % self._every_steps == 0 and self.step < self._total_steps

@@ -12,16 +12,20 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.progress import format_duration
 
+_STEPS = "log.jsonl"
+_EVALUATIONS = "eval_log.jsonl"
+
 
 class RunLog:
     """Writes a step's figures as a terminal line, a JSON line and TensorBoard summaries.
 
-    Only rank 0 makes one. ``log.jsonl`` is appended to, so that a resumed run keeps its history.
+    Only rank 0 makes one. ``log.jsonl`` holds training steps and ``eval_log.jsonl`` evaluations;
+    they are appended to, so that a resumed run keeps its history.
     """
 
     def __init__(self, output_dir: Path) -> None:
-        """Opens ``output_dir/log.jsonl`` and an event file in the same directory."""
-        self._path = output_dir / "log.jsonl"
+        """Opens an event file in ``output_dir``, where the JSON lines go too."""
+        self._output_dir = output_dir
         self._summaries = tf.summary.FileWriter(str(output_dir))
 
     def message(self, text: str) -> None:
@@ -32,15 +36,24 @@ class RunLog:
         self, step: int, figures: Mapping[str, float], *, total_steps: int, seconds_left: float
     ) -> None:
         """Records the figures of ``step`` (optimizer updates done)."""
-        record = {"step": step, **figures, "time": time.time()}
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-        self.summaries(step, figures)
+        self._append(_STEPS, step, figures)
+        self._add_summaries(step, figures)
         shown = "  ".join(f"{name} {_show(value)}" for name, value in figures.items())
         self.message(f"step {step}/{total_steps}  {shown}  ETA {format_duration(seconds_left)}")
 
-    def summaries(self, step: int, figures: Mapping[str, float], prefix: str = "") -> None:
-        """Writes the figures as TensorBoard scalars."""
+    def evaluation(self, step: int, figures: Mapping[str, float], *, note: str = "") -> None:
+        """Records an evaluation of the weights at ``step``."""
+        self._append(_EVALUATIONS, step, figures)
+        self._add_summaries(step, figures, prefix="eval/")
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        self.message(f"evaluation at step {step}: {shown}{note}")
+
+    def _append(self, name: str, step: int, figures: Mapping[str, float]) -> None:
+        record = {"step": step, **figures, "time": time.time()}
+        with open(self._output_dir / name, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def _add_summaries(self, step: int, figures: Mapping[str, float], prefix: str = "") -> None:
         values = [tf.Summary.Value(tag=prefix + k, simple_value=v) for k, v in figures.items()]
         self._summaries.add_summary(tf.Summary(value=values), step)
         self._summaries.flush()

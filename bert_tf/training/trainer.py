@@ -105,12 +105,9 @@ class Trainer:
         evaluation.write_results(output_dir, results)
         checkpoint = tf.train.latest_checkpoint(str(output_dir))
         best = checkpoint is not None and evaluation.keep_if_best(output_dir, checkpoint, results)
-        step = results["global_step"]
-        figures = {name: value for name, value in results.items() if name != "global_step"}
-        self._log.summaries(step, figures, prefix="eval/")
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
         note = f"  (best so far, kept in {output_dir / evaluation.BEST_DIRECTORY})" if best else ""
-        self._log.message(f"evaluation at step {step}: {shown}{note}")
+        figures = {name: value for name, value in results.items() if name != "global_step"}
+        self._log.evaluation(results["global_step"], figures, note=note)
 
     def _model_dir(self) -> str:
         """Rank 0 writes checkpoints; Estimator insists on a directory on every other rank too."""

@@ -1,0 +1,140 @@
+"""Words for masked places, from a pre-trained model: a look at what it has learnt.
+
+    python -m bert_tf.tasks.fill_mask --bert_config_file=... --vocab_file=... \\
+        --init_checkpoint=output_dir --text="The [MASK] is returned as a list."
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+from bert_tf import environment
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    """A word for a masked place and the probability that the model gives it."""
+
+    token: str
+    probability: float
+
+
+def encode_with_masks(text: str, tokenizer: Tokenizer, *, mask: str = "[MASK]") -> list[int]:
+    """Ids of ``[CLS] text [SEP]``, where each ``[MASK]`` in the text is the mask's id."""
+    parts = [tokenizer.encode(part) for part in text.split(mask)]
+    if len(parts) == 1:
+        raise UserError(f"--text={text!r} holds no {mask}; write it where a word is to be guessed.")
+    ids = [tokenizer.cls_id, *parts[0]]
+    for part in parts[1:]:
+        ids += [tokenizer.mask_id, *part]
+    return [*ids, tokenizer.sep_id]
+
+
+class MaskFiller:
+    """A masked-word model with its weights."""
+
+    def __init__(self, config: BertConfig, tokenizer: Tokenizer, checkpoint: str | Path) -> None:
+        """Restores the weights; raises UserError when they are not those of the model."""
+        import tensorflow.compat.v1 as tf
+
+        from bert_tf.checkpoint import loading
+        from bert_tf.model.precision import policy_for
+        from bert_tf.model.pretraining import pretraining_output, pretraining_specs
+        from bert_tf.model.variables import create_variables
+
+        if tokenizer.vocab_size > config.vocab_size:
+            raise UserError(
+                f"the vocabulary has {tokenizer.vocab_size} entries and the model "
+                f"{config.vocab_size}; give the vocabulary that the model was trained with."
+            )
+        self._tokenizer = tokenizer
+        graph = tf.Graph()
+        with graph.as_default():
+            variables = create_variables(
+                pretraining_specs(config, next_sentence=False),
+                initializer_range=config.initializer_range,
+            )
+            loading.initialise_from_checkpoint(str(checkpoint), variables.all())
+            self._ids = tf.placeholder(tf.int32, [1, None])
+            self._positions = tf.placeholder(tf.int32, [1, None])
+            features = {
+                "input_ids": self._ids,
+                "input_mask": tf.ones_like(self._ids),
+                "segment_ids": tf.zeros_like(self._ids),
+                "masked_lm_positions": self._positions,
+                # The losses are built but never run: no label is known.
+                "masked_lm_ids": tf.zeros_like(self._positions),
+                "masked_lm_weights": tf.zeros_like(self._positions, tf.float32),
+            }
+            output = pretraining_output(
+                variables, config, features, policy=policy_for("fp32"), next_sentence=False
+            )
+            self._probabilities = tf.nn.softmax(output.masked_lm_logits)
+            self._session = tf.Session(graph=graph)
+            self._session.run(tf.global_variables_initializer())
+
+    def fill(self, ids: Sequence[int], *, top: int = 5) -> list[list[Guess]]:
+        """The ``top`` guesses, best first, for each mask in ``ids``."""
+        positions = np.flatnonzero(np.asarray(ids) == self._tokenizer.mask_id)
+        probabilities = self._session.run(
+            self._probabilities, {self._ids: [ids], self._positions: [positions]}
+        )
+        # A model may have more outputs than the vocabulary has entries.
+        probabilities = probabilities[:, : self._tokenizer.vocab_size]
+        best = np.argsort(-probabilities, axis=-1)[:, :top]
+        return [
+            [
+                Guess(token, float(row[index]))
+                for token, index in zip(self._tokenizer.convert_ids_to_tokens(chosen), chosen)
+            ]
+            for row, chosen in zip(probabilities, best.tolist())
+        ]
+
+
+def define_flags() -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string("bert_config_file", None, "JSON file of the architecture.", required=True)
+    flags.DEFINE_string("init_checkpoint", None, "Checkpoint or its directory.", required=True)
+    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary.")
+    flags.DEFINE_string("spm_model_file", None, "SentencePiece model.")
+    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, as the vocabulary wants it.")
+    flags.DEFINE_string("text", None, "Text with [MASK] in it.", required=True)
+    flags.DEFINE_integer("top", 5, "Guesses for each mask.")
+
+
+def main(_) -> None:
+    """Prints the guesses, a line a mask."""
+    exit_on_user_error(_run)
+
+
+def _run() -> None:
+    values = flags.FLAGS
+    environment.prepare_environment(verbose=False, use_xla=False)
+    tokenizer = load_tokenizer(
+        vocab_file=values.vocab_file,
+        spm_model_file=values.spm_model_file,
+        do_lower_case=values.do_lower_case,
+    )
+    config = BertConfig.from_json_file(values.bert_config_file)
+    ids = encode_with_masks(values.text, tokenizer)
+    if len(ids) > config.max_position_embeddings:
+        raise UserError(
+            f"--text has {len(ids)} tokens and the model takes {config.max_position_embeddings}; "
+            "shorten it."
+        )
+    filler = MaskFiller(config, tokenizer, values.init_checkpoint)
+    for guesses in filler.fill(ids, top=values.top):
+        print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)

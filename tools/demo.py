@@ -1,0 +1,100 @@
+"""The demo: raw text to a pre-trained model, with the commands that a user would type.
+
+Called by ``make demo``. Every step is a command of the toolkit, printed before it runs; at the end
+the figures are put beside each other. Nothing is downloaded: the text is the documentation of the
+Python packages on this machine, or the files given by ``--text`` (``make demo DEMO_TEXT=path``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bert_tf.errors import exit_on_user_error  # noqa: E402
+from bert_tf.files import write_json  # noqa: E402
+from tools import demo_report  # noqa: E402
+
+MODEL = {
+    "hidden_size": 192,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 768,
+    "max_position_embeddings": 64,
+    "vocab_size": 6000,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.02,
+}
+GEOMETRY = ["--max_seq_length=64", "--max_predictions_per_seq=10"]
+
+
+def run(module: list[str], *flags: str) -> None:
+    """Prints and runs a command of the toolkit; stops the demo when it fails."""
+    print(f"\n$ python {' '.join(map(shlex.quote, [*module, *flags]))}", flush=True)
+    done = subprocess.run([sys.executable, *module, *flags], cwd=ROOT, check=False)
+    if done.returncode:
+        sys.exit(f"demo: the command above failed (status {done.returncode}).")
+
+
+def main(output_dir: Path, text: str | None, steps: int) -> None:
+    """Runs every step, then reports."""
+    start = time.monotonic()
+    output_dir.mkdir(parents=True, exist_ok=True)
+    if text is None:
+        text = str(output_dir / "corpus")
+        run(["-m", "data_prep.demo_corpus"], f"--output_dir={text}")
+    data, model = output_dir / "data", output_dir / "model"
+    config = output_dir / "bert_config.json"
+    write_json(config, MODEL)
+    run(
+        ["-m", "data_prep.pipeline"],
+        f"--input_file={text}",
+        f"--output_dir={data}",
+        f"--vocab_size={MODEL['vocab_size']}",
+        "--masking=dynamic",
+        "--dupe_factor=2",
+        *GEOMETRY,
+    )
+    run(
+        ["run_pretraining.py"],
+        f"--bert_config_file={config}",
+        f"--input_file={data / 'records' / 'train'}",
+        f"--eval_file={data / 'records' / 'heldout'}",
+        f"--output_dir={model}",
+        "--do_train",
+        "--do_eval",
+        *GEOMETRY,
+        "--train_batch_size=64",
+        "--eval_batch_size=64",
+        f"--num_train_steps={steps}",
+        f"--num_warmup_steps={steps // 10}",
+        "--learning_rate=2e-3",
+        f"--save_checkpoints_steps={max(1, steps // 5)}",
+        f"--eval_every_steps={max(1, steps // 5)}",
+        "--display_loss_steps=50",
+        "--precision=auto",
+    )
+    summary = demo_report.report(output_dir, config_file=config, data=data, model=model)
+    summary["seconds"] = round(time.monotonic() - start, 1)
+    write_json(output_dir / "summary.json", summary)
+    print(f"\nthe demo took {summary['seconds']:.0f} s; summary: {output_dir / 'summary.json'}")
+    print(json.dumps(summary, indent=2))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="From raw text to a pre-trained BERT.")
+    parser.add_argument("--output_dir", type=Path, default=Path("demo"))
+    parser.add_argument("--text", help="your own text: files, globs or directories")
+    parser.add_argument("--steps", type=int, default=2000, help="optimizer updates")
+    options = parser.parse_args()
+    exit_on_user_error(main, options.output_dir, options.text, options.steps)
