@@ -1,0 +1,259 @@
+"""The pre-training record layouts, declared once for writers and readers.
+
+A record is a serialized ``tf.train.Example``. It is encoded and decoded here without TensorFlow,
+because the data preparation runs in many processes that should not each load it. Encoding writes
+the protocol buffer wire format for a whole batch with numpy (several times faster than building
+messages); decoding, which is not on a hot path, uses the protobuf runtime with a private descriptor
+pool, so that TensorFlow's own registration of the same messages does not clash.
+
+Symbols: N examples in a batch, L values in a feature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+SEQUENCE = "max_seq_length"
+PREDICTIONS = "max_predictions_per_seq"
+ONE = "one"
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """One named list of numbers in a record.
+
+    Attributes:
+      name: key in the Example.
+      dtype: "int64" or "float32".
+      length_key: which length it has: SEQUENCE, PREDICTIONS, or ONE for a single value.
+    """
+
+    name: str
+    dtype: str
+    length_key: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordSpec:
+    """A record layout: its features, an encoder, a decoder and the parse spec for TensorFlow."""
+
+    name: str
+    features: tuple[Feature, ...]
+
+    def encode(self, example: Mapping[str, np.ndarray]) -> bytes:
+        """Serializes one example, a dict of arrays of shape [L] by feature name."""
+        return self.encode_batch({key: np.asarray(v)[None] for key, v in example.items()})[0]
+
+    def encode_batch(self, examples: Mapping[str, np.ndarray]) -> list[bytes]:
+        """Serializes N examples, given as a dict of arrays of shape [N, L] by feature name."""
+        missing = {feature.name for feature in self.features} ^ set(examples)
+        if missing:
+            raise ValueError(f"features of {self.name} do not match: {sorted(missing)}")
+        columns = [_encode_feature(f, np.asarray(examples[f.name])) for f in self.features]
+        return [_length_delimited(b"\x0a", b"".join(entries)) for entries in zip(*columns)]
+
+    def decode(self, record: bytes) -> dict[str, np.ndarray]:
+        """Reads one example back as arrays of shape [L].
+
+        Raises:
+          ValueError: the bytes are not an Example, or a feature is missing, of the wrong type, or
+            of a length that contradicts another feature.
+        """
+        example = decode_example(record)
+        self.lengths_of(example)
+        return {feature.name: example[feature.name] for feature in self.features}
+
+    def matches(self, example: Mapping[str, np.ndarray]) -> bool:
+        """Whether a decoded example has all features of this layout, with their types."""
+        return all(
+            feature.name in example and example[feature.name].dtype == np.dtype(feature.dtype)
+            for feature in self.features
+        )
+
+    def lengths_of(self, example: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """The lengths that a decoded example has, by length key; ValueError where they clash."""
+        lengths: dict[str, int] = {ONE: 1}
+        for feature in self.features:
+            values = example.get(feature.name)
+            if values is None or values.dtype != np.dtype(feature.dtype):
+                raise ValueError(f"feature {feature.name} ({feature.dtype}) is missing")
+            expected = lengths.setdefault(feature.length_key, len(values))
+            if expected != len(values):
+                raise ValueError(
+                    f"feature {feature.name} holds {len(values)} values instead of {expected}"
+                )
+        return lengths
+
+    def parse_spec(self, lengths: Mapping[str, int]) -> dict[str, Any]:
+        """The ``features`` argument of ``tf.io.parse_example`` for records of these lengths."""
+        import tensorflow.compat.v1 as tf
+
+        lengths = {ONE: 1, **lengths}
+        return {
+            feature.name: tf.io.FixedLenFeature(
+                [lengths[feature.length_key]], tf.as_dtype(feature.dtype)
+            )
+            for feature in self.features
+        }
+
+
+# The seven features of google-research/bert, create_pretraining_data.py.
+PRETRAINING_MASKED = RecordSpec(
+    "pretraining_masked",
+    (
+        Feature("input_ids", "int64", SEQUENCE),
+        Feature("input_mask", "int64", SEQUENCE),
+        Feature("segment_ids", "int64", SEQUENCE),
+        Feature("masked_lm_positions", "int64", PREDICTIONS),
+        Feature("masked_lm_ids", "int64", PREDICTIONS),
+        Feature("masked_lm_weights", "float32", PREDICTIONS),
+        Feature("next_sentence_labels", "int64", ONE),
+    ),
+)
+
+# For masking at training time: input_ids are the original ones, and word_starts is 1 where a word
+# (or a special token) begins and 0 at its further pieces and in the padding.
+PRETRAINING_UNMASKED = RecordSpec(
+    "pretraining_unmasked",
+    (
+        Feature("input_ids", "int64", SEQUENCE),
+        Feature("input_mask", "int64", SEQUENCE),
+        Feature("segment_ids", "int64", SEQUENCE),
+        Feature("word_starts", "int64", SEQUENCE),
+        Feature("next_sentence_labels", "int64", ONE),
+    ),
+)
+
+
+def decode_example(record: bytes) -> dict[str, np.ndarray]:
+    """Reads the int64 and float32 features of a serialized Example; ValueError if it is none."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        message = _example_class().FromString(record)
+    except DecodeError as error:
+        raise ValueError(f"not a tf.train.Example ({error})") from error
+    arrays = {}
+    for name, feature in message.features.feature.items():
+        kind = feature.WhichOneof("kind")
+        if kind == "int64_list":
+            arrays[name] = np.array(feature.int64_list.value, np.int64)
+        elif kind == "float_list":
+            arrays[name] = np.array(feature.float_list.value, np.float32)
+    return arrays
+
+
+# Wire format. Field numbers of tensorflow/core/example/{example,feature}.proto:
+#   Example.features = 1, Features.feature = 1 (a map: key = 1, value = 2),
+#   Feature.float_list = 2, Feature.int64_list = 3, FloatList.value = Int64List.value = 1 (packed).
+# A length-delimited field of number n has the tag byte n * 8 + 2.
+
+
+def _encode_feature(feature: Feature, values: np.ndarray) -> list[bytes]:
+    """The map entry of one feature for each of the N rows of ``values`` [N, L]."""
+    if values.ndim != 2:
+        raise ValueError(f"feature {feature.name} must have shape [N, L], not {values.shape}")
+    if feature.dtype == "float32":
+        tag, rows = b"\x12", _split_rows(values.astype("<f4"))
+    else:
+        tag, rows = b"\x1a", _varint_rows(values)
+    name = _length_delimited(b"\x0a", feature.name.encode("ascii"))
+    entries = []
+    for row in rows:
+        number_list = _length_delimited(tag, _length_delimited(b"\x0a", row))
+        entries.append(_length_delimited(b"\x0a", name + _length_delimited(b"\x12", number_list)))
+    return entries
+
+
+def _split_rows(values: np.ndarray) -> list[bytes]:
+    """The bytes of each row of a [N, L] array."""
+    data = values.tobytes()
+    size = values.shape[1] * values.itemsize
+    return [data[start : start + size] for start in range(0, size * len(values), size)]
+
+
+def _varint_rows(values: np.ndarray) -> list[bytes]:
+    """Base-128 variable-length encoding of each row of an integer array [N, L]."""
+    words = values.astype(np.int64).view(np.uint64)
+    groups = max(1, -(-int(words.max(initial=0)).bit_length() // 7))
+    if groups == 1:
+        return _split_rows(words.astype(np.uint8))
+    if groups <= 4:
+        words = words.astype(np.uint32)
+    used = np.empty((*words.shape, groups), bool)
+    encoded = np.empty(used.shape, np.uint8)
+    for group in range(groups):
+        more = words >= 0x80
+        used[..., group] = (words > 0) if group else True
+        encoded[..., group] = (words & 0x7F) | (more.view(np.uint8) << 7)
+        words = words >> 7
+    ends = np.cumsum(used.sum(axis=(1, 2)))
+    data = encoded[used].tobytes()
+    return [data[start:end] for start, end in zip([0, *ends[:-1].tolist()], ends.tolist())]
+
+
+@functools.lru_cache(maxsize=1024)
+def _varint(value: int) -> bytes:
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def _length_delimited(tag: bytes, content: bytes) -> bytes:
+    return tag + _varint(len(content)) + content
+
+
+@functools.cache
+def _example_class() -> Any:
+    """The Example message class, built in a descriptor pool of its own."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="bert_tf/example.proto", package="bert_tf", syntax="proto3"
+    )
+
+    def message(name: str, *fields: tuple, parent: Any = None) -> Any:
+        """Adds a message whose fields are (name, number, type, repeated, in a oneof)."""
+        made = (parent.nested_type if parent else file.message_type).add(name=name)
+        for field_name, number, kind, repeated, in_oneof in fields:
+            added = made.field.add(name=field_name, number=number)
+            added.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+            if isinstance(kind, str):
+                added.type, added.type_name = field.TYPE_MESSAGE, f".bert_tf.{kind}"
+            else:
+                added.type = kind
+            if in_oneof:
+                added.oneof_index = 0
+        return made
+
+    message("BytesList", ("value", 1, field.TYPE_BYTES, True, False))
+    message("FloatList", ("value", 1, field.TYPE_FLOAT, True, False))
+    message("Int64List", ("value", 1, field.TYPE_INT64, True, False))
+    feature = message(
+        "Feature",
+        ("bytes_list", 1, "BytesList", False, True),
+        ("float_list", 2, "FloatList", False, True),
+        ("int64_list", 3, "Int64List", False, True),
+    )
+    feature.oneof_decl.add(name="kind")
+    features = message("Features", ("feature", 1, "Features.FeatureEntry", True, False))
+    entry = message(
+        "FeatureEntry",
+        ("key", 1, field.TYPE_STRING, False, False),
+        ("value", 2, "Feature", False, False),
+        parent=features,
+    )
+    entry.options.map_entry = True
+    message("Example", ("features", 1, "Features", False, False))
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("bert_tf.Example"))

@@ -1,0 +1,59 @@
+"""Random numbers that are a pure function of a seed and some counters, drawn for whole arrays.
+
+They need no generator object per example, so a draw for (seed, position, index) is the same
+whatever was drawn before it, on whichever rank, and with any version of numpy. The mixing function
+is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
+OOPSLA 2014); a stream adds that paper's golden-ratio increment to its key for every draw.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import numpy as np
+
+IntegerArray = Union[int, np.ndarray]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_WORD = (1 << 64) - 1
+
+
+def mix64(values: np.ndarray) -> np.ndarray:
+    """A bijection of uint64 in which every input bit flips about half of the output bits."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def derive_keys(seed: int, *counters: IntegerArray) -> np.ndarray:
+    """Keys of independent streams, one for each element of the broadcast counters.
+
+    Args:
+      seed: any integer; only its low 64 bits count.
+      *counters: non-negative integers or integer arrays, for example a position in the training
+        and the indices of the examples in its batch. Their order matters.
+
+    Returns:
+      uint64 array of the broadcast shape of the counters, at least one-dimensional.
+    """
+    keys = mix64(np.array([seed & _WORD], np.uint64) + _GOLDEN)
+    for counter in counters:
+        words = np.atleast_1d(np.asarray(counter)).astype(np.uint64)
+        keys = mix64(mix64(keys + _GOLDEN) ^ (words + _GOLDEN))
+    return keys
+
+
+def random_bits(keys: np.ndarray, count: int) -> np.ndarray:
+    """The first ``count`` draws of every key's stream: uint64, shape ``keys.shape + (count,)``."""
+    steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
+    return mix64(keys[..., None] + steps)
+
+
+def bits_to_uniform(bits: np.ndarray) -> np.ndarray:
+    """Maps uint64 to float64 in [0, 1) with 53 random bits."""
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def bits_to_integers(bits: np.ndarray, bound: IntegerArray) -> np.ndarray:
+    """Maps uint64 to int64 in [0, bound); the bias is below bound / 2**53."""
+    return np.floor(bits_to_uniform(bits) * bound).astype(np.int64)
