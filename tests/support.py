@@ -1,0 +1,66 @@
+"""What tests of several rooms share: running the project's programs as a user would."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+requires_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None or shutil.which("mpirun", path=_PATH) is None,
+    reason="the distributed parts are not installed: make setup without HOROVOD=0",
+)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a program: this interpreter's directory first, the project importable."""
+    return {
+        **os.environ,
+        "PATH": _PATH,
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        # Open MPI refuses to run as root unless told twice; containers often are root.
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+
+
+def run(*command: object, check: bool = True, timeout: int = 300) -> subprocess.CompletedProcess:
+    """Runs ``python command`` in the project's directory and returns its output."""
+    return _finish([sys.executable, *map(str, command)], check, timeout)
+
+
+def mpirun(
+    ranks: int, *command: object, check: bool = True, timeout: int = 300
+) -> subprocess.CompletedProcess:
+    """Runs ``python command`` on so many ranks; without mpirun for one."""
+    if ranks == 1:
+        return run(*command, check=check, timeout=timeout)
+    launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
+    return _finish([*launcher, sys.executable, *map(str, command)], check, timeout)
+
+
+def _finish(command, check, timeout):
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    if check and done.returncode:
+        pytest.fail(
+            f"{' '.join(command)} ended with status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
+    return done

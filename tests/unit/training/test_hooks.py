@@ -1,0 +1,213 @@
+"""Hooks in a real session over a stand-in for an update that is fed what it does."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.errors import UserError
+from bert_tf.model.losses import ClassificationSums
+from bert_tf.training import hooks
+from bert_tf.training.batch_plan import BatchPlan
+from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.run_log import RunLog
+from bert_tf.training.train_op import TrainOutputs
+
+
+class FakeUpdate:
+    """An update whose sums, finiteness and loss scale are fed."""
+
+    def __init__(self):
+        self.step = tf.train.get_or_create_global_step()
+        self.sums = tf.placeholder(tf.float32, [3])
+        self.is_finite = tf.placeholder(tf.bool, [])
+        self.scale = tf.placeholder_with_default(1.0, [])
+        train_op = self.step.assign_add(tf.cast(self.is_finite, tf.int64)).op
+        self.outputs = TrainOutputs(
+            train_op=train_op,
+            term_sums={"masked_lm": ClassificationSums(*tf.unstack(self.sums))},
+            is_finite=self.is_finite,
+            gradient_norm=tf.constant(2.0),
+            learning_rate=tf.constant(0.25),
+            loss_scale=self.scale,
+            gradients=[],
+        )
+
+    def run(self, session, sums=(1.0, 1.0, 1.0), *, finite=True, scale=1.0):
+        feed = {self.sums: sums, self.is_finite: finite, self.scale: scale}
+        session.run(self.outputs.train_op, feed)
+
+
+@pytest.fixture
+def update():
+    with tf.Graph().as_default():
+        yield FakeUpdate()
+
+
+@contextlib.contextmanager
+def training(*session_hooks):
+    with tf.train.MonitoredSession(hooks=session_hooks) as session:
+        yield session
+
+
+class FakeClock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
+
+
+def progress(update, tmp_path, **changes):
+    arguments = {
+        "plan": BatchPlan(4, 2, 1),
+        "ranks": SingleProcess(),
+        "every_steps": 2,
+        "total_steps": 5,
+        "log": RunLog(tmp_path),
+        "clock": FakeClock(),
+        **changes,
+    }
+    return hooks.ProgressHook(update.outputs, **arguments)
+
+
+def read_log(tmp_path, name="log.jsonl"):
+    return [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+
+
+def test_progress_reports_means_over_the_window(update, tmp_path, capsys):
+    with training(progress(update, tmp_path)) as session:
+        update.run(session, (6.0, 2.0, 1.0))
+        update.run(session, (2.0, 6.0, 3.0))
+        update.run(session, (5.0, 1.0, 1.0))
+    [line] = read_log(tmp_path)
+    assert line["step"] == 2
+    assert line["loss"] == pytest.approx(1.0)
+    assert line["masked_lm_accuracy"] == pytest.approx(0.5)
+    assert line["learning_rate"] == 0.25
+    assert line["gradient_norm"] == 2.0
+    # An update takes one tick of the clock, the first is not counted, 8 sequences an update.
+    assert line["sequences_per_second"] == pytest.approx(8.0)
+    shown = capsys.readouterr().out
+    assert "step 2/5" in shown
+    assert "ETA 3s" in shown
+
+
+def test_progress_reports_the_last_step_and_short_runs(update, tmp_path):
+    hook = progress(update, tmp_path, every_steps=100, total_steps=1)
+    with training(hook) as session:
+        update.run(session)
+    [line] = read_log(tmp_path)
+    assert line["step"] == 1
+    assert line["sequences_per_second"] == 0.0
+
+
+def test_skipped_updates_are_counted_and_do_not_enter_the_means(update, tmp_path):
+    with training(progress(update, tmp_path)) as session:
+        update.run(session, (2.0, 2.0, 0.0))
+        update.run(session, (np.nan, 2.0, 0.0), finite=False)
+        update.run(session, (2.0, 2.0, 0.0), scale=32.0)
+    [line] = read_log(tmp_path)
+    assert line["step"] == 2
+    assert line["loss"] == pytest.approx(1.0)
+    assert line["skipped_updates"] == 1
+    assert line["loss_scale"] == 32.0
+
+
+def test_other_ranks_write_nothing(update, tmp_path, capsys):
+    with training(progress(update, tmp_path, log=None)) as session:
+        update.run(session)
+        update.run(session)
+    assert not list(tmp_path.glob("*.jsonl"))
+    assert capsys.readouterr().out == ""
+
+
+def test_without_loss_scaling_the_first_non_finite_update_ends_the_run(update):
+    guard = hooks.NonFiniteGuard(update.outputs, scale_floor=None)
+    with (
+        pytest.raises(UserError, match="not finite in the update after step 1"),
+        training(guard) as session,
+    ):
+        update.run(session)
+        update.run(session, finite=False)
+
+
+def test_with_loss_scaling_only_the_floor_ends_the_run(update):
+    guard = hooks.NonFiniteGuard(update.outputs, scale_floor=1.0)
+    with training(guard) as session:
+        update.run(session, finite=False, scale=4.0)
+        update.run(session, finite=False, scale=2.0)
+        with pytest.raises(UserError, match="loss scale at its floor"):
+            update.run(session, finite=False, scale=1.0)
+
+
+def checkpoints(tmp_path):
+    state = tf.train.get_checkpoint_state(str(tmp_path))
+    return [int(path.rsplit("-", 1)[1]) for path in state.all_model_checkpoint_paths]
+
+
+def checkpoint_hook(update, tmp_path, *, every_steps=2, keep=10):
+    saver = tf.train.Saver(max_to_keep=keep)
+    return hooks.CheckpointHook(
+        update.outputs, output_dir=tmp_path, every_steps=every_steps, saver=saver
+    )
+
+
+def test_checkpoints_at_the_start_at_multiples_and_at_the_end(update, tmp_path):
+    with training(checkpoint_hook(update, tmp_path)) as session:
+        for _ in range(5):
+            update.run(session)
+    assert checkpoints(tmp_path) == [0, 2, 4, 5]
+
+
+def test_checkpoints_after_resuming_stay_at_multiples(tmp_path):
+    for _ in range(2):
+        with tf.Graph().as_default():
+            update = FakeUpdate()
+            hook = checkpoint_hook(update, tmp_path)
+            creator = tf.train.ChiefSessionCreator(checkpoint_dir=str(tmp_path))
+            with tf.train.MonitoredSession(creator, hooks=[hook]) as session:
+                for _ in range(3):
+                    update.run(session)
+    assert checkpoints(tmp_path)[-2:] == [4, 6]
+    assert tf.train.load_variable(str(tmp_path), "global_step") == 6
+
+
+def test_only_so_many_checkpoints_are_kept(update, tmp_path):
+    with training(checkpoint_hook(update, tmp_path, every_steps=1, keep=2)) as session:
+        for _ in range(4):
+            update.run(session)
+    assert checkpoints(tmp_path) == [3, 4]
+    assert len(list(tmp_path.glob("*.index"))) == 2
+
+
+def test_no_checkpoint_is_written_when_the_run_fails(update, tmp_path):
+    guard = hooks.NonFiniteGuard(update.outputs, scale_floor=None)
+    with pytest.raises(UserError), training(guard, checkpoint_hook(update, tmp_path)) as session:
+        update.run(session)
+        update.run(session, finite=False)
+    assert checkpoints(tmp_path) == [0]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_sentence(update, tmp_path):
+    hook = checkpoint_hook(update, tmp_path / "missing" / "directory")
+    (tmp_path / "missing").write_text("a file where a directory should be")
+    with pytest.raises(UserError, match="cannot write checkpoint"), training(hook):
+        pass
+
+
+def test_evaluation_at_the_start_and_on_the_way_but_not_at_the_end(update):
+    seen = []
+    hook = hooks.EvaluationHook(
+        update.outputs, every_steps=2, total_steps=4, evaluate=lambda: seen.append(hook.step)
+    )
+    with training(hook) as session:
+        update.run(session)
+        update.run(session)
+        update.run(session, finite=False)
+        update.run(session)
+        update.run(session)
+    assert seen == [0, 2]
