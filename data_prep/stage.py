@@ -17,7 +17,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 from absl import app, flags
 
@@ -39,6 +39,8 @@ from bert_tf.files import (
     require_file,
     write_json,
 )
+
+Settings = TypeVar("Settings")
 
 _PARTIAL_NAME = ".partial"
 _STALE_NAME = ".stale.json"
@@ -135,6 +137,12 @@ def define_common_flags(*, input_help: str, output_help: str) -> None:
         "num_workers", 0, "Worker processes; 0 means all cores. The output does not depend on it."
     )
     flags.mark_flags_as_required(["input_file", "output_dir"])
+
+
+def settings_from_flags(settings_class: type[Settings], **others: object) -> Settings:
+    """A stage's settings: each field is ``others``' value or that of the flag of its name."""
+    names = {field.name for field in dataclasses.fields(settings_class)} - set(others)
+    return settings_class(**others, **{name: getattr(flags.FLAGS, name) for name in names})
 
 
 def run_main(define_flags: Callable[[], None], run: Callable[[], object]) -> None:

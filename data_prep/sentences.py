@@ -1,0 +1,325 @@
+"""Plain text to one sentence a line with a blank line between documents.
+
+    python -m data_prep.sentences --input_file='corpus/*.txt' --output_dir=sentences
+
+Input: UTF-8 text files, a blank line or the end of a file between documents; inside a document
+free-running prose, wrapped or not, or one sentence a line. Sentences are found by blingfire.
+White space inside a sentence becomes single blanks. A document of more than 1 MiB is cut at a
+sentence border into several, so that later stages need to hold only small documents.
+
+Output: ``sentences-00000.txt`` and so on, a new file after each 64 MiB.
+
+Memory: about 60 MB, and 70 MB more for each worker process, whatever the size of the corpus.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import blingfire
+from absl import flags
+
+from bert_tf.errors import UserError
+from bert_tf.progress import Progress
+from data_prep.stage import (
+    Built,
+    define_common_flags,
+    find_text_files,
+    run_main,
+    run_stage,
+    settings_from_flags,
+)
+from data_prep.workers import ordered_map, resolve_num_workers
+
+STAGE = "sentences"
+LINE_BREAKS = ("auto", "wrapped", "paragraph", "sentence")
+INVALID_UTF8 = ("error", "replace")
+
+MAX_DOCUMENT_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20  # read at a time; a chunk of work has up to twice as much
+_OUTPUT_FILE_BYTES = 64 << 20
+_BORDER_SEARCH_BYTES = 1 << 16  # at the end of a chunk that must be cut
+_MIN_WRAP_WIDTH, _MAX_WRAP_WIDTH = 40, 200  # characters; text is wrapped between these
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SENTENCE_END = re.compile(r"[.!?:;…。！？؟।][\"'’”»)\]]*$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the stage is to do.
+
+    Attributes:
+      input_file: comma-separated files, globs and directories.
+      output_dir: where the sentences go.
+      line_breaks: what a line end means inside a document. "wrapped": nothing, lines are joined;
+        "paragraph": a sentence ends there, and there may be several in a line; "sentence": lines
+        are sentences as they are; "auto": "paragraph", after lines that look wrapped are joined.
+      invalid_utf8: "error" refuses a file with bytes that are not UTF-8, "replace" puts U+FFFD in
+        their place (tokenization drops it) and counts them in the manifest.
+      num_workers: processes, 0 for all cores.
+    """
+
+    input_file: str
+    output_dir: str
+    line_breaks: str = "auto"
+    invalid_utf8: str = "error"
+    num_workers: int = 0
+
+
+class Chunk(NamedTuple):
+    """Whole documents of one file: their bytes and where these begin."""
+
+    path: Path
+    offset: int
+    content: bytes
+
+
+class Sentences(NamedTuple):
+    """A chunk after splitting: ``text`` has each document with a blank line behind it."""
+
+    text: bytes
+    num_documents: int
+    num_sentences: int
+    num_replaced: int
+    num_input_bytes: int
+
+
+def run(settings: Settings) -> Path:
+    """Splits the input files into sentences; returns the output directory."""
+    if settings.line_breaks not in LINE_BREAKS:
+        raise UserError(f"--line_breaks={settings.line_breaks}: give one of {LINE_BREAKS}.")
+    if settings.invalid_utf8 not in INVALID_UTF8:
+        raise UserError(f"--invalid_utf8={settings.invalid_utf8}: give one of {INVALID_UTF8}.")
+    num_workers = resolve_num_workers(settings.num_workers)
+    files = find_text_files(settings.input_file)
+    return run_stage(
+        STAGE,
+        settings.output_dir,
+        parameters={
+            "line_breaks": settings.line_breaks,
+            "invalid_utf8": settings.invalid_utf8,
+            "max_document_bytes": MAX_DOCUMENT_BYTES,
+        },
+        inputs=files,
+        build=functools.partial(_build, settings, files, num_workers),
+    )
+
+
+def _build(settings: Settings, files: list[Path], num_workers: int, directory: Path) -> Built:
+    progress = Progress(STAGE, sum(path.stat().st_size for path in files) / 1e6, "MB")
+    chunks = (chunk for path in files for chunk in read_chunks(path))
+    splitter = functools.partial(SentenceSplitter, settings.line_breaks, settings.invalid_utf8)
+    documents_in_file: dict[str, int] = {}
+    totals = {"documents": 0, "sentences": 0, "replaced_bytes": 0}
+    with contextlib.ExitStack() as stack:
+        file, room = None, 0
+        for result in ordered_map(splitter, chunks, num_workers=num_workers, what=STAGE):
+            if room <= 0:
+                stack.close()
+                name = f"sentences-{len(documents_in_file):05d}.txt"
+                documents_in_file[name], room = 0, _OUTPUT_FILE_BYTES
+                file = stack.enter_context(open(directory / name, "wb"))
+            file.write(result.text)
+            room -= len(result.text)
+            documents_in_file[name] += result.num_documents
+            totals["documents"] += result.num_documents
+            totals["sentences"] += result.num_sentences
+            totals["replaced_bytes"] += result.num_replaced
+            progress.advance(result.num_input_bytes / 1e6)
+    if not totals["documents"]:
+        raise UserError(f"--input_file: {settings.input_file!r} holds no text, only white space.")
+    progress.finish()
+    return Built(documents_in_file, totals)
+
+
+def read_chunks(path: Path) -> Iterator[Chunk]:
+    """Cuts a file at blank lines into chunks that depend on its content only.
+
+    Where there is no blank line in two MiB, the cut is at a sentence border.
+    """
+    with open(path, "rb") as file:
+        pending, offset = b"", 0
+        while block := file.read(_CHUNK_BYTES):
+            pending += block
+            cut = _last_blank_line(pending)
+            if not cut and len(pending) >= 2 * _CHUNK_BYTES:
+                cut = _last_sentence_border(pending)
+            if cut:
+                yield Chunk(path, offset, pending[:cut])
+                pending, offset = pending[cut:], offset + cut
+        if pending:
+            yield Chunk(path, offset, pending)
+
+
+def _last_blank_line(content: bytes) -> int:
+    """Just after the last blank line, 0 where there is none."""
+    end = 0
+    for border in (b"\n\n", b"\n\r\n"):
+        found = content.rfind(border)
+        if found >= 0:
+            end = max(end, found + len(border))
+    return end
+
+
+def _last_sentence_border(content: bytes) -> int:
+    """Where the last sentence begins, else the last word, else the last character."""
+    search_from = len(content) - _BORDER_SEARCH_BYTES
+    # One character for each invalid byte, so that what is kept has its bytes unchanged.
+    text = content[search_from:].decode("utf-8", "surrogateescape")
+    printable = text.encode("utf-8", "replace").decode("utf-8")
+    _, spans = blingfire.text_to_sentences_and_offsets(printable)
+    if len(spans) > 1:
+        begin = spans[-1][0]
+    else:
+        begin = max(text.rfind(space) + 1 for space in " \n")
+    if begin:
+        return len(content) - len(text[begin:].encode("utf-8", "surrogateescape"))
+    last_character = re.search(rb"[^\x80-\xbf][\x80-\xbf]*\Z", content[-4:])
+    return len(content) - 4 + last_character.start() if last_character else len(content)
+
+
+class SentenceSplitter:
+    """Chunk to sentences; one in each worker process."""
+
+    def __init__(self, line_breaks: str, invalid_utf8: str):
+        self._line_breaks = line_breaks
+        self._invalid_utf8 = invalid_utf8
+
+    def __call__(self, chunk: Chunk) -> Sentences:
+        """Splits all documents of a chunk."""
+        text, num_replaced = self._decode(chunk)
+        output: list[str] = []
+        num_documents = num_sentences = 0
+        for lines in _documents(text):
+            sentences = self._split_document(lines)
+            for document in _cut_document(sentences):
+                output.extend(document)
+                output.append("")
+                num_documents += 1
+                num_sentences += len(document)
+        encoded = "".join(f"{line}\n" for line in output).encode("utf-8")
+        return Sentences(encoded, num_documents, num_sentences, num_replaced, len(chunk.content))
+
+    def _decode(self, chunk: Chunk) -> tuple[str, int]:
+        content = chunk.content
+        if not chunk.offset and content.startswith(_BYTE_ORDER_MARK):
+            content = content[len(_BYTE_ORDER_MARK) :]
+        try:
+            return content.decode("utf-8"), 0
+        except UnicodeDecodeError as error:
+            if self._invalid_utf8 == "error":
+                position = chunk.offset + len(chunk.content) - len(content) + error.start
+                raise UserError(
+                    f"--input_file: {chunk.path} is not UTF-8 at byte {position}; convert it, or "
+                    "give --invalid_utf8=replace to put U+FFFD in place of such bytes."
+                ) from None
+        text = content.decode("utf-8", "replace")
+        return text, text.count("\ufffd") - content.count("\ufffd".encode())
+
+    def _split_document(self, lines: list[str]) -> list[str]:
+        if self._line_breaks == "sentence":
+            return lines
+        if self._line_breaks == "wrapped":
+            lines = [" ".join(lines)]
+        elif self._line_breaks == "auto":
+            lines = join_wrapped_lines(lines)
+        sentences = [blingfire.text_to_sentences(line).split("\n") for line in lines]
+        return [sentence for group in sentences for sentence in group if sentence]
+
+
+def join_wrapped_lines(lines: list[str]) -> list[str]:
+    """Joins the lines of a document that looks wrapped, up to the ends of its paragraphs.
+
+    A line is full if the first word of the next one would have made it wider than four fifths of
+    the lines are. A document looks wrapped if four fifths of the lines that do not end like a
+    sentence are full. (Of a wrapped book 97% are, of unwrapped sentences 20%.)
+    """
+    widths = sorted(map(len, lines))
+    width = widths[math.ceil(0.8 * len(widths)) - 1]
+    if len(lines) < 2 or not _MIN_WRAP_WIDTH <= width <= _MAX_WRAP_WIDTH:
+        return lines
+    full = [
+        len(line) + 1 + len(after.split(" ", 1)[0]) > width for line, after in zip(lines, lines[1:])
+    ]
+    ended = [bool(_SENTENCE_END.search(line)) for line in lines[:-1]]
+    full_of_open = [is_full for is_full, is_ended in zip(full, ended) if not is_ended]
+    if not full_of_open or sum(full_of_open) < 0.8 * len(full_of_open):
+        return lines
+    paragraphs = [[lines[0]]]
+    for line, is_full, is_ended in zip(lines[1:], full, ended):
+        if is_ended and not is_full:
+            paragraphs.append([])
+        paragraphs[-1].append(line)
+    return [" ".join(paragraph) for paragraph in paragraphs]
+
+
+def _documents(text: str) -> Iterator[list[str]]:
+    """The non-blank lines of each document, white space made single blanks."""
+    lines: list[str] = []
+    for line in text.replace("\0", "").split("\n"):
+        words = line.split()
+        if words:
+            lines.append(" ".join(words))
+        elif lines:
+            yield lines
+            lines = []
+    if lines:
+        yield lines
+
+
+def _cut_document(sentences: list[str]) -> Iterator[list[str]]:
+    """Parts of at most MAX_DOCUMENT_BYTES (but at least a sentence)."""
+    part: list[str] = []
+    size = 0
+    for sentence in sentences:
+        num_bytes = len(sentence.encode("utf-8")) + 1
+        if part and size + num_bytes > MAX_DOCUMENT_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(sentence)
+        size += num_bytes
+    if part:
+        yield part
+
+
+def define_parameter_flags() -> None:
+    """Defines the flags of this stage alone."""
+    flags.DEFINE_enum(
+        "line_breaks",
+        "auto",
+        LINE_BREAKS,
+        "What a line end means inside a document: nothing (wrapped), the end of a sentence "
+        "(paragraph), its only end (sentence); auto: paragraph, with lines that look "
+        "wrapped joined first.",
+    )
+    flags.DEFINE_enum(
+        "invalid_utf8",
+        "error",
+        INVALID_UTF8,
+        "Refuse files with bytes that are not UTF-8, or replace such bytes by U+FFFD.",
+    )
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m data_prep.sentences``."""
+    define_common_flags(
+        input_help="Text files: comma-separated files, globs and directories.",
+        output_help="Directory for the sentences.",
+    )
+    define_parameter_flags()
+
+
+def main() -> None:
+    """Runs the stage from its flags."""
+    run_main(define_flags, lambda: run(settings_from_flags(Settings)))
+
+
+if __name__ == "__main__":
+    main()

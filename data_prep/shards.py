@@ -1,0 +1,254 @@
+"""Documents to balanced text shards, some of them held out for evaluation.
+
+    python -m data_prep.shards --input_file='sentences/*.txt' --output_dir=shards
+
+Input: one sentence a line, a blank line or the end of a file between documents.
+Output: ``train-00000.txt`` and so on, ``heldout-00000.txt`` and so on, in the same form. Each
+document goes to the shard that has the fewest bytes so far, so that no two shards of a kind differ
+by more than one document.
+
+Whether a document is held out depends on a hash of its own text alone: a corpus that grows keeps
+the split of its old documents, and equal documents are on the same side. (A corpus so small that
+one side would be empty gets the one document there whose hash is nearest.)
+
+One process: this stage copies bytes. Memory: about 110 MB, whatever the size of the corpus.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import heapq
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from absl import flags
+
+from bert_tf.errors import UserError
+from bert_tf.progress import Progress
+from data_prep.stage import (
+    Built,
+    define_common_flags,
+    find_text_files,
+    report,
+    run_main,
+    run_stage,
+    settings_from_flags,
+)
+
+STAGE = "shards"
+DEFAULT_HELDOUT_FRACTION = 0.03
+DEFAULT_SHARD_MEGABYTES = 16.0
+
+MAX_DOCUMENT_BYTES = 32 << 20  # of documents that do not come from data_prep.sentences
+_BUFFER_BYTES = 32 << 20
+_HASH_RANGE = 1 << 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the stage is to do.
+
+    Attributes:
+      input_file: comma-separated files, globs and directories.
+      output_dir: where the shards go.
+      heldout_fraction: expected share of the documents that is held out; 0 for none.
+      num_shards: training shards; 0 derives them from shard_megabytes. There are as many held-out
+        shards as their share of the text asks for, at least one.
+      shard_megabytes: approximate size of a shard, 10^6 bytes.
+    """
+
+    input_file: str
+    output_dir: str
+    heldout_fraction: float = DEFAULT_HELDOUT_FRACTION
+    num_shards: int = 0
+    shard_megabytes: float = DEFAULT_SHARD_MEGABYTES
+
+
+def run(settings: Settings) -> Path:
+    """Splits the documents of the input files; returns the output directory."""
+    if not 0 <= settings.heldout_fraction < 1:
+        raise UserError(
+            f"--heldout_fraction={settings.heldout_fraction}: give a share from 0 to below 1."
+        )
+    if settings.num_shards < 0:
+        raise UserError(f"--num_shards={settings.num_shards}: give a positive number, or 0.")
+    if not settings.shard_megabytes > 0:
+        raise UserError(f"--shard_megabytes={settings.shard_megabytes}: give a positive size.")
+    files = find_text_files(settings.input_file)
+    parameters = {
+        "heldout_fraction": settings.heldout_fraction,
+        "num_shards": settings.num_shards,
+        "shard_megabytes": None if settings.num_shards else settings.shard_megabytes,
+    }
+    return run_stage(
+        STAGE,
+        settings.output_dir,
+        parameters=parameters,
+        inputs=files,
+        build=functools.partial(_build, settings, files),
+    )
+
+
+def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
+    threshold = int(settings.heldout_fraction * _HASH_RANGE)
+    train, heldout = _split(settings, files, directory, threshold)
+    if settings.heldout_fraction and not (train.num_documents and heldout.num_documents):
+        if heldout.num_documents:
+            threshold = heldout.highest_hash
+        else:
+            threshold = train.lowest_hash + 1
+        report(f"{STAGE}: one side of the split would be empty; it gets the nearest document")
+        train, heldout = _split(settings, files, directory, threshold)
+        if not (train.num_documents and heldout.num_documents):
+            raise UserError(
+                f"--heldout_fraction={settings.heldout_fraction}: {settings.input_file!r} has no "
+                "two different documents to split; put blank lines between documents, or give "
+                "--heldout_fraction=0."
+            )
+    if not train.num_documents:
+        raise UserError(f"--input_file: {settings.input_file!r} holds no text, only white space.")
+    if settings.num_shards > train.num_documents:
+        raise UserError(
+            f"--num_shards={settings.num_shards}: there are only {train.num_documents} documents "
+            "to train on; give no more shards than that."
+        )
+    counts = {
+        "train_documents": train.num_documents,
+        "train_bytes": train.num_bytes,
+        "heldout_documents": heldout.num_documents,
+        "heldout_bytes": heldout.num_bytes,
+    }
+    return Built({**train.close(), **heldout.close()}, counts)
+
+
+def _split(
+    settings: Settings, files: list[Path], directory: Path, threshold: int
+) -> tuple[_ShardWriter, _ShardWriter]:
+    """Writes all documents; those whose hash is below the threshold are held out."""
+    total_bytes = sum(path.stat().st_size for path in files)
+    share = settings.heldout_fraction
+    num_train = settings.num_shards
+    if not num_train:
+        num_train = math.ceil(total_bytes * (1 - share) / (settings.shard_megabytes * 1e6))
+    train = _ShardWriter(directory, "train", num_train)
+    heldout = _ShardWriter(directory, "heldout", max(1, round(num_train * share / (1 - share))))
+    progress = Progress(STAGE, total_bytes / 1e6, "MB")
+    for path in files:
+        for document in read_documents(path):
+            digest = hash_of_document(document)
+            (heldout if digest < threshold else train).write(document, digest)
+            progress.advance(len(document) / 1e6)
+    progress.finish()
+    return train, heldout
+
+
+def read_documents(path: Path) -> Iterator[bytes]:
+    """The documents of a file: their non-blank lines, each with a line feed.
+
+    Raises UserError for a document above MAX_DOCUMENT_BYTES.
+    """
+    lines: list[bytes] = []
+    size = 0
+    with open(path, "rb") as file:
+        while line := file.readline(MAX_DOCUMENT_BYTES):
+            line = line.strip()
+            if line:
+                lines.append(line + b"\n")
+                size += len(line) + 1
+            if size >= MAX_DOCUMENT_BYTES:
+                raise UserError(
+                    f"--input_file: {path} has a document of more than {MAX_DOCUMENT_BYTES >> 20} "
+                    "MiB; let data_prep.sentences cut it, or put blank lines between documents."
+                )
+            if lines and not line:
+                yield b"".join(lines)
+                lines, size = [], 0
+    if lines:
+        yield b"".join(lines)
+
+
+def hash_of_document(document: bytes) -> int:
+    """A number below 2^64 that depends on the document alone."""
+    return int.from_bytes(hashlib.blake2b(document, digest_size=8).digest(), "big")
+
+
+class _ShardWriter:
+    """Spreads documents over the shards of one kind.
+
+    Shards are opened only to append what has been collected, so there may be any number of them.
+    """
+
+    def __init__(self, directory: Path, kind: str, num_shards: int):
+        self._paths = [directory / f"{kind}-{index:05d}.txt" for index in range(num_shards)]
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+        self._documents = [0] * num_shards
+        self._sizes = [(0, index) for index in range(num_shards)]  # a heap
+        self._buffers: list[list[bytes]] = [[] for _ in range(num_shards)]
+        self._buffered_bytes = 0
+        self.num_documents = 0
+        self.num_bytes = 0
+        self.lowest_hash = _HASH_RANGE
+        self.highest_hash = -1
+
+    def write(self, document: bytes, digest: int) -> None:
+        """Adds a document to the smallest shard."""
+        size, index = self._sizes[0]
+        heapq.heapreplace(self._sizes, (size + len(document) + 1, index))
+        self._buffers[index] += [document, b"\n"]
+        self._documents[index] += 1
+        self._buffered_bytes += len(document) + 1
+        self.num_documents += 1
+        self.num_bytes += len(document) + 1
+        self.lowest_hash = min(self.lowest_hash, digest)
+        self.highest_hash = max(self.highest_hash, digest)
+        if self._buffered_bytes >= _BUFFER_BYTES:
+            self._flush()
+
+    def close(self) -> dict[str, int]:
+        """Writes what is left; returns the number of documents of each shard that has any."""
+        self._flush()
+        counts = {path.name: count for path, count in zip(self._paths, self._documents)}
+        return {name: count for name, count in counts.items() if count}
+
+    def _flush(self) -> None:
+        for path, buffer in zip(self._paths, self._buffers):
+            if buffer:
+                with open(path, "ab") as file:
+                    file.writelines(buffer)
+                buffer.clear()
+        self._buffered_bytes = 0
+
+
+def define_parameter_flags() -> None:
+    """Defines the flags of this stage alone."""
+    flags.DEFINE_float(
+        "heldout_fraction",
+        DEFAULT_HELDOUT_FRACTION,
+        "Share of the documents that is held out for evaluation, 0 for none.",
+    )
+    flags.DEFINE_integer(
+        "num_shards", 0, "Number of training shards; 0 derives it from --shard_megabytes."
+    )
+    flags.DEFINE_float("shard_megabytes", DEFAULT_SHARD_MEGABYTES, "Approximate size of a shard.")
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m data_prep.shards``."""
+    define_common_flags(
+        input_help="Text, one sentence a line: comma-separated files, globs and directories.",
+        output_help="Directory for the shards.",
+    )
+    define_parameter_flags()
+
+
+def main() -> None:
+    """Runs the stage from its flags."""
+    run_main(define_flags, lambda: run(settings_from_flags(Settings)))
+
+
+if __name__ == "__main__":
+    main()
