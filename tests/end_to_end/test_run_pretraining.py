@@ -1,0 +1,252 @@
+"""The real program, from flags to files."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from tests.support import ROOT, environment, mpirun, requires_horovod, run
+
+SCRIPT = "run_pretraining.py"
+OUR_LINES = re.compile(
+    r"-- ledger -|-{70}$|(ranks|batch|steps|learning_rate|consumption|optimizer|communication"
+    r"|precision|data) +\S+=|step \d+/\d+  loss|evaluation at step|going on from|output is in|XLA: "
+)
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def variables_of(checkpoint):
+    reader = tf.train.load_checkpoint(str(checkpoint))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@pytest.fixture(scope="module")
+def trained(flags, tmp_path_factory):
+    """A finished run that trained, paused to evaluate and went on; and what it printed."""
+    output_dir = tmp_path_factory.mktemp("model")
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={output_dir}",
+        "--do_train",
+        "--do_eval",
+        "--eval_every_steps=3",
+        "--deterministic",
+    )
+    return output_dir, done
+
+
+def test_the_files_of_a_run(trained):
+    output_dir, _ = trained
+    record = json.loads((output_dir / "run.json").read_text())
+    assert record["ledger"]["batch"]["global_batch"] == 8
+    assert record["ledger"]["steps"]["train_steps"] == 6
+    assert record["ledger"]["consumption"]["sequences"] == 48
+    assert record["flags"]["learning_rate"] == 1e-3
+    assert record["model"]["hidden_size"] == 32
+    assert record["versions"]["bert_tf"]
+    steps = read_lines(output_dir / "log.jsonl")
+    assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
+    for line in steps:
+        assert {"loss", "learning_rate", "sequences_per_second", "time"} <= line.keys()
+        assert np.isfinite(list(line.values())).all()
+    assert list(output_dir.glob("events.out.tfevents.*"))
+    assert {p.stem for p in output_dir.glob("model.ckpt-*.index")} == {
+        "model.ckpt-0",
+        "model.ckpt-3",
+        "model.ckpt-6",
+    }
+
+
+def test_evaluation_before_on_the_way_and_after(trained):
+    output_dir, _ = trained
+    evaluations = read_lines(output_dir / "eval_log.jsonl")
+    assert [line["step"] for line in evaluations] == [0, 3, 6]
+    assert evaluations[-1]["masked_lm_loss"] < evaluations[0]["masked_lm_loss"]
+    # An untrained network knows nothing: the loss is that of a uniform guess.
+    assert evaluations[0]["masked_lm_loss"] == pytest.approx(np.log(600), rel=0.02)
+    results = json.loads((output_dir / "eval_results.json").read_text())
+    assert results["global_step"] == 6
+    assert results["masked_lm_perplexity"] == pytest.approx(np.exp(results["masked_lm_loss"]))
+    assert 0 <= results["next_sentence_accuracy"] <= 1
+    assert f"loss = {results['loss']}\n" in (output_dir / "eval_results.txt").read_text()
+    best = min(evaluations, key=lambda line: line["loss"])
+    assert (output_dir / "best" / f"model.ckpt-{best['step']}.index").is_file()
+
+
+def test_the_terminal_shows_our_lines_only(trained):
+    output_dir, done = trained
+    assert done.stderr == ""
+    for line in done.stdout.splitlines():
+        assert OUR_LINES.match(line), line
+    assert f"output is in {output_dir}" in done.stdout
+    assert "ETA" in done.stdout
+
+
+def test_killed_and_started_again_it_ends_in_the_same_bits(trained, flags, tmp_path):
+    whole, _ = trained
+    command = [
+        sys.executable,
+        SCRIPT,
+        *flags,
+        f"--output_dir={tmp_path}",
+        "--do_train",
+        "--deterministic",
+    ]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    for line in process.stdout:
+        if line.startswith("step 5/"):
+            process.send_signal(signal.SIGKILL)
+            break
+    process.stdout.close()
+    assert process.wait() == -signal.SIGKILL
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert "going on from" in done.stdout
+    assert "(step 3)" in done.stdout
+    expected, found = variables_of(whole / "model.ckpt-6"), variables_of(tmp_path / "model.ckpt-6")
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_finished_run_says_so_and_can_be_evaluated_alone(trained, flags):
+    output_dir, _ = trained
+    before = json.loads((output_dir / "eval_results.json").read_text())
+    done = run(SCRIPT, *flags, f"--output_dir={output_dir}", "--do_train")
+    assert "nothing to train" in done.stdout
+    run(SCRIPT, *flags, f"--output_dir={output_dir}", "--do_eval", "--eval_batch_size=7")
+    after = json.loads((output_dir / "eval_results.json").read_text())
+    assert after == pytest.approx(before, rel=1e-6)
+
+
+def test_weights_from_another_run(trained, flags, tmp_path):
+    output_dir, _ = trained
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={tmp_path}",
+        f"--init_checkpoint={output_dir}",
+        "--do_eval",
+    )
+    assert "restored" in done.stdout
+    expected = json.loads((output_dir / "eval_results.json").read_text())
+    found = json.loads((tmp_path / "eval_results.json").read_text())
+    assert found["masked_lm_loss"] == pytest.approx(expected["masked_lm_loss"], rel=1e-6)
+    assert found["global_step"] == 0
+
+
+def test_without_next_sentences(flags, tmp_path):
+    run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={tmp_path}",
+        "--do_train",
+        "--nsp=false",
+        "--num_train_steps=2",
+    )
+    names = variables_of(tmp_path / "model.ckpt-2")
+    assert not any("seq_relationship" in name or "pooler" in name for name in names)
+
+
+def test_xla_compiles_clusters(flags, tmp_path):
+    done = run(SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train", "--use_xla")
+    clusters = json.loads((tmp_path / "run.json").read_text())["xla_clusters"]
+    assert clusters > 0
+    assert f"XLA: {clusters} compiled clusters" in done.stdout
+
+
+def test_bf16_and_lamb_with_accumulation(flags, tmp_path):
+    run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={tmp_path}",
+        "--do_train",
+        "--precision=bf16",
+        "--optimizer_type=lamb",
+        "--train_batch_size=4",
+        "--global_batch_size=8",
+    )
+    record = json.loads((tmp_path / "run.json").read_text())["ledger"]
+    assert record["precision"]["dense"] == "bfloat16"
+    assert record["precision"]["softmax"] == "float32"
+    assert record["batch"]["accumulation_steps"] == 2
+    losses = [line["loss"] for line in read_lines(tmp_path / "log.jsonl")]
+    assert losses[-1] < losses[0]
+
+
+def test_amp_is_in_the_ledger(flags, tmp_path):
+    run(SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train", "--amp", "--num_train_steps=2")
+    precision = json.loads((tmp_path / "run.json").read_text())["ledger"]["precision"]
+    assert (precision["amp"], precision["policy"]) == (True, "fp32")
+
+
+@requires_horovod
+@pytest.mark.parallel
+def test_two_ranks(trained, flags, tmp_path):
+    whole, _ = trained
+    # Two ranks with half the micro batch each and unscaled steps: the run of one rank again.
+    done = mpirun(
+        2,
+        SCRIPT,
+        "--horovod",
+        *flags,
+        f"--output_dir={tmp_path}",
+        "--do_train",
+        "--do_eval",
+        "--eval_every_steps=3",
+        "--train_batch_size=4",
+        "--scale_steps_by_ranks=false",
+    )
+    assert done.stdout.count("step 6/6") == 1, "rank 0 alone prints"
+    expected, found = variables_of(whole / "model.ckpt-6"), variables_of(tmp_path / "model.ckpt-6")
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        # 6 updates with a learning rate of 1e-3; see tests/parallel/test_equivalence.py.
+        tolerance = 6e-3 if "self/key/bias" in name else 1e-5
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance, err_msg=name)
+    one = json.loads((whole / "eval_results.json").read_text())
+    two = json.loads((tmp_path / "eval_results.json").read_text())
+    assert two == pytest.approx(one, rel=1e-4)
+
+
+@requires_horovod
+@pytest.mark.parallel
+def test_evaluation_on_two_ranks_equals_that_of_one(trained, flags):
+    output_dir, _ = trained
+    one = json.loads((output_dir / "eval_results.json").read_text())
+    mpirun(2, SCRIPT, "--horovod", *flags, f"--output_dir={output_dir}", "--do_eval")
+    two = json.loads((output_dir / "eval_results.json").read_text())
+    assert two == pytest.approx(one, rel=1e-7)
+
+
+@requires_horovod
+@pytest.mark.parallel
+def test_steps_are_scaled_by_ranks(flags, tmp_path):
+    mpirun(
+        2,
+        SCRIPT,
+        "--horovod",
+        *flags,
+        f"--output_dir={tmp_path}",
+        "--do_train",
+        "--learning_rate_scaling=sqrt",
+    )
+    record = json.loads((tmp_path / "run.json").read_text())["ledger"]
+    assert record["ranks"]["world_size"] == 2
+    assert record["batch"]["arithmetic"].endswith("= 16")
+    assert (record["steps"]["train_steps"], record["steps"]["warmup_steps"]) == (3, 1)
+    assert record["steps"]["train_steps_on_one_rank"] == 6
+    assert record["learning_rate"]["peak"] == pytest.approx(1e-3 * 2**0.5)
+    assert (tmp_path / "model.ckpt-3.index").is_file()
