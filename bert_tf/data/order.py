@@ -60,21 +60,23 @@ def epoch_permutation(
 ) -> np.ndarray:
     """Elements [start, stop) of the order of one epoch: int64 record numbers.
 
-    The permutation is computed element by element, in constant memory: a keyed Feistel network
-    permutes the smallest power of two that holds ``num_records``, and numbers outside are sent
-    through it again until they fall inside (Black, Rogaway: Ciphers with Arbitrary Finite
-    Domains, CT-RSA 2002, the cycle-walking method).
+    Up to 8,192 records are ordered by a random number each. A larger permutation is computed
+    element by element, in constant memory: a keyed Feistel network permutes the smallest power of
+    two that holds ``num_records``, and numbers outside are sent through it again until they fall
+    inside (Black, Rogaway: Ciphers with Arbitrary Finite Domains, CT-RSA 2002, cycle-walking).
     """
     stop = num_records if stop is None else stop
     if not 0 <= start <= stop <= num_records:
         raise ValueError(f"elements {start} to {stop} of a permutation of {num_records}")
-    keys = random_bits(derive_keys(seed, _ORDER_STREAM, epoch), _ROUNDS)[0]
-    # At least 8 bits: Feistel networks over very few bits do not reach enough permutations.
-    bits = max(8, (num_records - 1).bit_length())
+    key = derive_keys(seed, _ORDER_STREAM, epoch)
+    if num_records <= _CHUNK:
+        return np.argsort(random_bits(key, num_records)[0], kind="stable")[start:stop]
+    round_keys = random_bits(key, _ROUNDS)[0]
+    bits = (num_records - 1).bit_length()
     values = np.arange(start, stop, dtype=np.uint64)
     outside = np.arange(len(values))
     while len(outside):
-        values[outside] = _feistel(values[outside], keys, bits)
+        values[outside] = _feistel(values[outside], round_keys, bits)
         outside = outside[values[outside] >= num_records]
     return values.astype(np.int64)
 
