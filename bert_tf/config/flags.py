@@ -5,6 +5,7 @@ Names and meanings are those of google-research/bert and NVIDIA's scripts wherev
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from absl import flags, logging
@@ -23,143 +24,155 @@ _IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu
             "iterations_per_loop")  # fmt: skip
 
 
-def define_pretraining_flags() -> None:
+class _Definer:
+    """Defines flags in one set of flags, the program's own or a test's."""
+
+    def __init__(self, values: flags.FlagValues) -> None:
+        self.string = functools.partial(flags.DEFINE_string, flag_values=values)
+        self.integer = functools.partial(flags.DEFINE_integer, flag_values=values)
+        self.number = functools.partial(flags.DEFINE_float, flag_values=values)
+        self.boolean = functools.partial(flags.DEFINE_bool, flag_values=values)
+        self.choice = functools.partial(flags.DEFINE_enum, flag_values=values)
+
+
+def define_pretraining_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines the flags of run_pretraining.py."""
-    _define_data_flags()
-    _define_run_flags()
-    define_optimization_flags(optimizer="adam")
-    define_runtime_flags()
+    define = _Definer(values)
+    _define_data_flags(define)
+    _define_run_flags(define)
+    _define_optimization_flags(define, optimizer="adam")
+    _define_runtime_flags(define)
 
 
-def _define_data_flags() -> None:
-    flags.DEFINE_string("bert_config_file", None, "JSON file of the model's architecture.")
-    flags.DEFINE_string(
+def _define_data_flags(define: _Definer) -> None:
+    define.string("bert_config_file", None, "JSON file of the model's architecture.")
+    define.string(
         "input_file", None, "Training records: files, globs or directories, comma-separated."
     )
-    flags.DEFINE_string("input_files_dir", None, "NVIDIA's name: directories of training records.")
-    flags.DEFINE_string(
+    define.string("input_files_dir", None, "NVIDIA's name: directories of training records.")
+    define.string(
         "eval_file", None, "Held-out records, as --input_file; the training records if not given."
     )
-    flags.DEFINE_string("eval_files_dir", None, "NVIDIA's name: directories of held-out records.")
-    flags.DEFINE_integer("max_seq_length", 128, "Tokens in a sequence; must equal the records'.")
-    flags.DEFINE_integer(
+    define.string("eval_files_dir", None, "NVIDIA's name: directories of held-out records.")
+    define.integer("max_seq_length", 128, "Tokens in a sequence; must equal the records'.")
+    define.integer(
         "max_predictions_per_seq",
         20,
         "Most masked words in a sequence; must equal the records' where they store masks.",
     )
-    flags.DEFINE_float(
+    define.number(
         "masked_lm_prob", 0.15, "Share of masked tokens, for records masked at training time."
     )
-    flags.DEFINE_bool(
+    define.boolean(
         "do_whole_word_mask", False, "Mask whole words, for records masked at training time."
     )
-    flags.DEFINE_bool("nsp", True, "Train the next-sentence head.")
-    flags.DEFINE_bool("mlm", True, "Train the masked-word head.")
+    define.boolean("nsp", True, "Train the next-sentence head.")
+    define.boolean("mlm", True, "Train the masked-word head.")
 
 
-def _define_run_flags() -> None:
-    flags.DEFINE_string("output_dir", None, "Where checkpoints, logs and results go.")
-    flags.DEFINE_string(
+def _define_run_flags(define: _Definer) -> None:
+    define.string("output_dir", None, "Where checkpoints, logs and results go.")
+    define.string(
         "init_checkpoint", None, "Weights to start from; the step starts at 0. See README."
     )
-    flags.DEFINE_bool("do_train", False, "Train.")
-    flags.DEFINE_bool("do_eval", False, "Evaluate on the held-out records, at the end at least.")
-    flags.DEFINE_integer("eval_batch_size", 8, "Sequences in an evaluation batch of a rank.")
-    flags.DEFINE_integer(
+    define.boolean("do_train", False, "Train.")
+    define.boolean("do_eval", False, "Evaluate on the held-out records, at the end at least.")
+    define.integer("eval_batch_size", 8, "Sequences in an evaluation batch of a rank.")
+    define.integer(
         "max_eval_steps", None, "Evaluation batches of a rank; all held-out records if not given."
     )
-    flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
-    flags.DEFINE_integer(
+    define.integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
+    define.integer(
         "eval_every_steps",
         None,
         "Steps between evaluations while training (a multiple of --save_checkpoints_steps); only "
         "after training if not given.",
     )
-    flags.DEFINE_integer("keep_checkpoint_max", 5, "Checkpoints to keep beside the best one.")
-    flags.DEFINE_integer("display_loss_steps", 10, "Steps between progress lines.")
-    flags.DEFINE_integer("seed", 12345, "Seed of weights, data order, masking and dropout.")
-    flags.DEFINE_bool("report_loss", True, "NVIDIA's name; progress lines always show the loss.")
-    flags.DEFINE_string("dllog_path", None, "NVIDIA's name; see log.jsonl in --output_dir.")
-    flags.DEFINE_bool("use_tpu", False, "Ignored: there is no TPU support.")
+    define.integer("keep_checkpoint_max", 5, "Checkpoints to keep beside the best one.")
+    define.integer("display_loss_steps", 10, "Steps between progress lines.")
+    define.integer("seed", 12345, "Seed of weights, data order, masking and dropout.")
+    define.boolean("report_loss", True, "NVIDIA's name; progress lines always show the loss.")
+    define.string("dllog_path", None, "NVIDIA's name; see log.jsonl in --output_dir.")
+    define.boolean("use_tpu", False, "Ignored: there is no TPU support.")
     for name in ("tpu_name", "tpu_zone", "gcp_project", "master"):
-        flags.DEFINE_string(name, None, "Ignored: there is no TPU support.")
-    flags.DEFINE_integer("num_tpu_cores", 8, "Ignored: there is no TPU support.")
-    flags.DEFINE_integer("iterations_per_loop", 1000, "Ignored: there is no TPU support.")
+        define.string(name, None, "Ignored: there is no TPU support.")
+    define.integer("num_tpu_cores", 8, "Ignored: there is no TPU support.")
+    define.integer("iterations_per_loop", 1000, "Ignored: there is no TPU support.")
 
 
-def define_optimization_flags(*, optimizer: str) -> None:
+def _define_optimization_flags(define: _Definer, *, optimizer: str) -> None:
     """Defines batch, schedule and optimizer flags, which all training scripts share."""
-    flags.DEFINE_integer(
+    define.integer(
         "train_batch_size",
         None,
         "Micro batch: sequences of one rank in one forward and backward pass "
         "(32 if neither this nor --global_batch_size is given). "
         "Global batch = micro batch x --num_accumulation_steps x ranks.",
     )
-    flags.DEFINE_integer("micro_batch_size", None, "The same as --train_batch_size.")
-    flags.DEFINE_integer("num_accumulation_steps", None, "Micro batches in an update (1).")
-    flags.DEFINE_integer("global_batch_size", None, "Sequences in an update, over all ranks.")
-    flags.DEFINE_integer("num_train_steps", 100_000, "Optimizer updates, on one rank.")
-    flags.DEFINE_integer("num_warmup_steps", 10_000, "Updates of warm-up, on one rank.")
-    flags.DEFINE_bool(
+    define.integer("micro_batch_size", None, "The same as --train_batch_size.")
+    define.integer("num_accumulation_steps", None, "Micro batches in an update (1).")
+    define.integer("global_batch_size", None, "Sequences in an update, over all ranks.")
+    define.integer("num_train_steps", 100_000, "Optimizer updates, on one rank.")
+    define.integer("num_warmup_steps", 10_000, "Updates of warm-up, on one rank.")
+    define.boolean(
         "scale_steps_by_ranks",
         None,
         "Divide --num_train_steps and --num_warmup_steps by the number of ranks (default: on with "
         "--horovod).",
     )
-    flags.DEFINE_float("learning_rate", 5e-5, "Peak learning rate.")
-    flags.DEFINE_enum(
+    define.number("learning_rate", 5e-5, "Peak learning rate.")
+    define.choice(
         "learning_rate_scaling",
         "none",
         ["none", "linear", "sqrt"],
         "Multiply the learning rate by nothing, the number of ranks or its square root.",
     )
-    flags.DEFINE_enum(
+    define.choice(
         "lr_schedule",
         "joined",
         ["joined", "google"],
         "joined: decay starts where warm-up ends; google: google-research/bert's overlaid form.",
     )
-    flags.DEFINE_float("lr_decay_power", 1.0, "Power of the polynomial decay; 1 is linear.")
-    flags.DEFINE_float("end_learning_rate", 0.0, "Learning rate after the last step.")
-    flags.DEFINE_enum("optimizer_type", optimizer, ["adam", "lamb"], "Optimizer.")
-    flags.DEFINE_bool(
+    define.number("lr_decay_power", 1.0, "Power of the polynomial decay; 1 is linear.")
+    define.number("end_learning_rate", 0.0, "Learning rate after the last step.")
+    define.choice("optimizer_type", optimizer, ["adam", "lamb"], "Optimizer.")
+    define.boolean(
         "adam_bias_correction", False, "Adam with bias correction (google-research/bert: without)."
     )
-    flags.DEFINE_float("weight_decay", 0.01, "Decoupled weight decay.")
-    flags.DEFINE_float("clip_norm", 1.0, "Largest global norm of the gradient; 0 is no limit.")
-    flags.DEFINE_enum(
+    define.number("weight_decay", 0.01, "Decoupled weight decay.")
+    define.number("clip_norm", 1.0, "Largest global norm of the gradient; 0 is no limit.")
+    define.choice(
         "loss_normalization",
         "global_batch",
         ["global_batch", "micro_batch"],
         "What the loss is divided by; micro_batch is google-research/bert's.",
     )
-    flags.DEFINE_bool(
+    define.boolean(
         "allreduce_post_accumulation", True, "NVIDIA's name: communicate once an update."
     )
-    flags.DEFINE_bool(
+    define.boolean(
         "allreduce_every_micro_batch", False, "Communicate after each micro batch, to compare."
     )
 
 
-def define_runtime_flags() -> None:
+def _define_runtime_flags(define: _Definer) -> None:
     """Defines flags for precision, compiler, ranks and threads, which all scripts share."""
-    flags.DEFINE_bool("horovod", False, "Train on all ranks that mpirun or horovodrun started.")
-    flags.DEFINE_enum(
+    define.boolean("horovod", False, "Train on all ranks that mpirun or horovodrun started.")
+    define.choice(
         "precision",
         "auto",
         ["auto", "fp32", "bf16", "fp16"],
         "Type of dense and attention products; auto takes what the hardware is fast at.",
     )
-    flags.DEFINE_bool("manual_fp16", False, "NVIDIA's name of --precision=fp16.")
-    flags.DEFINE_bool("amp", False, "TensorFlow's graph rewrite instead of --precision.")
-    flags.DEFINE_bool("use_xla", False, "Compile clusters of the graph with XLA.")
-    flags.DEFINE_float("init_loss_scale", 2.0**16, "First loss scale, with fp16.")
-    flags.DEFINE_bool("allow_slow_fp16", False, "Train in fp16 on a CPU all the same.")
-    flags.DEFINE_integer("num_threads", None, "Threads of a rank; its share of the cores (auto).")
-    flags.DEFINE_bool("deterministic", False, "The same bits in every run, at some cost in speed.")
-    flags.DEFINE_bool("verbose", False, "Show TensorFlow's own messages.")
-    flags.DEFINE_bool("verbose_logging", False, "NVIDIA's name of --verbose.")
+    define.boolean("manual_fp16", False, "NVIDIA's name of --precision=fp16.")
+    define.boolean("amp", False, "TensorFlow's graph rewrite instead of --precision.")
+    define.boolean("use_xla", False, "Compile clusters of the graph with XLA.")
+    define.number("init_loss_scale", 2.0**16, "First loss scale, with fp16.")
+    define.boolean("allow_slow_fp16", False, "Train in fp16 on a CPU all the same.")
+    define.integer("num_threads", None, "Threads of a rank; its share of the cores (auto).")
+    define.boolean("deterministic", False, "The same bits in every run, at some cost in speed.")
+    define.boolean("verbose", False, "Show TensorFlow's own messages.")
+    define.boolean("verbose_logging", False, "NVIDIA's name of --verbose.")
 
 
 def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:

@@ -1,0 +1,232 @@
+"""Bad input gets one clear sentence and a non-zero exit: never a stack trace, never silence.
+
+Cases that are found before TensorFlow starts run in this process; the others run the program.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags as absl_flags
+
+from bert_tf.config import flags as bert_flags
+from bert_tf.errors import UserError
+from tests.support import ROOT, environment, run
+
+SCRIPT = "run_pretraining.py"
+
+
+@pytest.fixture(scope="module")
+def files(data, bert_config, tmp_path_factory):
+    """Named wrong files for the cases."""
+    directory = tmp_path_factory.mktemp("wrong")
+    records = sorted((data / "records" / "train").glob("*.tfrecord"))
+    first = records[0].read_bytes()
+
+    def write(name, content):
+        path = directory / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def config(**changes):
+        changed = {**json.loads(bert_config.read_text()), **changes}
+        return write(f"config-{'-'.join(changes)}.json", json.dumps(changed))
+
+    flipped = bytearray(first)
+    flipped[len(flipped) // 2] ^= 0xFF
+    (directory / "empty_directory").mkdir()
+    return {
+        "directory": directory,
+        "empty": write("empty.tfrecord", b""),
+        "empty_json": write("empty.json", b""),
+        "truncated": write("truncated.tfrecord", first[:-7]),
+        "corrupted": write("corrupted.tfrecord", bytes(flipped)),
+        "text": write("notes.txt", "these are no records\n" * 50),
+        "no_json": write("broken.json", "{'vocab_size': 5"),
+        "misspelt": config(hiden_size=3),
+        "indivisible": config(num_attention_heads=5),
+        "small_vocabulary": config(vocab_size=100),
+        "few_positions": config(max_position_embeddings=16),
+        "other_width": config(hidden_size=64),
+        "empty_directory": directory / "empty_directory",
+    }
+
+
+# What is wrong, the flags that make it so, what the sentence must name.
+BEFORE_TENSORFLOW = [
+    ("no config", ["--bert_config_file="], "--bert_config_file"),
+    ("missing config", ["--bert_config_file=nowhere.json"], "nowhere.json"),
+    ("empty config", ["--bert_config_file={empty_json}"], "is empty"),
+    ("no output directory", ["--output_dir="], "--output_dir"),
+    ("nothing to do", ["--nodo_train"], "--do_train"),
+    ("no training records", ["--input_file="], "--input_file"),
+    ("missing records", ["--input_file=nowhere*.tfrecord"], "nowhere*.tfrecord"),
+    ("empty directory", ["--input_file={empty_directory}"], "empty_directory"),
+    ("two names for the records", ["--input_files_dir={directory}"], "--input_files_dir"),
+    ("two micro batches", ["--micro_batch_size=3"], "--micro_batch_size=3"),
+    ("no heads", ["--nsp=false", "--mlm=false"], "--nsp=false"),
+    ("negative clip", ["--clip_norm=-1"], "--clip_norm=-1"),
+    ("masking everything", ["--masked_lm_prob=1.5"], "--masked_lm_prob=1.5"),
+    ("no checkpoints", ["--save_checkpoints_steps=0"], "--save_checkpoints_steps=0"),
+    ("evaluation between checkpoints", ["--do_eval", "--eval_every_steps=4"], "=4 is no multiple"),
+    ("pauses without evaluation", ["--eval_every_steps=3"], "--do_eval"),
+    ("rewrite and precision", ["--amp", "--precision=bf16"], "--amp"),
+    ("two precisions", ["--manual_fp16", "--precision=bf16"], "--manual_fp16"),
+    ("two bias corrections", ["--optimizer_type=lamb", "--adam_bias_correction"], "LAMB"),
+    ("tiny loss scale", ["--init_loss_scale=0.5"], "--init_loss_scale=0.5"),
+]
+
+IN_TENSORFLOW = [
+    ("malformed config", ["--bert_config_file={no_json}"], "not valid JSON"),
+    ("misspelt key", ["--bert_config_file={misspelt}"], "hiden_size"),
+    ("heads do not divide", ["--bert_config_file={indivisible}"], "num_attention_heads"),
+    ("vocabulary too small", ["--bert_config_file={small_vocabulary}"], "vocab_size"),
+    ("too few positions", ["--bert_config_file={few_positions}"], "max_position_embeddings"),
+    ("wrong length", ["--max_seq_length=64"], "--max_seq_length"),
+    ("wrong predictions", ["--max_predictions_per_seq=9"], "--max_predictions_per_seq"),
+    ("empty records", ["--input_file={empty}"], "empty.tfrecord"),
+    ("no records", ["--input_file={text}"], "notes.txt"),
+    ("truncated record", ["--input_file={truncated}"], "truncated.tfrecord"),
+    ("corrupted record", ["--input_file={corrupted}"], "corrupted.tfrecord"),
+    ("batch arithmetic", ["--global_batch_size=20"], "20"),
+    ("long warm-up", ["--num_warmup_steps=7"], "--num_warmup_steps=7"),
+    ("float16 on a CPU", ["--precision=fp16"], "--precision=fp16"),
+    ("rate that diverges", ["--learning_rate=1e30", "--clip_norm=0"], "not finite"),
+    ("missing checkpoint", ["--init_checkpoint=nowhere/model.ckpt"], "nowhere/model.ckpt"),
+    ("nothing to evaluate", ["--nodo_train", "--do_eval"], "holds no checkpoint"),
+]
+
+
+def with_files(changes, files):
+    return [change.format(**files) for change in changes]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [case[1:] for case in BEFORE_TENSORFLOW],
+    ids=[c[0] for c in BEFORE_TENSORFLOW],
+)
+def test_refused_before_tensorflow_starts(changes, named, flags, files, tmp_path):
+    values = absl_flags.FlagValues()
+    bert_flags.define_pretraining_flags(values)
+    given = [*flags, f"--output_dir={tmp_path}", "--do_train", *with_files(changes, files)]
+    values([SCRIPT, *given])
+    with pytest.raises(UserError) as error:
+        bert_flags.pretraining_settings(values)
+    assert named in str(error.value)
+
+
+def assert_one_sentence(done, named):
+    assert done.returncode == 2, done.stdout + done.stderr
+    [sentence] = [line for line in done.stderr.splitlines() if line]
+    assert sentence.startswith("error: ")
+    assert named in sentence
+    assert sentence.endswith(".")
+    assert "Traceback" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"), [case[1:] for case in IN_TENSORFLOW], ids=[c[0] for c in IN_TENSORFLOW]
+)
+def test_refused_by_the_program(changes, named, flags, files, tmp_path):
+    given = [*flags, f"--output_dir={tmp_path}", "--do_train", *with_files(changes, files)]
+    assert_one_sentence(run(SCRIPT, *given, check=False), named)
+
+
+@pytest.fixture(scope="module")
+def small_model(flags, tmp_path_factory):
+    output_dir = tmp_path_factory.mktemp("small")
+    run(SCRIPT, *flags, f"--output_dir={output_dir}", "--do_train", "--num_train_steps=2")
+    return output_dir
+
+
+def test_output_directory_of_another_model(flags, files, small_model):
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={small_model}",
+        "--do_train",
+        f"--bert_config_file={files['other_width']}",
+        check=False,
+    )
+    assert_one_sentence(done, str(small_model))
+
+
+def test_checkpoint_of_other_shapes(flags, files, small_model, tmp_path):
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={tmp_path}",
+        "--do_train",
+        f"--init_checkpoint={small_model}",
+        f"--bert_config_file={files['other_width']}",
+        check=False,
+    )
+    assert_one_sentence(done, str(small_model))
+
+
+def test_truncated_checkpoint(flags, small_model, tmp_path):
+    copy = tmp_path / "model"
+    shutil.copytree(small_model, copy)
+    for path in copy.glob("model.ckpt-*.data*"):
+        path.write_bytes(path.read_bytes()[:100])
+    done = run(SCRIPT, *flags, f"--output_dir={copy}", "--do_train", check=False)
+    assert_one_sentence(done, str(copy))
+
+
+def test_weights_that_are_not_finite(flags, small_model, tmp_path):
+    reader = tf.train.load_checkpoint(str(small_model))
+    with tf.Graph().as_default(), tf.Session() as session:
+        for name in reader.get_variable_to_shape_map():
+            value = reader.get_tensor(name)
+            if name == "bert/embeddings/word_embeddings":
+                value = np.full_like(value, np.nan)
+            tf.get_variable(name, initializer=value)
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver().save(session, str(tmp_path / "nan" / "model.ckpt"))
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={tmp_path / 'out'}",
+        "--do_train",
+        f"--init_checkpoint={tmp_path / 'nan'}",
+        check=False,
+    )
+    assert_one_sentence(done, "not finite")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere; run as an ordinary user")
+def test_output_directory_without_write_permission(flags, tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    done = run(SCRIPT, *flags, f"--output_dir={closed / 'model'}", "--do_train", check=False)
+    assert_one_sentence(done, "--output_dir")
+
+
+def test_output_directory_that_is_a_file(flags, files):
+    done = run(SCRIPT, *flags, f"--output_dir={files['text']}", "--do_train", check=False)
+    assert_one_sentence(done, "--output_dir")
+
+
+def test_several_processes_without_horovod(flags, tmp_path):
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train"],
+        cwd=ROOT,
+        env={**environment(), "OMPI_COMM_WORLD_SIZE": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert_one_sentence(done, "--horovod")
+
+
+def test_unknown_flag(flags):
+    done = run(SCRIPT, *flags, "--lerning_rate=1", check=False)
+    assert done.returncode != 0
+    assert "Unknown command line flag 'lerning_rate'" in done.stderr
+    assert "learning_rate" in done.stderr

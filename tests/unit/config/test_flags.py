@@ -1,0 +1,104 @@
+"""From flags to settings."""
+
+import pytest
+from absl import flags as absl_flags
+
+from bert_tf.config import flags as bert_flags
+
+
+@pytest.fixture
+def parse(tmp_path):
+    """Parses flags into settings, with the required ones given."""
+    (tmp_path / "config.json").write_text("{}")
+    for name in ("train-0.tfrecord", "train-0.tfrecord.offsets", "manifest.json"):
+        (tmp_path / name).write_text("content")
+
+    def parse(*given):
+        values = absl_flags.FlagValues()
+        bert_flags.define_pretraining_flags(values)
+        values(
+            [
+                "run_pretraining.py",
+                f"--bert_config_file={tmp_path / 'config.json'}",
+                f"--output_dir={tmp_path / 'out'}",
+                f"--input_file={tmp_path / '*'}",
+                "--do_train",
+                *given,
+            ]
+        )
+        return bert_flags.pretraining_settings(values)
+
+    return parse
+
+
+def test_google_names_and_defaults(parse):
+    settings = parse()
+    assert settings.data.max_seq_length == 128
+    assert settings.data.max_predictions_per_seq == 20
+    assert settings.optimization.learning_rate == 5e-5
+    assert settings.optimization.num_train_steps == 100_000
+    assert settings.optimization.num_warmup_steps == 10_000
+    assert settings.save_checkpoints_steps == 1000
+    assert settings.optimization.optimizer == "adam"
+    assert settings.next_sentence
+    assert settings.masked_lm
+
+
+def test_side_files_of_records_are_no_records(parse):
+    [path] = parse(f"--input_file={parse().bert_config_file.parent}").data.train_files
+    assert path.name == "train-0.tfrecord"
+
+
+@pytest.mark.parametrize(
+    ("given", "scaled"),
+    [
+        ([], False),
+        (["--horovod"], True),
+        (["--horovod", "--scale_steps_by_ranks=false"], False),
+        (["--scale_steps_by_ranks"], True),
+    ],
+)
+def test_steps_are_scaled_by_ranks_by_default_under_horovod(parse, given, scaled):
+    assert parse(*given).optimization.scale_steps_by_ranks is scaled
+
+
+@pytest.mark.parametrize(
+    ("given", "every"),
+    [
+        ([], False),
+        (["--allreduce_post_accumulation=false"], True),
+        (["--allreduce_every_micro_batch"], True),
+    ],
+)
+def test_both_names_for_when_to_communicate(parse, given, every):
+    assert parse(*given).optimization.allreduce_every_micro_batch is every
+
+
+def test_both_names_for_the_micro_batch(parse):
+    assert parse("--train_batch_size=7").optimization.micro_batch_size == 7
+    assert parse("--micro_batch_size=7").optimization.micro_batch_size == 7
+    assert parse("--micro_batch_size=7", "--train_batch_size=7").optimization.micro_batch_size == 7
+
+
+def test_no_clip(parse):
+    assert parse("--clip_norm=0").optimization.clip_norm is None
+    assert parse().optimization.clip_norm == 1.0
+
+
+def test_names_of_nvidia_for_precision(parse):
+    assert parse("--manual_fp16").runtime.precision == "fp16"
+    assert parse("--amp").runtime == parse("--amp", "--precision=fp32").runtime
+
+
+def test_flags_of_other_hardware_are_ignored_with_a_warning(parse, caplog):
+    parse("--use_tpu", "--tpu_name=some", "--iterations_per_loop=5")
+    for name in ("use_tpu", "tpu_name", "iterations_per_loop"):
+        assert f"--{name} has no effect here" in caplog.text
+
+
+def test_every_flag_of_ours_is_in_the_record_and_no_other(parse):
+    recorded = parse("--learning_rate=0.25").flags
+    assert recorded["learning_rate"] == 0.25
+    assert recorded["output_dir"].endswith("out")
+    assert "flagfile" not in recorded
+    assert "verbosity" not in recorded
