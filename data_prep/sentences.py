@@ -31,6 +31,7 @@ from bert_tf.progress import Progress
 from data_prep.stage import (
     Built,
     define_common_flags,
+    define_workers_flag,
     find_text_files,
     run_main,
     run_stage,
@@ -313,6 +314,7 @@ def define_flags() -> None:
         input_help="Text files: comma-separated files, globs and directories.",
         output_help="Directory for the sentences.",
     )
+    define_workers_flag()
     define_parameter_flags()
 
 

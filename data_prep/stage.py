@@ -130,13 +130,17 @@ def report(line: str) -> None:
 
 
 def define_common_flags(*, input_help: str, output_help: str) -> None:
-    """Defines the flags that all stages share; called by the ``main`` of a stage."""
+    """Defines the flags that all stages have; called by the ``main`` of a stage."""
     flags.DEFINE_string("input_file", None, input_help)
     flags.DEFINE_string("output_dir", None, output_help)
+    flags.mark_flags_as_required(["input_file", "output_dir"])
+
+
+def define_workers_flag() -> None:
+    """Defines --num_workers, for the stages that have worker processes."""
     flags.DEFINE_integer(
         "num_workers", 0, "Worker processes; 0 means all cores. The output does not depend on it."
     )
-    flags.mark_flags_as_required(["input_file", "output_dir"])
 
 
 def settings_from_flags(settings_class: type[Settings], **others: object) -> Settings:

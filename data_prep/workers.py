@@ -13,7 +13,7 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, TypeVar
 
@@ -42,7 +42,7 @@ def ordered_map(
     *,
     num_workers: int,
     what: str,
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Yields ``make_worker()(item)`` for every item, in the order of the items.
 
     Args:
