@@ -1,0 +1,129 @@
+"""BERT (Devlin et al. 2019): embeddings, encoder and pooler under Google's variable names.
+
+Dimensions: B sequences, S positions, D = hidden_size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.model.dropout import Dropout, apply_dropout
+from bert_tf.model.encoder import encode, encoder_specs
+from bert_tf.model.layers import activate, computed_in, dense, layer_norm
+from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.shapes import shape_of
+from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
+
+WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
+
+_EMBEDDING_DROPOUT_SITE = 0
+
+
+class BertOutput(NamedTuple):
+    """What the network computes, all float32.
+
+    Attributes:
+      sequence_output: [B, S, D], the last layer's output.
+      layer_outputs: [B, S, D] for each layer.
+      embedding_output: [B, S, D], the first layer's input.
+    """
+
+    sequence_output: tf.Tensor
+    layer_outputs: list[tf.Tensor]
+    embedding_output: tf.Tensor
+
+
+def bert_specs(config: BertConfig, *, pooler: bool) -> list[VariableSpec]:
+    """The variables of the network.
+
+    The pooler is part of it only where a head reads the pooled output: without one it would stay
+    at its random start, and a checkpoint should not pretend to hold a trained one.
+    """
+    hidden = config.hidden_size
+    scope = "bert/embeddings"
+    specs = [
+        VariableSpec(WORD_EMBEDDINGS, (config.vocab_size, hidden)),
+        VariableSpec(f"{scope}/token_type_embeddings", (config.type_vocab_size, hidden)),
+        VariableSpec(f"{scope}/position_embeddings", (config.max_position_embeddings, hidden)),
+        *layer_norm_specs(f"{scope}/LayerNorm", width=hidden),
+        *encoder_specs(config, scope="bert/encoder"),
+    ]
+    if pooler:
+        specs += dense_specs("bert/pooler/dense", inputs=hidden, outputs=hidden)
+    return specs
+
+
+def bert_output(
+    variables: Variables,
+    config: BertConfig,
+    *,
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    segment_ids: tf.Tensor,
+    policy: PrecisionPolicy,
+    dropout: Dropout | None = None,
+) -> BertOutput:
+    """Embeds and encodes a batch.
+
+    Args:
+      variables: those of ``bert_specs``, from the root.
+      config: sizes, activation and dropout rates.
+      input_ids: [B, S] integers in [0, vocab_size).
+      input_mask: [B, S] integers, 1 for a token and 0 for padding.
+      segment_ids: [B, S] integers in [0, type_vocab_size).
+      policy: precision of each class of operation.
+      dropout: source of masks; None outside training.
+
+    Raises:
+      UserError: the sequences are longer than ``max_position_embeddings``.
+    """
+    with variables.scope("bert/embeddings") as own:
+        embedded = _embed(input_ids, segment_ids, own, config=config, policy=policy)
+        embedded = apply_dropout(
+            dropout, embedded, config.hidden_dropout_prob, site=_EMBEDDING_DROPOUT_SITE
+        )
+    with variables.scope("bert/encoder") as own:
+        layer_outputs = encode(
+            embedded, input_mask, own, config=config, policy=policy, dropout=dropout
+        )
+    return BertOutput(layer_outputs[-1], layer_outputs, embedded)
+
+
+def pooled_output(
+    sequence_output: tf.Tensor, variables: Variables, *, policy: PrecisionPolicy
+) -> tf.Tensor:
+    """[B, S, D] -> [B, D]: a dense layer with tanh on the first position, [CLS]."""
+    with variables.scope("bert/pooler") as own:
+        first = dense(sequence_output[:, 0], own, "dense", policy=policy)
+        return activate(first, "tanh", policy=policy)
+
+
+def _embed(
+    input_ids: tf.Tensor,
+    segment_ids: tf.Tensor,
+    variables: Variables,
+    *,
+    config: BertConfig,
+    policy: PrecisionPolicy,
+) -> tf.Tensor:
+    """The normalised sum of the word, position and segment embeddings, [B, S, D]."""
+    B, S = shape_of(input_ids)
+    if isinstance(S, int) and config.max_position_embeddings < S:
+        raise UserError(
+            f"sequences of {S} tokens do not fit a model with max_position_embeddings "
+            f"{config.max_position_embeddings}; shorten them or use another bert_config."
+        )
+    words = tf.nn.embedding_lookup(variables["word_embeddings"], input_ids)
+    # The table of segments has a few rows: a small product, whose gradient is one as well.
+    one_hot = tf.one_hot(tf.reshape(segment_ids, [-1]), config.type_vocab_size)
+    segments = computed_in(
+        policy.embeddings, tf.matmul, one_hot, variables["token_type_embeddings"]
+    )
+    segments = tf.reshape(segments, [B, S, config.hidden_size])
+    positions = variables["position_embeddings"][:S]
+    total = computed_in(policy.embeddings, lambda *parts: sum(parts), words, segments, positions)
+    return layer_norm(total, variables, "LayerNorm", policy=policy)

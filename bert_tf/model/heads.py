@@ -1,0 +1,90 @@
+"""The two pre-training heads: masked language model and next sentence.
+
+Dimensions: B sequences, S positions, P predictions a sequence, D = hidden_size, V = vocab_size.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.bert import WORD_EMBEDDINGS
+from bert_tf.model.layers import activate, computed_in, dense, layer_norm
+from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.shapes import shape_of
+from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
+
+
+def masked_lm_specs(config: BertConfig) -> list[VariableSpec]:
+    """The head's own variables; its output weights are the word embeddings."""
+    hidden = config.hidden_size
+    return [
+        VariableSpec("cls/predictions/output_bias", (config.vocab_size,), "zeros"),
+        *dense_specs("cls/predictions/transform/dense", inputs=hidden, outputs=hidden),
+        *layer_norm_specs("cls/predictions/transform/LayerNorm", width=hidden),
+    ]
+
+
+def masked_lm_logits(
+    sequence_output: tf.Tensor,
+    positions: tf.Tensor,
+    variables: Variables,
+    *,
+    config: BertConfig,
+    policy: PrecisionPolicy,
+) -> tf.Tensor:
+    """Scores of every word at the masked positions only.
+
+    Args:
+      sequence_output: [B, S, D] float32.
+      positions: [B, P] integers in [0, S).
+      variables: the network's, from the root.
+      config: the network's.
+      policy: precision of each class of operation.
+
+    Returns:
+      [B * P, V] float32.
+    """
+    with variables.scope("cls/predictions") as own:
+        hidden = gather_positions(sequence_output, positions)
+        with own.scope("transform") as transform:
+            hidden = dense(hidden, transform, "dense", policy=policy)
+            hidden = activate(hidden, config.hidden_act, policy=policy)
+            hidden = layer_norm(hidden, transform, "LayerNorm", policy=policy)
+        return _logits(hidden, variables[WORD_EMBEDDINGS], own["output_bias"], policy=policy)
+
+
+def next_sentence_specs(config: BertConfig) -> list[VariableSpec]:
+    """The head's variables; it reads the pooled output."""
+    return [
+        VariableSpec("cls/seq_relationship/output_weights", (2, config.hidden_size)),
+        VariableSpec("cls/seq_relationship/output_bias", (2,), "zeros"),
+    ]
+
+
+def next_sentence_logits(
+    pooled: tf.Tensor, variables: Variables, *, policy: PrecisionPolicy
+) -> tf.Tensor:
+    """[B, D] -> [B, 2] float32: class 0 says that the second segment follows the first."""
+    with variables.scope("cls/seq_relationship") as own:
+        return _logits(pooled, own["output_weights"], own["output_bias"], policy=policy)
+
+
+def gather_positions(sequence_output: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """[B, S, D] and [B, P] -> [B * P, D]: the vectors at each sequence's positions."""
+    B, S, D = shape_of(sequence_output)
+    first_rows = tf.range(B, dtype=positions.dtype)[:, tf.newaxis] * tf.cast(S, positions.dtype)
+    rows = tf.reshape(first_rows + positions, [-1])
+    return tf.gather(tf.reshape(sequence_output, [-1, D]), rows)
+
+
+def _logits(
+    x: tf.Tensor, weights: tf.Tensor, bias: tf.Tensor, *, policy: PrecisionPolicy
+) -> tf.Tensor:
+    """[rows, D] -> [rows, classes] with weights [classes, D]."""
+    with tf.name_scope("logits"):
+        transposed_product = functools.partial(tf.matmul, transpose_b=True)
+        product = computed_in(policy.logits, transposed_product, x, weights)
+        return computed_in(policy.logits, tf.nn.bias_add, product, bias)

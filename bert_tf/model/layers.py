@@ -1,0 +1,75 @@
+"""The layers that networks are made of: dense, layer normalisation, activations.
+
+Tensors that enter and leave a layer are float32; ``PrecisionPolicy`` says what happens between.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.shapes import shape_of
+from bert_tf.model.variables import Variables
+
+# tf.contrib.layers.layer_norm's, which Google's released networks were trained with.
+LAYER_NORM_EPSILON = 1e-12
+
+
+def computed_in(
+    dtype: tf.DType, function: Callable[..., tf.Tensor], *operands: tf.Tensor
+) -> tf.Tensor:
+    """``function`` of the operands cast to ``dtype``, the result cast to float32."""
+    return tf.cast(function(*(tf.cast(operand, dtype) for operand in operands)), tf.float32)
+
+
+def dense(x: tf.Tensor, variables: Variables, name: str, *, policy: PrecisionPolicy) -> tf.Tensor:
+    """[..., inputs] -> [..., outputs]: the product with ``name``/kernel, plus ``name``/bias."""
+    with variables.scope(name) as own:
+        kernel = own["kernel"]
+        inputs, outputs = kernel.shape.as_list()
+        # One product of two matrices: a batched product with one kernel for all is slower.
+        rows = tf.reshape(x, [-1, inputs])
+        product = computed_in(policy.dense, tf.matmul, rows, kernel)
+        biased = computed_in(policy.activations, tf.nn.bias_add, product, own["bias"])
+        return tf.reshape(biased, [*shape_of(x)[:-1], outputs])
+
+
+def layer_norm(
+    x: tf.Tensor, variables: Variables, name: str, *, policy: PrecisionPolicy
+) -> tf.Tensor:
+    """Normalises the last axis to mean 0, variance 1, then scales and shifts (Ba et al. 2016)."""
+    with variables.scope(name) as own:
+        return computed_in(policy.layer_norm, _normalize, x, own["gamma"], own["beta"])
+
+
+def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+    return centered * tf.math.rsqrt(variance + LAYER_NORM_EPSILON) * gamma + beta
+
+
+def activate(x: tf.Tensor, activation: str, *, policy: PrecisionPolicy) -> tf.Tensor:
+    """Applies one of ``bert_config.ACTIVATIONS``."""
+    return computed_in(policy.activations, _ACTIVATIONS[activation], x)
+
+
+def _gelu_tanh(x: tf.Tensor) -> tf.Tensor:
+    # Hendrycks and Gimpel 2016, section 2, the tanh form; x * x is much cheaper than tf.pow.
+    return 0.5 * x * (1.0 + tf.tanh(math.sqrt(2 / math.pi) * x * (1.0 + 0.044715 * x * x)))
+
+
+def _gelu_erf(x: tf.Tensor) -> tf.Tensor:
+    return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
+
+
+_ACTIVATIONS = {
+    "gelu": _gelu_tanh,
+    "gelu_tanh": _gelu_tanh,
+    "gelu_erf": _gelu_erf,
+    "relu": tf.nn.relu,
+    "tanh": tf.tanh,
+    "linear": tf.identity,
+}

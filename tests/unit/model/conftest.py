@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+
+
+@pytest.fixture(name="config")
+def tiny_config():
+    """Two layers; every size is another number, so a mixed-up dimension cannot go unnoticed."""
+    return BertConfig(
+        vocab_size=37,
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=11,
+        type_vocab_size=2,
+        initializer_range=0.3,
+    )
+
+
+@pytest.fixture(name="batch")
+def tiny_batch():
+    """Four sequences of 9 positions with uneven padding, segments and numbers of masks."""
+    rng = np.random.RandomState(5)
+    lengths = np.array([9, 6, 3, 7])
+    first_segments = np.array([4, 6, 1, 5])
+    mask_counts = np.array([3, 1, 0, 2])
+    places = np.arange(9)
+    slots = np.arange(3)
+    is_mask = slots < mask_counts[:, None]
+    positions = np.stack([rng.permutation(length)[:3] for length in lengths])
+    return {
+        "input_ids": rng.randint(0, 37, [4, 9]).astype(np.int32),
+        "input_mask": (places < lengths[:, None]).astype(np.int32),
+        "segment_ids": (places >= first_segments[:, None]).astype(np.int32),
+        "masked_lm_positions": np.where(is_mask, positions, 0).astype(np.int32),
+        "masked_lm_ids": np.where(is_mask, rng.randint(0, 37, [4, 3]), 0).astype(np.int32),
+        "masked_lm_weights": is_mask.astype(np.float32),
+        "next_sentence_labels": np.array([[0], [1], [1], [0]], np.int32),
+    }
+
+
+@pytest.fixture(name="session")
+def graph_and_session():
+    """A session on a graph of the test's own, which is the default graph during the test."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        yield session

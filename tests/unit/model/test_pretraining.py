@@ -1,0 +1,300 @@
+"""Values and gradients of the whole network against transformers' BertForPreTraining."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.model.bert import bert_output
+from bert_tf.model.dropout import Dropout
+from bert_tf.model.precision import policy_for
+from bert_tf.model.pretraining import pretraining_output, pretraining_specs
+from bert_tf.model.variables import create_variables
+
+TOLERANCE = 1e-5
+FP32 = policy_for("fp32")
+
+
+def random_values(config, seed=0):
+    """Values for every variable, none of them trivial: biases are not 0, scales not 1."""
+    rng = np.random.RandomState(seed)
+    return {
+        spec.name: (rng.randn(*spec.shape) * 0.3 + spec.name.endswith("gamma")).astype(np.float32)
+        for spec in pretraining_specs(config)
+    }
+
+
+def constants(batch):
+    return {name: tf.constant(value) for name, value in batch.items()}
+
+
+def mean_loss(output):
+    masked, sentence = output.masked_lm, output.next_sentence
+    return masked.loss_sum / masked.weight_sum + sentence.loss_sum / sentence.weight_sum
+
+
+def run_ours(config, batch, values):
+    """Outputs and the gradient of every variable, as numpy."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        variables = create_variables(pretraining_specs(config), initializer_range=0.02)
+        features = constants(batch)
+        encoded = bert_output(
+            variables,
+            config,
+            **{key: features[key] for key in ("input_ids", "input_mask", "segment_ids")},
+            policy=FP32,
+        )
+        output = pretraining_output(variables, config, features, policy=FP32)
+        loss = mean_loss(output)
+        gradients = tf.gradients(loss, variables.all())
+        for variable in variables.all():
+            variable.load(values[variable.op.name], session)
+        outputs = {
+            "loss": loss,
+            "masked_lm_logits": output.masked_lm_logits,
+            "next_sentence_logits": output.next_sentence_logits,
+            "embeddings": encoded.embedding_output,
+            **{f"layer {i}": layer for i, layer in enumerate(encoded.layer_outputs)},
+        }
+        names = [variable.op.name for variable in variables.all()]
+        dense_gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return session.run((outputs, dict(zip(names, dense_gradients))))
+
+
+def to_torch_name(name):
+    replacements = [
+        ("layer_", "layer."),
+        ("cls/seq_relationship/output_weights", "cls/seq_relationship/weight"),
+        ("output_bias", "bias"),
+        ("kernel", "weight"),
+        ("gamma", "weight"),
+        ("beta", "bias"),
+        ("_embeddings", "_embeddings.weight"),
+        ("/", "."),
+    ]
+    for ours, theirs in replacements:
+        name = name.replace(ours, theirs)
+    return name
+
+
+def run_theirs(config, batch, values):
+    """The same in float64, so that all the difference is our float32 arithmetic."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    activation = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}[config.hidden_act]
+    # pad_token_id=None: otherwise torch leaves the padding token's row out of the gradient.
+    settings = {**config.to_dict(), "hidden_act": activation, "pad_token_id": None}
+    model = transformers.BertForPreTraining(
+        transformers.BertConfig(**settings, attn_implementation="eager")
+    )
+    model = model.double().eval()
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, value in values.items():
+            transposed = value.T if name.endswith("kernel") else value
+            parameters[to_torch_name(name)].copy_(torch.tensor(transposed))
+    labels = np.full(batch["input_ids"].shape, -100)
+    for row, column in zip(*np.nonzero(batch["masked_lm_weights"])):
+        labels[row, batch["masked_lm_positions"][row, column]] = batch["masked_lm_ids"][row, column]
+    result = model(
+        input_ids=torch.tensor(batch["input_ids"], dtype=torch.long),
+        attention_mask=torch.tensor(batch["input_mask"], dtype=torch.long),
+        token_type_ids=torch.tensor(batch["segment_ids"], dtype=torch.long),
+        labels=torch.tensor(labels),
+        next_sentence_label=torch.tensor(batch["next_sentence_labels"][:, 0], dtype=torch.long),
+        output_hidden_states=True,
+    )
+    result.loss.backward()
+    rows = np.arange(len(labels))[:, None]
+    logits = result.prediction_logits.detach().numpy()[rows, batch["masked_lm_positions"]]
+    hidden = [state.detach().numpy() for state in result.hidden_states]
+    outputs = {
+        "loss": result.loss.item(),
+        "masked_lm_logits": logits.reshape(-1, config.vocab_size),
+        "next_sentence_logits": result.seq_relationship_logits.detach().numpy(),
+        "embeddings": hidden[0],
+        **{f"layer {i}": layer for i, layer in enumerate(hidden[1:])},
+    }
+    gradients = {}
+    for name in values:
+        gradient = parameters[to_torch_name(name)].grad.numpy()
+        gradients[name] = gradient.T if name.endswith("kernel") else gradient
+    return outputs, gradients
+
+
+def relative_errors(gradients, expected):
+    """Per variable, max|difference| / max|expected|.
+
+    A key's bias adds the same number to all scores of a query, which softmax ignores: its
+    gradient is zero in theory and rounding noise in any program. It is compared with the size of
+    the gradient of the query's bias of the same layer, the like quantity that is not zero.
+    """
+    assert gradients.keys() == expected.keys()
+    errors = {}
+    for name, value in expected.items():
+        size = np.max(np.abs(expected[name.replace("key/bias", "query/bias")]))
+        errors[name] = np.max(np.abs(gradients[name] - value)) / size
+    return errors
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_erf", "relu"])
+def test_outputs_and_gradients_agree_with_transformers(config, batch, activation):
+    config = dataclasses.replace(config, hidden_act=activation)
+    values = random_values(config)
+    our_outputs, our_gradients = run_ours(config, batch, values)
+    their_outputs, their_gradients = run_theirs(config, batch, values)
+    errors = relative_errors(our_gradients, their_gradients)
+    assert errors.keys() == values.keys()
+    for name, theirs in their_outputs.items():
+        errors[name] = np.max(np.abs(our_outputs[name] - theirs)) / np.max(np.abs(theirs))
+    assert {name: error for name, error in errors.items() if not error <= TOLERANCE} == {}
+
+
+def test_padding_and_unused_slots_do_not_change_the_loss(config, batch):
+    values = random_values(config)
+    outputs, gradients = run_ours(config, batch, values)
+    padded = batch["input_mask"] == 0
+    unused = batch["masked_lm_weights"] == 0
+    other = {
+        **batch,
+        "input_ids": np.where(padded, 36 - batch["input_ids"], batch["input_ids"]),
+        "segment_ids": np.where(padded, 0, batch["segment_ids"]),
+        "masked_lm_ids": np.where(unused, 11, batch["masked_lm_ids"]),
+        "masked_lm_positions": np.where(unused, 8, batch["masked_lm_positions"]),
+    }
+    other_outputs, other_gradients = run_ours(config, other, values)
+    np.testing.assert_allclose(other_outputs["loss"], outputs["loss"], rtol=1e-6)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(other_gradients[name], gradient, atol=1e-6, err_msg=name)
+
+
+def test_sums_are_those_of_the_logits(session, config, batch):
+    variables = create_variables(pretraining_specs(config), initializer_range=0.3)
+    features = {
+        **constants(batch),
+        "masked_lm_weights": tf.constant(batch["masked_lm_weights"] * [0.5, 2.0, 1.0], tf.float32),
+        "example_weights": tf.constant([1.0, 1.0, 0.0, 1.0]),
+    }
+    output = pretraining_output(variables, config, features, policy=FP32)
+    session.run(tf.global_variables_initializer())
+    result, weights = session.run((output, features["masked_lm_weights"]))
+
+    def expected(logits, labels, weights):
+        logits = logits.astype(np.float64)
+        log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        losses = -log_probabilities[np.arange(len(labels)), labels]
+        correct = logits.argmax(-1) == labels
+        return (weights * losses).sum(), weights.sum(), (weights * correct).sum()
+
+    np.testing.assert_allclose(
+        result.masked_lm,
+        expected(result.masked_lm_logits, batch["masked_lm_ids"].ravel(), weights.ravel()),
+        rtol=1e-5,
+    )
+    labels = batch["next_sentence_labels"].ravel()
+    np.testing.assert_allclose(
+        result.next_sentence,
+        expected(result.next_sentence_logits, labels, np.array([1, 1, 0, 1])),
+        rtol=1e-5,
+    )
+
+
+def test_correct_predictions_are_counted(session, config, batch):
+    variables = create_variables(pretraining_specs(config), initializer_range=0.3)
+    first = pretraining_output(variables, config, constants(batch), policy=FP32)
+    session.run(tf.global_variables_initializer())
+    best = session.run(tf.argmax(first.masked_lm_logits, -1)).reshape([4, 3])
+    best[0, 0] += 1  # one of the six masked places is now wrong
+    features = constants({**batch, "masked_lm_ids": best.astype(np.int32)})
+    output = pretraining_output(variables, config, features, policy=FP32)
+    assert session.run(output.masked_lm.correct_sum) == 5.0
+    assert session.run(output.masked_lm.weight_sum) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("heads", "used"),
+    [
+        ({"next_sentence": False}, "masked_lm"),
+        ({"masked_lm": False}, "next_sentence"),
+    ],
+)
+def test_every_variable_of_a_single_head_is_trained(session, config, batch, heads, used):
+    variables = create_variables(pretraining_specs(config, **heads), initializer_range=0.3)
+    output = pretraining_output(variables, config, constants(batch), policy=FP32, **heads)
+    assert sum(part is not None for part in output) == 2
+    gradients = tf.gradients(getattr(output, used).loss_sum, variables.all())
+    unused = [v.name for v, gradient in zip(variables.all(), gradients) if gradient is None]
+    assert unused == []
+
+
+def test_unknown_batch_and_length_give_the_same_logits(session, config, batch):
+    variables = create_variables(pretraining_specs(config), initializer_range=0.3)
+    known = pretraining_output(variables, config, constants(batch), policy=FP32)
+    placeholders = {
+        name: tf.placeholder(value.dtype, [None] * value.ndim) for name, value in batch.items()
+    }
+    unknown = pretraining_output(variables, config, placeholders, policy=FP32)
+    session.run(tf.global_variables_initializer())
+    feed = {placeholders[name]: value for name, value in batch.items()}
+    ours, theirs = session.run((unknown, known), feed)
+    np.testing.assert_allclose(ours.masked_lm_logits, theirs.masked_lm_logits, atol=1e-6)
+    np.testing.assert_allclose(ours.next_sentence, theirs.next_sentence, rtol=1e-6)
+
+
+def test_too_long_sequences_are_refused(session, config, batch):
+    short = BertConfig(**{**config.to_dict(), "max_position_embeddings": 8})
+    variables = create_variables(pretraining_specs(short), initializer_range=0.3)
+    with pytest.raises(UserError, match=r"9 tokens .* max_position_embeddings 8"):
+        pretraining_output(variables, short, constants(batch), policy=FP32)
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+def test_a_loop_over_micro_batches_sums_to_the_gradients_of_the_batch(
+    session, config, batch, micro
+):
+    """Forward and backward are built within a while_loop's body, with dropout at work."""
+    variables = create_variables(pretraining_specs(config), initializer_range=0.3)
+    features = constants(batch)
+
+    def gradients_of(first, size):
+        dropout = Dropout(
+            7, data_position=tf.constant(3, tf.int64), first_example=tf.cast(first, tf.int64)
+        )
+        slices = {name: value[first : first + size] for name, value in features.items()}
+        output = pretraining_output(variables, config, slices, policy=FP32, dropout=dropout)
+        loss = output.masked_lm.loss_sum + output.next_sentence.loss_sum
+        return [tf.convert_to_tensor(g) for g in tf.gradients(loss, variables.all())]
+
+    def body(index, sums):
+        gradients = gradients_of(index * micro, micro)
+        return index + 1, [total + gradient for total, gradient in zip(sums, gradients)]
+
+    zeros = [tf.zeros(variable.shape) for variable in variables.all()]
+    _, looped = tf.while_loop(lambda index, _: index < 4 // micro, body, [0, zeros])
+    whole = gradients_of(0, 4)
+    session.run(tf.global_variables_initializer())
+    names = [variable.op.name for variable in variables.all()]
+    looped_values, whole_values = session.run((dict(zip(names, looped)), dict(zip(names, whole))))
+    assert max(relative_errors(looped_values, whole_values).values()) <= TOLERANCE
+
+
+def test_dropout_changes_the_loss_and_repeats(session, config, batch):
+    variables = create_variables(pretraining_specs(config), initializer_range=0.3)
+
+    def loss_at(position):
+        zero, position = tf.constant(0, tf.int64), tf.constant(position, tf.int64)
+        dropout = Dropout(7, data_position=position, first_example=zero)
+        features = constants(batch)
+        return mean_loss(
+            pretraining_output(variables, config, features, policy=FP32, dropout=dropout)
+        )
+
+    plain = mean_loss(pretraining_output(variables, config, constants(batch), policy=FP32))
+    losses = [plain, loss_at(0), loss_at(1), loss_at(0)]
+    session.run(tf.global_variables_initializer())
+    none, first, second, again = session.run(losses)
+    assert first == again
+    assert len({none, first, second}) == 3

@@ -1,0 +1,146 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.pretraining import pretraining_specs
+from bert_tf.model.variables import VariableSpec, create_variables
+
+RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8"
+
+# Google's names for a network of hidden size 12, intermediate size 20, vocabulary 37.
+GOLDEN_EMBEDDINGS = {
+    "bert/embeddings/word_embeddings": (37, 12),
+    "bert/embeddings/token_type_embeddings": (2, 12),
+    "bert/embeddings/position_embeddings": (11, 12),
+    "bert/embeddings/LayerNorm/beta": (12,),
+    "bert/embeddings/LayerNorm/gamma": (12,),
+}
+GOLDEN_LAYER = {
+    "attention/self/query/kernel": (12, 12),
+    "attention/self/query/bias": (12,),
+    "attention/self/key/kernel": (12, 12),
+    "attention/self/key/bias": (12,),
+    "attention/self/value/kernel": (12, 12),
+    "attention/self/value/bias": (12,),
+    "attention/output/dense/kernel": (12, 12),
+    "attention/output/dense/bias": (12,),
+    "attention/output/LayerNorm/beta": (12,),
+    "attention/output/LayerNorm/gamma": (12,),
+    "intermediate/dense/kernel": (12, 20),
+    "intermediate/dense/bias": (20,),
+    "output/dense/kernel": (20, 12),
+    "output/dense/bias": (12,),
+    "output/LayerNorm/beta": (12,),
+    "output/LayerNorm/gamma": (12,),
+}
+GOLDEN_POOLER = {"bert/pooler/dense/kernel": (12, 12), "bert/pooler/dense/bias": (12,)}
+GOLDEN_MASKED_LM = {
+    "cls/predictions/output_bias": (37,),
+    "cls/predictions/transform/dense/kernel": (12, 12),
+    "cls/predictions/transform/dense/bias": (12,),
+    "cls/predictions/transform/LayerNorm/beta": (12,),
+    "cls/predictions/transform/LayerNorm/gamma": (12,),
+}
+GOLDEN_NEXT_SENTENCE = {
+    "cls/seq_relationship/output_weights": (2, 12),
+    "cls/seq_relationship/output_bias": (2,),
+}
+
+
+def golden_body():
+    layers = {
+        f"bert/encoder/layer_{index}/{name}": shape
+        for index in range(2)
+        for name, shape in GOLDEN_LAYER.items()
+    }
+    return {**GOLDEN_EMBEDDINGS, **layers}
+
+
+def created_shapes(session, config, **heads):
+    variables = create_variables(pretraining_specs(config, **heads), initializer_range=0.02)
+    in_graph = {variable.op.name: tuple(variable.shape) for variable in tf.global_variables()}
+    trainable = tf.trainable_variables()
+    assert [v.name for v in variables.all()] == [v.name for v in trainable]
+    assert {variable.dtype.base_dtype for variable in trainable} == {tf.float32}
+    session.run(tf.global_variables_initializer())
+    return in_graph
+
+
+def test_names_and_shapes_are_googles(session, config):
+    expected = {
+        **golden_body(),
+        **GOLDEN_POOLER,
+        **GOLDEN_MASKED_LM,
+        **GOLDEN_NEXT_SENTENCE,
+    }
+    assert created_shapes(session, config) == expected
+
+
+def test_without_next_sentence_there_is_no_pooler(session, config):
+    expected = {**golden_body(), **GOLDEN_MASKED_LM}
+    assert created_shapes(session, config, next_sentence=False) == expected
+
+
+def test_without_masked_lm_there_are_no_predictions(session, config):
+    expected = {**golden_body(), **GOLDEN_POOLER, **GOLDEN_NEXT_SENTENCE}
+    assert created_shapes(session, config, masked_lm=False) == expected
+
+
+@pytest.mark.skipif(not RELEASED.parent.exists(), reason="needs ../shared/data")
+def test_variables_equal_those_of_a_released_checkpoint():
+    config = BertConfig.from_json_file(f"{RELEASED}.bert_config.json")
+    released = {name: tuple(shape) for name, shape in tf.train.list_variables(f"{RELEASED}.ckpt")}
+    ours = {spec.name: spec.shape for spec in pretraining_specs(config)}
+    assert len(released) == 142
+    assert ours == released
+
+
+def test_initial_values_follow_google(session):
+    specs = [
+        VariableSpec("kernel", (300, 200)),
+        VariableSpec("bias", (7,), "zeros"),
+        VariableSpec("gamma", (7,), "ones"),
+    ]
+    variables = create_variables(specs, initializer_range=0.02, seed=3)
+    session.run(tf.global_variables_initializer())
+    kernel, bias, gamma = session.run(variables.all())
+    # A normal distribution cut at two deviations keeps 0.8796 of its deviation.
+    assert abs(kernel.std() - 0.8796 * 0.02) < 1e-4
+    assert abs(kernel.mean()) < 5 * 0.02 / np.sqrt(kernel.size)
+    assert np.abs(kernel).max() <= 0.04
+    np.testing.assert_array_equal(bias, np.zeros(7))
+    np.testing.assert_array_equal(gamma, np.ones(7))
+
+
+def initial_values(names, *, seed):
+    with tf.Graph().as_default(), tf.Session() as session:
+        specs = [VariableSpec(name, (5, 4)) for name in names]
+        variables = create_variables(specs, initializer_range=0.1, seed=seed)
+        session.run(tf.global_variables_initializer())
+        return dict(zip(names, session.run(variables.all())))
+
+
+def test_initial_values_depend_on_seed_and_name_only():
+    both, alone = initial_values(["a", "b"], seed=1), initial_values(["b"], seed=1)
+    np.testing.assert_array_equal(both["b"], alone["b"])
+    assert not np.array_equal(both["a"], both["b"])
+    assert not np.array_equal(initial_values(["b"], seed=2)["b"], alone["b"])
+
+
+def test_creating_a_name_twice_is_refused(session):
+    specs = [VariableSpec("bert/x", (2,), "zeros")]
+    create_variables(specs, initializer_range=0.1)
+    with pytest.raises(ValueError, match="already exists"):
+        create_variables(specs, initializer_range=0.1)
+
+
+def test_scope_narrows_names_and_names_operations(session):
+    variables = create_variables([VariableSpec("a/b/c", (2,), "ones")], initializer_range=0.1)
+    with variables.scope("a") as outer, outer.scope("b") as inner:
+        doubled = inner["c"] * 2.0
+    assert doubled.op.name.startswith("a/b/")
+    with pytest.raises(KeyError, match="a/b/d"):
+        inner["d"]
