@@ -65,9 +65,14 @@ class Hardware:
     cpu_flags: frozenset[str] = frozenset()
     gpu_compute_capability: tuple[int, int] | None = None
 
+    @property
+    def has_gpu(self) -> bool:
+        """Whether TensorFlow can use a GPU here."""
+        return self.gpu_compute_capability is not None
+
     def fast_precisions(self) -> tuple[str, ...]:
         """The precisions whose products this hardware computes natively, best first."""
-        if self.gpu_compute_capability is not None:
+        if self.has_gpu:
             major = self.gpu_compute_capability[0]
             if major >= 8:
                 return ("bf16", "fp16", "fp32")
@@ -102,7 +107,7 @@ def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
     fast = hardware.fast_precisions()
     if precision in fast:
         return None
-    where = "CPU" if hardware.gpu_compute_capability is None else "GPU"
+    where = "GPU" if hardware.has_gpu else "CPU"
     return f"this {where} only emulates {precision} products, very slowly; {fast[0]} is faster here"
 
 

@@ -207,7 +207,7 @@ class CheckpointHook(StepHook):
     def _save(self, session):
         try:
             self._saver.save(session, self._prefix, global_step=self.step, write_meta_graph=False)
-        except (tf.errors.OpError, OSError) as error:
+        except (tf.errors.OpError, OSError, ValueError) as error:
             raise UserError(
                 f"cannot write checkpoint {self._prefix}-{self.step} ({_first_line(error)}); free "
                 "space or choose another --output_dir. Earlier checkpoints are intact."

@@ -26,7 +26,8 @@ class RunLog:
     def __init__(self, output_dir: Path) -> None:
         """Opens an event file in ``output_dir``, where the JSON lines go too."""
         self._output_dir = output_dir
-        self._summaries = tf.summary.FileWriter(str(output_dir))
+        with tf.Graph().as_default():  # the writer refuses to be made in eager mode
+            self._summaries = tf.summary.FileWriter(str(output_dir))
 
     def message(self, text: str) -> None:
         """Prints a line that is no step's."""
