@@ -1,0 +1,109 @@
+"""Loss scaling: keeps float16 gradients away from zero (Micikevicius et al. 2018, section 3.2).
+
+Both kinds have the same methods, so that an update is written once. A scale holds still within
+an update: it is read once, and changed after the gradients have been judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow.compat.v1 as tf
+
+
+class NoLossScale:
+    """Leaves everything as it is: for float32 and bfloat16."""
+
+    def current(self) -> tf.Tensor:
+        """The scale of this update, a float32 scalar: always 1."""
+        return tf.constant(1.0)
+
+    def scale(self, loss: tf.Tensor) -> tf.Tensor:
+        """``loss`` itself."""
+        return loss
+
+    def unscale(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """``gradients`` themselves."""
+        return list(gradients)
+
+    def update(self, is_finite: tf.Tensor) -> tf.Operation:
+        """Nothing to learn from whether the gradients were finite."""
+        del is_finite
+        return tf.no_op()
+
+
+class DynamicLossScale:
+    """Halves the scale after an update that overflowed, doubles it after ``period`` good ones.
+
+    Its two variables are saved in checkpoints. Scales are powers of two, so that scaling and
+    unscaling only move the exponent and lose nothing.
+
+    Args:
+      initial: the first scale; NVIDIA's scripts start at 2**32.
+      period: good updates in a row before the scale is doubled.
+      floor: never less.
+      ceiling: never more, for a network whose gradients never overflow.
+    """
+
+    def __init__(
+        self,
+        initial: float = 2.0**16,
+        *,
+        period: int = 1000,
+        floor: float = 1.0,
+        ceiling: float = 2.0**32,
+    ):
+        if not floor <= initial <= ceiling:
+            raise ValueError(f"initial loss scale {initial} is outside [{floor}, {ceiling}]")
+        if period < 1:
+            raise ValueError(f"loss scale period {period} is not positive")
+        self._period, self._floor, self._ceiling = period, floor, ceiling
+        self._scale = _create_state("loss_scale/scale", initial, tf.float32)
+        self._good_updates = _create_state("loss_scale/good_updates", 0, tf.int64)
+        # One read that everything in an update depends on, hence made before `update` assigns.
+        self._current = self._scale.read_value()
+
+    def current(self) -> tf.Tensor:
+        """The scale of this update, a float32 scalar."""
+        return self._current
+
+    def scale(self, loss: tf.Tensor) -> tf.Tensor:
+        """The float32 ``loss`` times the scale."""
+        return loss * self._current
+
+    def unscale(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """float32 ``gradients`` divided by the scale."""
+        inverse = 1.0 / self._current
+        return [gradient * inverse for gradient in gradients]
+
+    def update(self, is_finite: tf.Tensor) -> tf.Operation:
+        """Moves the state on after an update.
+
+        Args:
+          is_finite: boolean scalar computed from this update's scaled or unscaled gradients.
+        """
+        with tf.control_dependencies([is_finite, self._current]):
+            good_updates = self._good_updates.read_value() + 1
+        period_is_over = good_updates >= self._period
+        grown = tf.minimum(self._current * 2.0, self._ceiling)
+        shrunk = tf.maximum(self._current * 0.5, self._floor)
+        after_good = tf.where_v2(period_is_over, grown, self._current)
+        starts_again = tf.logical_or(tf.logical_not(is_finite), period_is_over)
+        return tf.group(
+            self._scale.assign(tf.where_v2(is_finite, after_good, shrunk)),
+            self._good_updates.assign(
+                tf.where_v2(starts_again, tf.zeros_like(good_updates), good_updates)
+            ),
+            name="update_loss_scale",
+        )
+
+
+def _create_state(name: str, initial: float, dtype: tf.DType) -> tf.Variable:
+    return tf.get_variable(
+        name,
+        shape=[],
+        dtype=dtype,
+        initializer=tf.constant_initializer(initial),
+        trainable=False,
+        use_resource=True,
+    )
