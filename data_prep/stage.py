@@ -130,10 +130,16 @@ def report(line: str) -> None:
 
 
 def define_common_flags(*, input_help: str, output_help: str) -> None:
-    """Defines the flags that all stages have; called by the ``main`` of a stage."""
+    """Defines --input_file and --output_dir."""
     flags.DEFINE_string("input_file", None, input_help)
-    flags.DEFINE_string("output_dir", None, output_help)
-    flags.mark_flags_as_required(["input_file", "output_dir"])
+    flags.mark_flag_as_required("input_file")
+    define_output_flag(output_help)
+
+
+def define_output_flag(help_text: str) -> None:
+    """Defines --output_dir, for stages without an input."""
+    flags.DEFINE_string("output_dir", None, help_text)
+    flags.mark_flag_as_required("output_dir")
 
 
 def define_workers_flag() -> None:
