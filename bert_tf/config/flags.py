@@ -23,6 +23,9 @@ from bert_tf.files import expand_input_files, require_file
 _IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
             "iterations_per_loop")  # fmt: skip
 
+_COUNTS = ("eval_batch_size", "save_checkpoints_steps", "keep_checkpoint_max", "num_threads",
+           "display_loss_steps", "max_eval_steps", "eval_every_steps")  # fmt: skip
+
 
 class _Definer:
     """Defines flags in one set of flags, the program's own or a test's."""
@@ -183,8 +186,7 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
         raise UserError("nothing to do: give --do_train, --do_eval or both.")
     if not values.nsp and not values.mlm:
         raise UserError("--nsp=false --mlm=false leaves nothing to learn; keep one of them on.")
-    for name in ("eval_batch_size", "save_checkpoints_steps", "keep_checkpoint_max",
-                 "display_loss_steps", "max_eval_steps", "eval_every_steps"):  # fmt: skip
+    for name in _COUNTS:
         _at_least_one(values, name)
     every = values.eval_every_steps
     if every is not None and (not values.do_eval or not values.do_train):

@@ -90,7 +90,9 @@ def run(settings: PretrainingSettings) -> dict[str, float] | None:
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
     environment.quiet_tensorflow(verbose=settings.runtime.verbose)
-    ranks = distribution.connect(horovod=settings.runtime.horovod)
+    ranks = distribution.connect(
+        horovod=settings.runtime.horovod, num_threads=settings.runtime.num_threads
+    )
     config = BertConfig.from_json_file(settings.bert_config_file)
     output_dir = settings.output_dir
     if ranks.is_chief:
@@ -289,7 +291,7 @@ def _make_job(
         optimization=optimization,
         runtime=settings.runtime,
         session=SessionSettings(
-            threads=environment.threads_per_rank(ranks.local_size, settings.runtime.num_threads),
+            threads=ranks.threads,
             use_xla=settings.runtime.use_xla,
             amp=settings.runtime.amp,
             gpu=ranks.local_rank if hardware.has_gpu else None,

@@ -103,7 +103,7 @@ class ProgressHook(StepHook):
         self._total_steps = total_steps
         self._log = log
         self._clock = clock
-        self._first_update = True
+        self._update_number = 0
         self._skipped = 0
         self._reset()
 
@@ -126,12 +126,13 @@ class ProgressHook(StepHook):
         }
 
     def after_update(self, session, fetched, *, applied):
-        # The first update compiles and allocates. Pauses for evaluation and checkpoints lie between
-        # updates, so that they do not count either.
-        if not self._first_update:
-            self._seconds += self._clock() - self._started
-            self._timed_updates += 1
-        self._first_update = False
+        # The first update compiles and allocates: it is taken for the rate only until there is a
+        # second one. Pauses for evaluation and checkpoints lie between updates, and do not count.
+        if self._update_number == 1:
+            self._seconds, self._timed_updates = 0.0, 0
+        self._update_number += 1
+        self._seconds += self._clock() - self._started
+        self._timed_updates += 1
         if not applied:
             self._skipped += 1
             return
@@ -153,14 +154,14 @@ class ProgressHook(StepHook):
         if self._skipped:
             figures["loss_scale"] = float(fetched["loss_scale"])
             figures["skipped_updates"] = self._skipped
-        updates_per_second = self._timed_updates / self._seconds if self._seconds else 0.0
+        updates_per_second = self._timed_updates / self._seconds
         figures["sequences_per_second"] = updates_per_second * self._plan.global_batch_size
         left = self._total_steps - self.step
         self._log.step(
             self.step,
             {name: float(value) for name, value in figures.items()},
             total_steps=self._total_steps,
-            seconds_left=left / updates_per_second if updates_per_second else 0.0,
+            seconds_left=left / updates_per_second,
         )
 
     def _reset(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
@@ -46,6 +47,22 @@ def session_config(settings: SessionSettings) -> tf.ConfigProto:
             rewrite = "auto_mixed_precision"
         setattr(rewrites, rewrite, rewriter_config_pb2.RewriterConfig.ON)
     return config
+
+
+def compile_first_cluster(config: tf.ConfigProto) -> None:
+    """Compiles a trifle with XLA, so that what its first compilation prints is over with.
+
+    TensorFlow announces the first cluster of a process on the terminal, past every log level.
+    """
+    terminal = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        with tf.Graph().as_default(), tf.Session(config=config) as session:
+            session.run(tf.function(tf.negative, jit_compile=True)(tf.constant(1.0)))
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 class CompiledClusters(tf.train.SessionRunHook):

@@ -24,7 +24,12 @@ from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.loss_scale import DynamicLossScale, LossScale, NoLossScale
 from bert_tf.training.optimizers import AdamW, Lamb
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.session import CompiledClusters, SessionSettings, session_config
+from bert_tf.training.session import (
+    CompiledClusters,
+    SessionSettings,
+    compile_first_cluster,
+    session_config,
+)
 from bert_tf.training.train_op import (
     SKIPPED_UPDATES,
     Objective,
@@ -79,6 +84,8 @@ class Trainer:
         """``log`` is None on ranks other than 0."""
         self._job = job
         self._log = log
+        if job.session.use_xla and not job.runtime.verbose:
+            compile_first_cluster(session_config(job.session))
         self._estimator = tf.estimator.Estimator(
             model_fn=self._model_fn, model_dir=self._model_dir(), config=self._run_config()
         )
