@@ -132,9 +132,9 @@ def _define_optimization_flags(define: _Definer, *, optimizer: str) -> None:
     )
     define.choice(
         "lr_schedule",
-        "joined",
-        ["joined", "google"],
-        "joined: decay starts where warm-up ends; google: google-research/bert's overlaid form.",
+        "polynomial",
+        ["polynomial", "google"],
+        "polynomial: warm-up, then decay from there; google: google-research/bert's overlaid form.",
     )
     define.number("lr_decay_power", 1.0, "Power of the polynomial decay; 1 is linear.")
     define.number("end_learning_rate", 0.0, "Learning rate after the last step.")

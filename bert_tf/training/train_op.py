@@ -10,10 +10,10 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.losses import ClassificationSums
-from bert_tf.training import loss_scale as loss_scaling
 from bert_tf.training.accumulation import accumulate_gradients
 from bert_tf.training.batch_plan import BatchPlan
 from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.training.optimizers import clip_by_global_norm
 
 SKIPPED_UPDATES = "training/skipped_updates"
@@ -92,7 +92,7 @@ def build_train_op(
     plan: BatchPlan,
     optimizer: tf.train.Optimizer,
     learning_rate: tf.Tensor,
-    loss_scale: loss_scaling.LossScale,
+    loss_scale: NoLossScale | DynamicLossScale,
     ranks: SingleProcess,
     settings: UpdateSettings,
 ) -> TrainOutputs:
@@ -139,7 +139,7 @@ def build_train_op(
         gradients = clip_by_global_norm(gradients, norm, settings.clip_norm)
 
     # What describes this update must be read before the update changes it.
-    used_scale = tf.identity(loss_scale.value)
+    used_scale = tf.identity(loss_scale.current())
     with tf.control_dependencies([data_position, learning_rate, used_scale]):
         apply = tf.cond(
             is_finite,

@@ -21,7 +21,7 @@ from bert_tf.errors import UserError
 from bert_tf.training import evaluation, hooks, ledger, schedules
 from bert_tf.training.batch_plan import BatchPlan, StepPlan
 from bert_tf.training.distribution import SingleProcess
-from bert_tf.training.loss_scale import DynamicLossScale, LossScale, NoLossScale
+from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.training.optimizers import AdamW, Lamb
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.session import (
@@ -37,6 +37,8 @@ from bert_tf.training.train_op import (
     UpdateSettings,
     build_train_op,
 )
+
+LOSS_SCALE_FLOOR = 1.0
 
 InputFn = Callable[[], tf.data.Dataset]
 
@@ -143,7 +145,9 @@ class Trainer:
         if mode == tf.estimator.ModeKeys.EVAL:
             return self._evaluation_spec(features)
         optimizer, learning_rate = self._optimizer()
-        scale = loss_scale_for(job)
+        scale = NoLossScale()
+        if job.needs_loss_scale:
+            scale = DynamicLossScale(job.runtime.initial_loss_scale, floor=LOSS_SCALE_FLOOR)
         outputs = build_train_op(
             job.objective,
             features,
@@ -159,7 +163,7 @@ class Trainer:
                 seed=job.seed,
             ),
         )
-        return self._training_spec(outputs, scale)
+        return self._training_spec(outputs)
 
     def _initialise_weights(self) -> None:
         """Checks a checkpoint to go on from, or reads the weights to start from, on rank 0."""
@@ -188,13 +192,12 @@ class Trainer:
 
     def _optimizer(self) -> tuple[tf.train.Optimizer, tf.Tensor]:
         optimization, steps = self._job.optimization, self._job.steps
-        learning_rate = schedules.learning_rate(
-            optimization.schedule,
-            tf.train.get_or_create_global_step(),
-            peak=steps.learning_rate,
-            end=optimization.end_learning_rate,
-            num_train_steps=steps.num_train_steps,
-            num_warmup_steps=steps.num_warmup_steps,
+        learning_rate = schedules.SCHEDULES[optimization.schedule](
+            tf.train.get_or_create_global_step().read_value(),
+            peak_rate=steps.learning_rate,
+            total_steps=steps.num_train_steps,
+            warmup_steps=steps.num_warmup_steps,
+            end_rate=optimization.end_learning_rate,
             power=optimization.decay_power,
         )
         if optimization.optimizer == "lamb":
@@ -206,14 +209,15 @@ class Trainer:
         )
         return adam, learning_rate
 
-    def _training_spec(self, outputs: TrainOutputs, scale: LossScale):
+    def _training_spec(self, outputs: TrainOutputs) -> tf.estimator.EstimatorSpec:
         job = self._job
         # After a crash the newest checkpoint must be one that was written completely.
         saver = tf.train.Saver(max_to_keep=job.keep_checkpoint_max, save_relative_paths=True)
         total_steps = job.steps.num_train_steps
+        floor = LOSS_SCALE_FLOOR if job.needs_loss_scale else None
         session_hooks: list[tf.train.SessionRunHook] = [
             *job.ranks.broadcast_hooks(),
-            hooks.NonFiniteGuard(outputs, scale_floor=scale.floor),
+            hooks.NonFiniteGuard(outputs, scale_floor=floor),
             hooks.ProgressHook(
                 outputs,
                 plan=job.batch,
@@ -256,13 +260,6 @@ class Trainer:
     def _report_clusters(self, clusters: int) -> None:
         self._log.message(f"XLA: {clusters} compiled clusters run in each update")
         ledger.add_to_run_json(self._job.output_dir, {"xla_clusters": clusters})
-
-
-def loss_scale_for(job: Job) -> LossScale:
-    """Dynamic where float16 gradients may underflow, else none."""
-    if job.needs_loss_scale:
-        return DynamicLossScale(initial_scale=job.runtime.initial_loss_scale)
-    return NoLossScale()
 
 
 @dataclasses.dataclass(frozen=True)
