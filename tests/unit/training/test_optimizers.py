@@ -1,0 +1,320 @@
+"""AdamW and LAMB against numpy, step by step, in float64."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.training.optimizers import UPDATE_COUNT, AdamW, Lamb, clip_by_global_norm, decays
+
+STEPS = 20
+SHAPES = {
+    "bert/embeddings/word_embeddings": (7, 4),
+    "layer_0/dense/kernel": (4, 3),
+    "layer_0/dense/bias": (3,),
+    "layer_0/LayerNorm/gamma": (4,),
+    "layer_0/LayerNorm/beta": (4,),
+    "cls/seq_relationship/output_bias": (2,),
+}
+DECAYING = {"bert/embeddings/word_embeddings", "layer_0/dense/kernel"}
+EPSILON, DECAY = 1e-6, 0.01
+
+# The float32 numbers next to 0.9 and 0.999: a float32 program has no others. With the rounded
+# 0.999, 1 - beta_2 differs by 1.3e-5 of itself, an uncorrected update by the root of that.
+BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))
+
+
+class Reference:
+    """One optimizer in numpy, as its paper writes it."""
+
+    def __init__(self, weights, *, lamb=False, bias_correction=False, bounds=(0, np.inf)):
+        self.weights = {name: value.astype(np.float64) for name, value in weights.items()}
+        self.m = {name: np.zeros_like(value) for name, value in self.weights.items()}
+        self.v = {name: np.zeros_like(value) for name, value in self.weights.items()}
+        self.lamb, self.bias_correction, self.bounds = lamb, bias_correction, bounds
+        self.updates = 0
+
+    def apply(self, gradients, rate):
+        self.updates += 1
+        for name, gradient in gradients.items():
+            m = self.m[name] = BETA_1 * self.m[name] + (1 - BETA_1) * gradient
+            v = self.v[name] = BETA_2 * self.v[name] + (1 - BETA_2) * gradient**2
+            if self.bias_correction:
+                m, v = m / (1 - BETA_1**self.updates), v / (1 - BETA_2**self.updates)
+            update = m / (np.sqrt(v) + EPSILON)
+            weight = self.weights[name]
+            if name in DECAYING:
+                update = update + DECAY * weight
+                if self.lamb:
+                    update = update * self.trust_ratio(weight, update)
+            self.weights[name] = weight - rate * update
+
+    def trust_ratio(self, weight, update):
+        weight_norm, update_norm = np.linalg.norm(weight), np.linalg.norm(update)
+        if weight_norm == 0 or update_norm == 0:
+            return 1.0
+        return np.clip(weight_norm / update_norm, *self.bounds)
+
+
+def start_values(seed=0):
+    rng = np.random.RandomState(seed)
+    return {name: rng.randn(*shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def random_gradients(rng):
+    """Sizes differ by variable and by step, as they do in training."""
+    return {
+        name: (rng.randn(*shape) * 10 ** rng.uniform(-3, 1)).astype(np.float32)
+        for name, shape in SHAPES.items()
+    }
+
+
+class Graph:
+    """Variables, placeholders for their gradients and for the rate, and an optimizer's update."""
+
+    def __init__(self, make_optimizer, *, clip_norm=None, values=None):
+        values = start_values() if values is None else values
+        self.rate = tf.placeholder(tf.float32, [])
+        self.variables = [
+            tf.get_variable(name, initializer=value, use_resource=True)
+            for name, value in values.items()
+        ]
+        self.feeds = {name: tf.placeholder(tf.float32, v.shape) for name, v in values.items()}
+        gradients = list(self.feeds.values())
+        if clip_norm is not None:
+            gradients = clip_by_global_norm(gradients, tf.linalg.global_norm(gradients), clip_norm)
+        self.optimizer = make_optimizer(self.rate)
+        self.grads_and_vars = list(zip(gradients, self.variables))
+
+    def feed(self, gradients, rate):
+        return {self.rate: rate, **{self.feeds[name]: gradients[name] for name in self.feeds}}
+
+    def state(self, session):
+        slots = {
+            kind: session.run({v.op.name: self.optimizer.get_slot(v, kind) for v in self.variables})
+            for kind in ("m", "v")
+        }
+        return session.run({v.op.name: v for v in self.variables}), slots["m"], slots["v"]
+
+
+CASES = {
+    "AdamW as google's": (AdamW, {}, {}, None),
+    "AdamW with bias correction": (AdamW, {"bias_correction": True}, {"bias_correction": True}, 1),
+    "LAMB": (Lamb, {}, {"lamb": True, "bias_correction": True}, None),
+    "LAMB with bounds and clip": (
+        Lamb,
+        {"min_trust_ratio": 0.5, "max_trust_ratio": 0.8},
+        {"lamb": True, "bias_correction": True, "bounds": (0.5, 0.8)},
+        1.0,
+    ),
+    "LAMB without bias correction": (Lamb, {"bias_correction": False}, {"lamb": True}, None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twenty_updates_against_numpy(case):
+    optimizer, options, reference_options, clip_norm = CASES[case]
+    rng = np.random.RandomState(1)
+    reference = Reference(start_values(), **reference_options)
+    clipped = 0
+    with tf.Graph().as_default(), tf.Session() as session:
+        graph = Graph(lambda rate: optimizer(rate, **options), clip_norm=clip_norm)
+        update = graph.optimizer.apply_gradients(graph.grads_and_vars)
+        session.run(tf.global_variables_initializer())
+        for step in range(STEPS):
+            gradients, rate = random_gradients(rng), 0.01 * (1 - step / 40)
+            session.run(update, graph.feed(gradients, rate))
+            if clip_norm is not None:
+                norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values()))
+                clipped += norm > clip_norm
+                factor = min(1.0, clip_norm / norm)
+                gradients = {name: gradient * factor for name, gradient in gradients.items()}
+            reference.apply(gradients, rate)
+            weights, m, v = graph.state(session)
+            for name in SHAPES:
+                expected = (reference.weights[name], reference.m[name], reference.v[name])
+                for ours, theirs in zip((weights[name], m[name], v[name]), expected):
+                    error = np.max(np.abs(ours - theirs)) / np.max(np.abs(theirs))
+                    assert error <= 2e-6, f"{name} at step {step}"
+    if clip_norm is not None:
+        assert 0 < clipped < STEPS  # both sides of the clip were seen
+
+
+def test_bias_corrected_adamw_equals_torch():
+    torch = pytest.importorskip("torch")
+    rng = np.random.RandomState(2)
+    start = start_values()["layer_0/dense/kernel"]
+    theirs = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    their_optimizer = torch.optim.AdamW([theirs], lr=0.01, eps=EPSILON, weight_decay=DECAY)
+    with tf.Graph().as_default(), tf.Session() as session:
+        values = {"layer_0/dense/kernel": start}
+        graph = Graph(lambda rate: AdamW(rate, bias_correction=True), values=values)
+        update = graph.optimizer.apply_gradients(graph.grads_and_vars)
+        session.run(tf.global_variables_initializer())
+        for _ in range(STEPS):
+            gradients = random_gradients(rng)
+            session.run(update, graph.feed(gradients, 0.01))
+            gradient = gradients["layer_0/dense/kernel"]
+            theirs.grad = torch.tensor(gradient, dtype=torch.float64)
+            their_optimizer.step()
+        ours = session.run(graph.variables[0])
+    np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("optimizer", [AdamW, Lamb])
+def test_first_corrected_update_counts_from_one(optimizer):
+    """At t = 1 the corrected moments are g and g**2: every weight moves by the rate."""
+    values = {"layer_0/dense/bias": np.zeros(3, np.float32)}
+    with tf.Graph().as_default(), tf.Session() as session:
+        graph = Graph(lambda rate: optimizer(rate, bias_correction=True), values=values)
+        update = graph.optimizer.apply_gradients(graph.grads_and_vars)
+        session.run(tf.global_variables_initializer())
+        gradients = {"layer_0/dense/bias": np.array([3.0, -0.5, 20.0])}
+        session.run(update, graph.feed(gradients, 0.125))
+        np.testing.assert_allclose(
+            session.run(graph.variables[0]), [-0.125, 0.125, -0.125], rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("optimizer", [AdamW, Lamb])
+def test_a_skipped_update_leaves_everything_alone(optimizer):
+    rng = np.random.RandomState(3)
+    gradients = [random_gradients(rng) for _ in range(3)]
+
+    def weights_after(take, given):
+        with tf.Graph().as_default(), tf.Session() as session:
+            graph = Graph(lambda rate: optimizer(rate, bias_correction=True))
+            global_step = tf.train.create_global_step()
+            is_finite = tf.placeholder(tf.bool, [])
+            update = tf.cond(
+                is_finite,
+                lambda: graph.optimizer.apply_gradients(graph.grads_and_vars, global_step),
+                tf.no_op,
+            )
+            session.run(tf.global_variables_initializer())
+            states = [session.run(tf.global_variables())]
+            for takes, values in zip(take, given):
+                session.run(update, {is_finite: takes, **graph.feed(values, 0.01)})
+                states.append(session.run(tf.global_variables()))
+            names = [variable.op.name for variable in tf.global_variables()]
+            return names, states
+
+    nan = {name: np.full_like(value, np.nan) for name, value in gradients[0].items()}
+    names, states = weights_after([True, False, True], [gradients[0], nan, gradients[1]])
+    _, straight = weights_after([True, True], gradients[:2])
+    for name, before, skipped, after, expected in zip(names, *states[1:], straight[2]):
+        np.testing.assert_array_equal(skipped, before, err_msg=name)
+        np.testing.assert_array_equal(after, expected, err_msg=name)
+    final = dict(zip(names, states[3]))
+    assert final["global_step"] == final[UPDATE_COUNT] == 2
+
+
+@pytest.mark.parametrize("optimizer", [AdamW, Lamb])
+def test_sparse_gradients_are_applied_as_dense_ones(optimizer):
+    """Rows that were not looked up decay and follow their momentum, duplicates add up."""
+    name = "bert/embeddings/word_embeddings"
+    start = start_values()[name]
+    rng = np.random.RandomState(4)
+    results = []
+    lookups = [(rng.randint(0, 7, 5), rng.randn(5, 4).astype(np.float32)) for _ in range(4)]
+    for dense in (False, True):
+        with tf.Graph().as_default(), tf.Session() as session:
+            table = tf.get_variable(name, initializer=start, use_resource=True)
+            ids, factors = tf.placeholder(tf.int32, [5]), tf.placeholder(tf.float32, [5, 4])
+            loss = tf.reduce_sum(tf.nn.embedding_lookup(table, ids) * factors)
+            (gradient,) = tf.gradients(loss, [table])
+            assert isinstance(gradient, tf.IndexedSlices)
+            if dense:
+                gradient = tf.scatter_nd(ids[:, tf.newaxis], factors, [7, 4])
+            update = optimizer(0.01).apply_gradients([(gradient, table)])
+            session.run(tf.global_variables_initializer())
+            for ids_value, factors_value in lookups:
+                session.run(update, {ids: ids_value, factors: factors_value})
+            results.append(session.run(table))
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+    untouched = sorted(set(range(7)) - set(np.concatenate([ids for ids, _ in lookups])))
+    assert untouched
+    assert np.all(results[0][untouched] != start[untouched])  # decay reached them
+
+
+@pytest.mark.parametrize(
+    ("make", "counts"),
+    [
+        (lambda: AdamW(0.1), False),
+        (lambda: AdamW(0.1, bias_correction=True), True),
+        (lambda: Lamb(0.1), True),
+    ],
+)
+def test_names_of_slots_and_counter_and_their_place_in_checkpoints(tmp_path, make, counts):
+    with tf.Graph().as_default(), tf.Session() as session:
+        with tf.name_scope("any_scope"):
+            kernel = tf.get_variable("bert/pooler/dense/kernel", [2, 2], use_resource=True)
+            make().apply_gradients([(tf.ones([2, 2]), kernel)])
+        session.run(tf.global_variables_initializer())
+        path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    saved = {name for name, _ in tf.train.list_variables(path)}
+    name = "bert/pooler/dense/kernel"
+    assert saved == {name, f"{name}/adam_m", f"{name}/adam_v"} | (
+        {UPDATE_COUNT} if counts else set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("weight", "gradient", "weight_decay"),
+    [(0.0, 1.0, 0.01), (1.0, 0.0, 0.0)],
+)
+def test_trust_ratio_of_nothing_is_one(weight, gradient, weight_decay):
+    values = {"layer_0/dense/kernel": np.full([4, 3], weight, np.float32)}
+    with tf.Graph().as_default(), tf.Session() as session:
+        graph = Graph(
+            lambda rate: Lamb(rate, weight_decay=weight_decay, min_trust_ratio=5.0), values=values
+        )
+        update = graph.optimizer.apply_gradients(graph.grads_and_vars)
+        session.run(tf.global_variables_initializer())
+        gradients = {"layer_0/dense/kernel": np.full([4, 3], gradient)}
+        session.run(update, graph.feed(gradients, 0.5))
+        result = session.run(graph.variables[0])
+    np.testing.assert_allclose(result, np.full([4, 3], weight - 0.5 * gradient), rtol=1e-5)
+
+
+def test_decay_mask_is_an_argument():
+    values = {"a/kernel": np.ones(2, np.float32), "b/kernel": np.ones(2, np.float32)}
+    with tf.Graph().as_default(), tf.Session() as session:
+        graph = Graph(
+            lambda rate: AdamW(rate, weight_decay=0.5, decay_mask=lambda name: name[0] == "a"),
+            values=values,
+        )
+        update = graph.optimizer.apply_gradients(graph.grads_and_vars)
+        session.run(tf.global_variables_initializer())
+        session.run(update, graph.feed({name: np.zeros(2) for name in values}, 0.5))
+        a, b = session.run(graph.variables)
+    np.testing.assert_allclose(a, [0.75, 0.75])
+    np.testing.assert_allclose(b, [1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bert/encoder/layer_0/attention/self/query/kernel", True),
+        ("bert/embeddings/word_embeddings", True),
+        ("cls/seq_relationship/output_weights", True),
+        ("bert/encoder/layer_0/attention/self/query/bias", False),
+        ("cls/predictions/output_bias", False),
+        ("bert/embeddings/LayerNorm/gamma", False),
+        ("bert/embeddings/LayerNorm/beta", False),
+    ],
+)
+def test_default_decay_mask(name, expected):
+    assert decays(name) == expected
+
+
+def test_clip_leaves_small_gradients_bit_for_bit():
+    gradients = [np.array([3.0, 4.0], np.float32) / 7, np.array([[0.1]], np.float32)]
+    with tf.Graph().as_default(), tf.Session() as session:
+        tensors = [tf.constant(gradient) for gradient in gradients]
+        norm = tf.linalg.global_norm(tensors)
+        same, half = session.run(
+            [clip_by_global_norm(tensors, norm, 1.0), clip_by_global_norm(tensors, norm, norm / 2)]
+        )
+    for gradient, kept, halved in zip(gradients, same, half):
+        np.testing.assert_array_equal(kept, gradient)
+        np.testing.assert_allclose(halved, gradient / 2, rtol=1e-6)
