@@ -49,6 +49,9 @@ _OUTPUT_FILE_BYTES = 64 << 20
 _BORDER_SEARCH_BYTES = 1 << 16  # at the end of a chunk that must be cut
 _MIN_WRAP_WIDTH, _MAX_WRAP_WIDTH = 40, 200  # characters; text is wrapped between these
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_PARAGRAPH_BREAK = (
+    "\u2029 "  # a sentence always ends at U+2029; white space clean-up removed others
+)
 _SENTENCE_END = re.compile(r"[.!?:;…。！？؟।][\"'’”»)\]]*$")
 
 
@@ -176,10 +179,9 @@ def _last_sentence_border(content: bytes) -> int:
     text = content[search_from:].decode("utf-8", "surrogateescape")
     printable = text.encode("utf-8", "replace").decode("utf-8")
     _, spans = blingfire.text_to_sentences_and_offsets(printable)
-    if len(spans) > 1:
-        begin = spans[-1][0]
-    else:
-        begin = max(text.rfind(space) + 1 for space in " \n")
+    sentences = [begin for begin, _ in spans[1:]]
+    at_line_start = [begin for begin in sentences if text[begin - 1] == "\n"]
+    begin = (at_line_start or sentences or [0])[-1] or text.rfind("\n") + 1 or text.rfind(" ") + 1
     if begin:
         return len(content) - len(text[begin:].encode("utf-8", "surrogateescape"))
     last_character = re.search(rb"[^\x80-\xbf][\x80-\xbf]*\Z", content[-4:])
@@ -231,8 +233,10 @@ class SentenceSplitter:
             lines = [" ".join(lines)]
         elif self._line_breaks == "auto":
             lines = join_wrapped_lines(lines)
-        sentences = [blingfire.text_to_sentences(line).split("\n") for line in lines]
-        return [sentence for group in sentences for sentence in group if sentence]
+        # One call a document, which is several times as fast as one a line.
+        sentences = blingfire.text_to_sentences(_PARAGRAPH_BREAK.join(lines)).split("\n")
+        stripped = (sentence.strip(_PARAGRAPH_BREAK) for sentence in sentences)
+        return [sentence for sentence in stripped if sentence] or lines
 
 
 def join_wrapped_lines(lines: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ by more than one document.
 
 Whether a document is held out depends on a hash of its own text alone: a corpus that grows keeps
 the split of its old documents, and equal documents are on the same side. (A corpus so small that
-one side would be empty gets the one document there whose hash is nearest.)
+one side would be empty puts the one document there whose hash is nearest.)
 
 One process: this stage copies bytes. Memory: about 110 MB, whatever the size of the corpus.
 """
@@ -28,6 +28,7 @@ from absl import flags
 
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
+from data_prep.blocks import read_documents
 from data_prep.stage import (
     Built,
     define_common_flags,
@@ -42,7 +43,7 @@ STAGE = "shards"
 DEFAULT_HELDOUT_FRACTION = 0.03
 DEFAULT_SHARD_MEGABYTES = 16.0
 
-MAX_DOCUMENT_BYTES = 32 << 20  # of documents that do not come from data_prep.sentences
+MAX_DOCUMENT_BYTES = 4 << 20  # larger ones, not from data_prep.sentences, are cut at a line end
 _BUFFER_BYTES = 32 << 20
 _HASH_RANGE = 1 << 64
 
@@ -137,7 +138,7 @@ def _split(
     heldout = _ShardWriter(directory, "heldout", max(1, round(num_train * share / (1 - share))))
     progress = Progress(STAGE, total_bytes / 1e6, "MB")
     for path in files:
-        for document in read_documents(path):
+        for document in read_normalized(path):
             digest = hash_of_document(document)
             (heldout if digest < threshold else train).write(document, digest)
             progress.advance(len(document) / 1e6)
@@ -145,29 +146,11 @@ def _split(
     return train, heldout
 
 
-def read_documents(path: Path) -> Iterator[bytes]:
-    """The documents of a file: their non-blank lines, each with a line feed.
-
-    Raises UserError for a document above MAX_DOCUMENT_BYTES.
-    """
-    lines: list[bytes] = []
-    size = 0
-    with open(path, "rb") as file:
-        while line := file.readline(MAX_DOCUMENT_BYTES):
-            line = line.strip()
-            if line:
-                lines.append(line + b"\n")
-                size += len(line) + 1
-            if size >= MAX_DOCUMENT_BYTES:
-                raise UserError(
-                    f"--input_file: {path} has a document of more than {MAX_DOCUMENT_BYTES >> 20} "
-                    "MiB; let data_prep.sentences cut it, or put blank lines between documents."
-                )
-            if lines and not line:
-                yield b"".join(lines)
-                lines, size = [], 0
-    if lines:
-        yield b"".join(lines)
+def read_normalized(path: Path) -> Iterator[bytes]:
+    """The documents of a file: lines without white space around them, each with a line feed."""
+    for document in read_documents(path, max_bytes=MAX_DOCUMENT_BYTES):
+        lines = document.text.split(b"\n")
+        yield b"".join(line.strip() + b"\n" for line in lines if line)
 
 
 def hash_of_document(document: bytes) -> int:

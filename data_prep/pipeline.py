@@ -1,0 +1,166 @@
+"""Raw text to pre-training records: all stages, one after the other.
+
+    python -m data_prep.pipeline --input_file='corpus/*.txt' --output_dir=data --vocab_size=30522
+
+Below --output_dir: ``sentences/``, ``shards/`` (train-*.txt, heldout-*.txt), ``vocabulary/``
+(vocab.txt or spm.model; not with --vocab_file or --spm_model_file), ``records/train/`` and
+``records/heldout/``, each with its ``manifest.json``. A stage whose inputs and parameters have not
+changed is skipped. The vocabulary is trained on the training shards only.
+
+The flags are those of the stages. Memory: that of the largest stage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from absl import flags
+
+from bert_tf.errors import UserError
+from bert_tf.files import make_output_dir
+from bert_tf.text.tokenizer import load_tokenizer
+from data_prep import create_pretraining_data, sentences, shards, vocabulary
+from data_prep.stage import (
+    define_common_flags,
+    define_workers_flag,
+    report,
+    run_main,
+    settings_from_flags,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of each stage, with the paths between them filled in."""
+
+    sentences: sentences.Settings
+    shards: shards.Settings
+    vocabulary: vocabulary.Settings | None
+    train_records: create_pretraining_data.Settings
+    heldout_records: create_pretraining_data.Settings | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """Where the results are.
+
+    Attributes:
+      vocabulary: vocab.txt or SentencePiece model.
+      train, heldout: directories of records; heldout is None where nothing was held out.
+    """
+
+    vocabulary: Path
+    train: Path
+    heldout: Path | None
+
+
+def run(settings: Settings) -> Outputs:
+    """Runs all stages that are not up to date."""
+    sentences.run(settings.sentences)
+    shards.run(settings.shards)
+    if settings.vocabulary:
+        vocabulary.run(settings.vocabulary)
+    train = create_pretraining_data.run(settings.train_records)
+    heldout = settings.heldout_records and create_pretraining_data.run(settings.heldout_records)
+    records = settings.train_records
+    return Outputs(Path(records.vocab_file or records.spm_model_file), train, heldout)
+
+
+def settings_from_pipeline_flags() -> Settings:
+    """Turns the flags of the pipeline into the settings of its stages."""
+    values = flags.FLAGS
+    _check_vocabulary_flags()
+    root = make_output_dir(values.output_dir, flag="output_dir")
+    of_vocabulary = None
+    files = {"vocab_file": values.vocab_file, "spm_model_file": values.spm_model_file}
+    if not any(files.values()):
+        of_vocabulary = settings_from_flags(
+            vocabulary.Settings,
+            input_file=str(root / "shards" / "train-*.txt"),
+            output_dir=str(root / "vocabulary"),
+        )
+        flag = "vocab_file" if values.tokenizer == "wordpiece" else "spm_model_file"
+        files[flag] = str(root / "vocabulary" / vocabulary.FILE_NAMES[values.tokenizer])
+
+    def records(kind: str, **others: object) -> create_pretraining_data.Settings:
+        return settings_from_flags(
+            create_pretraining_data.Settings,
+            input_file=str(root / "shards" / f"{kind}-*.txt"),
+            output_dir=str(root / "records" / kind),
+            output_file=None,
+            **files,
+            **others,
+        )
+
+    return Settings(
+        sentences=settings_from_flags(
+            sentences.Settings, output_dir=str(root / "sentences"), input_file=values.input_file
+        ),
+        shards=settings_from_flags(
+            shards.Settings,
+            input_file=str(root / "sentences" / "*.txt"),
+            output_dir=str(root / "shards"),
+        ),
+        vocabulary=of_vocabulary,
+        train_records=records("train"),
+        heldout_records=(
+            records("heldout", num_output_files=1, dupe_factor=1)  # evaluation reads each once
+            if values.heldout_fraction
+            else None
+        ),
+    )
+
+
+def _check_vocabulary_flags() -> None:
+    """Finds mistakes before the first stage has run for hours."""
+    values = flags.FLAGS
+    given = bool(values.vocab_file or values.spm_model_file)
+    if not given and values.vocab_size is None:
+        raise UserError(
+            "give --vocab_size to train a vocabulary, or the file of one as --vocab_file or "
+            "--spm_model_file."
+        )
+    if not given:
+        return
+    tokenizer = load_tokenizer(
+        vocab_file=values.vocab_file,
+        spm_model_file=values.spm_model_file,
+        do_lower_case=values.do_lower_case,
+    )
+    if values.vocab_size not in (None, tokenizer.vocab_size):
+        raise UserError(
+            f"--vocab_size={values.vocab_size}: the vocabulary that was given has "
+            f"{tokenizer.vocab_size} entries; leave --vocab_size out."
+        )
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m data_prep.pipeline``."""
+    define_common_flags(
+        input_help="Text files: comma-separated files, globs and directories.",
+        output_help="Directory for all outputs.",
+    )
+    define_workers_flag()
+    for stage in (sentences, shards, vocabulary, create_pretraining_data):
+        stage.define_parameter_flags()
+    flags.DEFINE_string("vocab_file", None, "Use this vocab.txt instead of training one.")
+    flags.DEFINE_string("spm_model_file", None, "Use this SentencePiece model, train none.")
+    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, for uncased models.")
+
+
+def _run_from_flags() -> None:
+    outputs = run(settings_from_pipeline_flags())
+    report(f"vocabulary: {outputs.vocabulary}")
+    report(f"training records: {outputs.train}")
+    if outputs.heldout:
+        report(f"held-out records: {outputs.heldout}")
+
+
+def main() -> None:
+    """Runs the pipeline from its flags."""
+    run_main(define_flags, _run_from_flags)
+
+
+if __name__ == "__main__":
+    main()
