@@ -184,8 +184,9 @@ def _last_sentence_border(content: bytes) -> int:
     begin = (at_line_start or sentences or [0])[-1] or text.rfind("\n") + 1 or text.rfind(" ") + 1
     if begin:
         return len(content) - len(text[begin:].encode("utf-8", "surrogateescape"))
-    last_character = re.search(rb"[^\x80-\xbf][\x80-\xbf]*\Z", content[-4:])
-    return len(content) - 4 + last_character.start() if last_character else len(content)
+    tail = content[-4:]
+    last_character = re.search(rb"[^\x80-\xbf][\x80-\xbf]*\Z", tail)
+    return len(content) - len(tail) + last_character.start() if last_character else len(content)
 
 
 class SentenceSplitter:
