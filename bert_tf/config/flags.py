@@ -76,7 +76,14 @@ def _define_data_flags(define: _Definer) -> None:
 def _define_run_flags(define: _Definer) -> None:
     define.string("output_dir", None, "Where checkpoints, logs and results go.")
     define.string(
-        "init_checkpoint", None, "Weights to start from; the step starts at 0. See README."
+        "init_checkpoint",
+        None,
+        "Weights to start from, a checkpoint or its directory; steps count from 0.",
+    )
+    define.string(
+        "allow_fresh",
+        None,
+        "Scopes that --init_checkpoint may lack, comma-separated, e.g. cls/seq_relationship.",
     )
     define.boolean("do_train", False, "Train.")
     define.boolean("do_eval", False, "Evaluate on the held-out records, at the end at least.")
@@ -201,6 +208,7 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
         bert_config_file=config_file,
         output_dir=Path(values.output_dir),
         init_checkpoint=values.init_checkpoint,
+        allowed_fresh=tuple(filter(None, (values.allow_fresh or "").split(","))),
         do_train=values.do_train,
         do_eval=values.do_eval,
         next_sentence=values.nsp,

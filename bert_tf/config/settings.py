@@ -69,6 +69,7 @@ class PretrainingSettings:
     bert_config_file: Path
     output_dir: Path
     init_checkpoint: str | None
+    allowed_fresh: tuple[str, ...]
     do_train: bool
     do_eval: bool
     next_sentence: bool

@@ -285,6 +285,7 @@ def _make_job(
         perplexity_of=MASKED_LM if settings.masked_lm else None,
         output_dir=settings.output_dir,
         init_checkpoint=settings.init_checkpoint,
+        allowed_fresh=settings.allowed_fresh,
         ranks=ranks,
         batch=batch,
         steps=steps,

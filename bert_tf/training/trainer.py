@@ -52,6 +52,7 @@ class Job:
       perplexity_of: term whose perplexity is reported, or None.
       output_dir: where rank 0 writes.
       init_checkpoint: weights to start from, used while output_dir holds no checkpoint.
+      allowed_fresh: scopes that init_checkpoint may lack.
       batch, steps: resolved arithmetic; None for a job that only evaluates.
       needs_loss_scale: whether gradients may underflow (float16).
       train_input, eval_input: the data of this rank; None for what the job does not do.
@@ -62,6 +63,7 @@ class Job:
     perplexity_of: str | None
     output_dir: Path
     init_checkpoint: str | None
+    allowed_fresh: tuple[str, ...]
     ranks: SingleProcess
     batch: BatchPlan | None
     steps: StepPlan | None
@@ -112,7 +114,7 @@ class Trainer:
     def _keep(self, results: Mapping[str, float]) -> None:
         output_dir = self._job.output_dir
         evaluation.write_results(output_dir, results)
-        checkpoint = tf.train.latest_checkpoint(str(output_dir))
+        checkpoint = self._latest_checkpoint()
         best = checkpoint is not None and evaluation.keep_if_best(output_dir, checkpoint, results)
         note = f"  (best so far, kept in {output_dir / evaluation.BEST_DIRECTORY})" if best else ""
         figures = {name: value for name, value in results.items() if name != "global_step"}
@@ -143,6 +145,7 @@ class Trainer:
         job.objective.create_variables()
         self._initialise_weights()
         if mode == tf.estimator.ModeKeys.EVAL:
+            self._check_checkpoint()
             return self._evaluation_spec(features)
         optimizer, learning_rate = self._optimizer()
         scale = NoLossScale()
@@ -163,24 +166,27 @@ class Trainer:
                 seed=job.seed,
             ),
         )
+        self._check_checkpoint()
         return self._training_spec(outputs)
 
     def _initialise_weights(self) -> None:
-        """Checks a checkpoint to go on from, or reads the weights to start from, on rank 0."""
+        """Reads the weights to start from; the others get them from rank 0."""
         job = self._job
-        if not job.ranks.is_chief:
+        if self._log is None or not job.init_checkpoint or self._latest_checkpoint():
             return
-        latest = tf.train.latest_checkpoint(str(job.output_dir))
-        if latest is not None:
-            loading.check_compatible(latest, tf.trainable_variables())
-        elif job.init_checkpoint:
-            report = loading.initialise_from_checkpoint(
-                job.init_checkpoint,
-                tf.trainable_variables(),
-                allowed_fresh=job.objective.fresh_scopes,
-            )
-            for line in report.summary():
-                self._log.message(line)
+        report = loading.initialise_from_checkpoint(
+            job.init_checkpoint, tf.trainable_variables(), allowed_fresh=job.allowed_fresh
+        )
+        for line in report.summary():
+            self._log.message(line)
+
+    def _check_checkpoint(self) -> None:
+        """Raises UserError when the checkpoint to go on from is not of this graph."""
+        if self._log is not None and self._latest_checkpoint():
+            loading.check_compatible(self._latest_checkpoint(), tf.global_variables())
+
+    def _latest_checkpoint(self) -> str | None:
+        return tf.train.latest_checkpoint(str(self._job.output_dir))
 
     def _evaluation_spec(self, features) -> tf.estimator.EstimatorSpec:
         sums = self._job.objective.sums(features, dropout=None)
