@@ -11,20 +11,21 @@ DEMO_DIR ?= demo
 SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR)
 BIN = $(VENV)/bin
 
-.PHONY: help setup demo test lint clean
+.PHONY: help python setup demo test lint clean
 
 help:
 	@sed -n 's/^# //p' Makefile
 
-setup:
-	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) was not found; install Python 3.9-3.11 or give 'make $(MAKECMDGOALS) PYTHON=/path/to/python3.11'." >&2; exit 1; }
+setup: python
 	@$(SETUP)
 
-demo: setup
-	@$(BIN)/python tools/demo.py --output_dir=$(DEMO_DIR) $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)')
+python:
+	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) was not found; install Python 3.9-3.11 or name one: PYTHON=/path/to/python3.11." >&2; exit 1; }
 
-test:
-	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) was not found; install Python 3.9-3.11 or give 'make test PYTHON=/path/to/python3.11'." >&2; exit 1; }
+demo: setup
+	@$(BIN)/python tools/demo.py --output_dir=$(DEMO_DIR) $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(DEMO_STEPS),--steps=$(DEMO_STEPS))
+
+test: python
 	@$(SETUP) --dev
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest

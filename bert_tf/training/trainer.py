@@ -285,10 +285,12 @@ def find_start(output_dir: Path) -> StartPoint:
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         step = int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP))
-        skipped = reader.has_tensor(SKIPPED_UPDATES) and int(reader.get_tensor(SKIPPED_UPDATES))
-    except (tf.errors.OpError, ValueError) as error:
+        # Other programs' checkpoints do not count skipped updates.
+        counts = reader.has_tensor(SKIPPED_UPDATES)
+        skipped = int(reader.get_tensor(SKIPPED_UPDATES)) if counts else 0
+    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
         raise UserError(
             f"--output_dir: checkpoint {checkpoint} cannot be read ({str(error).splitlines()[0]}); "
             f"name an older one in {output_dir / 'checkpoint'} or choose another directory."
         ) from error
-    return StartPoint(checkpoint, step, step + int(skipped))
+    return StartPoint(checkpoint, step, step + skipped)

@@ -1,0 +1,111 @@
+"""Every command of the README and of the pages in docs/ runs, in the order in which they stand.
+
+Training runs are shortened by flags put after theirs. ``make test`` is what runs this test.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT, environment, requires_horovod
+
+PAGES = ["README.md", *(f"docs/{name}.md" for name in
+         ("data", "single_machine", "many_machines", "precision"))]  # fmt: skip
+SHORT = {
+    "--num_train_steps": "4",
+    "--num_warmup_steps": "2",
+    "--save_checkpoints_steps": "2",
+    "--eval_every_steps": "2",
+    "--train_batch_size": "4",
+    "--global_batch_size": "8",
+    "--eval_batch_size": "64",
+    "--max_eval_steps": "2",
+}
+IN_MAKE = {"make demo", "make test", "make setup", "make setup HOROVOD=0"}
+
+
+def commands_of(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for block in re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL):
+        yield from (line for line in block.splitlines() if line and not line.startswith("#"))
+
+
+COMMANDS = [(page, command) for page in PAGES for command in commands_of(page)]
+
+
+def shortened(command):
+    """Adds the short values of the flags that every training run or this one has."""
+    if "run_pretraining.py" not in command or "--do_eval" in command.split()[-1:]:
+        return command
+    always = ["--num_train_steps", "--num_warmup_steps", "--save_checkpoints_steps"]
+    recipe = "--flagfile" in command
+    given = [flag for flag in SHORT if f"{flag}=" in command or flag in always or recipe]
+    return " ".join([command, *(f"{flag}={SHORT[flag]}" for flag in given)])
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, text_file):
+    """A directory that looks like a clone, with a text of the user's."""
+    path = tmp_path_factory.mktemp("clone")
+    for name in ("bert_tf", "data_prep", "recipes", "run_pretraining.py"):
+        (path / name).symlink_to(ROOT / name)
+    (path / "my_text.txt").write_text(text_file.read_text(encoding="utf-8"), encoding="utf-8")
+    return path
+
+
+def test_there_are_commands_on_every_page():
+    assert {page for page, _ in COMMANDS} == set(PAGES)
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_three_commands_and_the_pages(directory):
+    """One test, since later commands use what earlier ones made."""
+    for page, command in COMMANDS:
+        if command in IN_MAKE:
+            continue
+        if command.startswith("mpirun") and requires_horovod.args[0]:
+            continue
+        done = subprocess.run(
+            shortened(command),
+            shell=True,
+            cwd=directory,
+            env={**environment(), "PYTHONPATH": str(directory)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{page}: {command}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.skipif(
+    Path(sys.prefix) != ROOT / ".venv", reason="make demo would build another environment"
+)
+def test_make_demo(tmp_path, text_file):
+    done = subprocess.run(
+        ["make", "demo"],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "DEMO_DIR": str(tmp_path / "demo"),
+            "DEMO_TEXT": str(text_file),
+            "DEMO_STEPS": "20",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "unigram model" in done.stdout
+    assert done.stdout.count("truth:") == 10
+    for name in ("summary.json", "loss.png"):
+        assert (tmp_path / "demo" / name).stat().st_size
