@@ -1,0 +1,261 @@
+"""Documents of token ids to training instances: sentence pairs, or single segments.
+
+The rules for pairs are those of google-research/bert, create_pretraining_data.py: a run of whole
+sentences is collected up to a target length (the maximum, or a random shorter one for some
+documents), cut at a random sentence border, and its second part is replaced by text from a random
+place of another document half of the time (always, if there is no second part); what was
+replaced is used again for the next instance; a pair that is too long loses tokens from the front or
+the back of its longer segment. Here an instance is two ranges in one array of ids, so all that
+touches tokens is done by numpy for many instances at once.
+
+Symbols: N instances, S positions, T tokens in the block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Callable
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedBlock:
+    """Some documents as one array of token ids.
+
+    Attributes:
+      tokens: int32 [T].
+      sentence_starts: index in ``tokens`` of each sentence, and T at the end.
+      document_starts: index in ``sentence_starts`` of each document, and the number of sentences.
+    """
+
+    tokens: np.ndarray
+    sentence_starts: Sequence[int]
+    document_starts: Sequence[int]
+
+    @property
+    def num_documents(self) -> int:
+        """Documents that have any token."""
+        return len(self.document_starts) - 1
+
+    @property
+    def num_sentences(self) -> int:
+        """Sentences that have any token."""
+        return len(self.sentence_starts) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Spans:
+    """N instances as ranges of a block's tokens.
+
+    Attributes:
+      a: int64 [N, 2], start and end of the first segment.
+      b: int64 [N, 2], start and end of the second one; empty without next sentences.
+      is_random: int64 [N], 1 where the second segment is not what follows the first.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    is_random: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def __getitem__(self, chosen: slice | np.ndarray) -> Spans:
+        return Spans(self.a[chosen], self.b[chosen], self.is_random[chosen])
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Spans]) -> Spans:
+        """All instances of several, in order."""
+        return cls(
+            np.concatenate([part.a for part in parts]),
+            np.concatenate([part.b for part in parts]),
+            np.concatenate([part.is_random for part in parts]),
+        )
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[tuple[int, int, int, int, int]]) -> Spans:
+        """From (start a, end a, start b, end b, is random)."""
+        table = np.array(rows, np.int64).reshape(-1, 5)
+        return cls(table[:, 0:2], table[:, 2:4], table[:, 4])
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceRules:
+    """How long sequences are and what they hold.
+
+    Attributes:
+      max_seq_length: S.
+      short_seq_prob: share of the documents that are cut to a random shorter target length.
+      nsp: pairs for the next-sentence task; otherwise single segments.
+    """
+
+    max_seq_length: int
+    short_seq_prob: float
+    nsp: bool
+
+    @property
+    def max_tokens(self) -> int:
+        """Positions left beside [CLS] and one or two [SEP]."""
+        return self.max_seq_length - (3 if self.nsp else 2)
+
+    def draw_target(self, rng: random.Random) -> int:
+        """Target length for one document, in tokens."""
+        if rng.random() < self.short_seq_prob:
+            return 2 + int(rng.random() * (self.max_tokens - 1))
+        return self.max_tokens
+
+
+def tokenize_documents(
+    documents: Iterable[Iterable[str]], encode: Callable[[str], list[int]]
+) -> TokenizedBlock:
+    """Encodes the sentences of documents; those without a token are left out."""
+    tokens: list[int] = []
+    sentence_starts, document_starts = [0], [0]
+    for sentences in documents:
+        for sentence in sentences:
+            tokens += encode(sentence)
+            if len(tokens) > sentence_starts[-1]:
+                sentence_starts.append(len(tokens))
+        if len(sentence_starts) - 1 > document_starts[-1]:
+            document_starts.append(len(sentence_starts) - 1)
+    return TokenizedBlock(np.array(tokens, np.int32), sentence_starts, document_starts)
+
+
+def make_spans(
+    block: TokenizedBlock, rules: SequenceRules, *, pass_number: int, rng: random.Random
+) -> Spans:
+    """The instances of one pass over a block, not yet cut to the maximum length."""
+    if rules.nsp:
+        return Spans.from_rows(_pairs(block, rules, rng))
+    return Spans.from_rows(_segments(block, rules, pass_number, rng))
+
+
+def _pairs(block: TokenizedBlock, rules: SequenceRules, rng: random.Random) -> list[tuple]:
+    starts, draw = block.sentence_starts, rng.random
+    rows = []
+    for document in range(block.num_documents):
+        sentence, last = block.document_starts[document : document + 2]
+        target = rules.draw_target(rng)
+        while sentence < last:
+            # The fewest whole sentences that reach the target, or what is left of the document.
+            end = bisect_left(starts, starts[sentence] + target, sentence + 1, last)
+            count = end - sentence
+            a_end = sentence + 1 + (int(draw() * (count - 1)) if count > 1 else 0)
+            is_random = count == 1 or draw() < 0.5
+            if is_random:
+                wanted = target - (starts[a_end] - starts[sentence])
+                b, b_end = _random_text(block, document, wanted, rng)
+            else:
+                b, b_end = a_end, end
+            rows.append((starts[sentence], starts[a_end], starts[b], starts[b_end], int(is_random)))
+            sentence = a_end if is_random else end
+    return rows
+
+
+def _random_text(
+    block: TokenizedBlock, document: int, wanted: int, rng: random.Random
+) -> tuple[int, int]:
+    """Sentences from a random one of another document, up to ``wanted`` tokens if it has them.
+
+    A document that is alone in its block serves itself, as google's code does in the end.
+    """
+    other = document
+    if block.num_documents > 1:
+        other = int(rng.random() * (block.num_documents - 1))
+        other += other >= document
+    first, last = block.document_starts[other : other + 2]
+    sentence = first + int(rng.random() * (last - first))
+    starts = block.sentence_starts
+    return sentence, bisect_left(starts, starts[sentence] + wanted, sentence + 1, last)
+
+
+def _segments(
+    block: TokenizedBlock, rules: SequenceRules, pass_number: int, rng: random.Random
+) -> list[tuple]:
+    """Full-length stretches of each document, the last one shorter; no token is left out.
+
+    From the second pass on, the first stretch has a random length, so that the passes differ.
+    """
+    rows = []
+    for document in range(block.num_documents):
+        first, last = block.document_starts[document : document + 2]
+        start, stop = block.sentence_starts[first], block.sentence_starts[last]
+        target = rules.draw_target(rng)
+        length = 1 + int(rng.random() * target) if pass_number else target
+        while start < stop:
+            end = min(start + length, stop)
+            rows.append((start, end, end, end, 0))
+            start, length = end, target
+    return rows
+
+
+def truncate_spans(spans: Spans, max_tokens: int, generator: np.random.Generator) -> Spans:
+    """Cuts instances to ``max_tokens``.
+
+    One token after the other is taken from the segment that is longer at the time (from the second
+    if they are equal), at its front or its back with equal chance. How many each segment loses
+    follows from the lengths; how many of those at the front is a binomial draw.
+    """
+    a_length, b_length = np.diff(spans.a)[:, 0], np.diff(spans.b)[:, 0]
+    excess = np.maximum(a_length + b_length - max_tokens, 0)
+    until_equal = np.minimum(excess, np.abs(a_length - b_length))
+    rest = excess - until_equal
+    a_loss = np.where(a_length > b_length, until_equal, 0) + rest // 2
+    b_loss = np.where(a_length > b_length, 0, until_equal) + (rest + 1) // 2
+    return Spans(
+        _cut(spans.a, a_loss, generator), _cut(spans.b, b_loss, generator), spans.is_random
+    )
+
+
+def _cut(spans: np.ndarray, loss: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    front = generator.binomial(loss, 0.5)
+    return spans + np.stack([front, front - loss], axis=1)
+
+
+def assemble(
+    block: TokenizedBlock,
+    spans: Spans,
+    rules: SequenceRules,
+    *,
+    special_ids: dict[str, int],
+    starts_word: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Puts [CLS] a [SEP], or [CLS] a [SEP] b [SEP], and padding into arrays.
+
+    Args:
+      block: the tokens.
+      spans: truncated instances.
+      rules: the sequence length, and whether there is a second segment.
+      special_ids: ids of "pad", "cls" and "sep".
+      starts_word: bool [vocab_size], whether an id begins a word.
+
+    Returns:
+      int64 input_ids, input_mask, segment_ids and word_starts [N, S], and next_sentence_labels
+      [N, 1] (0 without next sentences). The first token of a segment counts as the start of a word.
+    """
+    columns = np.arange(rules.max_seq_length)
+    first_sep = np.diff(spans.a) + 1
+    last = first_sep + np.diff(spans.b) + 1 if rules.nsp else first_sep
+    in_a = (columns > 0) & (columns < first_sep)
+    in_b = (columns > first_sep) & (columns < last)
+    index = np.where(in_a, spans.a[:, :1] + columns - 1, spans.b[:, :1] + columns - first_sep - 1)
+    is_text = in_a | in_b
+    input_ids = np.full(index.shape, special_ids["pad"], np.int64)
+    input_ids[is_text] = block.tokens[index[is_text]]
+    input_ids[:, 0] = special_ids["cls"]
+    input_ids[(columns == first_sep) | (columns == last)] = special_ids["sep"]
+    used = columns <= last
+    word_starts = used & (
+        ~is_text | starts_word[input_ids] | (columns == 1) | (columns == first_sep + 1)
+    )
+    return {
+        "input_ids": input_ids,
+        "input_mask": used.astype(np.int64),
+        "segment_ids": (used & (columns > first_sep)).astype(np.int64),
+        "word_starts": word_starts.astype(np.int64),
+        "next_sentence_labels": spans.is_random[:, None],
+    }

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_tf.errors import UserError
+from data_prep import blocks
+
+
+def read(tmp_path, content, *, max_bytes=1 << 18):
+    path = tmp_path / "text.txt"
+    path.write_bytes(content)
+    return list(blocks.read_documents(path, max_bytes=max_bytes))
+
+
+def lines_of(documents):
+    return [list(blocks.decode_document(document)) for document in documents]
+
+
+def test_blank_lines_and_the_end_of_the_file_divide_documents(tmp_path):
+    documents = read(tmp_path, b"\n  \none\r\n two \n\t\n\nthree\n\nfour")
+    assert lines_of(documents) == [[["one", "two"]], [["three"]], [["four"]]]
+    assert [document.first_line for document in documents] == [3, 7, 9]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b" \n\t\r\n\n"])
+def test_white_space_is_no_document(tmp_path, content):
+    assert read(tmp_path, content) == []
+
+
+def test_a_line_of_unicode_white_space_divides_too(tmp_path):
+    documents = read(tmp_path, "one\n\u3000\u2003\ntwo\n\u3000\n".encode())
+    assert lines_of(documents) == [[["one"], ["two"]]]
+
+
+def test_a_long_document_is_cut_at_a_line(tmp_path):
+    documents = read(tmp_path, b"aaaa\nbbbb\ncccc\n\ndd\n", max_bytes=8)
+    assert [document.text for document in documents] == [b"aaaa\nbbbb\n", b"cccc\n", b"dd\n"]
+    assert [document.first_line for document in documents] == [1, 3, 5]
+
+
+def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path):
+    (document,) = read(tmp_path, b"\n\none\ntwo\nth\xffree\n")
+    with pytest.raises(UserError, match=r"line 5 of .*text\.txt is not UTF-8"):
+        list(blocks.decode_document(document))
+
+
+def test_a_line_that_is_too_long_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"line 2 of .*text\.txt is longer than 1 MiB"):
+        read(tmp_path, b"short\n" + b"x" * (1 << 20))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 30), max_size=40))
+def test_blocks_hold_all_documents_in_order(sizes):
+    documents = [blocks.Document("x", number, b"x" * size) for number, size in enumerate(sizes)]
+    made = list(blocks.group_documents(documents, block_bytes=40))
+    assert [block.number for block in made] == list(range(len(made)))
+    assert [document for block in made for document in block.documents] == documents
+    for block in made[:-1]:
+        assert sum(len(document.text) for document in block.documents) >= 40
+    for block in made:
+        # No document is larger than 30, so a block ends within 30 of its size, or has one more.
+        assert sum(len(document.text) for document in block.documents) < 40 + 30 + 30
+        assert len(block.documents) > 1 or len(documents) == 1
+
+
+def test_reading_is_lazy():
+    def documents():
+        for number in range(10):
+            yield blocks.Document("x", number, b"x" * 50)
+        raise AssertionError("read too far")
+
+    first = next(blocks.group_documents(documents(), block_bytes=100))
+    assert len(first.documents) == 2
