@@ -283,8 +283,9 @@ class BlockEncoder:
             "sentences": tokenized.num_sentences,
             "tokens": len(tokenized.tokens),
             "records": len(spans),
-            "random_next": int(spans.is_random.sum()),
         }
+        if self._rules.nsp:
+            counts["random_next"] = int(spans.is_random.sum())
         num_bytes = sum(len(document.text) for document in block.documents)
         return EncodedBlock(groups, counts, num_bytes)
 

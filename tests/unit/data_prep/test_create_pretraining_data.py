@@ -1,0 +1,493 @@
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.data.manifest import read_manifest
+from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED, decode_example
+from bert_tf.data.tfrecord import RecordSet
+from bert_tf.errors import UserError
+from bert_tf.text.tokenizer import load_tokenizer
+from data_prep import create_pretraining_data as stage
+
+ROOT = Path(__file__).resolve().parents[3]
+WORDS = [a + b for a in "abcdefgh" for b in "aeiou"]
+SUFFIXES = ["##s", "##ed", "##ing", "##er"]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PAD, UNK, CLS, SEP, MASK = range(5)
+
+
+def make_text(num_documents, *, seed=0):
+    """Documents of sentences of words with and without suffixes."""
+    rng = random.Random(seed)
+
+    def word():
+        return rng.choice(WORDS) + "".join(
+            rng.choice(SUFFIXES)[2:] for _ in range(rng.choice([0, 0, 1, 2]))
+        )
+
+    documents = []
+    for _ in range(num_documents):
+        sentences = [
+            " ".join(word() for _ in range(rng.randint(3, 20))) for _ in range(rng.randint(1, 30))
+        ]
+        documents.append("\n".join(sentences) + "\n")
+    return "\n".join(documents)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("corpus")
+    (directory / "vocab.txt").write_text("\n".join(SPECIAL + WORDS + SUFFIXES) + "\n")
+    (directory / "a.txt").write_text(make_text(60))
+    (directory / "b.txt").write_text(make_text(50, seed=1))
+    return directory
+
+
+def settings_for(corpus, directory, **changes):
+    settings = stage.Settings(
+        input_file=str(corpus / "*.txt").replace("*", "[ab]"),
+        output_dir=directory and str(directory),
+        vocab_file=str(corpus / "vocab.txt"),
+        max_seq_length=64,
+        max_predictions_per_seq=10,
+        dupe_factor=2,
+        num_output_files=3,
+        num_workers=1,
+    )
+    return dataclasses.replace(settings, **changes)
+
+
+def record_files(directory):
+    return sorted(directory.glob("*.tfrecord"))
+
+
+def read_features(directory):
+    """All records as one dict of [N, L] arrays."""
+    record_set = RecordSet(record_files(directory))
+    examples = [decode_example(record) for record in record_set.read(range(len(record_set)))]
+    return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+
+
+def restored_ids(features):
+    """input_ids with the labels put back in the masked positions."""
+    ids = features["input_ids"].copy()
+    for row, positions in enumerate(features["masked_lm_positions"]):
+        used = features["masked_lm_weights"][row] > 0
+        ids[row, positions[used]] = features["masked_lm_ids"][row, used]
+    return ids
+
+
+@pytest.fixture(scope="module")
+def small_blocks():
+    """Blocks of 8 KiB, so that a small text makes several."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(stage, "_BLOCK_BYTES", 8192)
+    patch.setattr(stage, "_MAX_DOCUMENT_BYTES", 2048)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def static(corpus, tmp_path_factory, small_blocks):
+    return stage.run(settings_for(corpus, tmp_path_factory.mktemp("static")))
+
+
+@pytest.fixture(scope="module")
+def whole_words(corpus, tmp_path_factory, small_blocks):
+    directory = tmp_path_factory.mktemp("whole_words")
+    return stage.run(settings_for(corpus, directory, do_whole_word_mask=True))
+
+
+@pytest.fixture(scope="module")
+def dynamic(corpus, tmp_path_factory, small_blocks):
+    directory = tmp_path_factory.mktemp("dynamic")
+    return stage.run(settings_for(corpus, directory, masking="dynamic"))
+
+
+@pytest.fixture(scope="module")
+def single(corpus, tmp_path_factory, small_blocks):
+    directory = tmp_path_factory.mktemp("single")
+    return stage.run(settings_for(corpus, directory, nsp=False, masking="dynamic"))
+
+
+def test_defaults_are_googles():
+    """The defaults of google-research/bert @eedf571, create_pretraining_data.py."""
+    defaults = {field.name: field.default for field in dataclasses.fields(stage.Settings)}
+    google = {
+        "do_lower_case": True,
+        "do_whole_word_mask": False,
+        "max_seq_length": 128,
+        "max_predictions_per_seq": 20,
+        "random_seed": 12345,
+        "dupe_factor": 10,
+        "masked_lm_prob": 0.15,
+        "short_seq_prob": 0.1,
+    }
+    assert {name: defaults[name] for name in google} == google
+    assert (defaults["masking"], defaults["nsp"]) == ("static", True)
+
+
+def test_tensorflow_reads_googles_seven_features(static):
+    path = str(record_files(static)[0])
+    lengths = {"max_seq_length": 64, "max_predictions_per_seq": 10}
+    with tf.Graph().as_default(), tf.Session() as session:
+        data = tf.data.TFRecordDataset(path).batch(10_000)
+        serialized = tf.data.make_one_shot_iterator(data).get_next()
+        spec = PRETRAINING_MASKED.parse_spec(lengths)
+        parsed = session.run(tf.io.parse_example(serialized, spec))
+    assert {name: (v.shape[1], v.dtype.name) for name, v in parsed.items()} == {
+        "input_ids": (64, "int64"),
+        "input_mask": (64, "int64"),
+        "segment_ids": (64, "int64"),
+        "masked_lm_positions": (10, "int64"),
+        "masked_lm_ids": (10, "int64"),
+        "masked_lm_weights": (10, "float32"),
+        "next_sentence_labels": (1, "int64"),
+    }
+    message = tf.train.Example.FromString(RecordSet([path]).read([0])[0])
+    assert set(message.features.feature) == set(parsed)
+
+
+@pytest.mark.parametrize("directory", ["static", "whole_words", "dynamic"])
+def test_layout_of_pairs(directory, request):
+    features = read_features(request.getfixturevalue(directory))
+    ids = features["input_ids"]
+    if directory != "dynamic":
+        ids = restored_ids(features)
+    lengths = features["input_mask"].sum(axis=1)
+    columns = np.arange(64)
+    np.testing.assert_array_equal(features["input_mask"], columns < lengths[:, None])
+    assert (ids[:, 0] == CLS).all()
+    assert ((ids == CLS).sum(axis=1) == 1).all()
+    assert ((ids == SEP).sum(axis=1) == 2).all()
+    assert (ids[np.arange(len(ids)), lengths - 1] == SEP).all()
+    assert not ids[features["input_mask"] == 0].any()
+    first_sep = (ids == SEP).argmax(axis=1)
+    assert (first_sep >= 2).all()
+    assert (lengths - first_sep >= 3).all()
+    second = (columns > first_sep[:, None]) & (columns < lengths[:, None])
+    np.testing.assert_array_equal(features["segment_ids"], second)
+    assert (ids < len(SPECIAL + WORDS + SUFFIXES)).all()
+
+
+@pytest.mark.parametrize("directory", ["static", "whole_words"])
+def test_masks(directory, request):
+    features = read_features(request.getfixturevalue(directory))
+    original = restored_ids(features)
+    lengths = features["input_mask"].sum(axis=1)
+    weights = features["masked_lm_weights"]
+    counts = weights.sum(axis=1).astype(int)
+    columns = np.arange(10)
+    np.testing.assert_array_equal(weights > 0, columns < counts[:, None])
+    wanted = np.clip(np.round(lengths * 0.15), 1, 10)
+    if directory == "static":
+        np.testing.assert_array_equal(counts, wanted)
+    else:
+        assert (counts <= wanted).all()
+        assert counts.sum() > 0.9 * wanted.sum()
+    for row, count in enumerate(counts):
+        positions = features["masked_lm_positions"][row]
+        assert (np.diff(positions[:count]) > 0).all()
+        assert not positions[count:].any()
+        assert not np.isin(original[row, positions[:count]], [CLS, SEP, PAD]).any()
+    changed = features["input_ids"] != original
+    masked = np.zeros_like(changed)
+    rows = np.nonzero(weights)[0]
+    masked[rows, features["masked_lm_positions"][weights > 0]] = True
+    assert not (changed & ~masked).any()
+    outcome = features["input_ids"][masked]
+    assert abs((outcome == MASK).mean() - 0.8) < 5 * np.sqrt(0.16 / len(outcome))
+    assert abs((outcome == original[masked]).mean() - 0.102) < 5 * np.sqrt(0.092 / len(outcome))
+
+
+def test_whole_words_are_masked_whole(whole_words, static):
+    """Every ``##`` piece shares the fate of the piece before it, unless a segment starts there."""
+
+    def broken_words(directory):
+        features = read_features(directory)
+        ids = restored_ids(features)
+        chosen = np.zeros(ids.shape, bool)
+        rows = np.nonzero(features["masked_lm_weights"])[0]
+        used = features["masked_lm_weights"] > 0
+        chosen[rows, features["masked_lm_positions"][used]] = True
+        continues = ids >= len(SPECIAL + WORDS)
+        joined = continues[:, 1:] & ~np.isin(ids[:, :-1], [CLS, SEP])
+        return (joined & (chosen[:, 1:] != chosen[:, :-1])).sum()
+
+    assert broken_words(whole_words) == 0
+    assert broken_words(static) > 100
+
+
+def test_dynamic_records_mark_the_starts_of_words(dynamic):
+    features = read_features(dynamic)
+    assert set(features) == {feature.name for feature in PRETRAINING_UNMASKED.features}
+    ids = features["input_ids"]
+    assert not (ids == MASK).any()
+    continues = ids >= len(SPECIAL + WORDS)
+    continues[:, 1:] &= ~np.isin(ids[:, :-1], [CLS, SEP])
+    expected = (features["input_mask"] == 1) & ~continues
+    np.testing.assert_array_equal(features["word_starts"], expected)
+    assert (features["word_starts"] == 0).sum() > features["input_mask"].sum() * 0.3
+
+
+def document_texts(corpus):
+    """The ids of each document, as bytes for searching."""
+    tokenizer = load_tokenizer(vocab_file=corpus / "vocab.txt")
+    documents = []
+    for name in ("a.txt", "b.txt"):
+        for document in (corpus / name).read_text().split("\n\n"):
+            documents.append(bytes(tokenizer.encode(document)))
+    return documents
+
+
+def test_pairs_are_text_of_the_corpus(corpus, static):
+    """Each segment stands in a document; a true next segment follows in the same one."""
+    documents = document_texts(corpus)
+    features = read_features(static)
+    for ids, label in zip(restored_ids(features)[::5], features["next_sentence_labels"][::5]):
+        seps = np.nonzero(ids == SEP)[0]
+        a, b = bytes(ids[1 : seps[0]].tolist()), bytes(ids[seps[0] + 1 : seps[1]].tolist())
+        homes = [document for document in documents if a in document]
+        assert homes
+        assert any(b in document for document in documents)
+        if not label[0]:
+            assert any(b in document[document.find(a) + len(a) :] for document in homes)
+
+
+def test_about_half_of_the_partners_are_random(static):
+    """More than half, as documents end with single sentences, which always get a random one."""
+    labels = read_features(static)["next_sentence_labels"]
+    manifest = read_manifest(static)
+    assert labels.sum() == manifest.counts["random_next"]
+    assert 0.5 < labels.mean() < 0.65
+
+
+def test_single_segments_are_the_whole_text(corpus, single):
+    features = read_features(single)
+    ids = features["input_ids"]
+    lengths = features["input_mask"].sum(axis=1)
+    assert not features["next_sentence_labels"].any()
+    assert not features["segment_ids"].any()
+    assert ((ids == SEP).sum(axis=1) == 1).all()
+    assert (ids[np.arange(len(ids)), lengths - 1] == SEP).all()
+    total = sum(map(len, document_texts(corpus)))
+    assert (lengths - 2).sum() == 2 * total  # two passes, and every token once in each
+    assert "random_next" not in read_manifest(single).counts
+    assert (lengths == 64).mean() > 0.4  # documents have 4 segments on average
+
+
+def test_files_differ_by_one_record_at_most(static):
+    counts = [len(RecordSet([path])) for path in record_files(static)]
+    assert len(counts) == 3
+    assert max(counts) - min(counts) <= 1
+
+
+def test_the_manifest_describes_the_directory(corpus, static):
+    manifest = read_manifest(static)
+    assert manifest.stage == "create_pretraining_data"
+    assert manifest.parameters["max_seq_length"] == 64
+    assert manifest.parameters["max_predictions_per_seq"] == 10
+    assert manifest.parameters["masking"] == "static"
+    assert manifest.parameters["nsp"] is True
+    assert manifest.vocabulary.size == len(SPECIAL + WORDS + SUFFIXES)
+    assert dict(manifest.vocabulary.special_ids)["mask"] == MASK
+    assert manifest.vocabulary.lower_case is True
+    by_name = {entry.name: entry for entry in manifest.outputs}
+    for path in record_files(static):
+        assert by_name[path.name].count == len(RecordSet([path]))
+        assert by_name[path.name].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert f"{path.name}.offsets" in by_name
+    records = sum(len(RecordSet([path])) for path in record_files(static))
+    assert manifest.counts["records"] == records
+    assert manifest.counts["tokens"] == sum(map(len, document_texts(corpus)))
+    text = (corpus / "a.txt").read_text() + "\n" + (corpus / "b.txt").read_text()
+    assert manifest.counts["sentences"] == len([line for line in text.split("\n") if line])
+
+
+def test_dynamic_records_do_not_depend_on_settings_of_masks(corpus, tmp_path, dynamic):
+    assert "masked_lm_prob" not in read_manifest(dynamic).parameters
+    before = (dynamic / "manifest.json").stat().st_mtime_ns
+    stage.run(settings_for(corpus, dynamic, masking="dynamic", masked_lm_prob=0.5))
+    assert (dynamic / "manifest.json").stat().st_mtime_ns == before
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_the_output_is_the_same_for_any_number_of_workers(corpus, tmp_path, static):
+    for workers in (2, 3):
+        other = stage.run(settings_for(corpus, tmp_path / str(workers), num_workers=workers))
+        assert contents(other) == contents(static)
+
+
+def test_other_seeds_and_passes_give_other_records(corpus, tmp_path, static):
+    other = stage.run(settings_for(corpus, tmp_path / "seed", random_seed=1))
+    assert contents(other) != contents(static)
+    once = stage.run(settings_for(corpus, tmp_path / "once", dupe_factor=1))
+    ratio = read_manifest(static).counts["records"] / read_manifest(once).counts["records"]
+    assert 1.9 < ratio < 2.1
+    records = {
+        record
+        for path in record_files(static)
+        for record in RecordSet([path]).read(range(len(RecordSet([path]))))
+    }
+    assert len(records) == read_manifest(static).counts["records"]  # no two alike
+
+
+def test_a_second_run_is_skipped_and_a_changed_one_is_not(corpus, tmp_path, capfd):
+    directory = stage.run(settings_for(corpus, tmp_path / "out"))
+    before = contents(directory)
+    capfd.readouterr()
+    stage.run(settings_for(corpus, directory, num_workers=2))
+    assert "up to date, skipped" in capfd.readouterr().err
+    stage.run(settings_for(corpus, directory, num_output_files=2))
+    assert len(record_files(directory)) == 2
+    assert contents(directory) != before
+
+
+def test_output_file_takes_a_list_like_googles(corpus, tmp_path):
+    names = f"{tmp_path}/x.tfrecord,{tmp_path}/y.tfrecord"
+    settings = settings_for(corpus, None, output_file=names, dupe_factor=1)
+    assert stage.run(settings) == tmp_path
+    assert {"x.tfrecord", "y.tfrecord", "manifest.json"} <= set(contents(tmp_path))
+    stage.run(dataclasses.replace(settings, max_seq_length=32))  # the same files may be made again
+    with pytest.raises(UserError, match=r"holds y\.tfrecord of another run"):
+        stage.run(dataclasses.replace(settings, output_file=f"{tmp_path}/x.tfrecord"))
+    assert "y.tfrecord" in contents(tmp_path)
+
+
+def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(corpus / "a.txt"),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=60,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        minloglevel=2,
+    )
+    model = str(tmp_path / "spm.model")
+    directory = stage.run(
+        settings_for(
+            corpus,
+            tmp_path / "out",
+            vocab_file=None,
+            spm_model_file=model,
+            do_whole_word_mask=True,
+            dupe_factor=1,
+        )
+    )
+    assert read_manifest(directory).vocabulary.kind == "sentencepiece"
+    tokenizer = load_tokenizer(spm_model_file=model)
+    features = read_features(directory)
+    ids = restored_ids(features)
+    lines = {line.strip() for line in (corpus / "a.txt").read_text().split("\n")}
+    lines |= {line.strip() for line in (corpus / "b.txt").read_text().split("\n")}
+    text = " ".join(lines)
+    for row in ids[:20]:
+        words = tokenizer.decode([int(i) for i in row if i > 4]).split()
+        assert words[1] in text
+    starts = np.array(tokenizer.word_starts(range(60)))
+    chosen = np.zeros(ids.shape, bool)
+    used = features["masked_lm_weights"] > 0
+    chosen[np.nonzero(used)[0], features["masked_lm_positions"][used]] = True
+    joined = ~starts[ids[:, 1:]] & ~np.isin(ids[:, :-1], [tokenizer.cls_id, tokenizer.sep_id])
+    joined &= features["input_mask"][:, 1:] == 1
+    assert joined.sum() > 100
+    assert not (joined & (chosen[:, 1:] != chosen[:, :-1])).any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"max_seq_length": 4}, "--max_seq_length=4: give at least 5"),
+        ({"dupe_factor": 0}, "--dupe_factor=0: give at least 1"),
+        ({"num_output_files": 0}, "--num_output_files=0: give at least 1"),
+        ({"short_seq_prob": 1.5}, "--short_seq_prob=1.5: give a share"),
+        ({"masked_lm_prob": 0.0}, "--masked_lm_prob=0.0: give a share"),
+        ({"max_predictions_per_seq": 65}, "--max_predictions_per_seq=65: give 1"),
+        ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq=0: give 1"),
+        ({"masking": "none"}, "--masking=none: give one of"),
+        ({"masking": "dynamic", "do_whole_word_mask": True}, "contradict each other"),
+        ({"output_dir": None}, "--output_dir and --output_file; none was given"),
+        ({"output_file": "x"}, "--output_dir and --output_file; both were given"),
+        ({"output_dir": None, "output_file": "a/x,b/y"}, "different names in one directory"),
+        ({"output_dir": None, "output_file": "a/x,a/x"}, "different names in one directory"),
+        ({"spm_model_file": "x"}, "--vocab_file and --spm_model_file; both were given"),
+        ({"vocab_file": "missing.txt"}, r"--vocab_file: missing\.txt does not exist"),
+        ({"input_file": "missing.txt"}, r"--input_file: no file matches 'missing\.txt'"),
+        ({"num_workers": -1}, "--num_workers=-1"),
+    ],
+)
+def test_bad_settings_are_refused(corpus, tmp_path, changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        stage.run(settings_for(corpus, tmp_path / "out", **changes))
+    assert not list(tmp_path.glob("out/*.tfrecord*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b" \n\n\t\n", "holds no text, only white space"),
+        (b"fine\nbr\xffoken\n", r"line 2 of .*bad\.txt is not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_text_is_refused(corpus, tmp_path, content, sentence, workers):
+    (tmp_path / "bad.txt").write_bytes(content)
+    settings = settings_for(
+        corpus, tmp_path / "out", input_file=str(tmp_path / "bad.txt"), num_workers=workers
+    )
+    with pytest.raises(UserError, match=sentence):
+        stage.run(settings)
+    assert not list((tmp_path / "out").glob("*.tfrecord*"))
+
+
+def test_googles_command_line_works(corpus, tmp_path):
+    output = tmp_path / "x.tfrecord"
+    flags = [
+        f"--input_file={corpus}/a.txt",
+        f"--output_file={output}",
+        f"--vocab_file={corpus}/vocab.txt",
+        "--do_lower_case=True",
+        "--do_whole_word_mask=True",
+        "--max_seq_length=32",
+        "--max_predictions_per_seq=5",
+        "--masked_lm_prob=0.2",
+        "--random_seed=7",
+        "--dupe_factor=1",
+        "--short_seq_prob=0.2",
+    ]
+    command = [sys.executable, "-m", "data_prep.create_pretraining_data", *flags]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    parameters = read_manifest(tmp_path).parameters
+    expected = {
+        "do_whole_word_mask": True,
+        "max_seq_length": 32,
+        "max_predictions_per_seq": 5,
+        "masked_lm_prob": 0.2,
+        "random_seed": 7,
+        "dupe_factor": 1,
+        "short_seq_prob": 0.2,
+    }
+    assert {name: parameters[name] for name in expected} == expected
+    assert PRETRAINING_MASKED.decode(RecordSet([output]).read([0])[0])["input_ids"].shape == (32,)
+    failed = subprocess.run(
+        [*command, "--masked_lm_prob=2"], check=False, cwd=ROOT, capture_output=True, text=True
+    )
+    assert failed.returncode == 2
+    assert failed.stderr == "error: --masked_lm_prob=2.0: give a share above 0, up to 1.\n"
