@@ -55,7 +55,7 @@ class Settings:
     Attributes:
       input_file: comma-separated files, globs and directories.
       output_dir: where the shards go.
-      heldout_fraction: expected share of the documents that is held out; 0 for none.
+      heldout_fraction: expected share of the documents that is held out, up to a half.
       num_shards: training shards; 0 derives them from shard_megabytes. There are as many held-out
         shards as their share of the text asks for, at least one.
       shard_megabytes: approximate size of a shard, 10^6 bytes.
@@ -70,9 +70,9 @@ class Settings:
 
 def run(settings: Settings) -> Path:
     """Splits the documents of the input files; returns the output directory."""
-    if not 0 <= settings.heldout_fraction < 1:
+    if not 0 <= settings.heldout_fraction <= 0.5:
         raise UserError(
-            f"--heldout_fraction={settings.heldout_fraction}: give a share from 0 to below 1."
+            f"--heldout_fraction={settings.heldout_fraction}: give a share from 0 to 0.5."
         )
     if settings.num_shards < 0:
         raise UserError(f"--num_shards={settings.num_shards}: give a positive number, or 0.")

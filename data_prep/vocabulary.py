@@ -92,7 +92,9 @@ class SampleRule(NamedTuple):
 
     def lines(self, content: bytes) -> list[bytes]:
         """The lines of a chunk that are in the sample."""
-        lines = [line for line in content.split(b"\n") if zlib.crc32(line) < self.threshold]
+        lines = [
+            line for line in content.split(b"\n") if line and zlib.crc32(line) < self.threshold
+        ]
         ends = itertools.accumulate(len(line) + 1 for line in lines)
         return [line for line, end in zip(lines, ends) if end <= self.max_bytes]
 
