@@ -298,3 +298,26 @@ def test_dropout_changes_the_loss_and_repeats(session, config, batch):
     none, first, second, again = session.run(losses)
     assert first == again
     assert len({none, first, second}) == 3
+
+
+class RecordingDropout(Dropout):
+    """Remembers what it was applied to, and leaves it alone."""
+
+    def __init__(self):
+        self.calls = []
+
+    def apply(self, x, rate, *, site):
+        self.calls.append((site, rate, x.shape.as_list()))
+        return x
+
+
+@pytest.mark.usefixtures("session")
+def test_every_call_of_dropout_has_a_site_of_its_own(config, batch):
+    rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
+    config = dataclasses.replace(config, **rates)
+    variables = create_variables(pretraining_specs(config), initializer_range=0.3)
+    dropout = RecordingDropout()
+    pretraining_output(variables, config, constants(batch), policy=FP32, dropout=dropout)
+    hidden, scores = (0.2, [4, 9, 12]), (0.3, [4, 3, 9, 9])
+    expected = [hidden, *[scores, hidden, hidden] * 2]
+    assert dropout.calls == [(site, *call) for site, call in enumerate(expected)]
