@@ -132,9 +132,8 @@ def find_source_files(*roots: str) -> list[SourceFile]:
                 path = os.path.join(directory, name)
                 if name == "METADATA" or (name.endswith(".py") and not name.startswith("test_")):
                     files.append(SourceFile(path, os.path.relpath(path, root)))
-    unique = {file.name: file for file in files}
     return sorted(
-        unique.values(),
+        files,
         key=lambda file: hashlib.sha256(file.name.encode("utf-8", "surrogateescape")).digest(),
     )
 

@@ -24,6 +24,7 @@ from data_prep import create_pretraining_data, sentences, shards, vocabulary
 from data_prep.stage import (
     define_common_flags,
     define_workers_flag,
+    remove_outputs,
     report,
     run_main,
     settings_from_flags,
@@ -56,14 +57,22 @@ class Outputs:
 
 
 def run(settings: Settings) -> Outputs:
-    """Runs all stages that are not up to date."""
+    """Runs all stages that are not up to date; values are checked before the first one."""
+    sentences.validate(settings.sentences)
+    shards.validate(settings.shards)
+    if settings.vocabulary:
+        vocabulary.validate(settings.vocabulary)
     sentences.run(settings.sentences)
     shards.run(settings.shards)
     if settings.vocabulary:
         vocabulary.run(settings.vocabulary)
     train = create_pretraining_data.run(settings.train_records)
-    heldout = settings.heldout_records and create_pretraining_data.run(settings.heldout_records)
     records = settings.train_records
+    heldout = None
+    if settings.heldout_records:
+        heldout = create_pretraining_data.run(settings.heldout_records)
+    else:  # those of an earlier run may hold documents that are trained on now
+        remove_outputs(create_pretraining_data.STAGE, train.parent / "heldout")
     return Outputs(Path(records.vocab_file or records.spm_model_file), train, heldout)
 
 

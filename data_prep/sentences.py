@@ -95,12 +95,18 @@ class Sentences(NamedTuple):
     num_input_bytes: int
 
 
-def run(settings: Settings) -> Path:
-    """Splits the input files into sentences; returns the output directory."""
+def validate(settings: Settings) -> None:
+    """Raises UserError for values that cannot be."""
     if settings.line_breaks not in LINE_BREAKS:
         raise UserError(f"--line_breaks={settings.line_breaks}: give one of {LINE_BREAKS}.")
     if settings.invalid_utf8 not in INVALID_UTF8:
         raise UserError(f"--invalid_utf8={settings.invalid_utf8}: give one of {INVALID_UTF8}.")
+    resolve_num_workers(settings.num_workers)
+
+
+def run(settings: Settings) -> Path:
+    """Splits the input files into sentences; returns the output directory."""
+    validate(settings)
     num_workers = resolve_num_workers(settings.num_workers)
     files = find_text_files(settings.input_file)
     return run_stage(

@@ -68,8 +68,8 @@ class Settings:
     shard_megabytes: float = DEFAULT_SHARD_MEGABYTES
 
 
-def run(settings: Settings) -> Path:
-    """Splits the documents of the input files; returns the output directory."""
+def validate(settings: Settings) -> None:
+    """Raises UserError for values that cannot be."""
     if not 0 <= settings.heldout_fraction <= 0.5:
         raise UserError(
             f"--heldout_fraction={settings.heldout_fraction}: give a share from 0 to 0.5."
@@ -78,6 +78,11 @@ def run(settings: Settings) -> Path:
         raise UserError(f"--num_shards={settings.num_shards}: give a positive number, or 0.")
     if not settings.shard_megabytes > 0:
         raise UserError(f"--shard_megabytes={settings.shard_megabytes}: give a positive size.")
+
+
+def run(settings: Settings) -> Path:
+    """Splits the documents of the input files; returns the output directory."""
+    validate(settings)
     files = find_text_files(settings.input_file)
     parameters = {
         "heldout_fraction": settings.heldout_fraction,

@@ -112,6 +112,18 @@ def run_stage(
     return directory
 
 
+def remove_outputs(stage: str, output_dir: PathLike) -> None:
+    """Removes what an earlier run of the stage left in a directory, if there is anything."""
+    directory = Path(output_dir)
+    manifest = _manifest_or_none(directory)
+    if manifest is None or manifest.stage != stage:
+        return
+    with _only_writer(directory):
+        (directory / MANIFEST_NAME).unlink()
+        for entry in manifest.outputs:
+            (directory / entry.name).unlink(missing_ok=True)
+
+
 def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
     """As :func:`bert_tf.files.expand_input_files`, without manifests and empty files.
 

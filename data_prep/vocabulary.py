@@ -109,7 +109,7 @@ class Sample(NamedTuple):
 
 def run(settings: Settings) -> Path:
     """Trains the vocabulary; returns the path of its file."""
-    _validate(settings)
+    validate(settings)
     num_workers = resolve_num_workers(settings.num_workers)
     files = find_text_files(settings.input_file)
     parameters = dataclasses.asdict(settings)
@@ -125,7 +125,8 @@ def run(settings: Settings) -> Path:
     return directory / FILE_NAMES[settings.tokenizer]
 
 
-def _validate(settings: Settings) -> None:
+def validate(settings: Settings) -> None:
+    """Raises UserError for values that cannot be."""
     if settings.tokenizer not in TOKENIZERS:
         raise UserError(f"--tokenizer={settings.tokenizer}: give one of {TOKENIZERS}.")
     if settings.vocab_size <= len(SPECIAL_TOKENS):

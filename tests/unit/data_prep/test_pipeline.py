@@ -1,0 +1,179 @@
+"""All stages by their command: layout, skipping, reruns, bad flags."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_tf.data.manifest import read_manifest
+from bert_tf.data.tfrecord import RecordSet
+from bert_tf.text.tokenizer import load_tokenizer
+
+ROOT = Path(__file__).parents[3]
+STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "demo_corpus", "pipeline")
+COMMON = ("--vocab_size=50", "--max_seq_length=32", "--max_predictions_per_seq=4")
+COMMON += ("--num_output_files=2", "--dupe_factor=2", "--heldout_fraction=0.1", "--num_workers=1")
+
+
+def _command(stage, *flags):
+    return subprocess.run(
+        [sys.executable, "-m", f"data_prep.{stage}", *map(str, flags)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _pipeline(corpus, output_dir, *flags):
+    done = _command("pipeline", f"--input_file={corpus}", f"--output_dir={output_dir}", *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def _hashes(directory):
+    return {
+        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("[!.]*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    rng = random.Random(5)
+    words = [a + b for a in ("ba", "do", "ke", "mi", "zu") for b in ("lu", "ra", "n", "st")]
+    documents = [
+        " ".join(
+            " ".join(rng.choices(words, k=rng.randint(4, 12))).capitalize() + "."
+            for _ in range(rng.randint(2, 12))
+        )
+        for _ in range(80)
+    ]
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text("\n\n".join(documents) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(corpus, tmp_path_factory):
+    """A whole run, and what it said."""
+    output_dir = tmp_path_factory.mktemp("made")
+    return output_dir, _pipeline(corpus, output_dir, *COMMON)
+
+
+def test_layout(made):
+    output_dir, said = made
+    files = set(_hashes(output_dir))
+    expected = {f"{name}/manifest.json" for name in ("sentences", "shards", "vocabulary")}
+    expected |= {f"records/{kind}/manifest.json" for kind in ("train", "heldout")}
+    expected |= {"sentences/sentences-00000.txt", "vocabulary/vocab.txt"}
+    expected |= {"shards/train-00000.txt", "shards/heldout-00000.txt"}
+    names = [f"train/records-0000{n}-of-00002" for n in (0, 1)] + ["heldout/records-00000-of-00001"]
+    expected |= {f"records/{name}.tfrecord" for name in names}
+    expected |= {f"records/{name}.tfrecord.offsets" for name in names}
+    assert files == expected
+    assert f"vocabulary: {output_dir / 'vocabulary' / 'vocab.txt'}\n" in said
+    assert f"training records: {output_dir / 'records' / 'train'}\n" in said
+    assert f"held-out records: {output_dir / 'records' / 'heldout'}\n" in said
+
+
+def test_stages_fit_together(made, corpus):
+    output_dir, _ = made
+    documents = corpus.read_text().count("\n\n") + 1
+    counts = read_manifest(output_dir / "shards").counts
+    train, heldout = (read_manifest(output_dir / "records" / kind) for kind in ("train", "heldout"))
+    assert counts["train_documents"] + counts["heldout_documents"] == documents
+    assert train.counts["documents"] == counts["train_documents"]
+    assert heldout.counts["documents"] == counts["heldout_documents"]
+    assert (train.parameters["dupe_factor"], heldout.parameters["dupe_factor"]) == (2, 1)
+    tokenizer = load_tokenizer(vocab_file=output_dir / "vocabulary" / "vocab.txt")
+    assert train.vocabulary == heldout.vocabulary
+    assert train.vocabulary.sha256 == tokenizer.vocab_sha256
+    files = sorted((output_dir / "records/train").glob("*.tfrecord"))
+    assert len(RecordSet(files)) == train.counts["records"]
+
+
+def test_second_run_skips_every_stage(made, corpus):
+    output_dir, _ = made
+    before = _hashes(output_dir)
+    said = _pipeline(corpus, output_dir, *COMMON)
+    assert said.count("is up to date, skipped") == 5
+    assert _hashes(output_dir) == before
+
+
+def test_output_does_not_depend_on_the_number_of_workers(made, corpus, tmp_path):
+    output_dir, _ = made
+    _pipeline(corpus, tmp_path, *COMMON, "--num_workers=3")
+    assert _hashes(tmp_path) == _hashes(output_dir)
+
+
+def test_only_later_stages_run_again_after_a_change(made, corpus, tmp_path):
+    output_dir, _ = made
+    _pipeline(corpus, tmp_path, *COMMON)
+    said = _pipeline(corpus, tmp_path, *COMMON, "--masking=dynamic")
+    assert said.count("is up to date, skipped") == 3
+    said = _pipeline(corpus, tmp_path, *COMMON, "--heldout_fraction=0")
+    assert said.count("is up to date, skipped") == 1
+    assert "held-out" not in said
+    left = [path for path in (tmp_path / "records/heldout").glob("*") if path.name[0] != "."]
+    assert left == []
+    assert not list((tmp_path / "shards").glob("heldout*"))
+    _pipeline(corpus, tmp_path, *COMMON)
+    assert _hashes(tmp_path) == _hashes(output_dir)
+
+
+def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
+    said = _pipeline(
+        corpus, tmp_path / "a", *COMMON, "--tokenizer=sentencepiece", "--vocab_size=40"
+    )
+    model = tmp_path / "a/vocabulary/spm.model"
+    assert f"vocabulary: {model}" in said
+    flags = [flag for flag in COMMON if "vocab" not in flag]
+    said = _pipeline(corpus, tmp_path / "b", *flags, f"--spm_model_file={model}")
+    assert not (tmp_path / "b/vocabulary").exists()
+    assert _hashes(tmp_path / "b/records") == _hashes(tmp_path / "a/records")
+    assert read_manifest(tmp_path / "b/records/train").vocabulary.kind == "sentencepiece"
+    vocab = made[0] / "vocabulary/vocab.txt"
+    _pipeline(corpus, tmp_path / "c", *COMMON, f"--vocab_file={vocab}")
+    assert _hashes(tmp_path / "c/records") == _hashes(made[0] / "records")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--vocab_file=none.txt"], "--vocab_file: none.txt does not exist"),
+        ([], "give --vocab_size to train a vocabulary, or the file of one"),
+        (["--vocab_size=100", "--input_file=none*"], "--input_file: no file matches 'none*'"),
+        (["--vocab_size=100", "--heldout_fraction=2"], "--heldout_fraction=2.0: give a share"),
+        (["--vocab_size=100", "--num_workers=-1"], "--num_workers=-1: give"),
+        (["--vocab_size=3"], "--vocab_size=3: give more than the 5 special"),
+        (["--vocab_file={made}/vocabulary/vocab.txt", "--vocab_size=9"], "has 50 entries"),
+        (["--vocab_size=9", "--output_dir={corpus}"], "--output_dir: cannot write to"),
+    ],
+)
+def test_bad_flags_are_one_sentence_before_any_work(made, corpus, tmp_path, flags, message):
+    flags = [flag.format(made=made[0], corpus=corpus) for flag in flags]
+    done = _command("pipeline", f"--input_file={corpus}", f"--output_dir={tmp_path}", *flags)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_help_lists_the_flags(stage):
+    done = _command(stage, "--help")
+    assert f"python -m data_prep.{stage}" in done.stdout
+    assert "--output_dir" in done.stdout
+
+
+def test_data_preparation_does_not_import_tensorflow():
+    imports = "".join(f"import data_prep.{stage}; " for stage in STAGES)
+    check = "import sys; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", imports + check], cwd=ROOT).returncode == 0
