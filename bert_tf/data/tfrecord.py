@@ -163,6 +163,10 @@ class RecordSet:
         which = self._file_of(index)
         return self._files[which], int(index - self._starts[which])
 
+    def index_of(self, file: RecordFile) -> int:
+        """The number in this set of a file's first record."""
+        return int(self._starts[self._files.index(file)])
+
     def read(self, indices: Iterable[int]) -> list[bytes]:
         """Reads and checks the records ``indices``, in that order; UserError on damaged ones."""
         by_file: dict[int, list[tuple[int, int]]] = collections.defaultdict(list)

@@ -1,0 +1,89 @@
+"""Small record files, written by us and as google's script writes them."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.data.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
+from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED
+from bert_tf.data.tfrecord import TFRecordWriter
+
+SEQ_LENGTH, PREDICTIONS, VOCAB_SIZE = 12, 3, 50
+SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+
+
+class RecordMaker:
+    """Writes record files of the small geometry above; record i has i in its last position."""
+
+    def examples(self, count, *, first=0, masked=True, seq_length=SEQ_LENGTH):
+        rng = np.random.default_rng(first)
+        shape = (count, seq_length)
+        examples = {
+            "input_ids": rng.integers(5, VOCAB_SIZE, shape),
+            "input_mask": np.ones(shape, np.int64),
+            "segment_ids": rng.integers(0, 2, shape),
+            "next_sentence_labels": np.arange(first, first + count)[:, None],
+        }
+        if masked:
+            shape = (count, PREDICTIONS)
+            examples["masked_lm_positions"] = np.sort(rng.integers(0, seq_length, shape))
+            examples["masked_lm_ids"] = rng.integers(5, VOCAB_SIZE, shape)
+            examples["masked_lm_weights"] = rng.integers(0, 2, shape).astype(np.float32)
+        else:
+            examples["word_starts"] = (rng.random((count, seq_length)) < 0.6).astype(np.int64)
+            examples["word_starts"][:, 0] = 1
+        return examples
+
+    def write(self, path, count, **options):
+        examples = self.examples(count, **options)
+        masked = options.get("masked", True)
+        spec = PRETRAINING_MASKED if masked else PRETRAINING_UNMASKED
+        path.parent.mkdir(exist_ok=True)
+        with TFRecordWriter(path) as writer:
+            for record in spec.encode_batch(examples) if count else []:
+                writer.write(record)
+        return path
+
+    def write_manifest(self, directory, **changes):
+        outputs = [
+            describe_file(path, relative_to=directory, count=self.count(path))
+            for path in sorted(directory.glob("*.tfrecord"))
+        ]
+        values = {
+            "stage": "create_pretraining_data",
+            "parameters": {"nsp": True},
+            "inputs": (),
+            "outputs": tuple(outputs),
+            "vocabulary": VocabularyEntry("ab", VOCAB_SIZE, "wordpiece", True, SPECIAL_IDS),
+        }
+        write_manifest(directory, Manifest(**{**values, **changes}))
+        return directory
+
+    def count(self, path):
+        return sum(1 for _ in tf.python_io.tf_record_iterator(str(path)))
+
+    def write_like_google(self, path, count):
+        """With the calls of google-research/bert's script: no offsets, no manifest."""
+        examples = self.examples(count)
+        with tf.python_io.TFRecordWriter(str(path)) as writer:
+            for row in range(count):
+                features = collections.OrderedDict()
+                for name, values in examples.items():
+                    row_values = list(values[row])
+                    if name == "masked_lm_weights":
+                        kind = {"float_list": tf.train.FloatList(value=row_values)}
+                    else:
+                        kind = {"int64_list": tf.train.Int64List(value=row_values)}
+                    features[name] = tf.train.Feature(**kind)
+                example = tf.train.Example(features=tf.train.Features(feature=features))
+                writer.write(example.SerializeToString())
+        return path
+
+
+@pytest.fixture(scope="session")
+def record_maker():
+    return RecordMaker()
