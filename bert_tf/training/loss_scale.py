@@ -35,8 +35,8 @@ class NoLossScale:
 class DynamicLossScale:
     """Halves the scale after an update that overflowed, doubles it after ``period`` good ones.
 
-    Its two variables are saved in checkpoints. Scales are powers of two, so that scaling and
-    unscaling only move the exponent and lose nothing.
+    Its two variables are saved in checkpoints. Started at a power of two it stays one, and
+    scaling and unscaling only move the exponent and lose nothing.
 
     Args:
       initial: the first scale; NVIDIA's scripts start at 2**32.
