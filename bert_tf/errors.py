@@ -20,3 +20,9 @@ def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result
         sys.stdout.flush()
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(2)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another library's message, for a sentence of ours to quote."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

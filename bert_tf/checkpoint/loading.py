@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike
 
 Shape = tuple[int, ...]
@@ -111,8 +111,10 @@ def read_shapes(checkpoint: str) -> dict[str, Shape]:
     try:
         reader = tf.train.load_checkpoint(checkpoint)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"checkpoint {checkpoint} cannot be read ({reason}).") from error
+        raise UserError(
+            f"checkpoint {checkpoint} cannot be read ({first_line(error)}); copy it again or give "
+            "another."
+        ) from error
     return {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
 
 

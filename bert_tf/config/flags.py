@@ -296,8 +296,8 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
                 f"--amp rewrites a float32 graph and contradicts --precision={precision}; drop one."
             )
         precision = "fp32"
-    if values.init_loss_scale < 1:
-        raise UserError(f"--init_loss_scale={values.init_loss_scale} must be at least 1.")
+    if not 1 <= values.init_loss_scale <= 2.0**32:
+        raise UserError(f"--init_loss_scale={values.init_loss_scale} must lie in [1, 2**32].")
     return RuntimeSettings(
         horovod=values.horovod,
         precision=precision,

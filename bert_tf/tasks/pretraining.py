@@ -165,14 +165,13 @@ class _Data:
 
     @property
     def train_identity(self) -> str:
-        """What the training data are: their manifest's digest or, without one, their size."""
-        manifest = self.train_info.manifest
-        return manifest.sha256 if manifest else f"{len(self.train_records)} records"
+        """One digest of the training data."""
+        return self.train_info.data_sha256
 
     def facts(self) -> dict[str, object]:
         """The ledger's section."""
         return {
-            "manifest": self.train_identity,
+            "sha256": self.train_identity,
             "train_records": len(self.train_records),
             "eval_records": len(self.eval_records) if self.eval_records else 0,
             "masking": "stored" if self.train_info.masked else "at training time",
@@ -197,7 +196,8 @@ def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:
 def _open_records(
     data: DataSettings, files, config: BertConfig
 ) -> tuple[RecordSet, pipeline.RecordInfo]:
-    info = pipeline.inspect_records(files)
+    records = RecordSet(files)
+    info = pipeline.inspect_records(records)
     pipeline.check_records(
         info,
         max_seq_length=data.max_seq_length,
@@ -210,7 +210,7 @@ def _open_records(
             f"max_position_embeddings={config.max_position_embeddings}; lower it or use another "
             "--bert_config_file."
         )
-    return RecordSet(files), info
+    return records, info
 
 
 def _masking(data: DataSettings, infos, config: BertConfig) -> MaskingSettings | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, first_line
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.training.batch_plan import BatchPlan
 from bert_tf.training.distribution import SingleProcess
@@ -210,7 +210,7 @@ class CheckpointHook(StepHook):
             self._saver.save(session, self._prefix, global_step=self.step, write_meta_graph=False)
         except (tf.errors.OpError, OSError, ValueError) as error:
             raise UserError(
-                f"cannot write checkpoint {self._prefix}-{self.step} ({_first_line(error)}); free "
+                f"cannot write checkpoint {self._prefix}-{self.step} ({first_line(error)}); free "
                 "space or choose another --output_dir. Earlier checkpoints are intact."
             ) from error
         self._saved_step = self.step
@@ -246,7 +246,3 @@ class EvaluationHook(StepHook):
         due = self.step % self._every_steps == 0 and self.step < self._total_steps
         if applied and due:
             self._evaluate()
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -7,17 +7,19 @@ names.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
 from bert_tf.config.settings import OptimizationSettings, RuntimeSettings
-from bert_tf.errors import UserError
+from bert_tf.data.pipeline import user_errors
+from bert_tf.errors import UserError, first_line
 from bert_tf.training import evaluation, hooks, ledger, schedules
 from bert_tf.training.batch_plan import BatchPlan, StepPlan
 from bert_tf.training.distribution import SingleProcess
@@ -96,14 +98,16 @@ class Trainer:
 
     def train_and_evaluate(self) -> None:
         """Trains up to the last step; pauses on the way to evaluate where the job asks for it."""
-        self._estimator.train(self._job.train_input, max_steps=self._job.steps.num_train_steps)
+        with _explained_errors(self._job.output_dir):
+            self._estimator.train(self._job.train_input, max_steps=self._job.steps.num_train_steps)
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
         job = self._job
-        metrics = self._estimator.evaluate(
-            job.eval_input, steps=job.num_eval_batches, hooks=job.ranks.broadcast_hooks()
-        )
+        with _explained_errors(job.output_dir):
+            metrics = self._estimator.evaluate(
+                job.eval_input, steps=job.num_eval_batches, hooks=job.ranks.broadcast_hooks()
+            )
         results = evaluation.with_derived_results(
             metrics, terms=job.objective.terms, perplexity_of=job.perplexity_of
         )
@@ -268,6 +272,26 @@ class Trainer:
         ledger.add_to_run_json(self._job.output_dir, {"xla_clusters": clusters})
 
 
+@contextlib.contextmanager
+def _explained_errors(output_dir: Path) -> Iterator[None]:
+    """Turns errors that TensorFlow reports for bad files into one sentence each."""
+    try:
+        with user_errors():
+            yield
+    except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
+        raise UserError(
+            f"a checkpoint cannot be read ({first_line(error)}); name an older one in "
+            f"{output_dir / 'checkpoint'}, or start anew in another --output_dir."
+        ) from error
+    except tf.errors.InvalidArgumentError as error:
+        if "is not in [0, " not in error.message:
+            raise
+        raise UserError(
+            f"a record holds an id that the model has no place for ({first_line(error)}); give "
+            "records that were made with the vocabulary of --bert_config_file."
+        ) from error
+
+
 @dataclasses.dataclass(frozen=True)
 class StartPoint:
     """Where a run goes on: step and data position are 0 in a directory without checkpoint."""
@@ -290,7 +314,7 @@ def find_start(output_dir: Path) -> StartPoint:
         skipped = int(reader.get_tensor(SKIPPED_UPDATES)) if counts else 0
     except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
         raise UserError(
-            f"--output_dir: checkpoint {checkpoint} cannot be read ({str(error).splitlines()[0]}); "
+            f"--output_dir: checkpoint {checkpoint} cannot be read ({first_line(error)}); "
             f"name an older one in {output_dir / 'checkpoint'} or choose another directory."
         ) from error
     return StartPoint(checkpoint, step, step + skipped)
