@@ -7,7 +7,7 @@ the descriptions (READMEs) in their metadata; keeps paragraphs of prose, each on
 document per module or description, in an order given by a hash of the module's path, until
 ``--max_megabytes`` are reached. The same installation gives the same bytes.
 
-Memory: about 150 MB, and 60 MB more for each worker process.
+Memory: about 60 MB, and 150 MB more for each worker process (the largest syntax tree).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Settings:
     """
 
     output_dir: str
-    max_megabytes: float = 16.0
+    max_megabytes: float = 12.0
     num_workers: int = 0
 
 
@@ -181,7 +181,7 @@ def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.demo_corpus``."""
     define_output_flag("Directory for corpus.txt.")
     define_workers_flag()
-    flags.DEFINE_float("max_megabytes", 16.0, "Most text to gather.")
+    flags.DEFINE_float("max_megabytes", 12.0, "Most text to gather.")
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ BasicTokenizer, so that training and use agree. SentencePiece: a unigram model w
 [CLS] [SEP] [MASK] first. Either has exactly ``--vocab_size`` entries.
 
 Of a large corpus at most ``--vocab_sample_megabytes`` are read: lines whose hash is low enough.
-Memory: WordPiece about 150 MB and twice the sample, 60 MB more for each worker process;
-SentencePiece about 250 MB and 25 times the sample.
+Memory: WordPiece about 100 MB and as much as the sample, 70 MB more for each worker process;
+SentencePiece about 100 MB and 22 times the sample.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Settings:
     do_lower_case: bool = True
     character_coverage: float = 0.9999
     min_frequency: int = 2
-    vocab_sample_megabytes: float = 200.0
+    vocab_sample_megabytes: float = 100.0
     num_workers: int = 0
 
 

@@ -7,10 +7,12 @@ import os
 import random
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from bert_tf import files
 from bert_tf.data.manifest import read_manifest
 from bert_tf.errors import UserError
 from bert_tf.text.basic import BasicTokenizer
@@ -194,3 +196,23 @@ def test_bad_input_is_one_sentence(tmp_path, text, vocab_size, options, message)
         _run(tmp_path, text, vocab_size, **options)
     assert "\n" not in str(error.value)
     assert not list((tmp_path / "out").glob("[!.]*"))
+
+
+def test_memory_depends_on_the_sample_not_on_the_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabulary, "_CHUNK_BYTES", 1 << 12)
+    monkeypatch.setattr(files, "_HASH_BLOCK_BYTES", 1 << 12)
+    peaks = []
+    for run_number, num_lines in enumerate((100, 2000, 8000)):  # the first one warms up
+        text = _text(2000) * (num_lines // 2000) or _text(num_lines)
+        (tmp_path / "input.txt").write_text(text)
+        del text
+        out = str(tmp_path / f"out{run_number}")
+        tracemalloc.start()
+        run(
+            Settings(
+                str(tmp_path / "input.txt"), out, 60, vocab_sample_megabytes=0.02, num_workers=1
+            )
+        )
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.1 * peaks[1]
