@@ -99,6 +99,11 @@ def test_stages_fit_together(made, corpus):
     assert len(RecordSet(files)) == train.counts["records"]
 
 
+def test_vocabulary_does_not_see_what_is_held_out(made):
+    inputs = read_manifest(made[0] / "vocabulary").inputs
+    assert [entry.name for entry in inputs] == ["train-00000.txt"]
+
+
 def test_second_run_skips_every_stage(made, corpus):
     output_dir, _ = made
     before = _hashes(output_dir)

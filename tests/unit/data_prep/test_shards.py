@@ -11,7 +11,7 @@ from bert_tf import files
 from bert_tf.data.manifest import read_manifest
 from bert_tf.errors import UserError
 from data_prep import shards
-from data_prep.shards import Settings, run
+from data_prep.shards import Settings, hash_of_document, run
 
 
 def _documents(count, seed=0):
@@ -103,6 +103,14 @@ def test_neither_side_is_empty(tmp_path, fraction, count, capsys):
         assert heldout
         assert len(heldout) == 1 or fraction == 0.5
     assert "it gets the nearest document" in capsys.readouterr().err
+
+
+def test_one_document_to_train_on_where_all_would_be_held_out(tmp_path):
+    low = [text for text in _documents(40) if hash_of_document(text.encode()) < 1 << 63][:6]
+    out = _run(tmp_path, low, heldout_fraction=0.5)
+    nearest = max(low, key=lambda text: hash_of_document(text.encode()))
+    assert _flat(_read(out, "train")) == [nearest]
+    assert len(_flat(_read(out, "heldout"))) == 5
 
 
 def test_nothing_held_out(tmp_path):
