@@ -1,0 +1,195 @@
+"""How many times faster the input pipeline is than the training that it feeds.
+
+    python -m benchmarks.input_pipeline --input_file=records --batch_size=16
+
+Measures sequences a second of the training input alone, and beside it those of a training step:
+``--training_sequences_per_second`` from a run's log where that is known; otherwise the matrix
+products of a BERT-base step alone, forward and backward, which no training on this machine can
+exceed, so that the true ratio is higher. ``--json`` also writes the results to a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+from bert_tf import environment
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.files import expand_input_files, write_json
+
+SIDE_FILES = (".offsets", ".json")
+
+
+@dataclasses.dataclass(frozen=True)
+class BertBase:
+    """The sizes that decide the matrix products of BERT-base (Devlin et al. 2018)."""
+
+    hidden: int = 768
+    layers: int = 12
+    heads: int = 12
+    intermediate: int = 3072
+    vocab: int = 30522
+
+
+def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tuple[float, object]:
+    """Sequences a second of the training input, and what is known about the records."""
+    import tensorflow.compat.v1 as tf
+
+    from bert_tf.data import pipeline
+    from bert_tf.data.masking import MaskingSettings
+    from bert_tf.data.order import GlobalBatchSlice
+    from bert_tf.data.tfrecord import RecordSet
+
+    info = pipeline.inspect_records(files)
+    masking = None
+    if not info.masked:
+        predictions = max(1, round(0.15 * info.seq_length))
+        masking = MaskingSettings(0.15, predictions, info.vocab_size, info.special_ids)
+    with tf.Graph().as_default(), tf.Session() as session, pipeline.user_errors():
+        dataset = pipeline.training_dataset(
+            RecordSet(files),
+            info=info,
+            batch=GlobalBatchSlice(batch_size),
+            start_position=0,
+            seed=1,
+            masking=masking,
+        )
+        # Consumed in the graph, as training does: fetching would add a copy to numpy.
+        features = tf.data.make_one_shot_iterator(dataset).get_next()
+        step = tf.group(*features.values())
+        return batch_size * steps_per_second(lambda: session.run(step), seconds=seconds), info
+
+
+def product_rate(
+    model: BertBase, *, batch_size: int, seq_length: int, predictions: int, seconds: float
+) -> float:
+    """Sequences a second of the float32 matrix products of a training step, and nothing else."""
+    import tensorflow.compat.v1 as tf
+
+    # Equal layers have equal products: none of them may be merged or left out.
+    config = tf.ConfigProto()
+    config.graph_options.optimizer_options.opt_level = -1
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        products = [
+            product
+            for shape in _product_shapes(model, batch_size, seq_length, predictions)
+            for product in _products(*shape)
+        ]
+        step = tf.group(*products)
+        session.run(tf.global_variables_initializer())
+        return batch_size * steps_per_second(lambda: session.run(step), seconds=seconds)
+
+
+def _product_shapes(
+    model: BertBase, batch_size: int, seq_length: int, predictions: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """(matrices, rows, inner, columns) of every product of a forward pass."""
+    tokens, masked = batch_size * seq_length, batch_size * predictions
+    head = model.hidden // model.heads
+    for _ in range(model.layers):
+        yield from itertools.repeat((1, tokens, model.hidden, model.hidden), 4)
+        yield batch_size * model.heads, seq_length, head, seq_length
+        yield batch_size * model.heads, seq_length, seq_length, head
+        yield 1, tokens, model.hidden, model.intermediate
+        yield 1, tokens, model.intermediate, model.hidden
+    yield 1, masked, model.hidden, model.hidden
+    yield 1, masked, model.hidden, model.vocab
+
+
+def _products(matrices: int, rows: int, inner: int, columns: int) -> list:
+    """A product and those for the gradients of its two sides."""
+    import tensorflow.compat.v1 as tf
+
+    def matrix(height: int, width: int) -> tf.Tensor:
+        name = f"matrix_{matrices}_{height}_{width}"
+        with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+            shape = [matrices, height, width]
+            return tf.get_variable(name, shape, initializer=tf.ones_initializer())
+
+    left, right, output = matrix(rows, inner), matrix(inner, columns), matrix(rows, columns)
+    return [
+        tf.matmul(left, right),
+        tf.matmul(output, right, transpose_b=True),
+        tf.matmul(left, output, transpose_a=True),
+    ]
+
+
+def steps_per_second(step, *, seconds: float) -> float:
+    """The mean rate of ``step()`` over at least ``seconds``, after three steps to warm up."""
+    for _ in range(3):
+        step()
+    durations: list[float] = []
+    while sum(durations) < seconds or len(durations) < 3:
+        start = time.perf_counter()
+        step()
+        durations.append(time.perf_counter() - start)
+    return 1 / float(np.mean(durations))
+
+
+def measure() -> None:
+    """Runs the benchmark from its flags."""
+    values = flags.FLAGS
+    found = expand_input_files(values.input_file, flag="input_file")
+    files = [path for path in found if path.suffix not in SIDE_FILES]
+    if not files or values.batch_size < 1:
+        raise UserError(f"--input_file={values.input_file} or --batch_size names nothing to read.")
+    ours, info = pipeline_rate(files, batch_size=values.batch_size, seconds=values.seconds)
+    training, subject, name = values.training_sequences_per_second, "ours", "training"
+    if training is None:
+        subject, name = "limit", "matrix products of BERT-base"
+        training = product_rate(
+            BertBase(),
+            batch_size=values.batch_size,
+            seq_length=info.seq_length,
+            predictions=info.max_predictions or round(0.15 * info.seq_length),
+            seconds=values.seconds,
+        )
+    config = {
+        "batch_size": values.batch_size,
+        "max_seq_length": info.seq_length,
+        "masking": "stored" if info.masked else "at training time",
+        "records": info.num_records,
+    }
+    results = [
+        _result("input pipeline", "ours", ours, "sequences/s", config),
+        _result(name, subject, training, "sequences/s", config),
+        _result("input pipeline / " + name, "ours", ours / training, "ratio", config),
+    ]
+    for result in results:
+        print(f"{result['name']}: {result['value']:,.1f} {result['unit']}")
+    if values.json:
+        write_json(values.json, results)
+
+
+def _result(name: str, subject: str, value: float, unit: str, config: dict) -> dict:
+    return {"name": name, "subject": subject, "value": value, "unit": unit, "config": config}
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m benchmarks.input_pipeline``."""
+    flags.DEFINE_string("input_file", None, "Training records: files, globs or directories.")
+    flags.mark_flag_as_required("input_file")
+    flags.DEFINE_integer("batch_size", 16, "Sequences of a batch.")
+    flags.DEFINE_float("seconds", 5.0, "How long to measure each side.")
+    flags.DEFINE_float(
+        "training_sequences_per_second", None, "Of BERT-base on this machine, if it is known."
+    )
+    flags.DEFINE_string("json", None, "Where to write the results.")
+
+
+def main(_) -> None:
+    """Measures without TensorFlow's start-up messages."""
+    environment.prepare_environment(verbose=False, use_xla=False)
+    exit_on_user_error(measure)
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)
