@@ -228,7 +228,8 @@ def test_evaluation_on_two_ranks_equals_that_of_one(trained, flags):
     one = json.loads((output_dir / "eval_results.json").read_text())
     mpirun(2, SCRIPT, "--horovod", *flags, f"--output_dir={output_dir}", "--do_eval")
     two = json.loads((output_dir / "eval_results.json").read_text())
-    assert two == pytest.approx(one, rel=1e-7)
+    # Sums within a batch are float32, and the batches are not the same ones.
+    assert two == pytest.approx(one, rel=1e-6)
 
 
 @requires_horovod
