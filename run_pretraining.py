@@ -27,7 +27,7 @@ def _run() -> None:
 
 def run() -> None:
     """The console script."""
-    bert_flags.define_pretraining_flags()
+    bert_flags.define_pretraining_flags(flags.FLAGS)
     flags.adopt_module_key_flags(bert_flags)
     app.run(main)
 

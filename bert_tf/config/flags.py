@@ -38,7 +38,7 @@ class _Definer:
         self.choice = functools.partial(flags.DEFINE_enum, flag_values=values)
 
 
-def define_pretraining_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_pretraining_flags(values: flags.FlagValues) -> None:
     """Defines the flags of run_pretraining.py."""
     define = _Definer(values)
     _define_data_flags(define)

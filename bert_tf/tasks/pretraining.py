@@ -190,7 +190,7 @@ def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:
             "the records were made without next sentences; give --nsp=false or make them with "
             "--nsp=true."
         )
-    return _Data(*train, *eval_, masking=_masking(settings.data, infos, config))
+    return _Data(*train, *eval_, masking=_masking(settings.data, infos))
 
 
 def _open_records(
@@ -213,7 +213,7 @@ def _open_records(
     return records, info
 
 
-def _masking(data: DataSettings, infos, config: BertConfig) -> MaskingSettings | None:
+def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:
     """Masking at training time; None where every record stores its masks."""
     unmasked = [info for info in infos if not info.masked]
     if not unmasked:
@@ -221,7 +221,7 @@ def _masking(data: DataSettings, infos, config: BertConfig) -> MaskingSettings |
     return MaskingSettings(
         masked_lm_prob=data.masked_lm_prob,
         max_predictions_per_seq=data.max_predictions_per_seq,
-        vocab_size=config.vocab_size,
+        vocab_size=unmasked[0].vocab_size,
         special_ids=unmasked[0].special_ids,
         do_whole_word_mask=data.whole_word,
     )

@@ -92,7 +92,7 @@ IN_TENSORFLOW = [
     ("empty records", ["--input_file={empty}"], "empty.tfrecord"),
     ("no records", ["--input_file={text}"], "notes.txt"),
     ("truncated record", ["--input_file={truncated}"], "truncated.tfrecord"),
-    ("corrupted record", ["--input_file={corrupted}"], "corrupted.tfrecord"),
+    ("corrupted record", ["--input_file={corrupted}", "--num_train_steps=40"], "corrupted.tf"),
     ("batch arithmetic", ["--global_batch_size=20"], "20"),
     ("long warm-up", ["--num_warmup_steps=7"], "--num_warmup_steps=7"),
     ("float16 on a CPU", ["--precision=fp16"], "--precision=fp16"),
@@ -126,7 +126,7 @@ def assert_one_sentence(done, named):
     [sentence] = [line for line in done.stderr.splitlines() if line]
     assert sentence.startswith("error: ")
     assert named in sentence
-    assert sentence.endswith(".")
+    assert sentence[-1] in ".?"
     assert "Traceback" not in done.stdout
 
 
