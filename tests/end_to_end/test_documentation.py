@@ -51,7 +51,7 @@ def shortened(command):
 def directory(tmp_path_factory, text_file):
     """A directory that looks like a clone, with a text of the user's."""
     path = tmp_path_factory.mktemp("clone")
-    for name in ("bert_tf", "data_prep", "recipes", "run_pretraining.py"):
+    for name in ("benchmarks", "bert_tf", "data_prep", "recipes", "run_pretraining.py"):
         (path / name).symlink_to(ROOT / name)
     (path / "my_text.txt").write_text(text_file.read_text(encoding="utf-8"), encoding="utf-8")
     return path
