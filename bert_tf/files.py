@@ -27,16 +27,21 @@ def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
     """
     files: set[Path] = set()
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        matches = [Path(match) for match in glob.glob(pattern)]
-        if len(matches) == 1 and matches[0].is_dir():
-            inside = matches[0].iterdir()
-            matches = [path for path in inside if path.is_file() and path.name[0] != "."]
+        # A name with brackets in it may be meant literally.
+        named = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
+        matches = [path for name in named for path in _files_of(Path(name))]
         if not matches:
             raise UserError(f"--{flag}: no file matches {pattern!r}; give an existing file.")
         files.update(matches)
     if not files:
         raise UserError(f"--{flag} is empty; give a file, a glob or a comma-separated list.")
     return sorted(files)
+
+
+def _files_of(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return [inside for inside in path.iterdir() if inside.is_file() and inside.name[0] != "."]
 
 
 def require_file(path: PathLike, *, flag: str) -> Path:

@@ -1,0 +1,178 @@
+"""Finding inputs, hashing them, and outputs that are whole or not there."""
+
+import hashlib
+import os
+
+import pytest
+
+from bert_tf import files
+from bert_tf.errors import UserError
+
+needs_permissions = pytest.mark.skipif(
+    os.geteuid() == 0, reason="root may read and write anywhere; run as an ordinary user"
+)
+
+
+@pytest.fixture(name="tree")
+def directory_tree(tmp_path):
+    for name in ("b.txt", "a.txt", "c.json", "[x].txt", ".hidden.txt", "sub/d.txt", "sub/.e.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def expanded(tree, patterns):
+    """Names that the comma-separated patterns, relative to ``tree``, stand for."""
+    absolute = ",".join(str(tree / part) if part.strip() else part for part in patterns.split(","))
+    found = files.expand_input_files(absolute, flag="input_file")
+    return [str(path.relative_to(tree)) for path in found]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ("a.txt", ["a.txt"]),
+        ("b.txt,a.txt", ["a.txt", "b.txt"]),
+        ("a.txt,a.txt,*.txt", ["[x].txt", "a.txt", "b.txt"]),
+        ("a.txt, ,", ["a.txt"]),
+        ("?.json", ["c.json"]),
+        ("sub", ["sub/d.txt"]),
+        ("sub/", ["sub/d.txt"]),
+        ("[x].txt", ["[x].txt"]),
+        (".", ["[x].txt", "a.txt", "b.txt", "c.json"]),
+        ("s*", ["sub/d.txt"]),
+        ("sub,empt[xy]*,a.txt", None),
+        ("a.txt,missing.txt", None),
+        ("empty", None),
+    ],
+)
+def test_expand_input_files(tree, patterns, expected):
+    if expected is not None:
+        assert expanded(tree, patterns) == expected
+        return
+    with pytest.raises(UserError, match="--input_file: no file matches"):
+        expanded(tree, patterns)
+
+
+def test_a_glob_that_matches_files_and_directories(tree):
+    # A directory stands for its files however it was named.
+    found = expanded(tree, "[as]*")
+    assert found == ["a.txt", "sub/d.txt"]
+
+
+def test_blanks_around_commas_do_not_count(tree):
+    patterns = f" {tree / 'a.txt'} , {tree / 'b.txt'} "
+    assert len(files.expand_input_files(patterns, flag="input_file")) == 2
+
+
+@pytest.mark.parametrize("patterns", ["", " , ,"])
+def test_an_empty_list_names_the_flag(patterns):
+    with pytest.raises(UserError, match="--input_file is empty"):
+        files.expand_input_files(patterns, flag="input_file")
+
+
+def test_require_file(tree):
+    assert files.require_file(str(tree / "a.txt"), flag="vocab_file") == tree / "a.txt"
+    (tree / "nothing").write_bytes(b"")
+    for name, problem in [
+        ("missing", "does not exist"),
+        ("sub", "not a file"),
+        ("nothing", "empty"),
+    ]:
+        with pytest.raises(UserError, match=f"--vocab_file: .*{name}.*{problem}"):
+            files.require_file(tree / name, flag="vocab_file")
+
+
+@needs_permissions
+def test_a_file_that_may_not_be_read(tree):
+    (tree / "a.txt").chmod(0)
+    with pytest.raises(UserError, match="permissions"):
+        files.require_file(tree / "a.txt", flag="vocab_file")
+
+
+def test_make_output_dir(tree):
+    path = files.make_output_dir(str(tree / "new" / "deep"), flag="output_dir")
+    assert path.is_dir()
+    assert list(path.iterdir()) == []
+    assert files.make_output_dir(path, flag="output_dir") == path
+    for name in ("a.txt", "a.txt/below"):
+        with pytest.raises(UserError, match=r"--output_dir: cannot write to .*a\.txt"):
+            files.make_output_dir(tree / name, flag="output_dir")
+
+
+@needs_permissions
+def test_a_directory_that_may_not_be_written(tree):
+    (tree / "sub").chmod(0o500)
+    with pytest.raises(UserError, match="cannot write to"):
+        files.make_output_dir(tree / "sub", flag="output_dir")
+
+
+def test_sha256_of_a_file_of_several_blocks(tmp_path):
+    content = os.urandom((1 << 20) * 2 + 17)
+    (tmp_path / "f").write_bytes(content)
+    assert files.sha256_of_file(tmp_path / "f") == hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize(("mode", "content"), [("w", "tie ﬁ\n"), ("wb", b"\x00\r\n")])
+def test_atomic_open_shows_the_file_when_it_is_whole(tmp_path, mode, content):
+    path = tmp_path / "out"
+    path.write_text("old")
+    with files.atomic_open(path, mode) as file:
+        file.write(content)
+        file.flush()
+        assert path.read_text() == "old"
+    expected = content if mode == "wb" else content.encode("utf-8")
+    assert path.read_bytes() == expected
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_atomic_open_leaves_nothing_when_the_block_fails(tmp_path, before):
+    path = tmp_path / "out"
+    if before is not None:
+        path.write_text(before)
+    with pytest.raises(KeyboardInterrupt), files.atomic_open(path) as file:
+        file.write("half of it")
+        raise KeyboardInterrupt
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == (
+        {"out": before} if before else {}
+    )
+
+
+def test_json_there_and_back(tmp_path):
+    value = {"name": "naïve", "values": [1, 2.5, None, True]}
+    files.write_json(tmp_path / "v.json", value)
+    assert files.read_json(tmp_path / "v.json", what="values") == value
+    text = (tmp_path / "v.json").read_text(encoding="utf-8")
+    assert "naïve" in text
+    assert text.endswith("}\n")
+
+
+def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    files.write_json(tmp_path / "v.json", 1)
+    with pytest.raises(TypeError):
+        files.write_json(tmp_path / "v.json", {"a": object()})
+    assert files.read_json(tmp_path / "v.json", what="values") == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "does not exist"),
+        ("directory", "cannot be read"),
+        (b"{'a': 1}", "is not valid JSON"),
+        (b"", "is not valid JSON"),
+        (b'"\xff"', "is not valid JSON"),
+    ],
+)
+def test_json_that_cannot_be_read(tmp_path, content, problem):
+    path = tmp_path / "v.json"
+    if content == "directory":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=f"run record: .*v.json {problem}"):
+        files.read_json(path, what="run record")
