@@ -1,0 +1,90 @@
+"""What is set before TensorFlow is loaded; each case in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bert_tf import environment as subject
+from tests.support import ROOT, environment
+
+NAMES = ("TF_CPP_MIN_LOG_LEVEL", "TF_XLA_FLAGS")
+
+PROGRAM = """
+import json, logging, os, sys, warnings
+from bert_tf.environment import prepare_environment
+prepare_environment(**json.loads(sys.argv[1]))
+warnings.warn("a library's warning")
+logging.getLogger("tensorflow").warning("TensorFlow's warning")
+logging.getLogger("absl").warning("absl's warning")
+print(json.dumps({
+    "environment": {name: os.environ.get(name) for name in %r},
+    "loaded": "tensorflow" in sys.modules,
+}))
+""" % (NAMES,)
+
+
+def prepared(*, given=None, **arguments):
+    """The environment afterwards, and what was written to stderr."""
+    variables = {k: v for k, v in environment().items() if k not in NAMES}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(arguments)],
+        cwd=ROOT,
+        env={**variables, **(given or {})},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert not found["loaded"], "TensorFlow was loaded before its environment was complete"
+    return found["environment"], done.stderr
+
+
+def test_quiet():
+    variables, stderr = prepared(verbose=False, use_xla=False)
+    assert variables == {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_XLA_FLAGS": None}
+    assert stderr == ""
+
+
+def test_verbose():
+    variables, stderr = prepared(verbose=True, use_xla=False)
+    assert variables == {"TF_CPP_MIN_LOG_LEVEL": None, "TF_XLA_FLAGS": None}
+    for message in ("a library's warning", "TensorFlow's warning", "absl's warning"):
+        assert message in stderr
+
+
+def test_what_the_user_set_is_kept():
+    given = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_XLA_FLAGS": "--tf_xla_min_cluster_size=2"}
+    variables, _ = prepared(given=given, verbose=False, use_xla=True)
+    assert variables == {
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+        "TF_XLA_FLAGS": "--tf_xla_min_cluster_size=2 --tf_xla_cpu_global_jit",
+    }
+
+
+def test_xla_on_a_cpu():
+    variables, _ = prepared(verbose=False, use_xla=True)
+    assert variables["TF_XLA_FLAGS"] == "--tf_xla_cpu_global_jit"
+
+
+def test_too_late_is_an_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", object())
+    before = dict(os.environ)
+    with pytest.raises(RuntimeError, match="before TensorFlow is imported"):
+        subject.prepare_environment(verbose=False, use_xla=True)
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_quiet_tensorflow(verbose):
+    import tensorflow.compat.v1 as tf
+
+    before = tf.logging.get_verbosity()
+    try:
+        tf.logging.set_verbosity(tf.logging.INFO)
+        subject.quiet_tensorflow(verbose=verbose)
+        assert tf.logging.get_verbosity() == (tf.logging.INFO if verbose else tf.logging.ERROR)
+    finally:
+        tf.logging.set_verbosity(before)
