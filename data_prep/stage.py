@@ -170,6 +170,10 @@ def settings_from_flags(settings_class: type[Settings], **others: object) -> Set
 def run_main(define_flags: Callable[[], None], run: Callable[[], object]) -> None:
     """The ``main`` of a stage: defines and parses its flags, runs it, ends on a UserError."""
     define_flags()
+    for module, defined in flags.FLAGS.flags_by_module_dict().items():
+        if module.startswith(__package__):
+            for flag in defined:  # --help shows the flags of the command alone, wherever defined
+                flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
     app.run(lambda _: _discard(exit_on_user_error(run)))
 
 

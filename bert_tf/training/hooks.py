@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -214,6 +215,38 @@ class CheckpointHook(StepHook):
                 "space or choose another --output_dir. Earlier checkpoints are intact."
             ) from error
         self._saved_step = self.step
+
+
+class StopOnSignal(tf.train.SessionRunHook):
+    """Ends training after the current update when the process is asked to stop.
+
+    What hooks do at a regular end, saving a checkpoint above all, is then done. It is for a single
+    process: ranks that stopped at different steps would wait for each other.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        """Handlers are in place from ``begin`` to ``end``."""
+        self.received: signal.Signals | None = None
+
+    def begin(self):
+        self._previous = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+
+    def after_run(self, run_context, run_values):
+        if self.received is not None:
+            run_context.request_stop()
+
+    def end(self, session):
+        self._restore()
+
+    def _note(self, number, frame):
+        self.received = signal.Signals(number)
+        self._restore()  # a second signal acts at once
+
+    def _restore(self):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
 
 class EvaluationHook(StepHook):

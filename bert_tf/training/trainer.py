@@ -97,9 +97,24 @@ class Trainer:
         )
 
     def train_and_evaluate(self) -> None:
-        """Trains up to the last step; pauses on the way to evaluate where the job asks for it."""
-        with _explained_errors(self._job.output_dir):
-            self._estimator.train(self._job.train_input, max_steps=self._job.steps.num_train_steps)
+        """Trains up to the last step; pauses on the way to evaluate where the job asks for it.
+
+        A single process that is interrupted or terminated saves a checkpoint first, then exits.
+        """
+        job = self._job
+        stop = hooks.StopOnSignal() if job.ranks.world_size == 1 else None
+        with _explained_errors(job.output_dir):
+            self._estimator.train(
+                job.train_input,
+                max_steps=job.steps.num_train_steps,
+                hooks=[stop] if stop else None,
+            )
+        if stop and stop.received:
+            self._log.message(
+                f"stopped by {stop.received.name}; {self._latest_checkpoint()} is saved, start "
+                "again to go on"
+            )
+            raise SystemExit(128 + stop.received)
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""

@@ -121,6 +121,30 @@ def test_killed_and_started_again_it_ends_in_the_same_bits(trained, flags, tmp_p
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
+def test_asked_to_stop_it_saves_a_checkpoint_first(asked, flags, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train",
+         "--num_train_steps=100000", "--save_checkpoints_steps=50000"],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    for line in process.stdout:
+        if line.startswith("step 5/"):
+            process.send_signal(asked)
+            break
+    rest, errors = process.communicate()
+    assert process.returncode == 128 + asked
+    assert errors == ""
+    assert f"stopped by {asked.name}" in rest
+    step = read_lines(tmp_path / "log.jsonl")[-1]["step"]
+    assert 5 <= step < 100000
+    assert tf.train.load_variable(str(tmp_path), "global_step") == step
+
+
 def test_a_finished_run_says_so_and_can_be_evaluated_alone(trained, flags):
     output_dir, _ = trained
     before = json.loads((output_dir / "eval_results.json").read_text())
@@ -210,6 +234,7 @@ def test_two_ranks(trained, flags, tmp_path):
         "--scale_steps_by_ranks=false",
     )
     assert done.stdout.count("step 6/6") == 1, "rank 0 alone prints"
+    assert done.stderr == ""
     expected, found = variables_of(whole / "model.ckpt-6"), variables_of(tmp_path / "model.ckpt-6")
     assert expected.keys() == found.keys()
     for name, value in expected.items():
