@@ -5,6 +5,7 @@ Names and meanings are those of google-research/bert and NVIDIA's scripts wherev
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bert_tf.config.settings import (
     DataSettings,
     OptimizationSettings,
     PretrainingSettings,
+    RunSettings,
     RuntimeSettings,
 )
 from bert_tf.errors import UserError
@@ -189,10 +191,24 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
     """Turns parsed flags into settings; raises UserError for what cannot be meant."""
     _warn_of_ignored(values)
     _require(values, "bert_config_file", "output_dir")
-    if not values.do_train and not values.do_eval:
-        raise UserError("nothing to do: give --do_train, --do_eval or both.")
     if not values.nsp and not values.mlm:
         raise UserError("--nsp=false --mlm=false leaves nothing to learn; keep one of them on.")
+    config_file = require_file(values.bert_config_file, flag="bert_config_file")
+    return PretrainingSettings(
+        bert_config_file=config_file,
+        next_sentence=values.nsp,
+        masked_lm=values.mlm,
+        run=run_settings(values),
+        data=_data_settings(values),
+        optimization=optimization_settings(values),
+        runtime=runtime_settings(values),
+    )
+
+
+def run_settings(values: flags.FlagValues) -> RunSettings:
+    """What to do, where to write and how often, from parsed flags."""
+    if not values.do_train and not values.do_eval:
+        raise UserError("nothing to do: give --do_train, --do_eval or both.")
     for name in _COUNTS:
         _at_least_one(values, name)
     every = values.eval_every_steps
@@ -203,27 +219,17 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
             f"--eval_every_steps={every} is no multiple of --save_checkpoints_steps="
             f"{values.save_checkpoints_steps}: what is evaluated is a checkpoint; change one."
         )
-    config_file = require_file(values.bert_config_file, flag="bert_config_file")
-    return PretrainingSettings(
-        bert_config_file=config_file,
+    fresh = values.allow_fresh or ""
+    same_names = {field.name for field in dataclasses.fields(RunSettings)} - {
+        "output_dir",
+        "allowed_fresh",
+        "flags",
+    }
+    return RunSettings(
         output_dir=Path(values.output_dir),
-        init_checkpoint=values.init_checkpoint,
-        allowed_fresh=tuple(filter(None, (values.allow_fresh or "").split(","))),
-        do_train=values.do_train,
-        do_eval=values.do_eval,
-        next_sentence=values.nsp,
-        masked_lm=values.mlm,
-        data=_data_settings(values),
-        optimization=optimization_settings(values),
-        runtime=runtime_settings(values),
-        eval_batch_size=values.eval_batch_size,
-        max_eval_steps=values.max_eval_steps,
-        save_checkpoints_steps=values.save_checkpoints_steps,
-        eval_every_steps=every,
-        keep_checkpoint_max=values.keep_checkpoint_max,
-        display_loss_steps=values.display_loss_steps,
-        seed=values.seed,
+        allowed_fresh=tuple(filter(None, fresh.split(","))),
         flags=_flags_of_this_project(values),
+        **{name: values[name].value for name in same_names},
     )
 
 

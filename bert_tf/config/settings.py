@@ -63,20 +63,22 @@ class RuntimeSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingSettings:
-    """A pre-training run."""
+class RunSettings:
+    """What a run does, where it writes and how often.
 
-    bert_config_file: Path
+    Attributes:
+      init_checkpoint: weights to start from, used while output_dir holds no checkpoint.
+      allowed_fresh: scopes that init_checkpoint may lack.
+      max_eval_steps: batches of a rank in an evaluation, None for all.
+      eval_every_steps: pause training this often to evaluate, None for only afterwards.
+      flags: every flag with its value, for the record.
+    """
+
     output_dir: Path
     init_checkpoint: str | None
     allowed_fresh: tuple[str, ...]
     do_train: bool
     do_eval: bool
-    next_sentence: bool
-    masked_lm: bool
-    data: DataSettings
-    optimization: OptimizationSettings
-    runtime: RuntimeSettings
     eval_batch_size: int
     max_eval_steps: int | None
     save_checkpoints_steps: int
@@ -85,3 +87,16 @@ class PretrainingSettings:
     display_loss_steps: int
     seed: int
     flags: dict[str, object]
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingSettings:
+    """A pre-training run."""
+
+    bert_config_file: Path
+    next_sentence: bool
+    masked_lm: bool
+    data: DataSettings
+    run: RunSettings
+    optimization: OptimizationSettings
+    runtime: RuntimeSettings

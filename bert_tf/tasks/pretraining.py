@@ -94,7 +94,7 @@ def run(settings: PretrainingSettings) -> dict[str, float] | None:
         horovod=settings.runtime.horovod, num_threads=settings.runtime.num_threads
     )
     config = BertConfig.from_json_file(settings.bert_config_file)
-    output_dir = settings.output_dir
+    output_dir = settings.run.output_dir
     if ranks.is_chief:
         make_output_dir(output_dir, flag="output_dir")
     start = ranks.broadcast(find_start(output_dir) if ranks.is_chief else None)
@@ -104,17 +104,20 @@ def run(settings: PretrainingSettings) -> dict[str, float] | None:
     distribution.check_same_on_all_ranks(
         ranks,
         {
-            "training data": data.train_identity if settings.do_train else "none",
+            "training data": data.train_identity if settings.run.do_train else "none",
             "precision": chosen,
             "bert_tf version": ledger.versions()["bert_tf"],
         },
     )
     log = RunLog(output_dir) if ranks.is_chief else None
+    warning = precision.slow_precision_warning(chosen, hardware)
+    if log is not None and warning:
+        log.message(f"warning: {warning}")
     job = _make_job(
         settings, config, ranks=ranks, start=start, data=data, hardware=hardware, chosen=chosen
     )
     run_ledger = None
-    if settings.do_train:
+    if settings.run.do_train:
         run_ledger = ledger.training_ledger(
             ranks=ranks,
             batch=job.batch,
@@ -133,9 +136,9 @@ def run(settings: PretrainingSettings) -> dict[str, float] | None:
     if log is not None:
         _announce(settings, config, run_ledger, start=start, log=log)
     trainer = Trainer(job, log)
-    if settings.do_train:
+    if settings.run.do_train:
         _train(trainer, job, start=start, log=log)
-    results = trainer.evaluate() if settings.do_eval else None
+    results = trainer.evaluate() if settings.run.do_eval else None
     if log is not None:
         log.message(f"output is in {output_dir}")
     return results
@@ -180,9 +183,9 @@ class _Data:
 
 def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:
     train = eval_ = (None, None)
-    if settings.do_train:
+    if settings.run.do_train:
         train = _open_records(settings.data, settings.data.train_files, config)
-    if settings.do_eval:
+    if settings.run.do_eval:
         eval_ = _open_records(settings.data, settings.data.eval_files, config)
     infos = [info for _, info in (train, eval_) if info is not None]
     if settings.next_sentence and not all(info.next_sentence for info in infos):
@@ -259,7 +262,7 @@ def _make_job(
             info=data.train_info,
             batch=GlobalBatchSlice(batch.global_batch_size, ranks.rank, ranks.world_size),
             start_position=start.data_position,
-            seed=settings.seed,
+            seed=settings.run.seed,
             masking=data.masking,
         )
 
@@ -267,10 +270,10 @@ def _make_job(
         return pipeline.evaluation_dataset(
             data.eval_records,
             info=data.eval_info,
-            batch_size=settings.eval_batch_size,
+            batch_size=settings.run.eval_batch_size,
             rank=ranks.rank,
             world_size=ranks.world_size,
-            seed=settings.seed,
+            seed=settings.run.seed,
             masking=data.masking,
         )
 
@@ -280,12 +283,10 @@ def _make_job(
             precision.policy_for(chosen),
             masked_lm=settings.masked_lm,
             next_sentence=settings.next_sentence,
-            seed=settings.seed,
+            seed=settings.run.seed,
         ),
         perplexity_of=MASKED_LM if settings.masked_lm else None,
-        output_dir=settings.output_dir,
-        init_checkpoint=settings.init_checkpoint,
-        allowed_fresh=settings.allowed_fresh,
+        run=settings.run,
         ranks=ranks,
         batch=batch,
         steps=steps,
@@ -298,14 +299,8 @@ def _make_job(
             gpu=ranks.local_rank if hardware.has_gpu else None,
         ),
         needs_loss_scale=chosen == "fp16",
-        seed=settings.seed,
         train_input=train_input,
         eval_input=eval_input,
-        num_eval_batches=settings.max_eval_steps,
-        save_checkpoints_steps=settings.save_checkpoints_steps,
-        eval_every_steps=settings.eval_every_steps,
-        keep_checkpoint_max=settings.keep_checkpoint_max,
-        display_loss_steps=settings.display_loss_steps,
     )
 
 
@@ -314,14 +309,17 @@ def _announce(settings, config, run_ledger, *, start: StartPoint, log: RunLog) -
     if run_ledger is not None:
         log.message(ledger.format_ledger(run_ledger))
         ledger.write_run_json(
-            settings.output_dir, ledger=run_ledger, flags=settings.flags, model=config.to_dict()
+            settings.run.output_dir,
+            ledger=run_ledger,
+            flags=settings.run.flags,
+            model=config.to_dict(),
         )
     if start.checkpoint is not None:
-        ignored = "; --init_checkpoint is not read again" if settings.init_checkpoint else ""
+        ignored = "; --init_checkpoint is not read again" if settings.run.init_checkpoint else ""
         log.message(f"going on from {start.checkpoint} (step {start.step}){ignored}")
-    elif not settings.do_train and not settings.init_checkpoint:
+    elif not settings.run.do_train and not settings.run.init_checkpoint:
         raise UserError(
-            f"--do_eval: {settings.output_dir} holds no checkpoint; train first, or give "
+            f"--do_eval: {settings.run.output_dir} holds no checkpoint; train first, or give "
             "--init_checkpoint."
         )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
-from bert_tf.config.settings import OptimizationSettings, RuntimeSettings
+from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.data.pipeline import user_errors
 from bert_tf.errors import UserError, first_line
 from bert_tf.training import evaluation, hooks, ledger, schedules
@@ -52,35 +52,23 @@ class Job:
     Attributes:
       objective: what is minimised; it also creates the model's variables.
       perplexity_of: term whose perplexity is reported, or None.
-      output_dir: where rank 0 writes.
-      init_checkpoint: weights to start from, used while output_dir holds no checkpoint.
-      allowed_fresh: scopes that init_checkpoint may lack.
-      batch, steps: resolved arithmetic; None for a job that only evaluates.
+      batch, steps: resolved arithmetic.
       needs_loss_scale: whether gradients may underflow (float16).
-      train_input, eval_input: the data of this rank; None for what the job does not do.
-      num_eval_batches: batches of this rank in an evaluation; None for all.
+      train_input, eval_input: the data of this rank.
     """
 
     objective: Objective
     perplexity_of: str | None
-    output_dir: Path
-    init_checkpoint: str | None
-    allowed_fresh: tuple[str, ...]
+    run: RunSettings
     ranks: SingleProcess
-    batch: BatchPlan | None
-    steps: StepPlan | None
+    batch: BatchPlan
+    steps: StepPlan
     optimization: OptimizationSettings
     runtime: RuntimeSettings
     session: SessionSettings
     needs_loss_scale: bool
-    seed: int
-    train_input: InputFn | None
-    eval_input: InputFn | None
-    num_eval_batches: int | None
-    save_checkpoints_steps: int
-    eval_every_steps: int | None
-    keep_checkpoint_max: int
-    display_loss_steps: int
+    train_input: InputFn
+    eval_input: InputFn
 
 
 class Trainer:
@@ -103,7 +91,7 @@ class Trainer:
         """
         job = self._job
         stop = hooks.StopOnSignal() if job.ranks.world_size == 1 else None
-        with _explained_errors(job.output_dir):
+        with _explained_errors(job.run.output_dir):
             self._estimator.train(
                 job.train_input,
                 max_steps=job.steps.num_train_steps,
@@ -119,9 +107,9 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
         job = self._job
-        with _explained_errors(job.output_dir):
+        with _explained_errors(job.run.output_dir):
             metrics = self._estimator.evaluate(
-                job.eval_input, steps=job.num_eval_batches, hooks=job.ranks.broadcast_hooks()
+                job.eval_input, steps=job.run.max_eval_steps, hooks=job.ranks.broadcast_hooks()
             )
         results = evaluation.with_derived_results(
             metrics, terms=job.objective.terms, perplexity_of=job.perplexity_of
@@ -131,7 +119,7 @@ class Trainer:
         return results
 
     def _keep(self, results: Mapping[str, float]) -> None:
-        output_dir = self._job.output_dir
+        output_dir = self._job.run.output_dir
         evaluation.write_results(output_dir, results)
         checkpoint = self._latest_checkpoint()
         best = checkpoint is not None and evaluation.keep_if_best(output_dir, checkpoint, results)
@@ -142,7 +130,7 @@ class Trainer:
     def _model_dir(self) -> str:
         """Rank 0 writes checkpoints; Estimator insists on a directory on every other rank too."""
         if self._job.ranks.is_chief:
-            return str(self._job.output_dir)
+            return str(self._job.run.output_dir)
         directory = tempfile.mkdtemp(prefix="bert_tf_rank_")
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         return directory
@@ -150,7 +138,7 @@ class Trainer:
     def _run_config(self) -> tf.estimator.RunConfig:
         # Checkpoints, summaries and progress lines are written by the hooks of this package.
         return tf.estimator.RunConfig(
-            tf_random_seed=self._job.seed,
+            tf_random_seed=self._job.run.seed,
             session_config=session_config(self._job.session),
             save_checkpoints_steps=None,
             save_checkpoints_secs=None,
@@ -182,7 +170,7 @@ class Trainer:
                 clip_norm=job.optimization.clip_norm,
                 loss_normalization=job.optimization.loss_normalization,
                 allreduce_every_micro_batch=job.optimization.allreduce_every_micro_batch,
-                seed=job.seed,
+                seed=job.run.seed,
             ),
         )
         self._check_checkpoint()
@@ -191,10 +179,10 @@ class Trainer:
     def _initialise_weights(self) -> None:
         """Reads the weights to start from; the others get them from rank 0."""
         job = self._job
-        if self._log is None or not job.init_checkpoint or self._latest_checkpoint():
+        if self._log is None or not job.run.init_checkpoint or self._latest_checkpoint():
             return
         report = loading.initialise_from_checkpoint(
-            job.init_checkpoint, tf.trainable_variables(), allowed_fresh=job.allowed_fresh
+            job.run.init_checkpoint, tf.trainable_variables(), allowed_fresh=job.run.allowed_fresh
         )
         for line in report.summary():
             self._log.message(line)
@@ -205,7 +193,7 @@ class Trainer:
             loading.check_compatible(self._latest_checkpoint(), tf.global_variables())
 
     def _latest_checkpoint(self) -> str | None:
-        return tf.train.latest_checkpoint(str(self._job.output_dir))
+        return tf.train.latest_checkpoint(str(self._job.run.output_dir))
 
     def _evaluation_spec(self, features) -> tf.estimator.EstimatorSpec:
         sums = self._job.objective.sums(features, dropout=None)
@@ -237,7 +225,7 @@ class Trainer:
     def _training_spec(self, outputs: TrainOutputs) -> tf.estimator.EstimatorSpec:
         job = self._job
         # After a crash the newest checkpoint must be one that was written completely.
-        saver = tf.train.Saver(max_to_keep=job.keep_checkpoint_max, save_relative_paths=True)
+        saver = tf.train.Saver(max_to_keep=job.run.keep_checkpoint_max, save_relative_paths=True)
         total_steps = job.steps.num_train_steps
         floor = LOSS_SCALE_FLOOR if job.needs_loss_scale else None
         session_hooks: list[tf.train.SessionRunHook] = [
@@ -247,7 +235,7 @@ class Trainer:
                 outputs,
                 plan=job.batch,
                 ranks=job.ranks,
-                every_steps=job.display_loss_steps,
+                every_steps=job.run.display_loss_steps,
                 total_steps=total_steps,
                 log=self._log,
             ),
@@ -255,18 +243,18 @@ class Trainer:
         if self._log is not None:
             checkpoint = hooks.CheckpointHook(
                 outputs,
-                output_dir=job.output_dir,
-                every_steps=job.save_checkpoints_steps,
+                output_dir=job.run.output_dir,
+                every_steps=job.run.save_checkpoints_steps,
                 saver=saver,
             )
             session_hooks.append(checkpoint)
             if job.session.use_xla:
                 session_hooks.append(CompiledClusters(self._report_clusters))
-        if job.eval_every_steps is not None:
+        if job.run.eval_every_steps is not None:
             session_hooks.append(
                 hooks.EvaluationHook(
                     outputs,
-                    every_steps=job.eval_every_steps,
+                    every_steps=job.run.eval_every_steps,
                     total_steps=total_steps,
                     evaluate=self.evaluate,
                 )
@@ -284,7 +272,7 @@ class Trainer:
 
     def _report_clusters(self, clusters: int) -> None:
         self._log.message(f"XLA: {clusters} compiled clusters run in each update")
-        ledger.add_to_run_json(self._job.output_dir, {"xla_clusters": clusters})
+        ledger.add_to_run_json(self._job.run.output_dir, {"xla_clusters": clusters})
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ def test_google_names_and_defaults(parse):
     assert settings.optimization.learning_rate == 5e-5
     assert settings.optimization.num_train_steps == 100_000
     assert settings.optimization.num_warmup_steps == 10_000
-    assert settings.save_checkpoints_steps == 1000
+    assert settings.run.save_checkpoints_steps == 1000
     assert settings.optimization.optimizer == "adam"
     assert settings.next_sentence
     assert settings.masked_lm
@@ -97,7 +97,7 @@ def test_flags_of_other_hardware_are_ignored_with_a_warning(parse, caplog):
 
 
 def test_every_flag_of_ours_is_in_the_record_and_no_other(parse):
-    recorded = parse("--learning_rate=0.25").flags
+    recorded = parse("--learning_rate=0.25").run.flags
     assert recorded["learning_rate"] == 0.25
     assert recorded["output_dir"].endswith("out")
     assert "flagfile" not in recorded
