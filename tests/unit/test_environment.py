@@ -19,11 +19,8 @@ prepare_environment(**json.loads(sys.argv[1]))
 warnings.warn("a library's warning")
 logging.getLogger("tensorflow").warning("TensorFlow's warning")
 logging.getLogger("absl").warning("absl's warning")
-print(json.dumps({
-    "environment": {name: os.environ.get(name) for name in %r},
-    "loaded": "tensorflow" in sys.modules,
-}))
-""" % (NAMES,)
+print(json.dumps({"environment": dict(os.environ), "loaded": "tensorflow" in sys.modules}))
+"""
 
 
 def prepared(*, given=None, **arguments):
@@ -39,7 +36,7 @@ def prepared(*, given=None, **arguments):
     )
     found = json.loads(done.stdout)
     assert not found["loaded"], "TensorFlow was loaded before its environment was complete"
-    return found["environment"], done.stderr
+    return {name: found["environment"].get(name) for name in NAMES}, done.stderr
 
 
 def test_quiet():

@@ -1,0 +1,76 @@
+"""Every collective operation once, as one rank of a job; rank 0 prints what each rank found.
+
+Run under mpirun by test_ranks.py: ``python ranks_program.py exchange`` or ``... mismatch``.
+"""
+
+import json
+import sys
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.training.distribution import check_same_on_all_ranks, connect
+
+
+def exchange():
+    ranks = connect(horovod=True)
+    found = {
+        "type": type(ranks).__name__,
+        "rank": ranks.rank,
+        "local_rank": ranks.local_rank,
+        "sizes": [ranks.world_size, ranks.local_size],
+        "is_chief": ranks.is_chief,
+        "threads": ranks.threads,
+        # Values of different sizes: a short one must not be padded, nor a long one cut.
+        "gathered": ranks.gather({"text": "x" * (1 + 100 * ranks.rank)}),
+        "gathered_again": ranks.gather(ranks.rank),
+        "broadcast": ranks.broadcast(f"from {ranks.rank}" if ranks.is_chief else None),
+        **sums(ranks),
+    }
+    everything = ranks.gather(found)
+    if ranks.is_chief:
+        print(json.dumps(everything))
+
+
+def sums(ranks):
+    """Sums over ranks of float32 and float64, of gradients, and variables after a broadcast."""
+    with tf.Graph().as_default():
+        variable = tf.get_variable("v", initializer=10.0 + ranks.rank, use_resource=True)
+        table = tf.get_variable("table", initializer=tf.zeros([3, 2]), use_resource=True)
+        rows = tf.gather(table, [ranks.rank, ranks.rank])
+        # d/dv is rank + 1; d/dtable is 2 in row number `rank`, and would come as rows alone.
+        loss = variable * (ranks.rank + 1.0) + tf.reduce_sum(rows)
+        own = [tf.convert_to_tensor(g) for g in tf.gradients(loss, [variable, table])]
+        gradients = ranks.sum_gradients(own, [variable, table])
+        assert [g.shape for g in gradients] == [g.shape for g in own]
+        single = ranks.sum_over_ranks(tf.constant([1.0, float(ranks.rank)]), name="single")
+        # 2**40 + 1 is no float32.
+        double = ranks.sum_over_ranks(tf.constant(2.0**40 + ranks.rank, tf.float64), name="double")
+        with tf.train.MonitoredSession(hooks=ranks.broadcast_hooks()) as session:
+            fetched = {
+                "variable": variable,
+                "gradients": gradients,
+                "single": single,
+                "double": double,
+            }
+            found = session.run(fetched)
+    found["gradients"] = [g.tolist() for g in found["gradients"]]
+    return {name: v.tolist() if hasattr(v, "tolist") else v for name, v in found.items()}
+
+
+def mismatch():
+    ranks = connect(horovod=True)
+    facts = {"training data": "abc" if ranks.rank == 0 else "xyz"}
+    try:
+        check_same_on_all_ranks(ranks, facts)
+    except UserError as error:
+        sentences = ranks.gather(str(error))
+        if ranks.is_chief:
+            print(json.dumps(sentences), flush=True)
+        ranks.gather(None)  # mpirun ends the others as soon as one rank has failed
+        raise
+
+
+if __name__ == "__main__":
+    tf.disable_eager_execution()
+    exit_on_user_error({"exchange": exchange, "mismatch": mismatch}[sys.argv[1]])

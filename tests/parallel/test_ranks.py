@@ -1,0 +1,68 @@
+"""The facade of ranks on real processes, against closed forms of rank and size."""
+
+import json
+import os
+import socket
+
+import pytest
+
+from bert_tf.training.distribution import threads_of_a_rank
+from tests.support import mpirun, requires_horovod
+
+pytestmark = [requires_horovod, pytest.mark.parallel]
+
+PROGRAM = "tests/parallel/ranks_program.py"
+SIZE = 2
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What each rank found, in the order of ranks."""
+    done = mpirun(SIZE, PROGRAM, "exchange")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_who_is_who(found):
+    assert [f["type"] for f in found] == ["HorovodRanks"] * SIZE
+    assert [f["rank"] for f in found] == [0, 1]
+    assert [f["local_rank"] for f in found] == [0, 1]
+    assert [f["is_chief"] for f in found] == [True, False]
+    for f in found:
+        assert f["sizes"] == [SIZE, SIZE]
+        assert f["threads"] == threads_of_a_rank(SIZE) == max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+def test_gather_and_broadcast(found):
+    for f in found:
+        assert f["gathered"] == [{"text": "x"}, {"text": "x" * 101}]
+        assert f["gathered_again"] == [0, 1]
+        assert f["broadcast"] == "from 0"
+
+
+def test_sums_over_ranks(found):
+    for f in found:
+        assert f["single"] == [SIZE, SIZE * (SIZE - 1) / 2]
+        assert f["double"] == SIZE * 2.0**40 + SIZE * (SIZE - 1) / 2
+
+
+def test_sums_of_gradients(found):
+    for f in found:
+        scalar, table = f["gradients"]
+        assert scalar == SIZE * (SIZE + 1) / 2
+        assert table == [[2, 2], [2, 2], [0, 0]]
+
+
+def test_variables_start_as_those_of_rank_0(found):
+    assert [f["variable"] for f in found] == [10.0] * SIZE
+
+
+def test_a_mismatch_ends_every_rank_with_one_sentence():
+    done = mpirun(SIZE, PROGRAM, "mismatch", check=False)
+    assert done.returncode != 0
+    sentence = (
+        f"rank 1 on host {socket.gethostname()} has another training data (xyz) than rank 0 "
+        "(abc); give every rank the same."
+    )
+    assert json.loads(done.stdout.splitlines()[0]) == [sentence] * SIZE
+    assert f"error: {sentence}" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,162 @@
+"""The facade of ranks on one process; tests/parallel/test_ranks.py has it on two."""
+
+import os
+import socket
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.errors import UserError
+from bert_tf.training import distribution
+from bert_tf.training.distribution import (
+    HorovodRanks,
+    SingleProcess,
+    check_same_on_all_ranks,
+    connect,
+    threads_of_a_rank,
+)
+
+LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in LAUNCHER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_single_process_is_rank_0_of_1():
+    ranks = SingleProcess()
+    assert (ranks.rank, ranks.local_rank, ranks.world_size, ranks.local_size) == (0, 0, 1, 1)
+    assert ranks.is_chief
+    assert ranks.broadcast_hooks() == []
+
+
+def test_a_single_process_exchanges_values_with_itself():
+    value = {"a": [1]}
+    assert SingleProcess().gather(value) == [value]
+    assert SingleProcess().broadcast(value) == value
+
+
+def test_sums_of_a_single_process_are_its_own():
+    ranks = SingleProcess()
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        tensor = tf.constant([1.0, -2.0])
+        total = ranks.sum_over_ranks(tensor, name="total")
+        assert graph.get_tensor_by_name("total:0") is total
+        gradients = ranks.sum_gradients((tensor, 3.0 * tensor), variables=())
+        assert isinstance(gradients, list)
+        total, (first, second) = session.run([total, gradients])
+    np.testing.assert_array_equal(total, [1, -2])
+    np.testing.assert_array_equal(first, [1, -2])
+    np.testing.assert_array_equal(second, [3, -6])
+
+
+class LikeHorovod(SingleProcess):
+    rank, local_rank, world_size, local_size = 5, 1, 8, 4
+
+
+@pytest.mark.parametrize(
+    ("cores", "local_size", "expected"),
+    [(8, 1, 8), (8, 2, 4), (8, 3, 2), (8, 8, 1), (2, 4, 1)],
+)
+def test_ranks_share_the_cores_of_their_host(monkeypatch, cores, local_size, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    assert threads_of_a_rank(local_size) == expected
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(6, 3), (None, 1)])
+def test_cores_where_the_system_has_no_affinity(monkeypatch, cores, expected):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert threads_of_a_rank(2) == expected
+
+
+def test_threads_of_a_rank_unless_they_are_given(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert SingleProcess().threads == 8
+    assert LikeHorovod().threads == 2
+    assert LikeHorovod(num_threads=3).threads == 3
+    assert connect(horovod=False, num_threads=5).threads == 5
+
+
+def test_only_rank_0_is_the_chief():
+    assert not LikeHorovod().is_chief
+
+
+@pytest.mark.parametrize("name", LAUNCHER_VARIABLES)
+def test_several_processes_without_horovod_are_refused(monkeypatch, name):
+    monkeypatch.setenv(name, "4")
+    with pytest.raises(UserError, match=r"^4 processes .* add --horovod\.$"):
+        connect(horovod=False)
+
+
+@pytest.mark.parametrize("name", LAUNCHER_VARIABLES)
+def test_a_launcher_of_one_process_is_none(monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    assert type(connect(horovod=False)) is SingleProcess
+
+
+def test_horovod_that_is_not_installed_is_one_sentence(monkeypatch):
+    # None in sys.modules makes the import fail as that of a missing module does.
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
+    with pytest.raises(UserError, match=r"--horovod: Horovod cannot be imported .*'make setup'"):
+        connect(horovod=True)
+
+
+class FakeRanks(SingleProcess):
+    """Rank 0 asks; the others have answered already."""
+
+    def __init__(self, others):
+        super().__init__()
+        self._others = others
+
+    def gather(self, value):
+        return [value, *self._others]
+
+
+def check(expected, *others):
+    check_same_on_all_ranks(FakeRanks([("host-b", facts) for facts in others]), expected)
+
+
+def test_the_same_facts_everywhere():
+    check(
+        {"data": "d1", "code": "1.0"}, {"data": "d1", "code": "1.0"}, {"code": "1.0", "data": "d1"}
+    )
+
+
+def test_alone_nothing_can_differ():
+    check_same_on_all_ranks(SingleProcess(), {"data": "d1"})
+
+
+@pytest.mark.parametrize(
+    ("other", "found"), [({"data": "d2", "code": "1.0"}, "d2"), ({"code": "1.0"}, "None")]
+)
+def test_another_fact_names_rank_host_and_both_values(other, found):
+    same = {"data": "d1", "code": "1.0"}
+    with pytest.raises(UserError) as error:
+        check(same, same, other)
+    assert str(error.value) == (
+        f"rank 2 on host host-b has another data ({found}) than rank 0 (d1); "
+        "give every rank the same."
+    )
+
+
+def test_a_rank_says_where_it_is():
+    class Recorder(SingleProcess):
+        def gather(self, value):
+            self.sent = value
+            return [value]
+
+    ranks = Recorder()
+    check_same_on_all_ranks(ranks, {"data": "d1"})
+    assert ranks.sent == (socket.gethostname(), {"data": "d1"})
+
+
+def test_both_kinds_of_ranks_have_the_same_methods():
+    for name in vars(HorovodRanks):
+        if not name.startswith("_"):
+            assert hasattr(distribution.SingleProcess, name), name
