@@ -135,7 +135,7 @@ class EncodedBlock(NamedTuple):
 
 def run(settings: Settings) -> Path:
     """Makes the records; returns the output directory."""
-    _validate(settings)
+    validate(settings)
     directory, names = _resolve_outputs(settings)
     files = find_text_files(settings.input_file)
     num_workers = resolve_num_workers(settings.num_workers)
@@ -149,7 +149,8 @@ def run(settings: Settings) -> Path:
     )
 
 
-def _validate(settings: Settings) -> None:
+def validate(settings: Settings) -> None:
+    """Raises UserError for values that cannot be."""
     # 5: [CLS] and two [SEP] leave room for two tokens, the shortest target length.
     _require(settings, "max_seq_length", settings.max_seq_length >= 5, "give at least 5")
     _require(settings, "dupe_factor", settings.dupe_factor >= 1, "give at least 1")

@@ -62,6 +62,7 @@ def run(settings: Settings) -> Outputs:
     shards.validate(settings.shards)
     if settings.vocabulary:
         vocabulary.validate(settings.vocabulary)
+    create_pretraining_data.validate(settings.train_records)
     sentences.run(settings.sentences)
     shards.run(settings.shards)
     if settings.vocabulary:

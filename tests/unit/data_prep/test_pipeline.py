@@ -157,6 +157,7 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--vocab_size=100", "--input_file=none*"], "--input_file: no file matches 'none*'"),
         (["--vocab_size=100", "--heldout_fraction=2"], "--heldout_fraction=2.0: give a share"),
         (["--vocab_size=100", "--num_workers=-1"], "--num_workers=-1: give"),
+        (["--vocab_size=100", "--masked_lm_prob=2"], "--masked_lm_prob=2.0: give a share"),
         (["--vocab_size=3"], "--vocab_size=3: give more than the 5 special"),
         (["--vocab_file={made}/vocabulary/vocab.txt", "--vocab_size=9"], "has 50 entries"),
         (["--vocab_size=9", "--output_dir={corpus}"], "--output_dir: cannot write to"),
