@@ -135,7 +135,7 @@ def git_commit() -> str | None:
         )
     except OSError:
         return None
-    return done.stdout.strip() or None
+    return None if done.returncode else done.stdout.strip()
 
 
 def _show(value: Any) -> str:

@@ -61,6 +61,6 @@ class RunLog:
 
 
 def _show(value: float) -> str:
-    if value == int(value) and abs(value) >= 1000:
+    if float(value).is_integer() and abs(value) >= 1000:
         return f"{int(value)}"
     return f"{value:.4g}"
