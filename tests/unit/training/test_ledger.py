@@ -1,0 +1,215 @@
+"""The numbers of a run before its first step, as a table and as a file."""
+
+import dataclasses
+import json
+import platform
+import re
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import bert_tf
+from bert_tf.config.settings import OptimizationSettings
+from bert_tf.errors import UserError
+from bert_tf.training import ledger
+from bert_tf.training.batch_plan import BatchPlan, resolve_step_plan
+from bert_tf.training.distribution import SingleProcess
+
+OPTIMIZATION = OptimizationSettings(
+    micro_batch_size=4,
+    accumulation_steps=3,
+    global_batch_size=None,
+    num_train_steps=1001,
+    num_warmup_steps=101,
+    learning_rate=1e-4,
+    end_learning_rate=1e-6,
+    decay_power=0.5,
+    schedule="polynomial",
+    scale_steps_by_ranks=True,
+    learning_rate_scaling="linear",
+    optimizer="adam",
+    bias_correction=False,
+    weight_decay=0.01,
+    clip_norm=1.0,
+    loss_normalization="global_batch",
+    allreduce_every_micro_batch=False,
+)
+
+
+class TwoRanks(SingleProcess):
+    world_size = 2
+
+    def gather(self, value):
+        return ["host-b", "host-a"]
+
+
+def make_ledger(ranks=None, *, num_records=3000, **changes):
+    ranks = ranks or TwoRanks()
+    optimization = dataclasses.replace(OPTIMIZATION, **changes)
+    steps = resolve_step_plan(
+        num_train_steps=optimization.num_train_steps,
+        num_warmup_steps=optimization.num_warmup_steps,
+        learning_rate=optimization.learning_rate,
+        world_size=ranks.world_size,
+        scale_steps_by_ranks=optimization.scale_steps_by_ranks,
+        learning_rate_scaling=optimization.learning_rate_scaling,
+    )
+    return ledger.training_ledger(
+        ranks=ranks,
+        batch=BatchPlan(4, 3, ranks.world_size),
+        steps=steps,
+        optimization=optimization,
+        precision={"policy": "bf16", "xla": False},
+        num_records=num_records,
+        data={"sha256": "abc"},
+        start_step=7,
+    )
+
+
+def test_the_numbers_of_a_run_on_two_ranks():
+    found = make_ledger()
+    assert found["ranks"] == {"world_size": 2, "hosts": ["host-a", "host-b"]}
+    assert found["batch"]["global_batch"] == 24
+    assert found["batch"]["arithmetic"] == (
+        "4 (micro batch) x 3 (accumulation steps) x 2 (ranks) = 24"
+    )
+    assert found["steps"] == {
+        "train_steps_on_one_rank": 1001,
+        "warmup_steps_on_one_rank": 101,
+        "scaled_by_ranks": True,
+        "train_steps": 501,
+        "warmup_steps": 51,
+        "start_step": 7,
+    }
+    rates = found["learning_rate"]
+    assert (rates["requested"], rates["peak"], rates["end"]) == (1e-4, 2e-4, 1e-6)
+    assert (rates["scaling"], rates["schedule"], rates["decay_power"]) == (
+        "linear",
+        "polynomial",
+        0.5,
+    )
+    # 501 steps of 24 sequences are 12,024, a little more than four times 3,000.
+    assert found["consumption"] == {"sequences": 12_024, "records": 3000, "epochs": 4.008}
+    assert found["precision"] == {"policy": "bf16", "xla": False}
+    assert found["data"] == {"sha256": "abc"}
+
+
+def test_ranks_of_one_host_name_it_once():
+    class OneHost(TwoRanks):
+        def gather(self, value):
+            return [value, value]
+
+    assert len(make_ledger(OneHost())["ranks"]["hosts"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "section", "name", "expected"),
+    [
+        ({}, "optimizer", "bias_correction", False),
+        ({"bias_correction": True}, "optimizer", "bias_correction", True),
+        ({"optimizer": "lamb"}, "optimizer", "bias_correction", True),
+        ({}, "communication", "allreduce", "once an update"),
+        (
+            {"allreduce_every_micro_batch": True},
+            "communication",
+            "allreduce",
+            "every micro batch",
+        ),
+        ({"scale_steps_by_ranks": False}, "steps", "train_steps", 1001),
+    ],
+)
+def test_what_follows_from_settings(changes, section, name, expected):
+    assert make_ledger(**changes)[section][name] == expected
+
+
+def test_no_records_are_no_epochs():
+    assert make_ledger(num_records=0)["consumption"]["epochs"] == 0
+
+
+def test_the_table_has_a_line_a_section_and_aligned_facts():
+    found = make_ledger(clip_norm=None, learning_rate=1 / 3)
+    first, *lines, last = ledger.format_ledger(found).splitlines()
+    assert first == "-- ledger " + "-" * 60
+    assert last == "-" * 70
+    assert [line.split()[0] for line in lines] == list(found)
+    assert len({re.match(r"\w+ +", line).end() for line in lines}) == 1
+    table = dict(line.split(maxsplit=1) for line in lines)
+    assert table["ranks"] == "world_size=2  hosts=host-a,host-b"
+    assert table["learning_rate"].startswith("requested=0.333333  scaling=linear  peak=0.666667  ")
+    assert "clip_norm=None" in table["optimizer"]
+
+
+def test_run_json(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run_pretraining.py", "--do_train"])
+    found = make_ledger()
+    ledger.write_run_json(tmp_path, ledger=found, flags={"seed": 3}, model={"hidden_size": 8})
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record.keys() == {"ledger", "flags", "model", "versions", "git_commit", "command"}
+    assert record["ledger"] == found
+    assert record["flags"] == {"seed": 3}
+    assert record["model"] == {"hidden_size": 8}
+    assert record["versions"] == ledger.versions()
+    assert record["command"] == ["run_pretraining.py", "--do_train"]
+
+
+def test_facts_found_while_running_are_added(tmp_path):
+    ledger.write_run_json(tmp_path, ledger=make_ledger(), flags={}, model={})
+    before = json.loads((tmp_path / "run.json").read_text())
+    ledger.add_to_run_json(tmp_path, {"xla_clusters": 4})
+    assert json.loads((tmp_path / "run.json").read_text()) == {**before, "xla_clusters": 4}
+
+
+def test_facts_without_a_run_json(tmp_path):
+    with pytest.raises(UserError, match=r"run record: .*run\.json does not exist"):
+        ledger.add_to_run_json(tmp_path, {"xla_clusters": 4})
+
+
+def test_versions():
+    found = ledger.versions()
+    assert found["python"] == platform.python_version()
+    assert found["bert_tf"] == bert_tf.__version__
+    assert found["numpy"] == metadata.version("numpy")
+    assert "tensorflow" in found or "tensorflow-cpu" in found
+    assert all(isinstance(version, str) for version in found.values())
+
+
+def test_packages_that_are_not_installed_are_left_out(monkeypatch):
+    monkeypatch.setattr(ledger, "_PACKAGES", ("numpy", "no-such-package"))
+    assert ledger.versions().keys() == {"python", "bert_tf", "numpy"}
+
+
+@pytest.fixture(name="package")
+def package_directory(tmp_path, monkeypatch):
+    """Where the package seems to lie."""
+    # A checkout around the temporary directory must not be found.
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    directory = tmp_path / "bert_tf"
+    directory.mkdir()
+    monkeypatch.setattr(bert_tf, "__file__", str(directory / "__init__.py"))
+    return directory
+
+
+def git(directory, *command):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    done = subprocess.run(
+        ["git", *identity, *command], cwd=directory, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_commit_of_a_checkout(package):
+    git(package, "init")
+    assert ledger.git_commit() is None, "there is no commit yet"
+    git(package, "commit", "--allow-empty", "-m", "first")
+    assert ledger.git_commit() == git(package, "log", "-1", "--format=%H")
+
+
+def test_no_commit_outside_of_a_checkout(package):
+    assert ledger.git_commit() is None
+
+
+def test_no_commit_without_git(package, monkeypatch):
+    monkeypatch.setenv("PATH", str(package))
+    assert ledger.git_commit() is None

@@ -1,0 +1,103 @@
+"""One dict, three sinks that say the same."""
+
+import json
+import math
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.training.run_log import RunLog
+
+FIGURES = {"loss": 2.5, "learning_rate": 1e-4, "sequences_per_second": 12_345.0}
+
+
+def read_lines(directory, name):
+    return [json.loads(line) for line in (directory / name).read_text().splitlines()]
+
+
+def read_events(directory):
+    """step -> {tag: value}, over all event files of the directory."""
+    found = {}
+    for path in sorted(directory.glob("events.out.tfevents.*")):
+        for event in tf.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                found.setdefault(event.step, {})[value.tag] = value.simple_value
+    return found
+
+
+def test_three_sinks_agree(tmp_path, capsys):
+    RunLog(tmp_path).step(7, FIGURES, total_steps=100, seconds_left=95)
+    assert capsys.readouterr().out == (
+        "step 7/100  loss 2.5  learning_rate 0.0001  sequences_per_second 12345  ETA 1m35s\n"
+    )
+    [line] = read_lines(tmp_path, "log.jsonl")
+    assert line.pop("time") > 1.6e9
+    assert list(line) == ["step", *FIGURES]
+    assert line == {"step": 7, **FIGURES}
+    assert read_events(tmp_path) == {7: pytest.approx(FIGURES, rel=1e-7)}
+
+
+def test_evaluations_have_a_file_and_tags_of_their_own(tmp_path, capsys):
+    log = RunLog(tmp_path)
+    log.evaluation(3, {"loss": 1.25, "masked_lm_accuracy": 0.5}, note="  (best so far)")
+    assert capsys.readouterr().out == (
+        "evaluation at step 3: loss 1.2500  masked_lm_accuracy 0.5000  (best so far)\n"
+    )
+    [line] = read_lines(tmp_path, "eval_log.jsonl")
+    assert (line["step"], line["loss"], line["masked_lm_accuracy"]) == (3, 1.25, 0.5)
+    assert not (tmp_path / "log.jsonl").exists()
+    assert read_events(tmp_path) == {3: {"eval/loss": 1.25, "eval/masked_lm_accuracy": 0.5}}
+
+
+def test_a_resumed_run_keeps_its_history(tmp_path):
+    for start in (1, 3):
+        log = RunLog(tmp_path)
+        for step in (start, start + 1):
+            log.step(step, {"loss": float(step)}, total_steps=4, seconds_left=0)
+        log.evaluation(start + 1, {"loss": 0.5})
+        # Event files are named after the second in which they are made. No program starts again
+        # within one, but these two runs may.
+        for path in tmp_path.glob("events.*"):
+            path.rename(f"{path}.{start}")
+    assert [line["step"] for line in read_lines(tmp_path, "log.jsonl")] == [1, 2, 3, 4]
+    assert [line["step"] for line in read_lines(tmp_path, "eval_log.jsonl")] == [2, 4]
+    assert {step: v["loss"] for step, v in read_events(tmp_path).items()} == {
+        1: 1,
+        2: 2,
+        3: 3,
+        4: 4,
+    }
+
+
+def test_lines_are_there_before_the_run_ends(tmp_path):
+    log = RunLog(tmp_path)
+    log.step(1, {"loss": 1.0}, total_steps=2, seconds_left=0)
+    assert len(read_lines(tmp_path, "log.jsonl")) == 1
+    assert read_events(tmp_path) == {1: {"loss": 1.0}}
+    log.message("the end")
+
+
+def test_messages_go_to_the_terminal_alone(tmp_path, capsys):
+    RunLog(tmp_path).message("going on from model.ckpt-3")
+    assert capsys.readouterr().out == "going on from model.ckpt-3\n"
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (999.0, "999"),
+        (65_536.0, "65536"),
+        (2.0**32, "4294967296"),
+        (12_345.6, "1.235e+04"),
+        (0.123456, "0.1235"),
+        (-1000.0, "-1000"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (math.nan, "nan"),
+    ],
+)
+def test_numbers_on_the_terminal(tmp_path, capsys, value, shown):
+    RunLog(tmp_path).step(1, {"x": value}, total_steps=1, seconds_left=0)
+    assert capsys.readouterr().out == f"step 1/1  x {shown}  ETA 0s\n"
