@@ -21,9 +21,7 @@ from absl import app, flags
 
 from bert_tf import environment
 from bert_tf.errors import UserError, exit_on_user_error
-from bert_tf.files import expand_input_files, write_json
-
-SIDE_FILES = (".offsets", ".json")
+from bert_tf.files import expand_record_files, write_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,10 +134,9 @@ def steps_per_second(step, *, seconds: float) -> float:
 def measure() -> None:
     """Runs the benchmark from its flags."""
     values = flags.FLAGS
-    found = expand_input_files(values.input_file, flag="input_file")
-    files = [path for path in found if path.suffix not in SIDE_FILES]
-    if not files or values.batch_size < 1:
-        raise UserError(f"--input_file={values.input_file} or --batch_size names nothing to read.")
+    files = expand_record_files(values.input_file, flag="input_file")
+    if values.batch_size < 1:
+        raise UserError(f"--batch_size={values.batch_size} must be at least 1.")
     ours, info = pipeline_rate(files, batch_size=values.batch_size, seconds=values.seconds)
     training, subject, name = values.training_sequences_per_second, "ours", "training"
     if training is None:

@@ -17,6 +17,7 @@ from bert_tf.errors import UserError
 PathLike = Union[str, Path]
 
 _HASH_BLOCK_BYTES = 1 << 20
+_BESIDE_RECORDS = (".offsets", ".json")
 
 
 def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
@@ -42,6 +43,18 @@ def _files_of(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     return [inside for inside in path.iterdir() if inside.is_file() and inside.name[0] != "."]
+
+
+def expand_record_files(patterns: str, *, flag: str) -> list[Path]:
+    """As :func:`expand_input_files`, without what a data directory holds beside its records.
+
+    Raises UserError when no record file is left.
+    """
+    found = expand_input_files(patterns, flag=flag)
+    records = [path for path in found if path.suffix not in _BESIDE_RECORDS]
+    if not records:
+        raise UserError(f"--{flag}={patterns} holds no TFRecord file; give the files themselves.")
+    return records
 
 
 def require_file(path: PathLike, *, flag: str) -> Path:

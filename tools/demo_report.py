@@ -10,10 +10,10 @@ import numpy as np
 
 from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.data.manifest import read_manifest
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.data.records import PRETRAINING_UNMASKED
 from bert_tf.data.tfrecord import RecordSet
+from bert_tf.files import expand_record_files
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
 
 NUM_EXAMPLES = 10
@@ -58,9 +58,7 @@ def _read_lines(path: Path) -> list[dict]:
 
 def _records(data: Path, part: str) -> dict[str, np.ndarray]:
     """All records of ``train`` or ``heldout``, a feature as one array [N, L]."""
-    directory = data / "records" / part
-    manifest = read_manifest(directory)
-    records = RecordSet([directory / entry.name for entry in manifest.outputs])
+    records = RecordSet(expand_record_files(str(data / "records" / part), flag="text"))
     examples = [PRETRAINING_UNMASKED.decode(raw) for raw in records.read(range(len(records)))]
     return {name: np.stack([e[name] for e in examples]) for name in examples[0]}
 

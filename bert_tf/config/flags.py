@@ -19,7 +19,7 @@ from bert_tf.config.settings import (
     RuntimeSettings,
 )
 from bert_tf.errors import UserError
-from bert_tf.files import expand_input_files, require_file
+from bert_tf.files import expand_record_files, require_file
 
 # Flags of scripts for other hardware: accepted, so that known command lines go on working.
 _IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
@@ -323,15 +323,7 @@ def _files(values: flags.FlagValues, *names: str) -> list[Path]:
         raise UserError(f"--{given[0]} and --{given[1]} are two names for one thing; give one.")
     if not given:
         return []
-    found = expand_input_files(values[given[0]].value, flag=given[0])
-    # A data directory holds the records' offsets and its manifest beside them.
-    records = [path for path in found if path.name[0] != "." and path.suffix not in _SIDE_FILES]
-    if not records:
-        raise UserError(f"--{given[0]}={values[given[0]].value} holds no TFRecord file.")
-    return records
-
-
-_SIDE_FILES = (".offsets", ".json")
+    return expand_record_files(values[given[0]].value, flag=given[0])
 
 
 def _same(values: flags.FlagValues, first: str, second: str) -> int | None:
