@@ -1,0 +1,473 @@
+"""One update against numpy: of a network with one vector of weights, and of a small BERT.
+
+The small problem has two terms, squared errors of a linear model and its absolute size, with
+weights that differ from example to example, so that a wrong denominator or order shows.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.losses import ClassificationSums
+from bert_tf.model.precision import policy_for
+from bert_tf.tasks.pretraining import PretrainingObjective
+from bert_tf.training import train_op
+from bert_tf.training.batch_plan import BatchPlan
+from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.training.optimizers import AdamW
+from bert_tf.training.schedules import polynomial
+from bert_tf.training.train_op import UpdateSettings, build_train_op
+
+EXAMPLES, WIDTH = 8, 3
+START = np.array([0.5, -1.0, 2.0], np.float32)
+RATE, DECAY, EPSILON = 0.1, 0.01, 1e-6
+BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))  # as the kernel has them
+
+
+def small_data():
+    rng = np.random.default_rng(1)
+    return {
+        "x": rng.normal(size=[EXAMPLES, WIDTH]).astype(np.float32),
+        "y": rng.normal(size=[EXAMPLES]).astype(np.float32),
+        "fit_weights": np.array([1, 5, 0, 2, 9, 1, 0, 3], np.float32),
+    }
+
+
+class SmallObjective:
+    """``fit``: weighted squared errors; ``size``: w.w for each example, as far as x[:, 0] goes."""
+
+    terms = ("fit", "size")
+
+    def __init__(self):
+        self.dropouts = []
+
+    def create_variables(self):
+        self.w = tf.get_variable("w", initializer=START, use_resource=True)
+
+    def weights(self, features):
+        examples = tf.cast(tf.shape(features["y"])[0], tf.float32)
+        return {"size": examples, "fit": tf.reduce_sum(features["fit_weights"])}
+
+    def sums(self, features, *, dropout):
+        self.dropouts.append(dropout)
+        errors = tf.linalg.matvec(features["x"], self.w) - features["y"]
+        fit = ClassificationSums(
+            loss_sum=tf.reduce_sum(features["fit_weights"] * errors**2),
+            weight_sum=tf.reduce_sum(features["fit_weights"]),
+            correct_sum=tf.constant(1.0),
+        )
+        size = ClassificationSums(
+            loss_sum=tf.reduce_sum(features["x"][:, 0] ** 2) * tf.reduce_sum(self.w**2),
+            weight_sum=tf.cast(tf.shape(features["y"])[0], tf.float32),
+            correct_sum=tf.constant(2.0),
+        )
+        return {"fit": fit, "size": size}
+
+
+def numpy_gradient(data, w, micro_batches=None):
+    """Float64 gradient of the summed terms; averaged over micro batches where they are given."""
+    if micro_batches is not None:
+        parts = [
+            {k: v[part] for k, v in data.items()} for part in np.split(np.arange(8), micro_batches)
+        ]
+        return np.mean([numpy_gradient(part, w) for part in parts], axis=0)
+    x, y, weights = (data[k].astype(np.float64) for k in ("x", "y", "fit_weights"))
+    fit = 2 * (weights * (x @ w - y)) @ x / weights.sum()
+    size = 2 * w * np.sum(x[:, 0] ** 2) / len(y)
+    return fit + size
+
+
+class Built(NamedTuple):
+    outputs: train_op.TrainOutputs
+    fed: dict
+    session: tf.Session
+
+    def run(self, fetches, data):
+        return self.session.run(fetches, {self.fed[name]: data[name] for name in self.fed})
+
+    def state(self):
+        """Every variable that would be saved."""
+        return self.session.run({v.op.name: v for v in tf.global_variables()})
+
+
+@pytest.fixture(name="build")
+def builder():
+    """Builds an update in a graph of its own; ``loss_scale`` is made within it."""
+    with tf.Graph().as_default(), tf.Session() as session:
+
+        def build(
+            objective,
+            data,
+            *,
+            micro=EXAMPLES,
+            steps=1,
+            world_size=1,
+            rate=None,
+            ranks=None,
+            loss_scale=NoLossScale,
+            bias_correction=False,
+            **settings,
+        ):
+            fed = {
+                name: tf.placeholder(value.dtype, [len(value), *value.shape[1:]])
+                for name, value in data.items()
+            }
+            objective.create_variables()
+            step = tf.train.get_or_create_global_step().read_value()
+            learning_rate = tf.constant(RATE) if rate is None else rate(step)
+            outputs = build_train_op(
+                objective,
+                fed,
+                plan=BatchPlan(micro, steps, world_size),
+                optimizer=AdamW(learning_rate, weight_decay=DECAY, bias_correction=bias_correction),
+                learning_rate=learning_rate,
+                loss_scale=loss_scale(),
+                ranks=ranks or SingleProcess(),
+                settings=UpdateSettings(**settings),
+            )
+            session.run(tf.global_variables_initializer())
+            return Built(outputs, fed, session)
+
+        yield build
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.25, 1e6])
+def test_two_updates_against_numpy(build, clip_norm):
+    data = small_data()
+    built = build(SmallObjective(), data, clip_norm=clip_norm)
+    w, m, v = START.astype(np.float64), np.zeros(WIDTH), np.zeros(WIDTH)
+    for update in range(2):
+        gradient = numpy_gradient(data, w)
+        norm = np.linalg.norm(gradient)
+        found_norm, found_gradients, finite, _ = built.run(
+            [
+                built.outputs.gradient_norm,
+                built.outputs.gradients,
+                built.outputs.is_finite,
+                built.outputs.train_op,
+            ],
+            data,
+        )
+        if clip_norm is not None:
+            gradient = gradient * min(1, clip_norm / norm)
+        m = BETA_1 * m + (1 - BETA_1) * gradient
+        v = BETA_2 * v + (1 - BETA_2) * gradient**2
+        w = w - RATE * (m / (np.sqrt(v) + EPSILON) + DECAY * w)
+        assert finite
+        # The reported norm is that before clipping. All is float32 arithmetic.
+        assert found_norm == pytest.approx(norm, rel=1e-5)
+        np.testing.assert_allclose(found_gradients[0], gradient, rtol=1e-5)
+        state = built.state()
+        np.testing.assert_allclose(state["w"], w, rtol=1e-5)
+        np.testing.assert_allclose(state["w/adam_m"], m, rtol=1e-5)
+        np.testing.assert_allclose(state["w/adam_v"], v, rtol=1e-5)
+        assert state["global_step"] == update + 1
+        assert state["training/skipped_updates"] == 0
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_normalised_by_the_global_batch_the_cut_does_not_matter(build, steps, scaled):
+    data = small_data()
+    scale = (lambda: DynamicLossScale(2.0**10)) if scaled else NoLossScale
+    built = build(
+        SmallObjective(),
+        data,
+        micro=EXAMPLES // steps,
+        steps=steps,
+        loss_scale=scale,
+        clip_norm=None,
+    )
+    [gradient] = built.run(built.outputs.gradients, data)
+    np.testing.assert_allclose(gradient, numpy_gradient(data, START), rtol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_normalised_by_the_micro_batch_it_is_the_mean_of_their_gradients(build, steps):
+    data = small_data()
+    built = build(
+        SmallObjective(),
+        data,
+        micro=EXAMPLES // steps,
+        steps=steps,
+        clip_norm=None,
+        loss_normalization="micro_batch",
+    )
+    [gradient] = built.run(built.outputs.gradients, data)
+    np.testing.assert_allclose(gradient, numpy_gradient(data, START, steps), rtol=1e-5)
+    if steps > 1:
+        assert not np.allclose(gradient, numpy_gradient(data, START), rtol=1e-2)
+
+
+class SecondOfTwoRanks(SingleProcess):
+    """The other rank has the same numbers, ten times over in its weights."""
+
+    rank, world_size = 1, 2
+
+    def __init__(self):
+        super().__init__(num_threads=1)
+        self.summed, self.reductions = [], 0
+
+    def sum_over_ranks(self, tensor, name):
+        self.summed.append(name)
+        return tensor * 11.0
+
+    def sum_gradients(self, gradients, variables):
+        self.reductions += 1
+        return [g + 1.0 for g in gradients]
+
+
+@pytest.mark.parametrize("every_micro_batch", [False, True])
+def test_ranks_are_summed_before_unscaling_and_clipping(build, every_micro_batch):
+    data, ranks, steps = small_data(), SecondOfTwoRanks(), 2
+    built = build(
+        SmallObjective(),
+        data,
+        micro=EXAMPLES // steps,
+        steps=steps,
+        world_size=2,
+        ranks=ranks,
+        loss_scale=lambda: DynamicLossScale(4.0),
+        clip_norm=0.25,
+        allreduce_every_micro_batch=every_micro_batch,
+    )
+    # The other rank adds 1 to each scaled gradient, once or for each micro batch.
+    reductions = steps if every_micro_batch else 1
+    expected = (4.0 * numpy_gradient(data, START) / 11.0 + reductions) / 4.0
+    norm, [gradient] = built.run([built.outputs.gradient_norm, built.outputs.gradients], data)
+    assert norm == pytest.approx(np.linalg.norm(expected), rel=1e-5)
+    np.testing.assert_allclose(gradient, expected * 0.25 / np.linalg.norm(expected), rtol=1e-5)
+    assert ranks.summed == ["term_weights"]
+    assert ranks.reductions == 1, "one place in the graph, whether within the loop or after it"
+
+
+def test_dropout_is_told_where_the_micro_batch_lies(build):
+    data, objective = small_data(), SmallObjective()
+    data = {name: value[:4] for name, value in data.items()}
+    built = build(objective, data, micro=4, steps=1, world_size=2, ranks=SecondOfTwoRanks(), seed=3)
+    [dropout] = objective.dropouts
+    assert dropout._seed == 3
+    for skipped, position in [(0, 0), (5, 5)]:
+        built.session.run(train_op.get_or_create_skipped_updates().assign(skipped))
+        found = built.run([dropout._first_example, dropout._data_position], data)
+        assert found == [4, position]
+    built.session.run(tf.train.get_global_step().assign(100))
+    assert built.run(dropout._data_position, data) == 105
+
+
+def test_sums_of_terms_are_added_over_micro_batches(build):
+    data = small_data()
+    built = build(SmallObjective(), data, micro=2, steps=4)
+    found = built.run(built.outputs.term_sums, data)
+    x, y, weights = data["x"], data["y"], data["fit_weights"]
+    assert list(found) == ["fit", "size"]
+    assert found["fit"].loss_sum == pytest.approx(np.sum(weights * (x @ START - y) ** 2), rel=1e-5)
+    assert found["fit"].weight_sum == weights.sum()
+    assert found["fit"].correct_sum == 4
+    assert found["size"].weight_sum == EXAMPLES
+    assert found["size"].correct_sum == 8
+
+
+def test_learning_rate_and_loss_scale_are_those_of_this_update(build):
+    data = small_data()
+    rates = [polynomial(s, peak_rate=0.1, total_steps=4, warmup_steps=2) for s in range(4)]
+    built = build(
+        SmallObjective(),
+        data,
+        rate=lambda step: polynomial(step, peak_rate=0.1, total_steps=4, warmup_steps=2),
+        loss_scale=lambda: DynamicLossScale(8.0, period=1),
+    )
+    for update in range(4):
+        before = built.state()["w"]
+        rate, scale, _ = built.run(
+            [built.outputs.learning_rate, built.outputs.loss_scale, built.outputs.train_op], data
+        )
+        assert rate == pytest.approx(rates[update])
+        assert scale == 8.0 * 2**update
+        if update == 0:
+            # Adam's first direction without bias correction is 0.1 / sqrt(0.001) of the sign.
+            gradient = numpy_gradient(data, START)
+            direction = 0.1 / np.sqrt(0.001) * np.sign(gradient)
+            expected = before - rates[0] * (direction + DECAY * before)
+            np.testing.assert_allclose(built.state()["w"], expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_an_update_that_is_not_finite_changes_nothing_but_its_count(build, bad, steps):
+    data = small_data()
+    built = build(
+        SmallObjective(), data, micro=EXAMPLES // steps, steps=steps, bias_correction=True
+    )
+    built.run(built.outputs.train_op, data)
+    before = built.state()
+    assert before["optimizer/update_count"] == 1
+    spoilt = {**data, "y": data["y"].copy()}
+    spoilt["y"][5] = bad
+    finite, _ = built.run([built.outputs.is_finite, built.outputs.train_op], spoilt)
+    assert not finite
+    after = built.state()
+    assert after.pop("training/skipped_updates") == before.pop("training/skipped_updates") + 1
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    built.run(built.outputs.train_op, data)
+    assert built.state()["global_step"] == 2
+    assert built.state()["optimizer/update_count"] == 2
+
+
+@pytest.mark.parametrize("normalization", train_op.LOSS_NORMALIZATIONS)
+def test_a_term_without_weight_has_no_loss(build, normalization):
+    data = {**small_data(), "fit_weights": np.zeros(EXAMPLES, np.float32)}
+    built = build(SmallObjective(), data, clip_norm=None, loss_normalization=normalization)
+    [gradient] = built.run(built.outputs.gradients, data)
+    # What is left is the other term's.
+    np.testing.assert_allclose(gradient, 2 * START * np.mean(data["x"][:, 0] ** 2), rtol=1e-5)
+
+
+def test_skipped_updates_are_one_variable_that_is_saved():
+    with tf.Graph().as_default():
+        first = train_op.get_or_create_skipped_updates()
+        assert train_op.get_or_create_skipped_updates() is first
+        assert tf.global_variables() == [first]
+        assert tf.trainable_variables() == []
+        assert first.op.name == train_op.SKIPPED_UPDATES
+
+
+S, P, V = 8, 3, 30
+
+
+def bert_batch():
+    """Eight sequences with unequal numbers of masked words, one of them without any."""
+    rng = np.random.default_rng(7)
+    lengths = np.array([8, 3, 5, 8, 6, 4, 7, 8])
+    predictions = np.array([3, 1, 0, 2, 1, 1, 3, 2])
+    places = np.arange(S)
+    return {
+        "input_ids": rng.integers(5, V, [EXAMPLES, S]).astype(np.int32),
+        "input_mask": (places < lengths[:, None]).astype(np.int32),
+        "segment_ids": (places >= lengths[:, None] // 2).astype(np.int32),
+        "masked_lm_positions": np.sort(rng.integers(0, 3, [EXAMPLES, P])).astype(np.int32),
+        "masked_lm_ids": rng.integers(5, V, [EXAMPLES, P]).astype(np.int32),
+        "masked_lm_weights": (np.arange(P) < predictions[:, None]).astype(np.float32),
+        "next_sentence_labels": rng.integers(0, 2, [EXAMPLES, 1]).astype(np.int32),
+    }
+
+
+def bert_objective(*, dropout=0.0, precision="fp32"):
+    config = BertConfig(
+        vocab_size=V,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=S,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        initializer_range=0.2,
+    )
+    return PretrainingObjective(
+        config, policy_for(precision), masked_lm=True, next_sentence=True, seed=3
+    )
+
+
+@functools.cache
+def bert_gradients(*, steps, dropout):
+    """Gradients and term sums of an update of the small BERT in so many micro batches."""
+    data = bert_batch()
+    with tf.Graph().as_default(), tf.Session() as session:
+        objective = bert_objective(dropout=dropout)
+        objective.create_variables()
+        outputs = build_train_op(
+            objective,
+            {name: tf.constant(value) for name, value in data.items()},
+            plan=BatchPlan(EXAMPLES // steps, steps, 1),
+            optimizer=AdamW(1e-3),
+            learning_rate=tf.constant(1e-3),
+            loss_scale=NoLossScale(),
+            ranks=SingleProcess(),
+            settings=UpdateSettings(clip_norm=None, seed=5),
+        )
+        session.run(tf.global_variables_initializer())
+        return session.run([outputs.gradients, outputs.term_sums])
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_bert_has_the_same_gradients_and_masks_however_it_is_cut(dropout):
+    # With dropout this holds only if each example has the same masks in every cut.
+    expected, expected_sums = bert_gradients(steps=1, dropout=dropout)
+    found, found_sums = bert_gradients(steps=4, dropout=dropout)
+    for a, b in zip(found, expected):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * max(1.0, np.linalg.norm(b)))
+    for term in ("masked_lm", "next_sentence"):
+        np.testing.assert_allclose(found_sums[term], expected_sums[term], rtol=1e-5)
+
+
+def test_dropout_does_something():
+    without, with_dropout = (bert_gradients(steps=1, dropout=d)[0] for d in (0.0, 0.3))
+    assert not np.allclose(without[0], with_dropout[0], rtol=1e-2)
+
+
+def test_a_global_batch_without_a_masked_word(build):
+    data = bert_batch()
+    data["masked_lm_weights"] = np.zeros_like(data["masked_lm_weights"])
+    built = build(bert_objective(), data, micro=2, steps=4)
+    sums, finite, norm, _ = built.run(
+        [
+            built.outputs.term_sums,
+            built.outputs.is_finite,
+            built.outputs.gradient_norm,
+            built.outputs.train_op,
+        ],
+        data,
+    )
+    assert finite
+    assert sums["masked_lm"] == (0, 0, 0)
+    assert norm > 0, "next sentences are still learnt"
+    state = built.state()
+    assert state["global_step"] == 1
+    assert all(np.isfinite(value).all() for value in state.values())
+    np.testing.assert_array_equal(state["cls/predictions/output_bias"], np.zeros(V))
+
+
+def test_float16_overflows_skips_and_goes_on(build):
+    """The scale starts far above what a float16 gradient can hold, and comes down by itself."""
+    data = bert_batch()
+    initial = 2.0**32
+    built = build(
+        bert_objective(precision="fp16"),
+        data,
+        micro=4,
+        steps=2,
+        bias_correction=True,
+        loss_scale=lambda: DynamicLossScale(initial),
+    )
+    fetches = [built.outputs.is_finite, built.outputs.loss_scale, built.outputs.train_op]
+    start = built.state()
+    skipped = 0
+    while True:
+        finite, scale, _ = built.run(fetches, data)
+        assert scale == initial / 2**skipped, "the scale of this update, not of the next one"
+        if finite:
+            break
+        skipped += 1
+        state = built.state()
+        assert state["loss_scale/scale"] == initial / 2**skipped
+        assert state["training/skipped_updates"] == skipped
+        for name, value in start.items():
+            if name not in ("loss_scale/scale", "training/skipped_updates"):
+                np.testing.assert_array_equal(state[name], value, err_msg=name)
+    assert 1 <= skipped < 32
+    state = built.state()
+    assert (state["global_step"], state["training/skipped_updates"]) == (1, skipped)
+    assert state["optimizer/update_count"] == 1
+    assert state["loss_scale/scale"] == scale
+    assert state["loss_scale/good_updates"] == 1
+    moved = [n for n, v in start.items() if not np.array_equal(state[n], v)]
+    assert "bert/embeddings/word_embeddings" in moved
+    assert "bert/embeddings/word_embeddings/adam_m" in moved
