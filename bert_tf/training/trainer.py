@@ -308,6 +308,12 @@ def find_start(output_dir: Path) -> StartPoint:
     """Reads the newest checkpoint of ``output_dir``; raises UserError if it cannot be read."""
     checkpoint = tf.train.latest_checkpoint(str(output_dir))
     if checkpoint is None:
+        names = output_dir / "checkpoint"
+        if names.exists():
+            raise UserError(
+                f"--output_dir: the newest checkpoint that {names} names is missing; name an "
+                "older one there, or delete that file to start anew."
+            )
         return StartPoint(None, 0, 0)
     try:
         reader = tf.train.load_checkpoint(checkpoint)
