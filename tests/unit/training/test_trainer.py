@@ -1,0 +1,85 @@
+"""Where a run goes on. The whole trainer runs in tests/end_to_end."""
+
+import shutil
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.errors import UserError
+from bert_tf.training.train_op import SKIPPED_UPDATES
+from bert_tf.training.trainer import StartPoint, find_start
+
+
+def save(directory, *, steps=(12,), **variables):
+    """Checkpoints as a trainer writes them, with a weight large enough to be cut in the middle."""
+    directory.mkdir(exist_ok=True)
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.train.get_or_create_global_step()
+        tf.get_variable("a/weight", initializer=tf.ones([1000]))
+        for name, value in variables.items():
+            tf.get_variable(name, initializer=tf.constant(value, tf.int64))
+        session.run(tf.global_variables_initializer())
+        saver = tf.train.Saver(save_relative_paths=True)
+        for number in steps:
+            session.run(step.assign(number))
+            saver.save(session, str(directory / "model.ckpt"), global_step=number)
+    return directory
+
+
+def test_an_empty_directory_starts_at_0(tmp_path):
+    assert find_start(tmp_path) == StartPoint(None, 0, 0)
+    assert find_start(tmp_path / "missing") == StartPoint(None, 0, 0)
+
+
+def test_skipped_updates_consumed_their_data(tmp_path):
+    save(tmp_path, **{SKIPPED_UPDATES: 5})
+    assert find_start(tmp_path) == StartPoint(str(tmp_path / "model.ckpt-12"), 12, 17)
+
+
+def test_the_newest_checkpoint_counts(tmp_path):
+    save(tmp_path, steps=(4, 9), **{SKIPPED_UPDATES: 1})
+    assert find_start(tmp_path).step == 9
+
+
+def test_a_checkpoint_of_another_program_skipped_nothing(tmp_path):
+    save(tmp_path)
+    assert find_start(tmp_path) == StartPoint(str(tmp_path / "model.ckpt-12"), 12, 12)
+
+
+def test_a_directory_may_be_moved(tmp_path):
+    save(tmp_path / "old", **{SKIPPED_UPDATES: 5})
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    assert find_start(tmp_path / "new").checkpoint == str(tmp_path / "new" / "model.ckpt-12")
+
+
+@pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
+@pytest.mark.parametrize("kept", [0, 40])
+def test_a_truncated_checkpoint_is_one_sentence(tmp_path, ending, kept):
+    save(tmp_path, **{SKIPPED_UPDATES: 5})
+    path = tmp_path / f"model.ckpt-12.{ending}"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(
+        UserError, match=r"^--output_dir: checkpoint .*model\.ckpt-12 cannot be read"
+    ):
+        find_start(tmp_path)
+
+
+def test_a_checkpoint_that_counts_no_steps(tmp_path):
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.get_variable("weight", initializer=1.0)
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    with pytest.raises(UserError, match="cannot be read"):
+        find_start(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["checkpoint missing", "list spoilt", "list empty"])
+def test_what_cannot_be_found_is_no_new_start(tmp_path, damage):
+    save(tmp_path, steps=(4, 9))
+    if damage == "checkpoint missing":
+        for path in tmp_path.glob("model.ckpt-9.*"):
+            path.unlink()
+    else:
+        (tmp_path / "checkpoint").write_text("no list" if damage == "list spoilt" else "")
+    with pytest.raises(UserError, match=r"--output_dir: .* is missing; name an older one"):
+        find_start(tmp_path)
