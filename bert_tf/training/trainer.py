@@ -306,7 +306,10 @@ class StartPoint:
 
 def find_start(output_dir: Path) -> StartPoint:
     """Reads the newest checkpoint of ``output_dir``; raises UserError if it cannot be read."""
-    checkpoint = tf.train.latest_checkpoint(str(output_dir))
+    try:
+        checkpoint = tf.train.latest_checkpoint(str(output_dir))
+    except ValueError:  # an empty list of checkpoints
+        checkpoint = None
     if checkpoint is None:
         names = output_dir / "checkpoint"
         if names.exists():
