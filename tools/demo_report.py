@@ -115,7 +115,8 @@ def show_masks(
         position = int(drawn.positions[0, 0])
         truth = tokenizer.convert_ids_to_tokens([int(ids[position])])[0]
         ids[position] = tokenizer.mask_id
-        [guesses] = filler.fill(ids.tolist(), top=3)
+        segment_ids = held_out["segment_ids"][index, :length].tolist()
+        [guesses] = filler.fill(ids.tolist(), segment_ids=segment_ids, top=3)
         window = ids[max(0, position - 12) : position + 12].tolist()
         guessed = ", ".join(f"{g.token} {g.probability:.2f}" for g in guesses)
         print(f"  ... {tokenizer.decode(window)} ...")
@@ -130,16 +131,20 @@ def plot_curve(steps, evaluations, unigram: float, *, path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
-    axes.plot([s["step"] for s in steps], [s["loss"] for s in steps], label="training, both tasks")
+    axes.plot(
+        [s["step"] for s in steps],
+        [s["masked_lm_loss"] for s in steps],
+        label="training",
+    )
     axes.plot(
         [e["step"] for e in evaluations],
         [e["masked_lm_loss"] for e in evaluations],
         marker="o",
-        label="held-out, masked words",
+        label="held-out",
     )
     axes.axhline(math.log(unigram), color="grey", linestyle="--", label="unigram model")
     axes.set_xlabel("step (optimizer updates)")
-    axes.set_ylabel("loss (nats)")
+    axes.set_ylabel("loss of masked words (nats)")
     axes.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=120)

@@ -64,11 +64,12 @@ class MaskFiller:
             )
             loading.initialise_from_checkpoint(str(checkpoint), variables.all())
             self._ids = tf.placeholder(tf.int32, [1, None])
+            self._segment_ids = tf.placeholder(tf.int32, [1, None])
             self._positions = tf.placeholder(tf.int32, [1, None])
             features = {
                 "input_ids": self._ids,
                 "input_mask": tf.ones_like(self._ids),
-                "segment_ids": tf.zeros_like(self._ids),
+                "segment_ids": self._segment_ids,
                 "masked_lm_positions": self._positions,
                 # The losses are built but never run: no label is known.
                 "masked_lm_ids": tf.zeros_like(self._positions),
@@ -81,11 +82,21 @@ class MaskFiller:
             self._session = tf.Session(graph=graph)
             self._session.run(tf.global_variables_initializer())
 
-    def fill(self, ids: Sequence[int], *, top: int = 5) -> list[list[Guess]]:
-        """The ``top`` guesses, best first, for each mask in ``ids``."""
+    def fill(
+        self, ids: Sequence[int], *, segment_ids: Sequence[int] | None = None, top: int = 5
+    ) -> list[list[Guess]]:
+        """The ``top`` guesses, best first, for each mask in ``ids``.
+
+        ``segment_ids`` are 1 for what belongs to a second segment; None is for a single one.
+        """
         positions = np.flatnonzero(np.asarray(ids) == self._tokenizer.mask_id)
         probabilities = self._session.run(
-            self._probabilities, {self._ids: [ids], self._positions: [positions]}
+            self._probabilities,
+            {
+                self._ids: [ids],
+                self._segment_ids: [segment_ids or [0] * len(ids)],
+                self._positions: [positions],
+            },
         )
         # A model may have more outputs than the vocabulary has entries.
         probabilities = probabilities[:, : self._tokenizer.vocab_size]

@@ -147,7 +147,10 @@ class ProgressHook(StepHook):
     def _report(self, reduced, fetched):
         sums = dict(zip(self.outputs.term_sums, reduced))
         means = {term: ClassificationSums(*values) for term, values in sums.items()}
-        figures = {"loss": sum(s.loss_sum / max(s.weight_sum, 1e-5) for s in means.values())}
+        losses = {
+            f"{term}_loss": float(s.loss_sum / max(s.weight_sum, 1e-5)) for term, s in means.items()
+        }
+        figures = {"loss": sum(losses.values())}
         for term, s in means.items():
             figures[f"{term}_accuracy"] = s.correct_sum / max(s.weight_sum, 1e-5)
         figures["learning_rate"] = float(fetched["learning_rate"])
@@ -161,6 +164,7 @@ class ProgressHook(StepHook):
         self._log.step(
             self.step,
             {name: float(value) for name, value in figures.items()},
+            details=losses,
             total_steps=self._total_steps,
             seconds_left=left / updates_per_second,
         )

@@ -34,11 +34,18 @@ class RunLog:
         print(text, file=sys.stdout, flush=True)
 
     def step(
-        self, step: int, figures: Mapping[str, float], *, total_steps: int, seconds_left: float
+        self,
+        step: int,
+        figures: Mapping[str, float],
+        *,
+        total_steps: int,
+        seconds_left: float,
+        details: Mapping[str, float] | None = None,
     ) -> None:
-        """Records the figures of ``step`` (optimizer updates done)."""
-        self._append(_STEPS, step, figures)
-        self._add_summaries(step, figures)
+        """Records the figures of ``step`` (optimizer updates done); details are not printed."""
+        recorded = {**figures, **(details or {})}
+        self._append(_STEPS, step, recorded)
+        self._add_summaries(step, recorded)
         shown = "  ".join(f"{name} {_show(value)}" for name, value in figures.items())
         self.message(f"step {step}/{total_steps}  {shown}  ETA {format_duration(seconds_left)}")
 

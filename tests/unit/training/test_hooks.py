@@ -89,6 +89,7 @@ def test_progress_reports_means_over_the_window(update, tmp_path, capsys):
     assert line["loss"] == pytest.approx(1.0)
     assert line["masked_lm_accuracy"] == pytest.approx(0.5)
     assert line["learning_rate"] == 0.25
+    assert line["masked_lm_loss"] == line["loss"]
     assert line["gradient_norm"] == 2.0
     # An update takes one tick of the clock, the first 100 and is not counted; 8 sequences each.
     assert line["sequences_per_second"] == pytest.approx(8.0)

@@ -37,6 +37,14 @@ def test_three_sinks_agree(tmp_path, capsys):
     assert read_events(tmp_path) == {7: pytest.approx(FIGURES, rel=1e-7)}
 
 
+def test_details_are_recorded_and_not_printed(tmp_path, capsys):
+    log = RunLog(tmp_path)
+    log.step(1, {"loss": 3.0}, details={"part": 2.0}, total_steps=9, seconds_left=0)
+    assert "part" not in capsys.readouterr().out
+    assert read_lines(tmp_path, "log.jsonl")[0]["part"] == 2.0
+    assert read_events(tmp_path)[1]["part"] == 2.0
+
+
 def test_evaluations_have_a_file_and_tags_of_their_own(tmp_path, capsys):
     log = RunLog(tmp_path)
     log.evaluation(3, {"loss": 1.25, "masked_lm_accuracy": 0.5}, note="  (best so far)")
