@@ -90,6 +90,8 @@ def run(settings: PretrainingSettings) -> dict[str, float] | None:
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
     environment.quiet_tensorflow(verbose=settings.runtime.verbose)
+    if settings.runtime.deterministic:
+        tf.compat.v2.config.experimental.enable_op_determinism()
     ranks = distribution.connect(
         horovod=settings.runtime.horovod, num_threads=settings.runtime.num_threads
     )
@@ -110,9 +112,9 @@ def run(settings: PretrainingSettings) -> dict[str, float] | None:
         },
     )
     log = RunLog(output_dir) if ranks.is_chief else None
-    warning = precision.slow_precision_warning(chosen, hardware)
-    if log is not None and warning:
-        log.message(f"warning: {warning}")
+    if log is not None:
+        for warning in precision_warnings(settings.runtime, chosen, hardware):
+            log.message(f"warning: {warning}")
     job = _make_job(
         settings, config, ranks=ranks, start=start, data=data, hardware=hardware, chosen=chosen
     )
@@ -156,6 +158,24 @@ def choose_precision(runtime: RuntimeSettings, hardware: precision.Hardware) -> 
     return chosen
 
 
+def precision_warnings(
+    runtime: RuntimeSettings, chosen: str, hardware: precision.Hardware
+) -> list[str]:
+    """What a user should know of a precision that the hardware is not made for."""
+    warnings = [precision.slow_precision_warning(chosen, hardware)]
+    if runtime.amp and "bf16" not in hardware.fast_precisions() and not hardware.has_gpu:
+        warnings.append(
+            "--amp is of no use here: this CPU has no bfloat16 products, and TensorFlow may leave "
+            "the graph as it is"
+        )
+    return [warning for warning in warnings if warning]
+
+
+def needs_loss_scale(runtime: RuntimeSettings, chosen: str, hardware: precision.Hardware) -> bool:
+    """Whether gradients pass through float16, by --precision or by TensorFlow's own rewrite."""
+    return chosen == "fp16" or (runtime.amp and hardware.has_gpu)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Data:
     """The records of a run: opened, checked against the flags and the model."""
@@ -192,6 +212,11 @@ def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:
         raise UserError(
             "the records were made without next sentences; give --nsp=false or make them with "
             "--nsp=true."
+        )
+    if len({manifest.vocabulary.sha256 for info in infos for manifest in info.manifests}) > 1:
+        raise UserError(
+            f"the held-out records of {infos[1].first_file} were made with another vocabulary than "
+            f"the training records of {infos[0].first_file}; give records of one vocabulary."
         )
     return _Data(*train, *eval_, masking=_masking(settings.data, infos))
 
@@ -298,7 +323,7 @@ def _make_job(
             amp=settings.runtime.amp,
             gpu=ranks.local_rank if hardware.has_gpu else None,
         ),
-        needs_loss_scale=chosen == "fp16",
+        needs_loss_scale=needs_loss_scale(settings.runtime, chosen, hardware),
         train_input=train_input,
         eval_input=eval_input,
     )
