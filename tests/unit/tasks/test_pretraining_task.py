@@ -1,0 +1,306 @@
+"""The pre-training job before its first update: precision, objective, records."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.settings import (
+    DataSettings,
+    OptimizationSettings,
+    PretrainingSettings,
+    RunSettings,
+    RuntimeSettings,
+)
+from bert_tf.data.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
+from bert_tf.data.records import PRETRAINING_UNMASKED
+from bert_tf.data.tfrecord import TFRecordWriter
+from bert_tf.errors import UserError
+from bert_tf.model.precision import Hardware, policy_for
+from bert_tf.tasks import pretraining
+from bert_tf.tasks.pretraining import MASKED_LM, NEXT_SENTENCE, PretrainingObjective
+
+PLAIN_CPU = Hardware()
+BF16_CPU = Hardware(cpu_flags=frozenset({"avx512_bf16"}))
+NEW_GPU = Hardware(gpu_compute_capability=(9, 0))
+OLD_GPU = Hardware(gpu_compute_capability=(7, 0))
+
+S, P, V = 12, 3, 40
+SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+
+CONFIG = BertConfig(
+    vocab_size=V,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=8,
+    max_position_embeddings=S,
+)
+
+
+def runtime(**changes):
+    values = {
+        "horovod": False,
+        "precision": "auto",
+        "amp": False,
+        "use_xla": False,
+        "initial_loss_scale": 2.0**16,
+        "allow_slow_fp16": False,
+        "num_threads": 1,
+        "deterministic": False,
+        "verbose": False,
+    }
+    return RuntimeSettings(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("requested", "hardware", "expected"),
+    [
+        ("auto", PLAIN_CPU, "fp32"),
+        ("auto", BF16_CPU, "bf16"),
+        ("auto", NEW_GPU, "bf16"),
+        ("auto", OLD_GPU, "fp16"),
+        ("fp16", OLD_GPU, "fp16"),
+        ("fp32", NEW_GPU, "fp32"),
+        ("bf16", PLAIN_CPU, "bf16"),
+    ],
+)
+def test_choose_precision(requested, hardware, expected):
+    assert pretraining.choose_precision(runtime(precision=requested), hardware) == expected
+
+
+@pytest.mark.parametrize(("hardware", "advice"), [(PLAIN_CPU, "fp32"), (BF16_CPU, "bf16")])
+def test_float16_on_a_cpu_is_refused_unless_asked_for_twice(hardware, advice):
+    with pytest.raises(UserError, match=f"--precision=fp16 on a CPU .*--precision={advice},"):
+        pretraining.choose_precision(runtime(precision="fp16"), hardware)
+    allowed = runtime(precision="fp16", allow_slow_fp16=True)
+    assert pretraining.choose_precision(allowed, hardware) == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("amp", "chosen", "hardware", "parts"),
+    [
+        (False, "fp32", PLAIN_CPU, []),
+        (False, "bf16", BF16_CPU, []),
+        (False, "bf16", PLAIN_CPU, ["emulates bf16"]),
+        (True, "fp32", PLAIN_CPU, ["--amp"]),
+        (True, "fp32", BF16_CPU, []),
+        (True, "fp32", OLD_GPU, []),
+        (False, "bf16", OLD_GPU, ["emulates bf16"]),
+    ],
+)
+def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(amp, chosen, hardware, parts):
+    found = pretraining.precision_warnings(runtime(amp=amp), chosen, hardware)
+    assert len(found) == len(parts)
+    for warning, part in zip(found, parts):
+        assert part in warning
+
+
+@pytest.mark.parametrize(
+    ("amp", "chosen", "hardware", "expected"),
+    [
+        (False, "fp16", OLD_GPU, True),
+        (False, "fp16", PLAIN_CPU, True),
+        (False, "bf16", NEW_GPU, False),
+        (False, "fp32", NEW_GPU, False),
+        # The rewrite computes in float16 on a GPU and in bfloat16 on a CPU.
+        (True, "fp32", NEW_GPU, True),
+        (True, "fp32", BF16_CPU, False),
+    ],
+)
+def test_loss_scaling_goes_with_float16(amp, chosen, hardware, expected):
+    assert pretraining.needs_loss_scale(runtime(amp=amp), chosen, hardware) == expected
+
+
+def features():
+    """Three sequences of which one has no masked word and one is short."""
+    rng = np.random.default_rng(0)
+    return {
+        "input_ids": rng.integers(5, V, [3, S]).astype(np.int32),
+        "input_mask": (np.arange(S) < [[S], [S], [4]]).astype(np.int32),
+        "segment_ids": np.zeros([3, S], np.int32),
+        "masked_lm_positions": np.tile(np.int32([1, 2, 0]), [3, 1]),
+        "masked_lm_ids": rng.integers(5, V, [3, P]).astype(np.int32),
+        "masked_lm_weights": np.array([[1, 1, 1], [0, 0, 0], [1, 1, 0]], np.float32),
+        "next_sentence_labels": np.array([[0], [1], [1]], np.int32),
+    }
+
+
+HEADS = {
+    "both": (True, True, [MASKED_LM, NEXT_SENTENCE]),
+    "words": (True, False, [MASKED_LM]),
+    "sentences": (False, True, [NEXT_SENTENCE]),
+}
+
+
+@pytest.mark.parametrize(("masked_lm", "next_sentence", "terms"), HEADS.values(), ids=HEADS)
+def test_an_objective_has_the_terms_of_its_heads(masked_lm, next_sentence, terms):
+    with tf.Graph().as_default(), tf.Session() as session:
+        objective = PretrainingObjective(
+            CONFIG, policy_for("fp32"), masked_lm=masked_lm, next_sentence=next_sentence, seed=1
+        )
+        objective.create_variables()
+        assert objective.terms == terms
+        given = {name: tf.constant(value) for name, value in features().items()}
+        weights, sums = objective.weights(given), objective.sums(given, dropout=None)
+        assert list(weights) == list(sums) == terms
+        session.run(tf.global_variables_initializer())
+        weights, sums = session.run([weights, sums])
+    expected = {MASKED_LM: 5, NEXT_SENTENCE: 3}
+    for term in terms:
+        # Known before the forward pass, and what the forward pass then finds.
+        assert weights[term] == expected[term] == sums[term].weight_sum
+        # Small random weights know nothing yet.
+        classes = {MASKED_LM: V, NEXT_SENTENCE: 2}[term]
+        assert sums[term].loss_sum == pytest.approx(expected[term] * np.log(classes), rel=0.05)
+
+
+def initial_weights(seed):
+    with tf.Graph().as_default(), tf.Session() as session:
+        objective = PretrainingObjective(
+            CONFIG, policy_for("fp32"), masked_lm=True, next_sentence=True, seed=seed
+        )
+        objective.create_variables()
+        session.run(tf.global_variables_initializer())
+        return session.run({v.op.name: v for v in tf.trainable_variables()})
+
+
+def test_the_seed_decides_the_initial_weights():
+    first, again, other = initial_weights(1), initial_weights(1), initial_weights(2)
+    for name, value in first.items():
+        np.testing.assert_array_equal(again[name], value)
+    name = "bert/embeddings/word_embeddings"
+    assert not np.array_equal(first[name], other[name])
+
+
+def write_records(directory, *, nsp=True, vocabulary="ab"):
+    """Ten records without stored masks and their manifest."""
+    directory.mkdir()
+    rng = np.random.default_rng(3)
+    path = directory / "records.tfrecord"
+    with TFRecordWriter(path) as writer:
+        for _ in range(10):
+            example = {
+                "input_ids": np.concatenate([[2], rng.integers(5, V, S - 2), [3]]),
+                "input_mask": np.ones(S, np.int64),
+                "segment_ids": np.zeros(S, np.int64),
+                "word_starts": np.ones(S, np.int64),
+                "next_sentence_labels": rng.integers(0, 2, 1),
+            }
+            writer.write(PRETRAINING_UNMASKED.encode(example))
+    manifest = Manifest(
+        stage="create_pretraining_data",
+        parameters={"nsp": nsp},
+        inputs=(),
+        outputs=(describe_file(path, relative_to=directory, count=10),),
+        vocabulary=VocabularyEntry(vocabulary, V, "wordpiece", True, SPECIAL_IDS),
+    )
+    write_manifest(directory, manifest)
+    return path
+
+
+OPTIMIZATION = OptimizationSettings(
+    micro_batch_size=4,
+    accumulation_steps=None,
+    global_batch_size=None,
+    num_train_steps=1,
+    num_warmup_steps=0,
+    learning_rate=1e-3,
+    end_learning_rate=0.0,
+    decay_power=1.0,
+    schedule="polynomial",
+    scale_steps_by_ranks=False,
+    learning_rate_scaling="none",
+    optimizer="adam",
+    bias_correction=False,
+    weight_decay=0.01,
+    clip_norm=1.0,
+    loss_normalization="global_batch",
+    allreduce_every_micro_batch=False,
+)
+
+
+@pytest.fixture(name="settings")
+def settings_of_a_run(tmp_path):
+    """A run of one step on ten records."""
+    config_file = tmp_path / "bert_config.json"
+    config_file.write_text(json.dumps(CONFIG.to_dict()))
+    data = DataSettings(
+        train_files=(write_records(tmp_path / "train"),),
+        eval_files=(),
+        max_seq_length=S,
+        max_predictions_per_seq=P,
+        masked_lm_prob=0.15,
+        whole_word=False,
+    )
+    run = RunSettings(
+        output_dir=tmp_path / "model",
+        init_checkpoint=None,
+        allowed_fresh=(),
+        do_train=True,
+        do_eval=False,
+        eval_batch_size=4,
+        max_eval_steps=None,
+        save_checkpoints_steps=10,
+        eval_every_steps=None,
+        keep_checkpoint_max=1,
+        display_loss_steps=1,
+        seed=1,
+        flags={},
+    )
+    return PretrainingSettings(
+        bert_config_file=Path(config_file),
+        next_sentence=True,
+        masked_lm=True,
+        data=data,
+        run=run,
+        optimization=OPTIMIZATION,
+        runtime=runtime(precision="fp32"),
+    )
+
+
+def with_files(settings, *, train=None, held_out=None):
+    data = settings.data
+    if train is not None:
+        data = dataclasses.replace(data, train_files=(train,))
+    if held_out is not None:
+        data = dataclasses.replace(data, eval_files=(held_out,))
+        run = dataclasses.replace(settings.run, do_eval=True)
+        settings = dataclasses.replace(settings, run=run)
+    return dataclasses.replace(settings, data=data)
+
+
+@pytest.mark.parametrize("which", ["train", "held_out"])
+def test_records_without_next_sentences(settings, which, tmp_path):
+    records = write_records(tmp_path / "without", nsp=False)
+    with pytest.raises(UserError, match="made without next sentences; give --nsp=false"):
+        pretraining.run(with_files(settings, **{which: records}))
+
+
+def test_held_out_records_of_another_vocabulary(settings, tmp_path):
+    records = write_records(tmp_path / "other", vocabulary="cd")
+    with pytest.raises(UserError, match=r"other/records\.tfrecord were made with another vocabula"):
+        pretraining.run(with_files(settings, held_out=records))
+
+
+def test_a_step_on_records_that_are_masked_at_training_time(settings, tmp_path, capsys):
+    records = write_records(tmp_path / "without", nsp=False)
+    settings = dataclasses.replace(with_files(settings, train=records), next_sentence=False)
+    assert pretraining.run(settings) is None
+    record = json.loads((settings.run.output_dir / "run.json").read_text())
+    assert record["ledger"]["data"]["masking"] == "at training time"
+    assert record["ledger"]["data"]["train_records"] == 10
+    [line] = (settings.run.output_dir / "log.jsonl").read_text().splitlines()
+    line = json.loads(line)
+    assert line["step"] == 1
+    assert "masked_lm_accuracy" in line
+    assert "next_sentence_accuracy" not in line
+    # An untrained network knows nothing: the loss is that of a uniform guess.
+    assert line["loss"] == pytest.approx(np.log(V), rel=0.05)
+    names = tf.train.load_checkpoint(str(settings.run.output_dir)).get_variable_to_shape_map()
+    assert not any("seq_relationship" in name for name in names)
+    assert "warning:" not in capsys.readouterr().out
