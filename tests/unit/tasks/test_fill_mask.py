@@ -98,31 +98,49 @@ def test_no_more_guesses_than_there_are_words(filler):
     assert {g.token for g in guesses} == set(ENTRIES)
 
 
-def test_each_mask_is_answered_from_its_own_place(tokenizer, tmp_path):
-    # Places 1 and 3 have embeddings of their own that the words "is" and "the" are made of. The
-    # layer normalisations pass them on, and all other weights are zero.
+IS_VECTOR, THE_VECTOR = [1, -1, 0, 0], [0, 0, 1, -1]
+
+
+def save_looking_at(directory, table, rows):
+    """A model whose answer is what a row of one embedding table says: "is" or "the".
+
+    The layer normalisations pass the vector on, and all other weights are zero.
+    """
     width = CONFIG.hidden_size
-    places = np.zeros([CONFIG.max_position_embeddings, width], np.float32)
-    places[1], places[3] = [1, -1, 0, 0], [0, 0, 1, -1]
+    looked_at = np.zeros([rows, width], np.float32)
+    looked_at[0], looked_at[1] = THE_VECTOR, IS_VECTOR
     words = np.zeros([OUTPUTS, width], np.float32)
-    words[IS], words[THE] = [1, -1, 0, 0], [0, 0, 1, -1]
-    ones, identity = np.ones(width, np.float32), np.eye(width, dtype=np.float32)
-    layer = "bert/encoder/layer_0"
-    checkpoint = save(
-        tmp_path,
-        **{
-            "bert/embeddings/position_embeddings": places,
-            "bert/embeddings/word_embeddings": words,
-            "bert/embeddings/LayerNorm/gamma": ones,
-            f"{layer}/attention/output/LayerNorm/gamma": ones,
-            f"{layer}/output/LayerNorm/gamma": ones,
-            "cls/predictions/transform/dense/kernel": identity,
-            "cls/predictions/transform/LayerNorm/gamma": ones,
-        },
-    )
-    filler = MaskFiller(CONFIG, tokenizer, checkpoint)
-    found = filler.fill([CLS, MASK, SEP, MASK], top=1)
-    assert [guesses[0].token for guesses in found] == ["is", "the"]
+    words[IS], words[THE] = IS_VECTOR, THE_VECTOR
+    ones, layer = np.ones(width, np.float32), "bert/encoder/layer_0"
+    weights = {
+        "bert/embeddings/word_embeddings": words,
+        f"bert/embeddings/{table}": looked_at,
+        "bert/embeddings/LayerNorm/gamma": ones,
+        f"{layer}/attention/output/LayerNorm/gamma": ones,
+        f"{layer}/output/LayerNorm/gamma": ones,
+        "cls/predictions/transform/dense/kernel": np.eye(width, dtype=np.float32),
+        "cls/predictions/transform/LayerNorm/gamma": ones,
+    }
+    return save(directory, **weights)
+
+
+def best(found):
+    return [guesses[0].token for guesses in found]
+
+
+def test_each_mask_is_answered_from_its_own_place(tokenizer, tmp_path):
+    save_looking_at(tmp_path, "position_embeddings", CONFIG.max_position_embeddings)
+    filler = MaskFiller(CONFIG, tokenizer, tmp_path)
+    assert best(filler.fill([MASK, MASK, SEP], top=1)) == ["the", "is"]
+    assert best(filler.fill([CLS, MASK, SEP], top=1)) == ["is"]
+
+
+def test_segments(tokenizer, tmp_path):
+    save_looking_at(tmp_path, "token_type_embeddings", CONFIG.type_vocab_size)
+    filler = MaskFiller(CONFIG, tokenizer, tmp_path)
+    ids = [CLS, MASK, SEP, MASK, SEP]
+    assert best(filler.fill(ids, top=1)) == ["the", "the"]
+    assert best(filler.fill(ids, segment_ids=[0, 0, 0, 1, 1], top=1)) == ["the", "is"]
 
 
 def test_a_vocabulary_that_is_larger_than_the_model(tokenizer, tmp_path):

@@ -68,7 +68,7 @@ def test_the_curve_shows_what_was_logged(tmp_path, monkeypatch):
 
     drawn = []
     monkeypatch.setattr(pyplot, "close", drawn.append)
-    steps = [{"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0}]
+    steps = [{"step": 1, "masked_lm_loss": 5.0}, {"step": 2, "masked_lm_loss": 4.0}]
     evaluations = [{"step": 0, "masked_lm_loss": 6.0}, {"step": 2, "masked_lm_loss": 3.5}]
     path = tmp_path / "loss.png"
     demo_report.plot_curve(steps, evaluations, 20.0, path=path)
