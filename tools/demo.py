@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -18,8 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bert_tf.data.manifest import read_manifest  # noqa: E402
 from bert_tf.errors import exit_on_user_error  # noqa: E402
-from bert_tf.files import write_json  # noqa: E402
+from bert_tf.files import read_json, write_json  # noqa: E402
 from tools import demo_report  # noqa: E402
 
 MODEL = {
@@ -47,9 +49,22 @@ def run(module: list[str], *flags: str) -> None:
         sys.exit(f"demo: the command above failed (status {done.returncode}).")
 
 
+def forget_model_of_another_vocabulary(model: Path, data: Path) -> None:
+    """Lets a demo with another text start anew, where a run of the same text goes on."""
+    record = model / "run.json"
+    if not record.is_file():
+        return
+    manifest = read_manifest(data / "records" / "train")
+    before = read_json(record, what="run record")["ledger"]["data"]["vocabulary_sha256"]
+    if before != manifest.vocabulary.sha256:
+        print(f"the text is another one: removing the model in {model}", flush=True)
+        shutil.rmtree(model)
+
+
 def main(output_dir: Path, text: str | None, steps: int) -> None:
     """Runs every step, then reports."""
     start = time.monotonic()
+    output_dir = output_dir.resolve()
     output_dir.mkdir(parents=True, exist_ok=True)
     if text is None:
         text = str(output_dir / "corpus")
@@ -67,6 +82,7 @@ def main(output_dir: Path, text: str | None, steps: int) -> None:
         "--dupe_factor=2",
         *GEOMETRY,
     )
+    forget_model_of_another_vocabulary(model, data)
     run(
         ["run_pretraining.py"],
         f"--bert_config_file={config}",

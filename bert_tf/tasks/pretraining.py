@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
@@ -15,7 +16,7 @@ from bert_tf.data.masking import MaskingSettings
 from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir
+from bert_tf.files import make_output_dir, read_json
 from bert_tf.model import precision
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.losses import ClassificationSums
@@ -193,8 +194,10 @@ class _Data:
 
     def facts(self) -> dict[str, object]:
         """The ledger's section."""
+        manifest = self.train_info.manifest
         return {
             "sha256": self.train_identity,
+            "vocabulary_sha256": manifest.vocabulary.sha256 if manifest else None,
             "train_records": len(self.train_records),
             "eval_records": len(self.eval_records) if self.eval_records else 0,
             "masking": "stored" if self.train_info.masked else "at training time",
@@ -333,6 +336,8 @@ def _announce(settings, config, run_ledger, *, start: StartPoint, log: RunLog) -
     """Prints and saves what the run will do, before it does it."""
     if run_ledger is not None:
         log.message(ledger.format_ledger(run_ledger))
+        if start.checkpoint is not None:
+            _compare_with_previous_run(settings.run.output_dir, run_ledger, log)
         ledger.write_run_json(
             settings.run.output_dir,
             ledger=run_ledger,
@@ -347,6 +352,22 @@ def _announce(settings, config, run_ledger, *, start: StartPoint, log: RunLog) -
             f"--do_eval: {settings.run.output_dir} holds no checkpoint; train first, or give "
             "--init_checkpoint."
         )
+
+
+def _compare_with_previous_run(output_dir: Path, run_ledger: ledger.Ledger, log: RunLog) -> None:
+    """Raises UserError where a run would go on with ids that mean other words."""
+    record = output_dir / "run.json"
+    if not record.is_file():
+        return
+    before = read_json(record, what="run record")["ledger"]["data"]
+    now = run_ledger["data"]
+    if before["vocabulary_sha256"] != now["vocabulary_sha256"]:
+        raise UserError(
+            f"{output_dir} holds a model of another vocabulary than the records'; choose another "
+            "--output_dir, or give records made with that vocabulary."
+        )
+    if before["sha256"] != now["sha256"]:
+        log.message("the training data are not those that this run began with")
 
 
 def _train(trainer: Trainer, job: Job, *, start: StartPoint, log: RunLog | None) -> None:

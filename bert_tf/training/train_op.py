@@ -18,8 +18,6 @@ from bert_tf.training.optimizers import clip_by_global_norm
 
 SKIPPED_UPDATES = "training/skipped_updates"
 
-LOSS_NORMALIZATIONS = ("global_batch", "micro_batch")
-
 Features = Mapping[str, tf.Tensor]
 
 

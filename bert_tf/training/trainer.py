@@ -224,7 +224,7 @@ class Trainer:
 
     def _training_spec(self, outputs: TrainOutputs) -> tf.estimator.EstimatorSpec:
         job = self._job
-        # After a crash the newest checkpoint must be one that was written completely.
+        # Relative paths: a directory of checkpoints may be moved and still be resumed.
         saver = tf.train.Saver(max_to_keep=job.run.keep_checkpoint_max, save_relative_paths=True)
         total_steps = job.steps.num_train_steps
         floor = LOSS_SCALE_FLOOR if job.needs_loss_scale else None

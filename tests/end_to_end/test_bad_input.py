@@ -157,6 +157,24 @@ def test_output_directory_of_another_model(flags, files, small_model):
     assert_one_sentence(done, str(small_model))
 
 
+def test_records_of_another_vocabulary(flags, data, small_model, tmp_path):
+    copy, records = tmp_path / "model", tmp_path / "records"
+    shutil.copytree(small_model, copy)
+    shutil.copytree(data / "records" / "train", records)
+    manifest = json.loads((records / "manifest.json").read_text())
+    manifest["vocabulary"]["sha256"] = "0" * 64
+    (records / "manifest.json").write_text(json.dumps(manifest))
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={copy}",
+        "--do_train",
+        f"--input_file={records}",
+        check=False,
+    )
+    assert_one_sentence(done, "another vocabulary")
+
+
 def test_checkpoint_of_other_shapes(flags, files, small_model, tmp_path):
     done = run(
         SCRIPT,
