@@ -134,6 +134,8 @@ def _run() -> None:
         spm_model_file=values.spm_model_file,
         do_lower_case=values.do_lower_case,
     )
+    if values.top < 1:
+        raise UserError(f"--top={values.top} must be at least 1.")
     config = BertConfig.from_json_file(values.bert_config_file)
     ids = encode_with_masks(values.text, tokenizer)
     if len(ids) > config.max_position_embeddings:
