@@ -28,7 +28,7 @@ demo: setup
 test: python
 	@$(SETUP) --dev
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint:
 	$(BIN)/ruff check .

@@ -44,6 +44,7 @@ setup(
             "matplotlib",
             "pytest",
             "pytest-timeout",
+            "pytest-xdist",
             "ruff",
             "torch",
             "transformers<5",
