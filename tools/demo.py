@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from bert_tf.data.manifest import read_manifest  # noqa: E402
 from bert_tf.errors import exit_on_user_error  # noqa: E402
-from bert_tf.files import read_json, write_json  # noqa: E402
+from bert_tf.files import expand_input_files, read_json, write_json  # noqa: E402
 from tools import demo_report  # noqa: E402
 
 MODEL = {
@@ -30,7 +30,6 @@ MODEL = {
     "num_attention_heads": 2,
     "intermediate_size": 512,
     "max_position_embeddings": 64,
-    "vocab_size": 6000,
     "type_vocab_size": 2,
     "hidden_act": "gelu",
     "hidden_dropout_prob": 0.0,
@@ -38,6 +37,8 @@ MODEL = {
     # A network this narrow starts to learn much sooner from larger weights than BERT's 0.02.
     "initializer_range": 0.08,
 }
+MOST_WORDS = 6000
+BYTES_PER_WORD = 100
 GEOMETRY = ["--max_seq_length=64", "--max_predictions_per_seq=10"]
 
 
@@ -47,6 +48,12 @@ def run(module: list[str], *flags: str) -> None:
     done = subprocess.run([sys.executable, *module, *flags], cwd=ROOT, check=False)
     if done.returncode:
         sys.exit(f"demo: the command above failed (status {done.returncode}).")
+
+
+def vocab_size_for(text: str) -> int:
+    """A vocabulary that a text of this size has enough different words for."""
+    size = sum(path.stat().st_size for path in expand_input_files(text, flag="text"))
+    return min(MOST_WORDS, max(BYTES_PER_WORD, size // BYTES_PER_WORD))
 
 
 def forget_model_of_another_vocabulary(model: Path, data: Path) -> None:
@@ -71,13 +78,14 @@ def main(output_dir: Path, text: str | None, steps: int) -> None:
         run(["-m", "data_prep.demo_corpus"], f"--output_dir={text}")
     data, model = output_dir / "data", output_dir / "model"
     config = output_dir / "bert_config.json"
-    write_json(config, MODEL)
+    vocab_size = vocab_size_for(text)
+    write_json(config, {**MODEL, "vocab_size": vocab_size})
     run(
         ["-m", "data_prep.pipeline"],
         f"--input_file={text}",
         f"--output_dir={data}",
         "--heldout_fraction=0.02",
-        f"--vocab_size={MODEL['vocab_size']}",
+        f"--vocab_size={vocab_size}",
         "--masking=dynamic",
         "--dupe_factor=2",
         *GEOMETRY,
