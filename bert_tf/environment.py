@@ -1,7 +1,7 @@
-"""The process's environment before TensorFlow is imported: its noise and XLA.
+"""The process's environment: its cores, and TensorFlow's noise and XLA before it is imported.
 
-TensorFlow reads these variables once, when it is loaded. This module imports none of it, and only
-entry scripts call it.
+TensorFlow reads its variables once, when it is loaded. This module imports none of it, and only
+entry scripts prepare the environment.
 """
 
 from __future__ import annotations
@@ -29,6 +29,13 @@ def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
     if use_xla:
         flags = os.environ.get("TF_XLA_FLAGS", "")
         os.environ["TF_XLA_FLAGS"] = f"{flags} --tf_xla_cpu_global_jit".strip()
+
+
+def available_cores() -> int:
+    """The number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def quiet_tensorflow(*, verbose: bool) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, TypeVar
 
+from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 
 Item = TypeVar("Item")
@@ -29,11 +30,7 @@ def resolve_num_workers(num_workers: int) -> int:
     """The number of processes to use: 0 stands for all cores that this process may run on."""
     if num_workers < 0:
         raise UserError(f"--num_workers={num_workers}: give a positive number, or 0 for all cores.")
-    if num_workers:
-        return num_workers
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return num_workers or available_cores()
 
 
 def ordered_map(

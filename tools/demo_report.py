@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.data.manifest import describe_vocabulary
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.data.records import PRETRAINING_UNMASKED
 from bert_tf.data.tfrecord import RecordSet
@@ -101,10 +102,7 @@ def show_masks(
             masked_lm_prob=1 / length,
             max_predictions_per_seq=1,
             vocab_size=config.vocab_size,
-            special_ids={
-                name: getattr(tokenizer, f"{name}_id")
-                for name in ("pad", "unk", "cls", "sep", "mask")
-            },
+            special_ids=describe_vocabulary(tokenizer).special_ids,
         )
         drawn = mask_batch(
             ids[None],

@@ -124,20 +124,14 @@ def sequence_indices(
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def global_batch_indices(
-    position: int, *, global_batch_size: int, num_records: int, seed: int, shuffle: bool = True
+def batch_indices(
+    position: int, batch: GlobalBatchSlice, *, num_records: int, seed: int, shuffle: bool = True
 ) -> np.ndarray:
-    """Record numbers of the global batch at ``position``: int64 [global_batch_size]."""
+    """Record numbers of a rank's part of the global batch at ``position``: int64 [batch.size]."""
     return sequence_indices(
-        position * global_batch_size,
-        global_batch_size,
+        position * batch.global_batch_size + batch.start,
+        batch.size,
         num_records=num_records,
         seed=seed,
         shuffle=shuffle,
     )
-
-
-def rank_slice(indices: np.ndarray, rank: int, world_size: int) -> np.ndarray:
-    """The contiguous part of a global batch that belongs to ``rank``."""
-    batch = GlobalBatchSlice(len(indices), rank, world_size)
-    return indices[batch.start : batch.start + batch.size]

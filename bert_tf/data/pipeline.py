@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
-from bert_tf.data.order import GlobalBatchSlice, sequence_indices
+from bert_tf.data.order import GlobalBatchSlice, batch_indices
 from bert_tf.data.record_info import RecordInfo, check_records, inspect_records
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
@@ -74,12 +74,7 @@ def training_dataset(
     """
 
     def indices(position: int) -> np.ndarray:
-        return sequence_indices(
-            position * batch.global_batch_size + batch.start,
-            batch.size,
-            num_records=info.num_records,
-            seed=seed,
-        )
+        return batch_indices(position, batch, num_records=info.num_records, seed=seed)
 
     def keys(position: int) -> np.ndarray:
         return example_keys(seed, position, batch.start + np.arange(batch.size))

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 
 
@@ -124,8 +125,7 @@ def threads_of_a_rank(local_size: int) -> int:
     Without this every rank would start as many threads as there are cores, and ranks would be
     slower than one process (horovod issue 2804 measures a factor of three).
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // local_size)
+    return max(1, available_cores() // local_size)
 
 
 def connect(*, horovod: bool, num_threads: int | None = None) -> SingleProcess:

@@ -91,8 +91,8 @@ def test_batches_are_the_endless_sequence_of_epochs(num_records, batch, position
         )
     else:
         sequence = np.tile(np.arange(num_records), epochs)
-    actual = order.global_batch_indices(
-        position, global_batch_size=batch, num_records=num_records, seed=9, shuffle=shuffle
+    actual = order.batch_indices(
+        position, order.GlobalBatchSlice(batch), num_records=num_records, seed=9, shuffle=shuffle
     )
     np.testing.assert_array_equal(actual, sequence[position * batch : (position + 1) * batch])
 
@@ -107,8 +107,9 @@ def test_batches_across_the_borders_of_chunks():
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 6])
 def test_rank_slices_make_up_the_global_batch(world_size):
-    indices = np.arange(12)
-    parts = [order.rank_slice(indices, rank, world_size) for rank in range(world_size)]
+    indices = order.batch_indices(3, order.GlobalBatchSlice(12), num_records=100, seed=1)
+    slices = [order.GlobalBatchSlice(12, rank, world_size) for rank in range(world_size)]
+    parts = [order.batch_indices(3, part, num_records=100, seed=1) for part in slices]
     assert {len(part) for part in parts} == {12 // world_size}
     np.testing.assert_array_equal(np.concatenate(parts), indices)
 
@@ -123,4 +124,4 @@ def test_a_batch_that_cannot_be_divided_is_refused():
 
 def test_no_records_are_refused():
     with pytest.raises(ValueError, match="no records"):
-        order.global_batch_indices(0, global_batch_size=1, num_records=0, seed=1)
+        order.batch_indices(0, order.GlobalBatchSlice(1), num_records=0, seed=1)

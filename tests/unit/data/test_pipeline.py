@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.data import pipeline
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
-from bert_tf.data.order import GlobalBatchSlice, global_batch_indices
+from bert_tf.data.order import GlobalBatchSlice, batch_indices
 from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.data.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.errors import UserError
@@ -118,9 +118,7 @@ def test_shapes_and_types_are_static(data, kind):
 
 def test_a_batch_is_the_records_at_its_position(data):
     for position, batch in enumerate(batches(data.train, 12)):
-        indices = global_batch_indices(
-            position, global_batch_size=4, num_records=NUM_RECORDS, seed=7
-        )
+        indices = batch_indices(position, GlobalBatchSlice(4), num_records=NUM_RECORDS, seed=7)
         expected = {name: values[indices] for name, values in data.examples.items()}
         if data.masking:
             masked = mask_batch(
