@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from bert_tf.config.settings import OptimizationSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -64,3 +67,27 @@ def _finish(command, check, timeout):
             f"{' '.join(command)} ended with status {done.returncode}\n{done.stdout}\n{done.stderr}"
         )
     return done
+
+
+def optimization_settings(**changes: object) -> OptimizationSettings:
+    """Settings of a plain AdamW run with micro batches of four; ``changes`` replace some."""
+    plain = OptimizationSettings(
+        micro_batch_size=4,
+        accumulation_steps=None,
+        global_batch_size=None,
+        num_train_steps=1,
+        num_warmup_steps=0,
+        learning_rate=1e-3,
+        end_learning_rate=0.0,
+        decay_power=1.0,
+        schedule="polynomial",
+        scale_steps_by_ranks=False,
+        learning_rate_scaling="none",
+        optimizer="adam",
+        bias_correction=False,
+        weight_decay=0.01,
+        clip_norm=1.0,
+        loss_normalization="global_batch",
+        allreduce_every_micro_batch=False,
+    )
+    return dataclasses.replace(plain, **changes)

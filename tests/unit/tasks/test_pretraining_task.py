@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import (
     DataSettings,
-    OptimizationSettings,
     PretrainingSettings,
     RunSettings,
     RuntimeSettings,
@@ -23,6 +22,7 @@ from bert_tf.errors import UserError
 from bert_tf.model.precision import Hardware, policy_for
 from bert_tf.tasks import pretraining
 from bert_tf.tasks.pretraining import MASKED_LM, NEXT_SENTENCE, PretrainingObjective
+from tests.support import optimization_settings
 
 PLAIN_CPU = Hardware()
 BF16_CPU = Hardware(cpu_flags=frozenset({"avx512_bf16"}))
@@ -203,25 +203,7 @@ def write_records(directory, *, nsp=True, vocabulary="ab"):
     return path
 
 
-OPTIMIZATION = OptimizationSettings(
-    micro_batch_size=4,
-    accumulation_steps=None,
-    global_batch_size=None,
-    num_train_steps=1,
-    num_warmup_steps=0,
-    learning_rate=1e-3,
-    end_learning_rate=0.0,
-    decay_power=1.0,
-    schedule="polynomial",
-    scale_steps_by_ranks=False,
-    learning_rate_scaling="none",
-    optimizer="adam",
-    bias_correction=False,
-    weight_decay=0.01,
-    clip_norm=1.0,
-    loss_normalization="global_batch",
-    allreduce_every_micro_batch=False,
-)
+OPTIMIZATION = optimization_settings()
 
 
 @pytest.fixture(name="settings")

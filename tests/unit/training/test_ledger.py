@@ -11,30 +11,21 @@ from importlib import metadata
 import pytest
 
 import bert_tf
-from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.training import ledger
 from bert_tf.training.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.training.distribution import SingleProcess
+from tests.support import optimization_settings
 
-OPTIMIZATION = OptimizationSettings(
-    micro_batch_size=4,
+OPTIMIZATION = optimization_settings(
     accumulation_steps=3,
-    global_batch_size=None,
     num_train_steps=1001,
     num_warmup_steps=101,
     learning_rate=1e-4,
     end_learning_rate=1e-6,
     decay_power=0.5,
-    schedule="polynomial",
     scale_steps_by_ranks=True,
     learning_rate_scaling="linear",
-    optimizer="adam",
-    bias_correction=False,
-    weight_decay=0.01,
-    clip_norm=1.0,
-    loss_normalization="global_batch",
-    allreduce_every_micro_batch=False,
 )
 
 
