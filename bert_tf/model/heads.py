@@ -53,7 +53,9 @@ def masked_lm_logits(
             hidden = dense(hidden, transform, "dense", policy=policy)
             hidden = activate(hidden, config.hidden_act, policy=policy)
             hidden = layer_norm(hidden, transform, "LayerNorm", policy=policy)
-        return _logits(hidden, variables[WORD_EMBEDDINGS], own["output_bias"], policy=policy)
+        return project_to_classes(
+            hidden, variables[WORD_EMBEDDINGS], own["output_bias"], policy=policy
+        )
 
 
 def next_sentence_specs(config: BertConfig) -> list[VariableSpec]:
@@ -69,7 +71,7 @@ def next_sentence_logits(
 ) -> tf.Tensor:
     """[B, D] -> [B, 2] float32: class 0 says that the second segment follows the first."""
     with variables.scope("cls/seq_relationship") as own:
-        return _logits(pooled, own["output_weights"], own["output_bias"], policy=policy)
+        return project_to_classes(pooled, own["output_weights"], own["output_bias"], policy=policy)
 
 
 def gather_positions(sequence_output: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
@@ -80,10 +82,10 @@ def gather_positions(sequence_output: tf.Tensor, positions: tf.Tensor) -> tf.Ten
     return tf.gather(tf.reshape(sequence_output, [-1, D]), rows)
 
 
-def _logits(
+def project_to_classes(
     x: tf.Tensor, weights: tf.Tensor, bias: tf.Tensor, *, policy: PrecisionPolicy
 ) -> tf.Tensor:
-    """[rows, D] -> [rows, classes] with weights [classes, D]."""
+    """[rows, D] -> [rows, classes] float32 scores, with weights [classes, D] as Google stores them."""
     with tf.name_scope("logits"):
         transposed_product = functools.partial(tf.matmul, transpose_b=True)
         product = computed_in(policy.logits, transposed_product, x, weights)

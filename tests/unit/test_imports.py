@@ -18,13 +18,23 @@ ALLOWED = {
     "bert_tf.model": {"bert_tf.config"},
     "bert_tf.checkpoint": {"bert_tf.config", "bert_tf.model"},
     "bert_tf.training": {"bert_tf.checkpoint", "bert_tf.config", "bert_tf.data", "bert_tf.model"},
+    "bert_tf.squad": {"bert_tf.config", "bert_tf.data", "bert_tf.text"},
     "bert_tf.tasks": {
         "bert_tf.checkpoint",
         "bert_tf.config",
         "bert_tf.data",
         "bert_tf.model",
+        "bert_tf.squad",
         "bert_tf.text",
         "bert_tf.training",
+    },
+    "bert_tf.export": {
+        "bert_tf.checkpoint",
+        "bert_tf.config",
+        "bert_tf.model",
+        "bert_tf.squad",
+        "bert_tf.tasks",
+        "bert_tf.text",
     },
     "data_prep": {"bert_tf.data", "bert_tf.text"},
 }

@@ -1,0 +1,1 @@
+"""SQuAD files: examples, windows, features, answers and the report. Nothing here imports TensorFlow."""
