@@ -1,6 +1,7 @@
 """BERT with a span head: where in a context the answer to a question begins and ends.
 
-Devlin et al. 2019, section 4.2. Dimensions: B sequences, S positions, D = hidden_size, K candidates.
+Devlin et al. 2019, section 4.2. Dimensions: B sequences, S positions, D = hidden_size, K
+candidates.
 """
 
 from __future__ import annotations

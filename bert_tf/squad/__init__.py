@@ -1,1 +1,1 @@
-"""SQuAD files: examples, windows, features, answers and the report. Nothing here imports TensorFlow."""
+"""SQuAD: examples, windows, features, answers and the report; no TensorFlow is needed."""
