@@ -37,11 +37,13 @@ from absl import flags
 from bert_tf.data.manifest import describe_vocabulary, find_manifest
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED
+from bert_tf.data.stage import Built, run_stage
 from bert_tf.data.stateless_random import derive_keys, random_bits
 from bert_tf.data.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import Block, decode_document, group_documents, read_documents
 from data_prep.instances import (
     SequenceRules,
@@ -52,15 +54,7 @@ from data_prep.instances import (
     tokenize_documents,
     truncate_spans,
 )
-from data_prep.stage import (
-    Built,
-    define_workers_flag,
-    find_text_files,
-    run_main,
-    run_stage,
-    settings_from_flags,
-)
-from data_prep.workers import ordered_map, resolve_num_workers
+from data_prep.stage import define_workers_flag, find_text_files, run_main, settings_from_flags
 
 STAGE = "create_pretraining_data"
 MASKING = ("static", "dynamic")

@@ -27,18 +27,12 @@ from typing import Callable, NamedTuple
 from absl import flags
 
 from bert_tf.data.manifest import hash_of_json
+from bert_tf.data.stage import Built, run_stage
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
+from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.docstrings import description_of_metadata, docstrings_of_module, prose_paragraphs
-from data_prep.stage import (
-    Built,
-    define_output_flag,
-    define_workers_flag,
-    run_main,
-    run_stage,
-    settings_from_flags,
-)
-from data_prep.workers import ordered_map, resolve_num_workers
+from data_prep.stage import define_output_flag, define_workers_flag, run_main, settings_from_flags
 
 STAGE = "demo_corpus"
 FILE_NAME = "corpus.txt"

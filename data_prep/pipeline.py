@@ -17,18 +17,12 @@ from pathlib import Path
 
 from absl import flags
 
+from bert_tf.data.stage import remove_outputs, report
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir
 from bert_tf.text.tokenizer import load_tokenizer
 from data_prep import create_pretraining_data, sentences, shards, vocabulary
-from data_prep.stage import (
-    define_common_flags,
-    define_workers_flag,
-    remove_outputs,
-    report,
-    run_main,
-    settings_from_flags,
-)
+from data_prep.stage import define_common_flags, define_workers_flag, run_main, settings_from_flags
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,18 +26,17 @@ from typing import NamedTuple
 import blingfire
 from absl import flags
 
+from bert_tf.data.stage import Built, run_stage
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
+from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.stage import (
-    Built,
     define_common_flags,
     define_workers_flag,
     find_text_files,
     run_main,
-    run_stage,
     settings_from_flags,
 )
-from data_prep.workers import ordered_map, resolve_num_workers
 
 STAGE = "sentences"
 LINE_BREAKS = ("auto", "wrapped", "paragraph", "sentence")

@@ -26,18 +26,11 @@ from pathlib import Path
 
 from absl import flags
 
+from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
 from data_prep.blocks import read_documents
-from data_prep.stage import (
-    Built,
-    define_common_flags,
-    find_text_files,
-    report,
-    run_main,
-    run_stage,
-    settings_from_flags,
-)
+from data_prep.stage import define_common_flags, find_text_files, run_main, settings_from_flags
 
 STAGE = "shards"
 DEFAULT_HELDOUT_FRACTION = 0.03

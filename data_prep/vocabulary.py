@@ -28,23 +28,21 @@ from typing import NamedTuple
 
 from absl import flags
 
+from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open
 from bert_tf.progress import Progress
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
+from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.stage import (
-    Built,
     define_common_flags,
     define_workers_flag,
     find_text_files,
-    report,
     run_main,
-    run_stage,
     settings_from_flags,
 )
-from data_prep.workers import ordered_map, resolve_num_workers
 
 STAGE = "vocabulary"
 TOKENIZERS = ("wordpiece", "sentencepiece")

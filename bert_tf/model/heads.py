@@ -85,7 +85,7 @@ def gather_positions(sequence_output: tf.Tensor, positions: tf.Tensor) -> tf.Ten
 def project_to_classes(
     x: tf.Tensor, weights: tf.Tensor, bias: tf.Tensor, *, policy: PrecisionPolicy
 ) -> tf.Tensor:
-    """[rows, D] -> [rows, classes] float32 scores; weights are [classes, D], as Google stores them."""
+    """[rows, D] -> [rows, classes] float32; weights are [classes, D], as Google stores them."""
     with tf.name_scope("logits"):
         transposed_product = functools.partial(tf.matmul, transpose_b=True)
         product = computed_in(policy.logits, transposed_product, x, weights)

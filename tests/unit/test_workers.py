@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bert_tf.errors import UserError
-from data_prep.workers import ordered_map, resolve_num_workers
+from bert_tf.workers import ordered_map, resolve_num_workers
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def make_square():
