@@ -1,0 +1,179 @@
+"""Building a data directory once: skipping, atomic installation, one writer at a time.
+
+A stage writes into ``output_dir/.partial``. Only when it is complete are the files of an earlier
+run removed, the new ones moved into place and ``manifest.json`` written, in that order, so a
+directory with a manifest is always complete. ``.stale.json`` lists the files that are being
+replaced while that goes on, so that a run killed there leaves nothing behind for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+from bert_tf.data.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    VocabularyEntry,
+    describe_file,
+    find_manifest,
+    is_up_to_date,
+    write_manifest,
+)
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, make_output_dir, read_json, write_json
+
+_PARTIAL_NAME = ".partial"
+_STALE_NAME = ".stale.json"
+_LOCK_NAME = ".lock"
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """What a stage has written.
+
+    Attributes:
+      outputs: name of each file, and the number of units (documents, records) in it or None.
+      counts: totals for the manifest.
+    """
+
+    outputs: Mapping[str, int | None]
+    counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+def run_stage(
+    stage: str,
+    output_dir: PathLike,
+    *,
+    parameters: Mapping[str, Any],
+    inputs: Sequence[Path],
+    build: Callable[[Path], Built],
+    vocabulary: VocabularyEntry | None = None,
+) -> Path:
+    """Fills ``output_dir`` by ``build(directory)``, unless its manifest says that it is done.
+
+    Args:
+      stage: name of the stage, for the manifest and for messages.
+      output_dir: belongs to this stage alone; files that the stage did not write stay.
+      parameters: JSON values that, with the inputs and the vocabulary, decide every output byte.
+      inputs: files, in the order in which they are read.
+      build: writes the outputs into the empty directory that it is given.
+      vocabulary: of the ids in the outputs, None where there are none.
+
+    Returns: ``output_dir``.
+
+    Raises:
+      UserError: the directory cannot be written, is in use, or holds the output of another stage.
+    """
+    directory = make_output_dir(output_dir, flag="output_dir")
+    with _only_writer(directory):
+        entries = tuple(describe_file(path) for path in inputs)
+        _refuse_other_stage(directory, stage)
+        if is_up_to_date(
+            directory, stage=stage, parameters=parameters, inputs=entries, vocabulary=vocabulary
+        ):
+            report(f"{stage}: {directory} is up to date, skipped")
+            return directory
+        partial = directory / _PARTIAL_NAME
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            built = build(partial)
+            outputs = tuple(
+                describe_file(partial / name, relative_to=partial, count=count)
+                for name, count in built.outputs.items()
+            )
+            _install(
+                Manifest(stage, parameters, entries, outputs, built.counts, vocabulary),
+                partial=partial,
+                directory=directory,
+            )
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return directory
+
+
+def remove_outputs(stage: str, output_dir: PathLike) -> None:
+    """Removes what an earlier run of the stage left in a directory, if there is anything."""
+    directory = Path(output_dir)
+    manifest = _manifest_or_none(directory)
+    if manifest is None or manifest.stage != stage:
+        return
+    with _only_writer(directory):
+        (directory / MANIFEST_NAME).unlink()
+        for entry in manifest.outputs:
+            (directory / entry.name).unlink(missing_ok=True)
+
+
+def report(line: str) -> None:
+    """Prints one line for the user, on the stream of the progress lines."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _only_writer(directory: Path) -> Iterator[None]:
+    """Holds a lock on the directory; it goes with the process, however that ends."""
+    with open(directory / _LOCK_NAME, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"--output_dir: another process is writing to {directory}; wait for it to end."
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise  # some network file systems know no locks: there the user must take care
+        yield
+
+
+def _refuse_other_stage(directory: Path, stage: str) -> None:
+    manifest = _manifest_or_none(directory)
+    if manifest is not None and manifest.stage != stage:
+        raise UserError(
+            f"--output_dir: {directory} holds the output of {manifest.stage}; "
+            f"choose another directory for {stage}."
+        )
+
+
+def _manifest_or_none(directory: Path) -> Manifest | None:
+    """The manifest, or None where there is none or a broken one, which is as good as none."""
+    try:
+        return find_manifest(directory)
+    except UserError:
+        return None
+
+
+def _install(manifest: Manifest, *, partial: Path, directory: Path) -> None:
+    """Replaces what an earlier run left in ``directory`` by the files in ``partial``."""
+    old = _files_of_earlier_runs(directory)
+    new = {entry.name for entry in manifest.outputs}
+    for name in sorted(new - old):
+        if (directory / name).exists():
+            raise UserError(
+                f"--output_dir: {directory / name} exists and was not made by {manifest.stage}; "
+                "move it away or choose another directory."
+            )
+    write_json(directory / _STALE_NAME, sorted(old | new))
+    (directory / MANIFEST_NAME).unlink(missing_ok=True)
+    for name in old - new:
+        (directory / name).unlink(missing_ok=True)
+    for name in sorted(new):
+        os.replace(partial / name, directory / name)
+    write_manifest(directory, manifest)
+    (directory / _STALE_NAME).unlink()
+
+
+def _files_of_earlier_runs(directory: Path) -> set[str]:
+    manifest = _manifest_or_none(directory)
+    names = {entry.name for entry in manifest.outputs} if manifest else set()
+    if (directory / _STALE_NAME).exists():
+        names.update(read_json(directory / _STALE_NAME, what="list of replaced files"))
+    return names

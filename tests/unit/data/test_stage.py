@@ -1,0 +1,205 @@
+"""Stages: skipping, replacing, and what a run that was stopped anywhere leaves behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_tf.data import stage
+from bert_tf.data.manifest import read_manifest
+from bert_tf.data.stage import Built, run_stage
+from bert_tf.errors import UserError
+
+ROOT = Path(__file__).parents[3]
+
+
+class Recorder:
+    """A stage that writes ``names`` with ``content`` and counts how often it was run."""
+
+    def __init__(self, *names, content="text"):
+        self.names, self.content, self.runs = names, content, 0
+
+    def __call__(self, directory):
+        self.runs += 1
+        assert list(directory.iterdir()) == []
+        for name in self.names:
+            (directory / name).write_text(self.content)
+        return Built(dict.fromkeys(self.names, 1), {"documents": len(self.names)})
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "input.txt"
+    path.write_text("some text")
+    return path
+
+
+def _run(output_dir, source, build, **options):
+    options = {"parameters": {"size": 1}, "inputs": [source], **options}
+    return run_stage(options.pop("stage", "copy"), output_dir, build=build, **options)
+
+
+def _visible(directory):
+    return sorted(path.name for path in directory.iterdir() if path.name[0] != ".")
+
+
+def test_outputs_and_manifest(tmp_path, source):
+    out = _run(tmp_path / "out", source, Recorder("a.txt", "b.txt"))
+    assert _visible(out) == ["a.txt", "b.txt", "manifest.json"]
+    manifest = read_manifest(out)
+    assert (manifest.stage, manifest.parameters) == ("copy", {"size": 1})
+    assert [(e.name, e.bytes, e.count) for e in manifest.outputs] == [
+        ("a.txt", 4, 1),
+        ("b.txt", 4, 1),
+    ]
+    assert [entry.name for entry in manifest.inputs] == ["input.txt"]
+    assert manifest.counts == {"documents": 2}
+
+
+def test_second_run_is_skipped_and_says_so(tmp_path, source, capsys):
+    build = Recorder("a.txt")
+    _run(tmp_path / "out", source, build)
+    assert "skipped" not in capsys.readouterr().err
+    _run(tmp_path / "out", source, build)
+    assert build.runs == 1
+    assert capsys.readouterr().err == f"copy: {tmp_path / 'out'} is up to date, skipped\n"
+
+
+@pytest.mark.parametrize("change", ["parameter", "input", "lost output", "cut output", "manifest"])
+def test_any_change_runs_the_stage_again(tmp_path, source, change):
+    out = _run(tmp_path / "out", source, Recorder("a.txt"))
+    options = {}
+    if change == "parameter":
+        options["parameters"] = {"size": 2}
+    elif change == "input":
+        source.write_text("SOME text")
+    elif change == "lost output":
+        (out / "a.txt").unlink()
+    elif change == "cut output":
+        (out / "a.txt").write_text("t")
+    else:
+        (out / "manifest.json").unlink()
+        (out / "a.txt").unlink()
+    build = Recorder("a.txt", content="again")
+    _run(out, source, build, **options)
+    assert build.runs == 1
+    assert (out / "a.txt").read_text() == "again"
+    _run(out, source, build, **options)
+    assert build.runs == 1
+
+
+def test_files_of_the_earlier_parameters_go_and_others_stay(tmp_path, source):
+    out = _run(tmp_path / "out", source, Recorder("a.txt", "b.txt"))
+    (out / "notes").write_text("mine")
+    _run(out, source, Recorder("b.txt", "c.txt"), parameters={"size": 2})
+    assert _visible(out) == ["b.txt", "c.txt", "manifest.json", "notes"]
+
+
+def test_failure_leaves_the_earlier_outputs(tmp_path, source):
+    out = _run(tmp_path / "out", source, Recorder("a.txt"))
+
+    def fail(directory):
+        (directory / "b.txt").write_text("half")
+        raise UserError("no more.")
+
+    with pytest.raises(UserError, match="no more"):
+        _run(out, source, fail, parameters={"size": 2})
+    assert _visible(out) == ["a.txt", "manifest.json"]
+    assert not (out / ".partial").exists()
+    build = Recorder("a.txt")
+    _run(out, source, build)
+    assert build.runs == 0
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from bert_tf.data import stage
+
+def build(directory):
+    (directory / "new.txt").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+inputs = [Path(sys.argv[3])]
+stage.run_stage("copy", sys.argv[2], parameters={"size": 2}, inputs=inputs, build=build)
+"""
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_killed_run_is_not_taken_as_finished(tmp_path, source, before):
+    out = tmp_path / "out"
+    if before:
+        _run(out, source, Recorder("a.txt"))
+    command = [sys.executable, "-c", KILLED, str(ROOT), str(out), str(source)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert _visible(out) == (["a.txt", "manifest.json"] if before else [])
+    build = Recorder("new.txt", content="whole")
+    _run(out, source, build, parameters={"size": 2})
+    assert build.runs == 1
+    assert _visible(out) == ["manifest.json", "new.txt"]
+    assert (out / "new.txt").read_text() == "whole"
+    assert not (out / ".partial").exists()
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_stop_while_outputs_are_moved_leaves_nothing_for_good(tmp_path, source, monkeypatch, step):
+    """A stop at each of the moves: two outputs, then the manifest's own rename."""
+    out = _run(tmp_path / "out", source, Recorder("a.txt", "b.txt"))
+    replace, calls = os.replace, []
+
+    def stop(*paths):
+        calls.append(paths)
+        if len(calls) == step + 1:
+            raise KeyboardInterrupt
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        _run(out, source, Recorder("b.txt", "c.txt"), parameters={"size": 2})
+    monkeypatch.undo()
+    finished = (out / "manifest.json").exists()
+    assert finished == (step == 0)  # the first rename writes the list of what is being replaced
+    build = Recorder("d.txt")
+    _run(out, source, build, parameters={"size": 3})
+    assert build.runs == 1
+    assert _visible(out) == ["d.txt", "manifest.json"]
+    assert not (out / ".stale.json").exists()
+
+
+def test_a_file_of_the_user_is_never_replaced(tmp_path, source):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "vocab.txt").write_text("precious")
+    with pytest.raises(UserError, match=r"vocab\.txt exists and was not made by copy"):
+        _run(out, source, Recorder("vocab.txt"))
+    assert (out / "vocab.txt").read_text() == "precious"
+    assert _visible(out) == ["vocab.txt"]
+
+
+def test_directory_of_another_stage_is_refused(tmp_path, source):
+    out = _run(tmp_path / "out", source, Recorder("a.txt"))
+    with pytest.raises(UserError, match="holds the output of copy; choose another directory"):
+        _run(out, source, Recorder("b.txt"), stage="other")
+    assert _visible(out) == ["a.txt", "manifest.json"]
+
+
+def test_directory_in_use_is_refused(tmp_path, source):
+    out = tmp_path / "out"
+    out.mkdir()
+    with open(out / stage._LOCK_NAME, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is writing to"):
+            _run(out, source, Recorder("a.txt"))
+    _run(out, source, Recorder("a.txt"))
+
+
+def test_output_dir_that_is_a_file_is_refused(tmp_path, source):
+    with pytest.raises(UserError, match="--output_dir: cannot write to"):
+        _run(source, source, Recorder("a.txt"))
