@@ -49,7 +49,7 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
     if not info.masked:
         predictions = max(1, round(0.15 * info.seq_length))
         masking = MaskingSettings(0.15, predictions, info.vocab_size, info.special_ids)
-    with tf.Graph().as_default(), tf.Session() as session, pipeline.user_errors():
+    with tf.Graph().as_default(), tf.Session() as session, user_errors():
         dataset = pipeline.training_dataset(
             RecordSet(files),
             info=info,

@@ -1,28 +1,25 @@
-"""Records to tensors: the trainer's and the evaluation's ``tf.data`` input.
+"""The input of pre-training and of its evaluation, with masks drawn where none are stored.
 
 A training batch is a pure function of its position: which records it has (order.py), and which
 masks are drawn where they are not stored (masking.py), follow from the seed, the position and the
 place in the global batch. So training can go on from any position, with any number of ranks, on the
-same global batches. Python finds the records and reads them; TensorFlow parses them in C++.
+same global batches.
 
 Symbols: B sequences of one rank in one batch, S positions, P predictions.
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator
 from typing import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.data.batches import DEFAULT_PREFETCH, BatchReader, dataset_of_positions
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.data.order import GlobalBatchSlice, batch_indices
 from bert_tf.data.record_info import RecordInfo, check_records, inspect_records
 from bert_tf.data.tfrecord import RecordSet
-from bert_tf.errors import UserError
 
 __all__ = [
     "RecordInfo",
@@ -30,18 +27,9 @@ __all__ = [
     "evaluation_dataset",
     "inspect_records",
     "training_dataset",
-    "user_errors",
 ]
 
 EXAMPLE_WEIGHTS = "example_weights"
-
-_DEFAULT_PREFETCH = 4
-_ENDLESS = np.iinfo(np.int64).max
-
-# An error in a Python function reaches the session as text, with the exception's class and message
-# on a line; an error of the parser begins with the name that the record was given.
-_PYTHON_ERROR = re.compile(r"UserError: (.+)")
-_PARSER_ERROR = re.compile(r"Name: (record \d+ of .+?), (?:Key|Feature): (\w+)")
 
 
 def training_dataset(
@@ -53,7 +41,7 @@ def training_dataset(
     end_position: int | None = None,
     seed: int,
     masking: MaskingSettings | None = None,
-    prefetch: int = _DEFAULT_PREFETCH,
+    prefetch: int = DEFAULT_PREFETCH,
 ) -> tf.data.Dataset:
     """This rank's part of the global batches from ``start_position`` on.
 
@@ -79,12 +67,12 @@ def training_dataset(
     def keys(position: int) -> np.ndarray:
         return example_keys(seed, position, batch.start + np.arange(batch.size))
 
-    end = _ENDLESS if end_position is None else end_position
-    reader = _BatchReader(record_set, info, indices, batch_size=batch.size)
-    return _dataset(
-        tf.data.Dataset.range(start_position, end),
-        reader.read,
-        _masker(info, masking, keys, batch_size=batch.size),
+    reader = _reader(record_set, info, indices, batch_size=batch.size)
+    masked = _masker(info, masking, keys, batch_size=batch.size)
+    return dataset_of_positions(
+        start_position,
+        end_position,
+        lambda position: masked(position, reader.read(position)),
         prefetch=prefetch,
     )
 
@@ -98,7 +86,7 @@ def evaluation_dataset(
     world_size: int = 1,
     seed: int,
     masking: MaskingSettings | None = None,
-    prefetch: int = _DEFAULT_PREFETCH,
+    prefetch: int = DEFAULT_PREFETCH,
 ) -> tf.data.Dataset:
     """Every record once, over all ranks, in the order of the files.
 
@@ -130,86 +118,26 @@ def evaluation_dataset(
         masked_lm_weights = features["masked_lm_weights"] * weights[:, None]
         return {**features, "masked_lm_weights": masked_lm_weights, EXAMPLE_WEIGHTS: weights}
 
+    reader = _reader(record_set, info, indices, batch_size=batch_size)
     masked = _masker(info, masking, keys, batch_size=batch_size)
-    num_batches = -(-info.num_records // (batch_size * world_size))
-    reader = _BatchReader(record_set, info, indices, batch_size=batch_size)
-    return _dataset(
-        tf.data.Dataset.range(num_batches),
-        reader.read,
-        lambda number, features: with_weights(number, masked(number, features)),
+    return dataset_of_positions(
+        0,
+        -(-info.num_records // (batch_size * world_size)),
+        lambda number: with_weights(number, masked(number, reader.read(number))),
         prefetch=prefetch,
     )
 
 
-@contextlib.contextmanager
-def user_errors() -> Iterator[None]:
-    """Turns a damaged record, met while a session runs, into the UserError that names it.
-
-    TensorFlow wraps what fails inside a dataset in an error of its own with a long text. Other
-    errors pass unchanged.
-    """
-    try:
-        yield
-    except tf.errors.OpError as error:
-        sentence = _sentence_in(error.message)
-        if sentence is None:
-            raise
-        raise UserError(sentence) from error
-
-
-def _sentence_in(message: str) -> str | None:
-    python_error = _PYTHON_ERROR.search(message)
-    if python_error:
-        return python_error.group(1)
-    parser_error = _PARSER_ERROR.search(message)
-    if parser_error:
-        record, feature = parser_error.groups()
-        return (
-            f"{record} is not like the first ones: its feature {feature} is missing or has another "
-            "length; make the file again."
-        )
-    return None
-
-
-class _BatchReader:
-    """The records of a batch as parsed features."""
-
-    def __init__(
-        self,
-        record_set: RecordSet,
-        info: RecordInfo,
-        indices: Callable[[int], np.ndarray],
-        *,
-        batch_size: int,
-    ):
-        self._record_set = record_set
-        self._indices = indices
-        self._parse_spec = info.spec.parse_spec(info.lengths)
-        self._batch_size = batch_size
-
-    def read(self, position: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Features of the batch at ``position`` with static shapes, integers as int32."""
-        serialized, names = tf.numpy_function(
-            self._read_records, [position], [tf.string, tf.string]
-        )
-        for tensor in (serialized, names):
-            tensor.set_shape([self._batch_size])
-        features = tf.io.parse_example(serialized, self._parse_spec, example_names=names)
-        return {
-            name: tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tensor
-            for name, tensor in features.items()
-        }
-
-    def _read_records(self, position: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        """Serialized examples, and a name for each for errors; object arrays [B]."""
-        indices = self._indices(int(position)).tolist()
-        # Object arrays: numpy's own strings would lose zero bytes at the end of a record.
-        serialized = np.array(self._record_set.read(indices), dtype=object)
-        names = []
-        for index in indices:
-            file, number = self._record_set.locate(index)
-            names.append(f"record {number} of {file.path}".encode())
-        return serialized, np.array(names, dtype=object)
+def _reader(
+    record_set: RecordSet,
+    info: RecordInfo,
+    indices: Callable[[int], np.ndarray],
+    *,
+    batch_size: int,
+) -> BatchReader:
+    return BatchReader(
+        record_set, spec=info.spec, lengths=info.lengths, batch_size=batch_size, indices=indices
+    )
 
 
 def _masker(
@@ -254,21 +182,3 @@ def _masker(
         return features
 
     return add_masks
-
-
-def _dataset(
-    positions: tf.data.Dataset,
-    read: Callable[[tf.Tensor], dict[str, tf.Tensor]],
-    finish: Callable[[tf.Tensor, dict[str, tf.Tensor]], dict[str, tf.Tensor]],
-    *,
-    prefetch: int,
-) -> tf.data.Dataset:
-    """Maps positions to features on several threads, keeping their order."""
-
-    @tf.autograph.experimental.do_not_convert
-    def features_at(position: tf.Tensor) -> dict[str, tf.Tensor]:
-        return finish(position, read(position))
-
-    return positions.map(
-        features_at, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-    ).prefetch(prefetch)

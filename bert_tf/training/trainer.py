@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
-from bert_tf.data.pipeline import user_errors
+from bert_tf.data.batches import user_errors
 from bert_tf.errors import UserError, first_line
 from bert_tf.training import evaluation, hooks, ledger, schedules
 from bert_tf.training.batch_plan import BatchPlan, StepPlan

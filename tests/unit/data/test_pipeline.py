@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.data import pipeline
+from bert_tf.data.batches import user_errors
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.data.order import GlobalBatchSlice, batch_indices
 from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED
@@ -232,7 +233,7 @@ def test_unmasked_records_need_masking_settings(unmasked):
 
 
 def read_everything(path, info):
-    with pipeline.user_errors():
+    with user_errors():
         records = RecordSet([path])
         batches(pipeline.evaluation_dataset, record_set=records, info=info, batch_size=4, seed=1)
 
@@ -275,7 +276,7 @@ def first_row(examples):
 
 
 def test_other_errors_pass_unchanged():
-    with pytest.raises(tf.errors.NotFoundError), pipeline.user_errors():
+    with pytest.raises(tf.errors.NotFoundError), user_errors():
         raise tf.errors.NotFoundError(None, None, "no such file")
-    with pytest.raises(KeyError), pipeline.user_errors():
+    with pytest.raises(KeyError), user_errors():
         raise KeyError("x")

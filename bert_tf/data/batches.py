@@ -1,0 +1,146 @@
+"""Batches of records as ``tf.data``: what a batch holds is a function of its position alone.
+
+Python finds the records and reads them; TensorFlow parses them in C++. Which records a batch has is
+up to the caller (order.py, length_buckets.py).
+
+Symbols: B sequences of one rank in one batch, S positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Callable
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.data.records import SEQUENCE, RecordSpec
+from bert_tf.data.tfrecord import RecordSet
+from bert_tf.errors import UserError
+
+Features = dict[str, tf.Tensor]
+
+DEFAULT_PREFETCH = 4
+
+# An error in a Python function reaches the session as text, with the exception's class and message
+# on a line; an error of the parser begins with the name that the record was given.
+_PYTHON_ERROR = re.compile(r"UserError: (.+)")
+_PARSER_ERROR = re.compile(r"Name: (record \d+ of .+?), (?:Key|Feature): (\w+)")
+
+
+class BatchReader:
+    """The records of a batch as parsed features."""
+
+    def __init__(
+        self,
+        record_set: RecordSet,
+        *,
+        spec: RecordSpec,
+        lengths: Mapping[str, int],
+        batch_size: int,
+        indices: Callable[[int], np.ndarray],
+        positions_kept: Callable[[int], int] | None = None,
+    ):
+        """Reads the records of ``record_set``.
+
+        Args:
+          record_set: the records.
+          spec: their layout.
+          lengths: for ``spec.parse_spec``.
+          batch_size: B.
+          indices: from a batch's position to the numbers of its records, integers [B].
+          positions_kept: from a batch's position to the positions that are left of its sequences,
+            which must all be padding beyond; None leaves them whole.
+        """
+        self._record_set = record_set
+        self._indices = indices
+        self._positions_kept = positions_kept
+        self._parse_spec = spec.parse_spec(lengths)
+        self._sequences = [f.name for f in spec.features if f.length_key == SEQUENCE]
+        self._batch_size = batch_size
+
+    def read(self, position: tf.Tensor) -> Features:
+        """Features of the batch at ``position``, integers as int32.
+
+        Shapes are static, but for the length of sequences where positions are left out.
+        """
+        serialized, names = tf.numpy_function(
+            self._read_records, [position], [tf.string, tf.string]
+        )
+        for tensor in (serialized, names):
+            tensor.set_shape([self._batch_size])
+        features = tf.io.parse_example(serialized, self._parse_spec, example_names=names)
+        if self._positions_kept is not None:
+            kept = tf.numpy_function(self._kept, [position], tf.int64)
+            kept.set_shape([])
+            for name in self._sequences:
+                features[name] = features[name][:, :kept]
+        return {
+            name: tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tensor
+            for name, tensor in features.items()
+        }
+
+    def _kept(self, position: np.int64) -> np.int64:
+        return np.int64(self._positions_kept(int(position)))
+
+    def _read_records(self, position: np.int64) -> tuple[np.ndarray, np.ndarray]:
+        """Serialized examples, and a name for each for errors; object arrays [B]."""
+        indices = self._indices(int(position)).tolist()
+        # Object arrays: numpy's own strings would lose zero bytes at the end of a record.
+        serialized = np.array(self._record_set.read(indices), dtype=object)
+        names = []
+        for index in indices:
+            file, number = self._record_set.locate(index)
+            names.append(f"record {number} of {file.path}".encode())
+        return serialized, np.array(names, dtype=object)
+
+
+def dataset_of_positions(
+    first: int,
+    end: int | None,
+    features_at: Callable[[tf.Tensor], Features],
+    *,
+    prefetch: int = DEFAULT_PREFETCH,
+) -> tf.data.Dataset:
+    """The batches at positions ``first`` to ``end`` (None: without end), several under way at once.
+
+    Their order is kept.
+    """
+    positions = tf.data.Dataset.range(first, np.iinfo(np.int64).max if end is None else end)
+    return positions.map(
+        tf.autograph.experimental.do_not_convert(features_at),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    ).prefetch(prefetch)
+
+
+@contextlib.contextmanager
+def user_errors() -> Iterator[None]:
+    """Turns a damaged record, met while a session runs, into the UserError that names it.
+
+    TensorFlow wraps what fails inside a dataset in an error of its own with a long text. Other
+    errors pass unchanged.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        sentence = _sentence_in(error.message)
+        if sentence is None:
+            raise
+        raise UserError(sentence) from error
+
+
+def _sentence_in(message: str) -> str | None:
+    python_error = _PYTHON_ERROR.search(message)
+    if python_error:
+        return python_error.group(1)
+    parser_error = _PARSER_ERROR.search(message)
+    if parser_error:
+        record, feature = parser_error.groups()
+        return (
+            f"{record} is not like the first ones: its feature {feature} is missing or has another "
+            "length; make the file again."
+        )
+    return None
