@@ -1,4 +1,8 @@
-"""The architecture of a BERT network, read from Google's ``bert_config.json``."""
+"""The architecture of a BERT network, read from Google's ``bert_config.json`` or Hugging Face's.
+
+Both write ``"hidden_act": "gelu"`` and mean different functions: Google's code computes the tanh
+form, Hugging Face's the exact one. ``gelu_tanh`` and ``gelu_erf`` say which.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,31 @@ from bert_tf.errors import UserError
 from bert_tf.files import PathLike, read_json
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
+
+# hidden_act of transformers (4.57, activations.py) by what it computes; "gelu_fast" and
+# "gelu_accurate" are other spellings of the tanh form.
+_HUGGINGFACE_ACTIVATIONS = {
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "relu": "relu",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+
+# Keys that only Hugging Face's configurations have.
+_HUGGINGFACE_MARKS = frozenset(
+    {
+        "architectures",
+        "layer_norm_eps",
+        "model_type",
+        "position_embedding_type",
+        "transformers_version",
+    }
+)
 
 # Google's multilingual and Chinese releases carry these keys; no code of theirs ever read them.
 _KEYS_WITHOUT_EFFECT = frozenset(
@@ -55,6 +84,12 @@ class BertConfig:
         """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
 
+    def with_explicit_gelu(self) -> BertConfig:
+        """The same network; ``gelu`` is written ``gelu_tanh``, which nobody can misread."""
+        if self.hidden_act != "gelu":
+            return self
+        return dataclasses.replace(self, hidden_act="gelu_tanh")
+
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, source: str = "dictionary") -> BertConfig:
         """Builds a config from JSON values; raises UserError that names the key and ``source``."""
@@ -66,6 +101,27 @@ class BertConfig:
                 raise UserError(f"model configuration {source}: unknown key {key!r}; {advice}")
         if "vocab_size" not in values:
             raise UserError(f"model configuration {source}: the key 'vocab_size' is missing.")
+        return cls._from_known(values, source)
+
+    @classmethod
+    def from_huggingface_dict(cls, values: dict[str, Any], *, source: str) -> BertConfig:
+        """Builds a config from the values of a Hugging Face ``config.json``.
+
+        Keys that say nothing about the network are passed over. Raises UserError that names
+        ``source`` when the network is another than BERT or one of its variants.
+        """
+        problem = _find_foreign(values)
+        if problem:
+            raise UserError(f"model configuration {source}: {problem}.")
+        # What transformers takes for an absent key, where Google's default is another or none.
+        defaults = {"vocab_size": 30522, "type_vocab_size": 2, "hidden_act": "gelu"}
+        settings = {**defaults, **values}
+        settings["hidden_act"] = _HUGGINGFACE_ACTIVATIONS[settings["hidden_act"]]
+        return cls._from_known(settings, source)
+
+    @classmethod
+    def _from_known(cls, values: dict[str, Any], source: str) -> BertConfig:
+        known = {field.name for field in dataclasses.fields(cls)}
         try:
             return cls(**{key: value for key, value in values.items() if key in known})
         except UserError as error:
@@ -74,15 +130,50 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, path: PathLike) -> BertConfig:
-        """Reads a ``bert_config.json``; raises UserError for every kind of unusable file."""
-        values = read_json(path, what="model configuration")
-        if not isinstance(values, dict):
-            raise UserError(f"model configuration {path}: expected a JSON object of settings.")
+        """Reads a ``bert_config.json`` of Google's or of ours, or a ``config.json``.
+
+        The keys tell a Hugging Face file, whose ``gelu`` becomes ``gelu_erf``. Raises UserError for
+        every kind of unusable file.
+        """
+        values = read_config_file(path)
+        if is_huggingface(values):
+            return cls.from_huggingface_dict(values, source=str(path))
         return cls.from_dict(values, source=str(path))
 
     def to_dict(self) -> dict[str, Any]:
         """The settings under Google's JSON keys."""
         return dataclasses.asdict(self)
+
+
+def read_config_file(path: PathLike) -> dict[str, Any]:
+    """The JSON object in a file; raises UserError when it holds none."""
+    values = read_json(path, what="model configuration")
+    if not isinstance(values, dict):
+        raise UserError(f"model configuration {path}: expected a JSON object of settings.")
+    return values
+
+
+def is_huggingface(values: dict[str, Any]) -> bool:
+    """Whether the settings have a key that only Hugging Face writes."""
+    return not _HUGGINGFACE_MARKS.isdisjoint(values)
+
+
+def _find_foreign(values: dict[str, Any]) -> str:
+    """What a Hugging Face configuration asks for that our network is not, or the empty string."""
+    model_type = values.get("model_type", "bert")
+    if model_type != "bert":
+        return f"model_type {model_type!r} is not supported; give a model of type 'bert'"
+    positions = values.get("position_embedding_type", "absolute")
+    if positions != "absolute":
+        return f"position_embedding_type {positions!r} is not supported; only 'absolute' is"
+    for key in ("is_decoder", "add_cross_attention"):
+        if values.get(key):
+            return f"{key} is set; only encoders are supported"
+    activation = values.get("hidden_act", "gelu")
+    if not isinstance(activation, str) or activation not in _HUGGINGFACE_ACTIVATIONS:
+        choices = ", ".join(_HUGGINGFACE_ACTIVATIONS)
+        return f"hidden_act {activation!r} is not supported; known are {choices}"
+    return ""
 
 
 def _find_problem(config: BertConfig) -> str:

@@ -1,0 +1,188 @@
+"""What stands beside the weights in a model directory: configuration, vocabulary, casing.
+
+No TensorFlow is needed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+from bert_tf.config.bert_config import BertConfig, is_huggingface, read_config_file
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, atomic_open, read_json, write_json
+
+CONFIG_NAME = "bert_config.json"
+HUGGINGFACE_CONFIG_NAME = "config.json"
+VOCAB_NAME = "vocab.txt"
+SPM_NAME = "spm.model"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+
+PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
+SAFETENSORS_SUFFIX = ".safetensors"
+
+# layers.LAYER_NORM_EPSILON; that module needs TensorFlow.
+_OUR_EPSILON = 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model directory; None for what it lacks.
+
+    Attributes:
+      config: the architecture, its GELU named ``gelu_tanh`` or ``gelu_erf``.
+      config_file: where it was read.
+      vocab_file: WordPiece entries.
+      spm_model_file: a SentencePiece model.
+      do_lower_case: what the directory's tokenizer_config.json says.
+      notes: sentences on settings that our network or tokenizer does not follow.
+    """
+
+    config: BertConfig | None
+    config_file: Path | None
+    vocab_file: Path | None
+    spm_model_file: Path | None
+    do_lower_case: bool | None
+    notes: tuple[str, ...] = ()
+
+
+def model_files(path: PathLike) -> ModelFiles:
+    """Finds what stands beside a checkpoint.
+
+    Args:
+      path: a model directory (ours, Google's, NVIDIA's or Hugging Face's), a file in it, or the
+        path of a TensorFlow checkpoint in it without the endings of its files.
+
+    Raises:
+      UserError: there is no such directory, or a file of it is malformed.
+    """
+    path = Path(path)
+    directory = path if path.is_dir() else path.parent
+    if not directory.is_dir():
+        raise UserError(f"model directory {directory} does not exist; give an existing one.")
+    from_pytorch = _holds_pytorch_weights(path)
+    config_file = _find_config(directory, huggingface=from_pytorch)
+    config, notes = None, []
+    if config_file is not None:
+        values = read_config_file(config_file)
+        # Configurations of PyTorch models that are as old as BERT have none of the marks.
+        foreign = is_huggingface(values) or from_pytorch
+        read = BertConfig.from_huggingface_dict if foreign else BertConfig.from_dict
+        config = read(values, source=str(config_file)).with_explicit_gelu()
+        notes += _notes_on_config(values, config_file)
+    do_lower_case, tokenizer_notes = _read_tokenizer_config(directory / TOKENIZER_CONFIG_NAME)
+    return ModelFiles(
+        config=config,
+        config_file=config_file,
+        vocab_file=_if_there(directory / VOCAB_NAME),
+        spm_model_file=_if_there(directory / SPM_NAME),
+        do_lower_case=do_lower_case,
+        notes=(*notes, *tokenizer_notes),
+    )
+
+
+def write_model_files(
+    directory: PathLike,
+    config: BertConfig,
+    *,
+    vocab_file: PathLike | None = None,
+    spm_model_file: PathLike | None = None,
+    do_lower_case: bool | None = None,
+) -> None:
+    """Makes ``directory`` say what its checkpoints are of; existing files are replaced.
+
+    Args:
+      directory: an existing directory.
+      config: written as ``bert_config.json``, with an unambiguous GELU.
+      vocab_file, spm_model_file: at most one, copied as ``vocab.txt`` or ``spm.model``.
+      do_lower_case: written to ``tokenizer_config.json`` unless it is None.
+    """
+    directory = Path(directory)
+    write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
+    write_tokenizer_files(
+        directory,
+        vocab_file=vocab_file,
+        spm_model_file=spm_model_file,
+        tokenizer_config={} if do_lower_case is None else {"do_lower_case": do_lower_case},
+    )
+
+
+def write_tokenizer_files(
+    directory: Path,
+    *,
+    vocab_file: PathLike | None,
+    spm_model_file: PathLike | None,
+    tokenizer_config: dict[str, Any],
+) -> None:
+    """Copies the vocabulary and writes ``tokenizer_config.json`` unless it would be empty."""
+    for source, name in ((vocab_file, VOCAB_NAME), (spm_model_file, SPM_NAME)):
+        if source is not None:
+            _copy(Path(source), directory / name)
+    if tokenizer_config:
+        write_json(directory / TOKENIZER_CONFIG_NAME, tokenizer_config)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if target.exists() and target.samefile(source):
+        return
+    with open(source, "rb") as reader, atomic_open(target, "wb") as writer:
+        shutil.copyfileobj(reader, writer)
+
+
+def _holds_pytorch_weights(path: Path) -> bool:
+    """Whether the weights that ``path`` stands for are PyTorch's or in safetensors."""
+    suffixes = (*PYTORCH_SUFFIXES, SAFETENSORS_SUFFIX)
+    if not path.is_dir():
+        return path.suffix in suffixes and path.is_file()
+    if any(path.glob("*.index")):
+        return False
+    names = ("model.safetensors*", "pytorch_model.bin*", "*.pt")
+    return any(found for name in names for found in path.glob(name))
+
+
+def _find_config(directory: Path, *, huggingface: bool) -> Path | None:
+    names = [CONFIG_NAME, HUGGINGFACE_CONFIG_NAME]
+    if huggingface:
+        names.reverse()
+    return next(filter(None, (_if_there(directory / name) for name in names)), None)
+
+
+def _if_there(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+def _notes_on_config(values: dict[str, Any], path: Path) -> list[str]:
+    epsilon = values.get("layer_norm_eps", _OUR_EPSILON)
+    if epsilon == _OUR_EPSILON:
+        return []
+    return [
+        f"warning: {path} says layer_norm_eps {epsilon!r}, but this network always uses "
+        f"{_OUR_EPSILON}; outputs differ slightly"
+    ]
+
+
+def _read_tokenizer_config(path: Path) -> tuple[bool | None, list[str]]:
+    """The setting of lower-casing and sentences on the others that our tokenizer lacks."""
+    if not path.is_file():
+        return None, []
+    values = read_json(path, what="tokenizer configuration")
+    lower_case = values.get("do_lower_case") if isinstance(values, dict) else 0
+    if lower_case is not None and not isinstance(lower_case, bool):
+        raise UserError(
+            f"tokenizer configuration {path}: do_lower_case must be true or false; mend the file."
+        )
+    notes = []
+    strip = values.get("strip_accents")
+    if strip is not None and lower_case is not None and strip != lower_case:
+        notes.append(
+            f"warning: {path} says strip_accents {strip}, but this tokenizer strips accents "
+            "exactly when it lower-cases"
+        )
+    if values.get("tokenize_chinese_chars") is False:
+        notes.append(
+            f"warning: {path} turns tokenize_chinese_chars off, but this tokenizer always "
+            "separates Chinese characters"
+        )
+    return lower_case, notes
