@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from absl import app, flags
+from absl import flags
 
 from bert_tf import environment
-from bert_tf.config import flags as bert_flags
-from bert_tf.errors import exit_on_user_error
+from bert_tf.config.flags import run_script
+from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 
 
-def main(_) -> None:
+def main() -> None:
     """Turns flags into settings and runs the task."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
-    settings = bert_flags.pretraining_settings(flags.FLAGS)
+    settings = pretraining_settings(flags.FLAGS)
     environment.prepare_environment(
         verbose=settings.runtime.verbose, use_xla=settings.runtime.use_xla
     )
@@ -27,9 +23,7 @@ def _run() -> None:
 
 def run() -> None:
     """The console script."""
-    bert_flags.define_pretraining_flags(flags.FLAGS)
-    flags.adopt_module_key_flags(bert_flags)
-    app.run(main)
+    run_script(define_pretraining_flags, main)
 
 
 if __name__ == "__main__":

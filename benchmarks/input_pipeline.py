@@ -40,6 +40,7 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
     import tensorflow.compat.v1 as tf
 
     from bert_tf.data import pipeline
+    from bert_tf.data.batches import user_errors
     from bert_tf.data.masking import MaskingSettings
     from bert_tf.data.order import GlobalBatchSlice
     from bert_tf.data.tfrecord import RecordSet

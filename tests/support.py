@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.config.settings import OptimizationSettings
+from bert_tf.config.settings import OptimizationSettings, RuntimeSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -89,5 +89,21 @@ def optimization_settings(**changes: object) -> OptimizationSettings:
         clip_norm=1.0,
         loss_normalization="global_batch",
         allreduce_every_micro_batch=False,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def runtime_settings(**changes: object) -> RuntimeSettings:
+    """Settings of one quiet process; ``changes`` replace some."""
+    plain = RuntimeSettings(
+        horovod=False,
+        precision="auto",
+        amp=False,
+        use_xla=False,
+        initial_loss_scale=2.0**16,
+        allow_slow_fp16=False,
+        num_threads=1,
+        deterministic=False,
+        verbose=False,
     )
     return dataclasses.replace(plain, **changes)

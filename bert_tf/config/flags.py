@@ -1,4 +1,6 @@
-"""Command-line flags and what becomes of them. Defined by functions, so that importing is free.
+"""Command-line flags that the training scripts share, and what becomes of them.
+
+Flags are defined by functions, so that importing is free.
 
 Names and meanings are those of google-research/bert and NVIDIA's scripts wherever they have one.
 """
@@ -7,29 +9,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from absl import flags, logging
+from absl import app, flags, logging
 
-from bert_tf.config.settings import (
-    DataSettings,
-    OptimizationSettings,
-    PretrainingSettings,
-    RunSettings,
-    RuntimeSettings,
-)
-from bert_tf.errors import UserError
-from bert_tf.files import expand_record_files, require_file
+from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.errors import UserError, exit_on_user_error
 
 # Flags of scripts for other hardware: accepted, so that known command lines go on working.
 _IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
             "iterations_per_loop")  # fmt: skip
 
-_COUNTS = ("eval_batch_size", "save_checkpoints_steps", "keep_checkpoint_max", "num_threads",
-           "display_loss_steps", "max_eval_steps", "eval_every_steps")  # fmt: skip
+_COUNTS = ("save_checkpoints_steps", "keep_checkpoint_max", "num_threads", "display_loss_steps",
+           "eval_every_steps", "early_stopping_evaluations")  # fmt: skip
 
 
-class _Definer:
+class Definer:
     """Defines flags in one set of flags, the program's own or a test's."""
 
     def __init__(self, values: flags.FlagValues) -> None:
@@ -40,47 +37,25 @@ class _Definer:
         self.choice = functools.partial(flags.DEFINE_enum, flag_values=values)
 
 
-def define_pretraining_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of run_pretraining.py."""
-    define = _Definer(values)
-    _define_data_flags(define)
-    _define_run_flags(define)
-    _define_optimization_flags(define, optimizer="adam")
-    _define_runtime_flags(define)
+def run_script(define_flags: Callable[[flags.FlagValues], None], run: Callable[[], object]) -> None:
+    """The whole of a training script: defines and parses its flags, runs it, ends on a UserError.
+
+    ``--help`` shows the project's flags, wherever they are defined.
+    """
+    define_flags(flags.FLAGS)
+    for flag in _flags_of_this_project(flags.FLAGS):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+    app.run(lambda _: exit_on_user_error(run))
 
 
-def _define_data_flags(define: _Definer) -> None:
-    define.string("bert_config_file", None, "JSON file of the model's architecture.")
-    define.string(
-        "input_file", None, "Training records: files, globs or directories, comma-separated."
-    )
-    define.string("input_files_dir", None, "NVIDIA's name: directories of training records.")
-    define.string(
-        "eval_file", None, "Held-out records, as --input_file; the training records if not given."
-    )
-    define.string("eval_files_dir", None, "NVIDIA's name: directories of held-out records.")
-    define.integer("max_seq_length", 128, "Tokens in a sequence; must equal the records'.")
-    define.integer(
-        "max_predictions_per_seq",
-        20,
-        "Most masked words in a sequence; must equal the records' where they store masks.",
-    )
-    define.number(
-        "masked_lm_prob", 0.15, "Share of masked tokens, for records masked at training time."
-    )
-    define.boolean(
-        "do_whole_word_mask", False, "Mask whole words, for records masked at training time."
-    )
-    define.boolean("nsp", True, "Train the next-sentence head.")
-    define.boolean("mlm", True, "Train the masked-word head.")
-
-
-def _define_run_flags(define: _Definer) -> None:
+def define_run_flags(define: Definer) -> None:
+    """Defines what to do, where to write and how often, which all training scripts share."""
     define.string("output_dir", None, "Where checkpoints, logs and results go.")
     define.string(
         "init_checkpoint",
         None,
-        "Weights to start from, a checkpoint or its directory; steps count from 0.",
+        "Weights to start from: a checkpoint of google's, NVIDIA's, Hugging Face's or our own, or "
+        "its directory; steps count from 0.",
     )
     define.string(
         "allow_fresh",
@@ -88,17 +63,21 @@ def _define_run_flags(define: _Definer) -> None:
         "Scopes that --init_checkpoint may lack, comma-separated, e.g. cls/seq_relationship.",
     )
     define.boolean("do_train", False, "Train.")
-    define.boolean("do_eval", False, "Evaluate on the held-out records, at the end at least.")
-    define.integer("eval_batch_size", 8, "Sequences in an evaluation batch of a rank.")
-    define.integer(
-        "max_eval_steps", None, "Evaluation batches of a rank; all held-out records if not given."
-    )
     define.integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
     define.integer(
         "eval_every_steps",
         None,
         "Steps between evaluations while training (a multiple of --save_checkpoints_steps); only "
         "after training if not given.",
+    )
+    define.boolean(
+        "keep_best", True, "Keep a copy of the checkpoint that evaluated best, in best/."
+    )
+    define.integer(
+        "early_stopping_evaluations",
+        None,
+        "End the training after so many evaluations in a row that were not the best "
+        "(with --eval_every_steps).",
     )
     define.integer("keep_checkpoint_max", 5, "Checkpoints to keep beside the best one.")
     define.integer("display_loss_steps", 10, "Steps between progress lines.")
@@ -112,7 +91,7 @@ def _define_run_flags(define: _Definer) -> None:
     define.integer("iterations_per_loop", 1000, "Ignored: there is no TPU support.")
 
 
-def _define_optimization_flags(define: _Definer, *, optimizer: str) -> None:
+def define_optimization_flags(define: Definer, *, optimizer: str) -> None:
     """Defines batch, schedule and optimizer flags, which all training scripts share."""
     define.integer(
         "train_batch_size",
@@ -167,7 +146,7 @@ def _define_optimization_flags(define: _Definer, *, optimizer: str) -> None:
     )
 
 
-def _define_runtime_flags(define: _Definer) -> None:
+def define_runtime_flags(define: Definer) -> None:
     """Defines flags for precision, compiler, ranks and threads, which all scripts share."""
     define.boolean("horovod", False, "Train on all ranks that mpirun or horovodrun started.")
     define.choice(
@@ -187,33 +166,26 @@ def _define_runtime_flags(define: _Definer) -> None:
     define.boolean("verbose_logging", False, "NVIDIA's name of --verbose.")
 
 
-def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
-    """Turns parsed flags into settings; raises UserError for what cannot be meant."""
-    _warn_of_ignored(values)
-    _require(values, "bert_config_file", "output_dir")
-    if not values.nsp and not values.mlm:
-        raise UserError("--nsp=false --mlm=false leaves nothing to learn; keep one of them on.")
-    config_file = require_file(values.bert_config_file, flag="bert_config_file")
-    return PretrainingSettings(
-        bert_config_file=config_file,
-        next_sentence=values.nsp,
-        masked_lm=values.mlm,
-        run=run_settings(values),
-        data=_data_settings(values),
-        optimization=optimization_settings(values),
-        runtime=runtime_settings(values),
-    )
+def run_settings(
+    values: flags.FlagValues, *, do_eval: str, eval_batch_size: str, max_eval_steps: str | None
+) -> RunSettings:
+    """What to do, where to write and how often, from parsed flags.
 
-
-def run_settings(values: flags.FlagValues) -> RunSettings:
-    """What to do, where to write and how often, from parsed flags."""
-    if not values.do_train and not values.do_eval:
-        raise UserError("nothing to do: give --do_train, --do_eval or both.")
-    for name in _COUNTS:
-        _at_least_one(values, name)
+    The three names are those that the script's flags for evaluation have.
+    """
+    if not values.do_train and not values[do_eval].value:
+        raise UserError(f"nothing to do: give --do_train, --{do_eval} or both.")
+    for name in (*_COUNTS, eval_batch_size, *filter(None, [max_eval_steps])):
+        at_least_one(values, name)
     every = values.eval_every_steps
-    if every is not None and (not values.do_eval or not values.do_train):
-        raise UserError("--eval_every_steps needs --do_train and --do_eval; give them or drop it.")
+    if every is not None and (not values[do_eval].value or not values.do_train):
+        raise UserError(
+            f"--eval_every_steps needs --do_train and --{do_eval}; give them or drop it."
+        )
+    if every is None and values.early_stopping_evaluations is not None:
+        raise UserError(
+            "--early_stopping_evaluations needs evaluations to count; give --eval_every_steps."
+        )
     if every is not None and every % values.save_checkpoints_steps:
         raise UserError(
             f"--eval_every_steps={every} is no multiple of --save_checkpoints_steps="
@@ -224,36 +196,18 @@ def run_settings(values: flags.FlagValues) -> RunSettings:
         "output_dir",
         "allowed_fresh",
         "flags",
+        "do_eval",
+        "eval_batch_size",
+        "max_eval_steps",
     }
     return RunSettings(
         output_dir=Path(values.output_dir),
         allowed_fresh=tuple(filter(None, fresh.split(","))),
-        flags=_flags_of_this_project(values),
+        flags={flag.name: flag.value for flag in _flags_of_this_project(values)},
+        do_eval=values[do_eval].value,
+        eval_batch_size=values[eval_batch_size].value,
+        max_eval_steps=values[max_eval_steps].value if max_eval_steps else None,
         **{name: values[name].value for name in same_names},
-    )
-
-
-def _data_settings(values: flags.FlagValues) -> DataSettings:
-    train = _files(values, "input_file", "input_files_dir")
-    held_out = _files(values, "eval_file", "eval_files_dir")
-    if values.do_train and not train:
-        raise UserError("--do_train needs training records; give --input_file.")
-    if values.do_eval and not held_out:
-        if not train:
-            raise UserError("--do_eval needs held-out records; give --eval_file.")
-        logging.warning("no --eval_file was given: evaluating on the training records.")
-        held_out = train
-    if not 0 < values.masked_lm_prob < 1:
-        raise UserError(f"--masked_lm_prob={values.masked_lm_prob} must lie between 0 and 1.")
-    for name in ("max_seq_length", "max_predictions_per_seq"):
-        _at_least_one(values, name)
-    return DataSettings(
-        train_files=tuple(train),
-        eval_files=tuple(held_out),
-        max_seq_length=values.max_seq_length,
-        max_predictions_per_seq=values.max_predictions_per_seq,
-        masked_lm_prob=values.masked_lm_prob,
-        whole_word=values.do_whole_word_mask,
     )
 
 
@@ -317,15 +271,6 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
     )
 
 
-def _files(values: flags.FlagValues, *names: str) -> list[Path]:
-    given = [name for name in names if values[name].value]
-    if len(given) > 1:
-        raise UserError(f"--{given[0]} and --{given[1]} are two names for one thing; give one.")
-    if not given:
-        return []
-    return expand_record_files(values[given[0]].value, flag=given[0])
-
-
 def _same(values: flags.FlagValues, first: str, second: str) -> int | None:
     a, b = values[first].value, values[second].value
     if a is not None and b is not None and a != b:
@@ -333,25 +278,32 @@ def _same(values: flags.FlagValues, first: str, second: str) -> int | None:
     return b if a is None else a
 
 
-def _require(values: flags.FlagValues, *names: str) -> None:
+def require(values: flags.FlagValues, *names: str) -> None:
+    """Raises UserError for the first of the flags that was not given."""
     for name in names:
         if not values[name].value:
             raise UserError(f"--{name} is required.")
 
 
-def _at_least_one(values: flags.FlagValues, name: str) -> None:
+def at_least_one(values: flags.FlagValues, name: str) -> None:
+    """Raises UserError for a count that is given but not positive."""
     value = values[name].value
     if value is not None and value < 1:
         raise UserError(f"--{name}={value} must be at least 1.")
 
 
-def _warn_of_ignored(values: flags.FlagValues) -> None:
-    for name in _IGNORED:
+def warn_of_ignored(values: flags.FlagValues, *, also: Sequence[str] = ()) -> None:
+    """Says which of the given flags have no effect."""
+    for name in (*_IGNORED, *also):
         if values[name].present:
             logging.warning("--%s has no effect here and is ignored.", name)
 
 
-def _flags_of_this_project(values: flags.FlagValues) -> dict[str, object]:
-    """Every flag that this module defined, with its value, for run.json."""
-    own = values.flags_by_module_dict().get(__name__, [])
-    return {flag.name: flag.value for flag in own}
+def _flags_of_this_project(values: flags.FlagValues) -> list[flags.Flag]:
+    """Every flag that the modules of this room defined."""
+    return [
+        flag
+        for module, defined in values.flags_by_module_dict().items()
+        if module.startswith(__package__)
+        for flag in defined
+    ]

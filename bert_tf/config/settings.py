@@ -71,6 +71,8 @@ class RunSettings:
       allowed_fresh: scopes that init_checkpoint may lack.
       max_eval_steps: batches of a rank in an evaluation, None for all.
       eval_every_steps: pause training this often to evaluate, None for only afterwards.
+      keep_best: keep a copy of the checkpoint that evaluated best.
+      early_stopping_evaluations: end after so many evaluations in a row that were not the best.
       flags: every flag with its value, for the record.
     """
 
@@ -83,6 +85,8 @@ class RunSettings:
     max_eval_steps: int | None
     save_checkpoints_steps: int
     eval_every_steps: int | None
+    keep_best: bool
+    early_stopping_evaluations: int | None
     keep_checkpoint_max: int
     display_loss_steps: int
     seed: int

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.config.settings import DataSettings, PretrainingSettings, RuntimeSettings
+from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.data import pipeline
 from bert_tf.data.masking import MaskingSettings
-from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir, read_json
-from bert_tf.model import precision
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.pretraining import pretraining_output, pretraining_specs
 from bert_tf.model.variables import create_variables
-from bert_tf.training import distribution, ledger
-from bert_tf.training.batch_plan import resolve_batch_plan, resolve_step_plan
+from bert_tf.training import run as training_run
+from bert_tf.training.batch_plan import BatchPlan
 from bert_tf.training.distribution import SingleProcess
-from bert_tf.training.run_log import RunLog
-from bert_tf.training.session import SessionSettings
-from bert_tf.training.trainer import Job, StartPoint, Trainer, find_start
+from bert_tf.training.evaluation import Results, TermEvaluation
 
 MASKED_LM = "masked_lm"
 NEXT_SENTENCE = "next_sentence"
@@ -85,96 +78,40 @@ class PretrainingObjective:
         return {term: getattr(output, term) for term in self.terms}
 
 
-def run(settings: PretrainingSettings) -> dict[str, float] | None:
+def run(settings: PretrainingSettings) -> Results | None:
     """Trains and evaluates as the settings say.
 
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
-    environment.quiet_tensorflow(verbose=settings.runtime.verbose)
-    if settings.runtime.deterministic:
-        tf.compat.v2.config.experimental.enable_op_determinism()
-    ranks = distribution.connect(
-        horovod=settings.runtime.horovod, num_threads=settings.runtime.num_threads
-    )
+    run = training_run.begin(settings.run, settings.runtime)
     config = BertConfig.from_json_file(settings.bert_config_file)
-    output_dir = settings.run.output_dir
-    if ranks.is_chief:
-        make_output_dir(output_dir, flag="output_dir")
-    start = ranks.broadcast(find_start(output_dir) if ranks.is_chief else None)
-    hardware = precision.probe_hardware()
-    chosen = choose_precision(settings.runtime, hardware)
     data = _open_data(settings, config)
-    distribution.check_same_on_all_ranks(
-        ranks,
-        {
-            "training data": data.train_identity if settings.run.do_train else "none",
-            "precision": chosen,
-            "bert_tf version": ledger.versions()["bert_tf"],
-        },
+    objective = PretrainingObjective(
+        config,
+        run.policy,
+        masked_lm=settings.masked_lm,
+        next_sentence=settings.next_sentence,
+        seed=settings.run.seed,
     )
-    log = RunLog(output_dir) if ranks.is_chief else None
-    if log is not None:
-        for warning in precision_warnings(settings.runtime, chosen, hardware):
-            log.message(f"warning: {warning}")
-    job = _make_job(
-        settings, config, ranks=ranks, start=start, data=data, hardware=hardware, chosen=chosen
+
+    def train_input(batch: BatchPlan) -> tf.data.Dataset:
+        return pipeline.training_dataset(
+            data.train_records,
+            info=data.train_info,
+            batch=run.batch_slice(batch),
+            start_position=run.start.data_position,
+            seed=settings.run.seed,
+            masking=data.masking,
+        )
+
+    job = training_run.make_job(
+        run,
+        objective=objective,
+        evaluation=_evaluation(settings, data, run.ranks, objective.terms),
+        optimization=settings.optimization,
+        train_input=train_input,
     )
-    run_ledger = None
-    if settings.run.do_train:
-        run_ledger = ledger.training_ledger(
-            ranks=ranks,
-            batch=job.batch,
-            steps=job.steps,
-            optimization=settings.optimization,
-            precision={
-                "policy": chosen,
-                "amp": settings.runtime.amp,
-                "xla": settings.runtime.use_xla,
-                **precision.policy_for(chosen).describe(),
-            },
-            num_records=len(data.train_records),
-            data=data.facts(),
-            start_step=start.step,
-        )
-    if log is not None:
-        _announce(settings, config, run_ledger, start=start, log=log)
-    trainer = Trainer(job, log)
-    if settings.run.do_train:
-        _train(trainer, job, start=start, log=log)
-    results = trainer.evaluate() if settings.run.do_eval else None
-    if log is not None:
-        log.message(f"output is in {output_dir}")
-    return results
-
-
-def choose_precision(runtime: RuntimeSettings, hardware: precision.Hardware) -> str:
-    """The precision of the products; raises UserError for float16 on a CPU."""
-    chosen = precision.resolve_precision(runtime.precision, hardware)
-    if chosen == "fp16" and not hardware.has_gpu and not runtime.allow_slow_fp16:
-        raise UserError(
-            "--precision=fp16 on a CPU is hundreds of times slower than fp32, as TensorFlow only "
-            f"emulates it there; use --precision={hardware.fast_precisions()[0]}, or "
-            "--allow_slow_fp16 for a test."
-        )
-    return chosen
-
-
-def precision_warnings(
-    runtime: RuntimeSettings, chosen: str, hardware: precision.Hardware
-) -> list[str]:
-    """What a user should know of a precision that the hardware is not made for."""
-    warnings = [precision.slow_precision_warning(chosen, hardware)]
-    if runtime.amp and "bf16" not in hardware.fast_precisions() and not hardware.has_gpu:
-        warnings.append(
-            "--amp is of no use here: this CPU has no bfloat16 products, and TensorFlow may leave "
-            "the graph as it is"
-        )
-    return [warning for warning in warnings if warning]
-
-
-def needs_loss_scale(runtime: RuntimeSettings, chosen: str, hardware: precision.Hardware) -> bool:
-    """Whether gradients pass through float16, by --precision or by TensorFlow's own rewrite."""
-    return chosen == "fp16" or (runtime.amp and hardware.has_gpu)
+    return training_run.execute(run, job, config, train_data=data.facts())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,20 +124,16 @@ class _Data:
     eval_info: pipeline.RecordInfo | None
     masking: MaskingSettings | None
 
-    @property
-    def train_identity(self) -> str:
-        """One digest of the training data."""
-        return self.train_info.data_sha256
-
     def facts(self) -> dict[str, object]:
         """The ledger's section."""
-        manifest = self.train_info.manifest
+        train = self.train_info
+        manifest = train.manifest if train else None
         return {
-            "sha256": self.train_identity,
+            "sha256": train.data_sha256 if train else "none",
             "vocabulary_sha256": manifest.vocabulary.sha256 if manifest else None,
-            "train_records": len(self.train_records),
+            "train_records": len(self.train_records) if train else 0,
             "eval_records": len(self.eval_records) if self.eval_records else 0,
-            "masking": "stored" if self.train_info.masked else "at training time",
+            "masking": "stored" if self.masking is None else "at training time",
         }
 
 
@@ -258,41 +191,11 @@ def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSet
     )
 
 
-def _make_job(
-    settings: PretrainingSettings,
-    config: BertConfig,
-    *,
-    ranks: SingleProcess,
-    start: StartPoint,
-    data: _Data,
-    hardware: precision.Hardware,
-    chosen: str,
-) -> Job:
-    optimization = settings.optimization
-    batch = resolve_batch_plan(
-        micro_batch_size=optimization.micro_batch_size,
-        accumulation_steps=optimization.accumulation_steps,
-        global_batch_size=optimization.global_batch_size,
-        world_size=ranks.world_size,
-    )
-    steps = resolve_step_plan(
-        num_train_steps=optimization.num_train_steps,
-        num_warmup_steps=optimization.num_warmup_steps,
-        learning_rate=optimization.learning_rate,
-        world_size=ranks.world_size,
-        scale_steps_by_ranks=optimization.scale_steps_by_ranks,
-        learning_rate_scaling=optimization.learning_rate_scaling,
-    )
-
-    def train_input() -> tf.data.Dataset:
-        return pipeline.training_dataset(
-            data.train_records,
-            info=data.train_info,
-            batch=GlobalBatchSlice(batch.global_batch_size, ranks.rank, ranks.world_size),
-            start_position=start.data_position,
-            seed=settings.run.seed,
-            masking=data.masking,
-        )
+def _evaluation(
+    settings: PretrainingSettings, data: _Data, ranks: SingleProcess, terms: list[str]
+) -> TermEvaluation | None:
+    if not settings.run.do_eval:
+        return None
 
     def eval_input() -> tf.data.Dataset:
         return pipeline.evaluation_dataset(
@@ -305,78 +208,10 @@ def _make_job(
             masking=data.masking,
         )
 
-    return Job(
-        objective=PretrainingObjective(
-            config,
-            precision.policy_for(chosen),
-            masked_lm=settings.masked_lm,
-            next_sentence=settings.next_sentence,
-            seed=settings.run.seed,
-        ),
-        perplexity_of=MASKED_LM if settings.masked_lm else None,
-        run=settings.run,
+    return TermEvaluation(
+        eval_input,
         ranks=ranks,
-        batch=batch,
-        steps=steps,
-        optimization=optimization,
-        runtime=settings.runtime,
-        session=SessionSettings(
-            threads=ranks.threads,
-            use_xla=settings.runtime.use_xla,
-            amp=settings.runtime.amp,
-            gpu=ranks.local_rank if hardware.has_gpu else None,
-        ),
-        needs_loss_scale=needs_loss_scale(settings.runtime, chosen, hardware),
-        train_input=train_input,
-        eval_input=eval_input,
+        terms=terms,
+        perplexity_of=MASKED_LM if settings.masked_lm else None,
+        max_steps=settings.run.max_eval_steps,
     )
-
-
-def _announce(settings, config, run_ledger, *, start: StartPoint, log: RunLog) -> None:
-    """Prints and saves what the run will do, before it does it."""
-    if run_ledger is not None:
-        log.message(ledger.format_ledger(run_ledger))
-        if start.checkpoint is not None:
-            _compare_with_previous_run(settings.run.output_dir, run_ledger, log)
-        ledger.write_run_json(
-            settings.run.output_dir,
-            ledger=run_ledger,
-            flags=settings.run.flags,
-            model=config.to_dict(),
-        )
-    if start.checkpoint is not None:
-        ignored = "; --init_checkpoint is not read again" if settings.run.init_checkpoint else ""
-        log.message(f"going on from {start.checkpoint} (step {start.step}){ignored}")
-    elif not settings.run.do_train and not settings.run.init_checkpoint:
-        raise UserError(
-            f"--do_eval: {settings.run.output_dir} holds no checkpoint; train first, or give "
-            "--init_checkpoint."
-        )
-
-
-def _compare_with_previous_run(output_dir: Path, run_ledger: ledger.Ledger, log: RunLog) -> None:
-    """Raises UserError where a run would go on with ids that mean other words."""
-    record = output_dir / "run.json"
-    if not record.is_file():
-        return
-    before = read_json(record, what="run record")["ledger"]["data"]
-    now = run_ledger["data"]
-    if before["vocabulary_sha256"] != now["vocabulary_sha256"]:
-        raise UserError(
-            f"{output_dir} holds a model of another vocabulary than the records'; choose another "
-            "--output_dir, or give records made with that vocabulary."
-        )
-    if before["sha256"] != now["sha256"]:
-        log.message("the training data are not those that this run began with")
-
-
-def _train(trainer: Trainer, job: Job, *, start: StartPoint, log: RunLog | None) -> None:
-    total = job.steps.num_train_steps
-    if start.step >= total:
-        if log is not None:
-            log.message(
-                f"nothing to train: {start.checkpoint} is at step {start.step} and the run ends at "
-                f"step {total}; raise --num_train_steps to go on."
-            )
-        return
-    trainer.train_and_evaluate()

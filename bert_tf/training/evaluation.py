@@ -1,20 +1,114 @@
-"""Evaluation over a whole held-out set, shared by all ranks."""
+"""What is measured on a held-out set, shared by all ranks, and which checkpoint is the best."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Callable, Protocol
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.files import atomic_open, read_json, write_json
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.run_log import EVALUATIONS, read_history
+from bert_tf.training.train_op import Features, Objective
 
 RESULTS = "eval_results"
 BEST_DIRECTORY = "best"
+
+Results = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """The result by which checkpoints are compared."""
+
+    name: str
+    higher_is_better: bool = False
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether ``value`` beats ``than``; a value that is not finite beats nothing."""
+        if not math.isfinite(value):
+            return False
+        return value > than if self.higher_is_better else value < than
+
+
+LOSS = Figure("loss")
+
+
+class Evaluation(Protocol):
+    """How a job is measured, between updates and after the last one.
+
+    Attributes:
+      figure: decides which checkpoint is the best.
+      of_untrained: whether a run that is evaluated on the way is evaluated before its first update
+        too.
+    """
+
+    figure: Figure
+    of_untrained: bool
+
+    def spec(self, objective: Objective, features: Features) -> tf.estimator.EstimatorSpec:
+        """The graph of a batch, in which the objective's variables exist."""
+
+    def run(self, estimator: tf.estimator.Estimator, output_dir: Path) -> Results:
+        """Measures the newest checkpoint; ranks other than 0 get the weights from rank 0.
+
+        Every rank calls it, and the results of all are equal; ``global_step`` is one of them. Rank
+        0 may write files beside ``eval_results.json`` into ``output_dir``.
+        """
+
+
+class TermEvaluation:
+    """Loss and accuracy of each term of the objective over a whole held-out set."""
+
+    figure = LOSS
+    of_untrained = True  # what later figures are compared with
+
+    def __init__(
+        self,
+        input_fn: Callable[[], tf.data.Dataset],
+        *,
+        ranks: SingleProcess,
+        terms: Sequence[str],
+        perplexity_of: str | None = None,
+        max_steps: int | None = None,
+    ) -> None:
+        """Measures ``terms``.
+
+        Args:
+          input_fn: the batches of this rank.
+          ranks: all ranks.
+          terms: of the objective.
+          perplexity_of: term whose perplexity is reported, or None.
+          max_steps: most batches of a rank, None for all.
+        """
+        self._input_fn = input_fn
+        self._ranks = ranks
+        self._terms = terms
+        self._perplexity_of = perplexity_of
+        self._max_steps = max_steps
+
+    def spec(self, objective: Objective, features: Features) -> tf.estimator.EstimatorSpec:
+        """As in :class:`Evaluation`."""
+        sums = objective.sums(features, dropout=None)
+        return tf.estimator.EstimatorSpec(
+            tf.estimator.ModeKeys.EVAL,
+            loss=tf.add_n([s.loss_sum for s in sums.values()]),
+            eval_metric_ops=term_metrics(sums, self._ranks),
+        )
+
+    def run(self, estimator: tf.estimator.Estimator, output_dir: Path) -> Results:
+        """As in :class:`Evaluation`."""
+        del output_dir
+        metrics = estimator.evaluate(
+            self._input_fn, steps=self._max_steps, hooks=self._ranks.broadcast_hooks()
+        )
+        return with_derived_results(metrics, terms=self._terms, perplexity_of=self._perplexity_of)
 
 
 def term_metrics(
@@ -77,20 +171,34 @@ def write_results(output_dir: Path, results: Mapping[str, float]) -> None:
     write_json(output_dir / f"{RESULTS}.json", dict(results))
 
 
-def keep_if_best(output_dir: Path, checkpoint: str, results: Mapping[str, float]) -> bool:
-    """Copies a checkpoint to ``output_dir/best`` when its loss is the lowest so far.
+def evaluations_since_best(output_dir: Path, figure: Figure) -> int:
+    """How many of the evaluations that ``output_dir`` remembers came after the best one."""
+    best, since = None, 0
+    for results in read_history(output_dir, EVALUATIONS):
+        value = results[figure.name]
+        if best is None or figure.is_better(value, best):
+            best, since = value, 0
+        else:
+            since += 1
+    return since
+
+
+def keep_if_best(
+    output_dir: Path, checkpoint: str, results: Mapping[str, float], figure: Figure = LOSS
+) -> bool:
+    """Copies a checkpoint to ``output_dir/best`` when its figure is the best so far.
 
     The copy is complete before it replaces the one before. Returns whether it was the best.
     """
     best = output_dir / BEST_DIRECTORY
     previous = best / f"{RESULTS}.json"
-    if not math.isfinite(results["loss"]):
+    value = results[figure.name]
+    if not math.isfinite(value):
         return False
-    if (
-        previous.is_file()
-        and read_json(previous, what="best checkpoint")["loss"] <= results["loss"]
-    ):
-        return False
+    if previous.is_file():
+        before = read_json(previous, what="best checkpoint")
+        if not figure.is_better(value, before[figure.name]):
+            return False
     incoming, outgoing = output_dir / ".best.incoming", output_dir / ".best.outgoing"
     for leftover in (incoming, outgoing):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -42,14 +42,20 @@ class StepHook(tf.train.SessionRunHook):
     def after_run(self, run_context, run_values):
         applied = bool(run_values.results["is_finite"])
         self.step += applied
-        self.after_update(run_context.session, run_values.results, applied=applied)
+        if self.after_update(run_context.session, run_values.results, applied=applied):
+            run_context.request_stop()
 
     def fetches(self) -> dict[str, object]:
         """What to fetch with each update beside ``is_finite``."""
         return {}
 
-    def after_update(self, session: tf.Session, fetched: dict[str, object], *, applied: bool):
-        """Called after each update; ``applied`` is False for one that was skipped."""
+    def after_update(
+        self, session: tf.Session, fetched: dict[str, object], *, applied: bool
+    ) -> bool | None:
+        """Called after each update; ``applied`` is False for one that was skipped.
+
+        Returns True to end the training.
+        """
         raise NotImplementedError
 
 
@@ -254,11 +260,7 @@ class StopOnSignal(tf.train.SessionRunHook):
 
 
 class EvaluationHook(StepHook):
-    """Pauses training on all ranks every so many steps to evaluate the checkpoint just saved.
-
-    A run that starts at step 0 is evaluated there too: what an untrained network scores is what
-    every later figure is compared with.
-    """
+    """Pauses training on all ranks every so many steps to evaluate the checkpoint just saved."""
 
     def __init__(
         self,
@@ -266,20 +268,25 @@ class EvaluationHook(StepHook):
         *,
         every_steps: int,
         total_steps: int,
-        evaluate: Callable[[], object],
+        evaluate: Callable[[], bool],
+        untrained: bool = True,
     ) -> None:
-        """The last step is left to whoever started the training: it evaluates afterwards."""
+        """Evaluates at multiples of ``every_steps``, and at step 0 where ``untrained``.
+
+        ``evaluate`` says on every rank alike whether the training should end. The last step is left
+        to whoever started the training: it evaluates afterwards.
+        """
         super().__init__(outputs)
         self._every_steps = every_steps
         self._total_steps = total_steps
         self._evaluate = evaluate
+        self._untrained = untrained
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
-        if self.step == 0:
+        if self.step == 0 and self._untrained:
             self._evaluate()
 
     def after_update(self, session, fetched, *, applied):
         due = self.step % self._every_steps == 0 and self.step < self._total_steps
-        if applied and due:
-            self._evaluate()
+        return applied and due and self._evaluate()

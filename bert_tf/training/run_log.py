@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.progress import format_duration
 
-_STEPS = "log.jsonl"
-_EVALUATIONS = "eval_log.jsonl"
+STEPS = "log.jsonl"
+EVALUATIONS = "eval_log.jsonl"
 
 
 class RunLog:
@@ -44,14 +44,14 @@ class RunLog:
     ) -> None:
         """Records the figures of ``step`` (optimizer updates done); details are not printed."""
         recorded = {**figures, **(details or {})}
-        self._append(_STEPS, step, recorded)
+        self._append(STEPS, step, recorded)
         self._add_summaries(step, recorded)
         shown = "  ".join(f"{name} {_show(value)}" for name, value in figures.items())
         self.message(f"step {step}/{total_steps}  {shown}  ETA {format_duration(seconds_left)}")
 
     def evaluation(self, step: int, figures: Mapping[str, float], *, note: str = "") -> None:
         """Records an evaluation of the weights at ``step``."""
-        self._append(_EVALUATIONS, step, figures)
+        self._append(EVALUATIONS, step, figures)
         self._add_summaries(step, figures, prefix="eval/")
         shown = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
         self.message(f"evaluation at step {step}: {shown}{note}")
@@ -65,6 +65,25 @@ class RunLog:
         values = [tf.Summary.Value(tag=prefix + k, simple_value=v) for k, v in figures.items()]
         self._summaries.add_summary(tf.Summary(value=values), step)
         self._summaries.flush()
+
+
+def read_history(output_dir: Path, name: str) -> list[dict[str, float]]:
+    """The lines of ``STEPS`` or ``EVALUATIONS``, ordered by step, each step once.
+
+    A run that was killed and went on from an earlier checkpoint has written some steps twice: the
+    later line counts. A line that was being written when it was killed is left out.
+    """
+    path = output_dir / name
+    if not path.is_file():
+        return []
+    by_step = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        by_step[record["step"]] = record
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def _show(value: float) -> str:

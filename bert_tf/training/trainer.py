@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -23,6 +23,7 @@ from bert_tf.errors import UserError, first_line
 from bert_tf.training import evaluation, hooks, ledger, schedules
 from bert_tf.training.batch_plan import BatchPlan, StepPlan
 from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.evaluation import Evaluation
 from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.training.optimizers import AdamW, Lamb
 from bert_tf.training.run_log import RunLog
@@ -51,14 +52,15 @@ class Job:
 
     Attributes:
       objective: what is minimised; it also creates the model's variables.
-      perplexity_of: term whose perplexity is reported, or None.
+      evaluation: how it is measured, None for a job that is only trained.
       batch, steps: resolved arithmetic.
       needs_loss_scale: whether gradients may underflow (float16).
-      train_input, eval_input: the data of this rank.
+      train_input: the data of this rank.
+      length_flag: what makes the training longer, for messages.
     """
 
     objective: Objective
-    perplexity_of: str | None
+    evaluation: Evaluation | None
     run: RunSettings
     ranks: SingleProcess
     batch: BatchPlan
@@ -68,7 +70,7 @@ class Job:
     session: SessionSettings
     needs_loss_scale: bool
     train_input: InputFn
-    eval_input: InputFn
+    length_flag: str = "--num_train_steps"
 
 
 class Trainer:
@@ -78,6 +80,7 @@ class Trainer:
         """``log`` is None on ranks other than 0."""
         self._job = job
         self._log = log
+        self._last_results: evaluation.Results | None = None
         if job.session.use_xla and not job.runtime.verbose:
             compile_first_cluster(session_config(job.session))
         self._estimator = tf.estimator.Estimator(
@@ -104,25 +107,53 @@ class Trainer:
             )
             raise SystemExit(128 + stop.received)
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
         job = self._job
         with _explained_errors(job.run.output_dir):
-            metrics = self._estimator.evaluate(
-                job.eval_input, steps=job.run.max_eval_steps, hooks=job.ranks.broadcast_hooks()
-            )
-        results = evaluation.with_derived_results(
-            metrics, terms=job.objective.terms, perplexity_of=job.perplexity_of
-        )
+            results = job.evaluation.run(self._estimator, job.run.output_dir)
         if self._log is not None:
             self._keep(results)
+        self._last_results = results
         return results
 
-    def _keep(self, results: Mapping[str, float]) -> None:
-        output_dir = self._job.run.output_dir
+    def evaluate_at_end(self) -> evaluation.Results:
+        """As :meth:`evaluate`, without measuring the same weights a second time."""
+        step = self._job.ranks.broadcast(find_start(self._job.run.output_dir).step)
+        if self._last_results is not None and self._last_results["global_step"] == step:
+            return self._last_results
+        return self.evaluate()
+
+    def _evaluate_on_the_way(self) -> bool:
+        """Evaluates; whether the training should end here, on every rank alike."""
+        self.evaluate()
+        return self.has_stalled()
+
+    def has_stalled(self) -> bool:
+        """Whether as many evaluations as early stopping allows were none of them the best."""
+        run = self._job.run
+        if run.early_stopping_evaluations is None:
+            return False
+        since = None
+        if self._log is not None:
+            since = evaluation.evaluations_since_best(run.output_dir, self._job.evaluation.figure)
+        since = self._job.ranks.broadcast(since)
+        stalled = since >= run.early_stopping_evaluations
+        if stalled and self._log is not None:
+            self._log.message(
+                f"stopped early: the last {since} evaluations were not better than the best one, "
+                f"by {self._job.evaluation.figure.name}"
+            )
+        return stalled
+
+    def _keep(self, results: evaluation.Results) -> None:
+        job = self._job
+        output_dir = job.run.output_dir
         evaluation.write_results(output_dir, results)
-        checkpoint = self._latest_checkpoint()
-        best = checkpoint is not None and evaluation.keep_if_best(output_dir, checkpoint, results)
+        checkpoint = self._latest_checkpoint() if job.run.keep_best else None
+        best = checkpoint is not None and evaluation.keep_if_best(
+            output_dir, checkpoint, results, job.evaluation.figure
+        )
         note = f"  (best so far, kept in {output_dir / evaluation.BEST_DIRECTORY})" if best else ""
         figures = {name: value for name, value in results.items() if name != "global_step"}
         self._log.evaluation(results["global_step"], figures, note=note)
@@ -151,9 +182,9 @@ class Trainer:
         job = self._job
         job.objective.create_variables()
         self._initialise_weights()
-        if mode == tf.estimator.ModeKeys.EVAL:
+        if mode != tf.estimator.ModeKeys.TRAIN:
             self._check_checkpoint()
-            return self._evaluation_spec(features)
+            return job.evaluation.spec(job.objective, features)
         optimizer, learning_rate = self._optimizer()
         scale = NoLossScale()
         if job.needs_loss_scale:
@@ -194,14 +225,6 @@ class Trainer:
 
     def _latest_checkpoint(self) -> str | None:
         return tf.train.latest_checkpoint(str(self._job.run.output_dir))
-
-    def _evaluation_spec(self, features) -> tf.estimator.EstimatorSpec:
-        sums = self._job.objective.sums(features, dropout=None)
-        return tf.estimator.EstimatorSpec(
-            tf.estimator.ModeKeys.EVAL,
-            loss=tf.add_n([s.loss_sum for s in sums.values()]),
-            eval_metric_ops=evaluation.term_metrics(sums, self._job.ranks),
-        )
 
     def _optimizer(self) -> tuple[tf.train.Optimizer, tf.Tensor]:
         optimization, steps = self._job.optimization, self._job.steps
@@ -256,7 +279,8 @@ class Trainer:
                     outputs,
                     every_steps=job.run.eval_every_steps,
                     total_steps=total_steps,
-                    evaluate=self.evaluate,
+                    evaluate=self._evaluate_on_the_way,
+                    untrained=job.evaluation.of_untrained,
                 )
             )
         loss = tf.add_n([s.loss_sum for s in outputs.term_sums.values()])

@@ -14,7 +14,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
 
-from bert_tf.config import flags as bert_flags
+from bert_tf.config import pretraining_flags
 from bert_tf.errors import UserError
 from tests.support import ROOT, environment, run
 
@@ -113,11 +113,11 @@ def with_files(changes, files):
 )
 def test_refused_before_tensorflow_starts(changes, named, flags, files, tmp_path):
     values = absl_flags.FlagValues()
-    bert_flags.define_pretraining_flags(values)
+    pretraining_flags.define_pretraining_flags(values)
     given = [*flags, f"--output_dir={tmp_path}", "--do_train", *with_files(changes, files)]
     values([SCRIPT, *given])
     with pytest.raises(UserError) as error:
-        bert_flags.pretraining_settings(values)
+        pretraining_flags.pretraining_settings(values)
     assert named in str(error.value)
 
 

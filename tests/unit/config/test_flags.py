@@ -3,7 +3,7 @@
 import pytest
 from absl import flags as absl_flags
 
-from bert_tf.config import flags as bert_flags
+from bert_tf.config import pretraining_flags
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def parse(tmp_path):
 
     def parse(*given):
         values = absl_flags.FlagValues()
-        bert_flags.define_pretraining_flags(values)
+        pretraining_flags.define_pretraining_flags(values)
         values(
             [
                 "run_pretraining.py",
@@ -26,7 +26,7 @@ def parse(tmp_path):
                 *given,
             ]
         )
-        return bert_flags.pretraining_settings(values)
+        return pretraining_flags.pretraining_settings(values)
 
     return parse
 

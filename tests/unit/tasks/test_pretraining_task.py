@@ -1,4 +1,4 @@
-"""The pre-training job before its first update: precision, objective, records."""
+"""The pre-training job before its first update: objective and records."""
 
 import dataclasses
 import json
@@ -9,25 +9,15 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.config.settings import (
-    DataSettings,
-    PretrainingSettings,
-    RunSettings,
-    RuntimeSettings,
-)
+from bert_tf.config.settings import DataSettings, PretrainingSettings, RunSettings
 from bert_tf.data.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
 from bert_tf.data.records import PRETRAINING_UNMASKED
 from bert_tf.data.tfrecord import TFRecordWriter
 from bert_tf.errors import UserError
-from bert_tf.model.precision import Hardware, policy_for
+from bert_tf.model.precision import policy_for
 from bert_tf.tasks import pretraining
 from bert_tf.tasks.pretraining import MASKED_LM, NEXT_SENTENCE, PretrainingObjective
-from tests.support import optimization_settings
-
-PLAIN_CPU = Hardware()
-BF16_CPU = Hardware(cpu_flags=frozenset({"avx512_bf16"}))
-NEW_GPU = Hardware(gpu_compute_capability=(9, 0))
-OLD_GPU = Hardware(gpu_compute_capability=(7, 0))
+from tests.support import optimization_settings, runtime_settings
 
 S, P, V = 12, 3, 40
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -40,80 +30,6 @@ CONFIG = BertConfig(
     intermediate_size=8,
     max_position_embeddings=S,
 )
-
-
-def runtime(**changes):
-    values = {
-        "horovod": False,
-        "precision": "auto",
-        "amp": False,
-        "use_xla": False,
-        "initial_loss_scale": 2.0**16,
-        "allow_slow_fp16": False,
-        "num_threads": 1,
-        "deterministic": False,
-        "verbose": False,
-    }
-    return RuntimeSettings(**{**values, **changes})
-
-
-@pytest.mark.parametrize(
-    ("requested", "hardware", "expected"),
-    [
-        ("auto", PLAIN_CPU, "fp32"),
-        ("auto", BF16_CPU, "bf16"),
-        ("auto", NEW_GPU, "bf16"),
-        ("auto", OLD_GPU, "fp16"),
-        ("fp16", OLD_GPU, "fp16"),
-        ("fp32", NEW_GPU, "fp32"),
-        ("bf16", PLAIN_CPU, "bf16"),
-    ],
-)
-def test_choose_precision(requested, hardware, expected):
-    assert pretraining.choose_precision(runtime(precision=requested), hardware) == expected
-
-
-@pytest.mark.parametrize(("hardware", "advice"), [(PLAIN_CPU, "fp32"), (BF16_CPU, "bf16")])
-def test_float16_on_a_cpu_is_refused_unless_asked_for_twice(hardware, advice):
-    with pytest.raises(UserError, match=f"--precision=fp16 on a CPU .*--precision={advice},"):
-        pretraining.choose_precision(runtime(precision="fp16"), hardware)
-    allowed = runtime(precision="fp16", allow_slow_fp16=True)
-    assert pretraining.choose_precision(allowed, hardware) == "fp16"
-
-
-@pytest.mark.parametrize(
-    ("amp", "chosen", "hardware", "parts"),
-    [
-        (False, "fp32", PLAIN_CPU, []),
-        (False, "bf16", BF16_CPU, []),
-        (False, "bf16", PLAIN_CPU, ["emulates bf16"]),
-        (True, "fp32", PLAIN_CPU, ["--amp"]),
-        (True, "fp32", BF16_CPU, []),
-        (True, "fp32", OLD_GPU, []),
-        (False, "bf16", OLD_GPU, ["emulates bf16"]),
-    ],
-)
-def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(amp, chosen, hardware, parts):
-    found = pretraining.precision_warnings(runtime(amp=amp), chosen, hardware)
-    assert len(found) == len(parts)
-    for warning, part in zip(found, parts):
-        assert part in warning
-
-
-@pytest.mark.parametrize(
-    ("amp", "chosen", "hardware", "expected"),
-    [
-        (False, "fp16", OLD_GPU, True),
-        (False, "fp16", PLAIN_CPU, True),
-        (False, "bf16", NEW_GPU, False),
-        (False, "fp32", NEW_GPU, False),
-        # The rewrite computes in float16 on a GPU and in bfloat16 on a CPU.
-        (True, "fp32", NEW_GPU, True),
-        (True, "fp32", BF16_CPU, False),
-    ],
-)
-def test_loss_scaling_goes_with_float16(amp, chosen, hardware, expected):
-    assert pretraining.needs_loss_scale(runtime(amp=amp), chosen, hardware) == expected
 
 
 def features():
@@ -229,6 +145,8 @@ def settings_of_a_run(tmp_path):
         max_eval_steps=None,
         save_checkpoints_steps=10,
         eval_every_steps=None,
+        keep_best=True,
+        early_stopping_evaluations=None,
         keep_checkpoint_max=1,
         display_loss_steps=1,
         seed=1,
@@ -241,7 +159,7 @@ def settings_of_a_run(tmp_path):
         data=data,
         run=run,
         optimization=OPTIMIZATION,
-        runtime=runtime(precision="fp32"),
+        runtime=runtime_settings(precision="fp32"),
     )
 
 

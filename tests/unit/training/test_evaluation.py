@@ -98,3 +98,33 @@ def test_the_best_checkpoint_is_kept_whole(tmp_path):
         "model.ckpt-2.meta",
     ]
     assert not list(tmp_path.glob(".best*"))
+
+
+F1 = evaluation.Figure("f1", higher_is_better=True)
+
+
+def test_the_best_by_a_figure_that_should_be_high(tmp_path):
+    scores = {1: 50.0, 2: math.nan, 3: 60.0, 4: 60.0}
+    kept = [
+        evaluation.keep_if_best(tmp_path, save_checkpoint(tmp_path, step), {"f1": value}, F1)
+        for step, value in scores.items()
+    ]
+    assert kept == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("figure", "values", "since"),
+    [
+        (F1, [], 0),
+        (F1, [1.0], 0),
+        (F1, [1.0, 2.0, 2.0, 1.5], 2),
+        (F1, [1.0, 0.5, 2.0], 0),
+        (evaluation.LOSS, [1.0, 0.5, 0.7, 0.6], 2),
+        (evaluation.LOSS, [1.0, math.inf, 0.7], 0),
+    ],
+)
+def test_evaluations_since_the_best(tmp_path, figure, values, since):
+    lines = [json.dumps({"step": 10 * i, figure.name: value}) for i, value in enumerate(values)]
+    if lines:
+        (tmp_path / "eval_log.jsonl").write_text("\n".join(lines) + "\n")
+    assert evaluation.evaluations_since_best(tmp_path, figure) == since

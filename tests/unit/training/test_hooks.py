@@ -204,7 +204,10 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence(update, tmp_path):
 def test_evaluation_at_the_start_and_on_the_way_but_not_at_the_end(update):
     seen = []
     hook = hooks.EvaluationHook(
-        update.outputs, every_steps=2, total_steps=4, evaluate=lambda: seen.append(hook.step)
+        update.outputs,
+        every_steps=2,
+        total_steps=4,
+        evaluate=lambda: seen.append(hook.step) or False,
     )
     with training(hook) as session:
         update.run(session)
@@ -213,3 +216,14 @@ def test_evaluation_at_the_start_and_on_the_way_but_not_at_the_end(update):
         update.run(session)
         update.run(session)
     assert seen == [0, 2]
+
+
+def test_an_evaluation_may_end_the_training(update):
+    hook = hooks.EvaluationHook(
+        update.outputs, every_steps=2, total_steps=9, evaluate=lambda: True, untrained=False
+    )
+    with training(hook) as session:
+        update.run(session)
+        assert not session.should_stop()
+        update.run(session)
+        assert session.should_stop()

@@ -6,6 +6,7 @@ import math
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.training import run_log
 from bert_tf.training.run_log import RunLog
 
 FIGURES = {"loss": 2.5, "learning_rate": 1e-4, "sequences_per_second": 12_345.0}
@@ -109,3 +110,13 @@ def test_messages_go_to_the_terminal_alone(tmp_path, capsys):
 def test_numbers_on_the_terminal(tmp_path, capsys, value, shown):
     RunLog(tmp_path).step(1, {"x": value}, total_steps=1, seconds_left=0)
     assert capsys.readouterr().out == f"step 1/1  x {shown}  ETA 0s\n"
+
+
+def test_history_has_each_step_once_in_order_and_no_half_line(tmp_path):
+    assert run_log.read_history(tmp_path, run_log.STEPS) == []
+    lines = ['{"step": 1, "loss": 3}', '{"step": 2, "loss": 2}', '{"step": 2, "loss": 2.5}']
+    (tmp_path / "log.jsonl").write_text("\n".join([*lines, '{"step": 3, "lo']))
+    assert run_log.read_history(tmp_path, run_log.STEPS) == [
+        {"step": 1, "loss": 3},
+        {"step": 2, "loss": 2.5},
+    ]

@@ -1,0 +1,72 @@
+"""What a run decides before its first update."""
+
+import pytest
+
+from bert_tf.errors import UserError
+from bert_tf.model.precision import Hardware
+from bert_tf.training import run
+from tests.support import runtime_settings
+
+PLAIN_CPU = Hardware()
+BF16_CPU = Hardware(cpu_flags=frozenset({"avx512_bf16"}))
+NEW_GPU = Hardware(gpu_compute_capability=(9, 0))
+OLD_GPU = Hardware(gpu_compute_capability=(7, 0))
+
+
+@pytest.mark.parametrize(
+    ("requested", "hardware", "expected"),
+    [
+        ("auto", PLAIN_CPU, "fp32"),
+        ("auto", BF16_CPU, "bf16"),
+        ("auto", NEW_GPU, "bf16"),
+        ("auto", OLD_GPU, "fp16"),
+        ("fp16", OLD_GPU, "fp16"),
+        ("fp32", NEW_GPU, "fp32"),
+        ("bf16", PLAIN_CPU, "bf16"),
+    ],
+)
+def test_choose_precision(requested, hardware, expected):
+    assert run.choose_precision(runtime_settings(precision=requested), hardware) == expected
+
+
+@pytest.mark.parametrize(("hardware", "advice"), [(PLAIN_CPU, "fp32"), (BF16_CPU, "bf16")])
+def test_float16_on_a_cpu_is_refused_unless_asked_for_twice(hardware, advice):
+    with pytest.raises(UserError, match=f"--precision=fp16 on a CPU .*--precision={advice},"):
+        run.choose_precision(runtime_settings(precision="fp16"), hardware)
+    allowed = runtime_settings(precision="fp16", allow_slow_fp16=True)
+    assert run.choose_precision(allowed, hardware) == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("amp", "chosen", "hardware", "parts"),
+    [
+        (False, "fp32", PLAIN_CPU, []),
+        (False, "bf16", BF16_CPU, []),
+        (False, "bf16", PLAIN_CPU, ["emulates bf16"]),
+        (True, "fp32", PLAIN_CPU, ["--amp"]),
+        (True, "fp32", BF16_CPU, []),
+        (True, "fp32", OLD_GPU, []),
+        (False, "bf16", OLD_GPU, ["emulates bf16"]),
+    ],
+)
+def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(amp, chosen, hardware, parts):
+    found = run.precision_warnings(runtime_settings(amp=amp), chosen, hardware)
+    assert len(found) == len(parts)
+    for warning, part in zip(found, parts):
+        assert part in warning
+
+
+@pytest.mark.parametrize(
+    ("amp", "chosen", "hardware", "expected"),
+    [
+        (False, "fp16", OLD_GPU, True),
+        (False, "fp16", PLAIN_CPU, True),
+        (False, "bf16", NEW_GPU, False),
+        (False, "fp32", NEW_GPU, False),
+        # The rewrite computes in float16 on a GPU and in bfloat16 on a CPU.
+        (True, "fp32", NEW_GPU, True),
+        (True, "fp32", BF16_CPU, False),
+    ],
+)
+def test_loss_scaling_goes_with_float16(amp, chosen, hardware, expected):
+    assert run.needs_loss_scale(runtime_settings(amp=amp), chosen, hardware) == expected
