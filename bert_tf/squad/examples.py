@@ -1,0 +1,213 @@
+"""Reading SQuAD files, v1.1 and v2.0, with a check of everything that is used of them.
+
+The form (Rajpurkar et al. 2016, 2018): ``{"version", "data": [{"title", "paragraphs": [{"context",
+"qas": [{"id", "question", "answers": [{"text", "answer_start"}], "is_impossible"}]}]}]}``, where
+``is_impossible`` is v2.0's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, read_json, require_file, sha256_of_file
+
+
+class Answer(NamedTuple):
+    """An answer and the character of the context at which it begins."""
+
+    text: str
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A question.
+
+    Attributes:
+      question_id: unique in its file.
+      question: text.
+      context: the paragraph; one string for all questions about it.
+      title: of the article.
+      paragraph: number of the paragraph in the file, from 0.
+      answers: none if the question cannot be answered or the file does not tell.
+      is_impossible: whether the paragraph has no answer.
+    """
+
+    question_id: str
+    question: str
+    context: str
+    title: str
+    paragraph: int
+    answers: tuple[Answer, ...]
+    is_impossible: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadFile:
+    """All questions of a file, in its order.
+
+    Attributes:
+      path: of the file.
+      sha256: of its bytes.
+      version: what the file says of itself, may be empty.
+      examples: at least one.
+      unusable: ids of the questions whose first answer is not in the context where it should be.
+    """
+
+    path: Path
+    sha256: str
+    version: str
+    examples: tuple[Example, ...]
+    unusable: tuple[str, ...]
+
+    @property
+    def has_unanswerable(self) -> bool:
+        """Whether there are questions without an answer, as in v2.0."""
+        return any(example.is_impossible for example in self.examples)
+
+
+def read_squad(
+    path: PathLike, *, flag: str, version_2_with_negative: bool, needs_answers: bool
+) -> SquadFile:
+    """Reads a file.
+
+    Args:
+      path: JSON, v1.1 or v2.0.
+      flag: the flag that it was given by, for messages.
+      version_2_with_negative: whether questions without an answer are expected.
+      needs_answers: for training; otherwise the file need not have answers.
+
+    Raises:
+      UserError: the file cannot be read, is no SQuAD file, has no questions, two of one id,
+        unexpected unanswerable ones, or not the answers that are needed.
+    """
+    path = require_file(path, flag=flag)
+    reader = _Reader(path, flag, needs_answers=needs_answers)
+    content = reader.load()
+    examples = tuple(reader.examples(content))
+    if not examples:
+        raise UserError(f"--{flag}: {path} holds no questions; give a SQuAD file.")
+    squad = SquadFile(
+        path=path,
+        sha256=sha256_of_file(path),
+        version=str(content.get("version", "")),
+        examples=examples,
+        unusable=tuple(e.question_id for e in examples if e.answers and not _is_in_place(e)),
+    )
+    if squad.has_unanswerable and not version_2_with_negative:
+        raise UserError(
+            f"--{flag}: {path} has questions without an answer, as SQuAD v2.0; "
+            "give --version_2_with_negative, or a v1.1 file."
+        )
+    if needs_answers and len(squad.unusable) == sum(not e.is_impossible for e in examples) > 0:
+        raise UserError(
+            f"--{flag}: no answer of {path} is where its answer_start says; "
+            "it counts characters of the context, from 0."
+        )
+    return squad
+
+
+def _is_in_place(example: Example) -> bool:
+    """Whether the first answer is at its offset; kinds of blanks may differ."""
+    text, start = example.answers[0]
+    found = example.context[start : start + len(text)] if start >= 0 else ""
+    return bool(text.strip()) and (found == text or found.split() == text.split())
+
+
+class _Reader:
+    """Walks through a file; every error names the place, such as ``data[3].paragraphs[1]``."""
+
+    def __init__(self, path: Path, flag: str, *, needs_answers: bool):
+        self._path = path
+        self._flag = flag
+        self._needs_answers = needs_answers
+
+    def load(self) -> dict[str, Any]:
+        """The whole file, of which only the outermost form is checked."""
+        try:
+            content = read_json(self._path, what=f"--{self._flag}")
+        except RecursionError:
+            raise self._error("it is nested too deeply") from None
+        if not isinstance(content, dict):
+            raise self._error("it is not an object with 'data'")
+        return content
+
+    def examples(self, content: dict[str, Any]) -> Iterator[Example]:
+        """All questions."""
+        places: dict[str, str] = {}
+        paragraph_number = 0
+        for article, article_place in self._items(content, "data", ""):
+            title = self._value(article, "title", str, article_place, default="")
+            for paragraph, place in self._items(article, "paragraphs", article_place):
+                context = self._value(paragraph, "context", str, place)
+                for question, question_place in self._items(paragraph, "qas", place):
+                    example = self._example(
+                        question, question_place, context, title, paragraph_number
+                    )
+                    first = places.setdefault(example.question_id, question_place)
+                    if first != question_place:
+                        raise self._error(
+                            f"{first} and {question_place} have the same id "
+                            f"{example.question_id!r}; every question needs its own"
+                        )
+                    yield example
+                paragraph_number += 1
+
+    def _example(
+        self, question: dict[str, Any], place: str, context: str, title: str, paragraph: int
+    ) -> Example:
+        question_id = self._value(question, "id", str, place)
+        is_impossible = self._value(question, "is_impossible", bool, place, default=False)
+        answers = self._answers(question, place)
+        if is_impossible and answers:
+            raise self._error(f"{place} ({question_id}) is_impossible but has answers")
+        if self._needs_answers and not is_impossible and not answers:
+            raise self._error(f"{place} ({question_id}) has no answer, which training needs")
+        text = self._value(question, "question", str, place)
+        return Example(question_id, text, context, title, paragraph, answers, is_impossible)
+
+    def _answers(self, question: dict[str, Any], place: str) -> tuple[Answer, ...]:
+        if "answers" not in question and not self._needs_answers:
+            return ()
+        return tuple(
+            Answer(
+                self._value(answer, "text", str, answer_place),
+                self._value(answer, "answer_start", int, answer_place),
+            )
+            for answer, answer_place in self._items(question, "answers", place)
+        )
+
+    def _items(
+        self, parent: dict[str, Any], key: str, place: str
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        """The objects of a list, each with its place."""
+        values = self._value(parent, key, list, place)
+        for index, value in enumerate(values):
+            own_place = f"{place}.{key}[{index}]" if place else f"{key}[{index}]"
+            if not isinstance(value, dict):
+                raise self._error(f"{own_place} is not an object")
+            yield value, own_place
+
+    def _value(
+        self, parent: dict[str, Any], key: str, kind: type, place: str, default: Any = None
+    ) -> Any:
+        """A value of the type ``kind``; without a default it must be there."""
+        value = parent.get(key, default)
+        # In Python, True is an int; in JSON it is not a number.
+        if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+        kinds = {str: "text", int: "an integer", bool: "true or false", list: "a list"}
+        where = place or "the file"
+        if key not in parent:
+            raise self._error(f"{where} has no {key!r}")
+        raise self._error(f"{key!r} of {where} is not {kinds[kind]}")
+
+    def _error(self, problem: str) -> UserError:
+        return UserError(
+            f"--{self._flag}: {self._path} is not a SQuAD file: {problem}; "
+            "correct it or give another."
+        )
