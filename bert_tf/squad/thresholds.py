@@ -1,0 +1,161 @@
+"""From which null odds on a question is best answered with "": SQuAD v2.0's threshold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.errors import UserError
+from bert_tf.squad.examples import SquadFile
+from bert_tf.squad.scores import QuestionScore, question_scores
+
+
+class ThresholdPoint(NamedTuple):
+    """What a null_score_diff_threshold gives: exact match and F1 in percent."""
+
+    threshold: float
+    exact: float
+    f1: float
+
+
+def with_threshold(
+    scores: Sequence[QuestionScore], null_odds: Mapping[str, float], threshold: float
+) -> list[QuestionScore]:
+    """The scores when each question with more than ``threshold`` is answered with "".
+
+    Raises:
+      UserError: a question has no odds.
+    """
+    _require_odds(scores, null_odds)
+    return [
+        dataclasses.replace(score, exact=_as_null(score), f1=_as_null(score))
+        if null_odds[score.question_id] > threshold
+        else score
+        for score in scores
+    ]
+
+
+def official_best(
+    squad: SquadFile, answers: Mapping[str, str], null_odds: Mapping[str, float]
+) -> dict[str, float]:
+    """evaluate-v2.0.py's best scores in percent and their thresholds, under its keys.
+
+    It tries the threshold after each question, even between questions of equal odds, takes from
+    an unanswerable question whatever is said of it except "", counts all unanswerable questions
+    as right at the start, and gives the threshold 0.0 where it is best to answer nothing.
+    """
+    scores, odds = _rank(question_scores(squad, answers), null_odds)
+    unanswerable = sum(not example.answers for example in squad.examples)
+    result = {}
+    for name in ("exact", "f1"):
+        gains = [
+            getattr(score, name) if score.answerable else -float(bool(answers[score.question_id]))
+            for score in scores
+        ]
+        sums = _running_sums(unanswerable, gains)
+        best = int(np.argmax(sums))  # the first of equals
+        result[f"best_{name}"] = 100.0 * float(sums[best]) / len(scores)
+        result[f"best_{name}_thresh"] = odds[best - 1] if best else 0.0
+    return result
+
+
+def threshold_curve(
+    squad: SquadFile,
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    *,
+    max_points: int = 200,
+) -> list[ThresholdPoint]:
+    """Exact match and F1 over the threshold above which a question is answered with "".
+
+    Args:
+      squad: the data, v2.0.
+      answers: question id to the best answer other than "", as if there was no threshold.
+      null_odds: question id to null score minus the score of that answer.
+      max_points: thresholds at most, at least 2.
+
+    Returns:
+      Points by rising threshold. The first is below all odds: every answer is "". The others lie
+      on odds of the data, at equal numbers of questions from each other; the last answers all,
+      and the best F1 is one of them.
+    """
+    points = _all_points(squad, answers, null_odds)
+    if len(points) <= max_points:
+        return points
+    chosen = set(np.linspace(0, len(points) - 1, max_points - 1).round().astype(int).tolist())
+    return [points[index] for index in sorted(chosen | {_index_of_best_f1(points)})]
+
+
+def best_threshold(
+    squad: SquadFile, answers: Mapping[str, str], null_odds: Mapping[str, float]
+) -> ThresholdPoint:
+    """The null_score_diff_threshold with the best F1: what a user should set; the lowest of equals.
+
+    Arguments as for :func:`threshold_curve`. It is the official ``best_f1_thresh``, but where it
+    is best to answer nothing at all it lies below all odds and so does what it promises.
+    """
+    points = _all_points(squad, answers, null_odds)
+    return points[_index_of_best_f1(points)]
+
+
+def _index_of_best_f1(points: Sequence[ThresholdPoint]) -> int:
+    return max(range(len(points)), key=lambda index: points[index].f1)
+
+
+def _all_points(
+    squad: SquadFile, answers: Mapping[str, str], null_odds: Mapping[str, float]
+) -> list[ThresholdPoint]:
+    scores, odds = _rank(question_scores(squad, answers), null_odds)
+    if not scores:
+        raise UserError(f"no question of {squad.path} has a prediction; give those for this file.")
+    nulls = [_as_null(score) for score in scores]
+    curves = []
+    for values in ([score.exact for score in scores], [score.f1 for score in scores]):
+        gains = [value - null for value, null in zip(values, nulls)]
+        curves.append(100.0 * _running_sums(sum(nulls), gains) / len(scores))
+    # A threshold counts for all questions of equal odds: it stands behind the last of them.
+    last = [i for i in range(len(odds)) if i + 1 == len(odds) or odds[i] != odds[i + 1]]
+    below_all = min(odds[0] - 1.0, np.nextafter(odds[0], -np.inf))
+    thresholds = [below_all, *(odds[i] for i in last)]
+    places = [0, *(i + 1 for i in last)]
+    return [
+        ThresholdPoint(float(threshold), float(curves[0][place]), float(curves[1][place]))
+        for threshold, place in zip(thresholds, places)
+    ]
+
+
+def _as_null(score: QuestionScore) -> float:
+    """What the answer "" would score."""
+    return float(not score.answerable)
+
+
+class _Ranked(NamedTuple):
+    """Scored questions, those surest of an answer first, and their odds."""
+
+    scores: list[QuestionScore]
+    odds: list[float]
+
+
+def _rank(scores: Sequence[QuestionScore], null_odds: Mapping[str, float]) -> _Ranked:
+    _require_odds(scores, null_odds)
+    by_id = {score.question_id: score for score in scores}
+    # Of equal odds, the first of the mapping comes first.
+    ids = [key for key in sorted(null_odds, key=null_odds.__getitem__) if key in by_id]
+    return _Ranked([by_id[key] for key in ids], [null_odds[key] for key in ids])
+
+
+def _require_odds(scores: Sequence[QuestionScore], null_odds: Mapping[str, float]) -> None:
+    missing = [score.question_id for score in scores if score.question_id not in null_odds]
+    if missing:
+        raise UserError(
+            f"the null odds lack {len(missing)} questions that have a prediction, such as "
+            f"{missing[0]}; give the null odds that were written with the predictions."
+        )
+
+
+def _running_sums(start: float, gains: Sequence[float]) -> np.ndarray:
+    """[N + 1]: ``start`` and what it is after each gain, added one by one."""
+    return np.cumsum([start, *gains], dtype=np.float64)

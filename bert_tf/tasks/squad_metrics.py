@@ -1,0 +1,216 @@
+"""The official SQuAD metric: exact match and F1, v1.1 and v2.0.
+
+    python -m bert_tf.tasks.squad_metrics --data_file=dev-v2.0.json \\
+        --predictions_file=predictions.json [--null_odds_file=null_odds.json]
+
+The results are those of the data's authors' evaluate-v1.1.py and evaluate-v2.0.py to the last
+digit. Data with an unanswerable question is scored as v2.0, all other as v1.1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import app, flags
+
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.files import read_json, require_file
+from bert_tf.squad.examples import SquadFile, read_squad
+from bert_tf.squad.scores import QuestionScore, question_scores
+from bert_tf.squad.thresholds import (
+    ThresholdPoint,
+    best_threshold,
+    official_best,
+    threshold_curve,
+    with_threshold,
+)
+
+# All of the metric is here for those who use it; the rules themselves are in bert_tf.squad.
+__all__ = [
+    "QuestionScore",
+    "ThresholdPoint",
+    "best_threshold",
+    "evaluate",
+    "question_scores",
+    "questions_without_answer",
+    "read_answers",
+    "read_null_odds",
+    "threshold_curve",
+]
+
+_SHOWN_IDS = 3  # of questions without a prediction, in the warning
+
+
+def questions_without_answer(squad: SquadFile, answers: Mapping[str, str]) -> list[str]:
+    """Ids of the questions of the data that have no prediction."""
+    return [example.question_id for example in squad.examples if example.question_id not in answers]
+
+
+def evaluate(
+    squad: SquadFile,
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float] | None = None,
+    *,
+    na_prob_thresh: float = 1.0,
+) -> dict[str, float]:
+    """The official scripts' result, in percent, under their keys.
+
+    Args:
+      squad: the data.
+      answers: question id to predicted answer; "" says that there is none.
+      null_odds: question id to how much rather there is no answer; used for v2.0 only.
+      na_prob_thresh: with ``null_odds``, an answer with more than this counts as "".
+
+    Returns:
+      ``exact_match``, ``f1`` and ``total``. v2.0 adds ``exact`` (again), the same for questions
+      with (``HasAns_``) and without (``NoAns_``) an answer and, with ``null_odds``, the best
+      scores that a threshold gives: ``best_exact``, ``best_exact_thresh``, ``best_f1``,
+      ``best_f1_thresh`` (0.0 when it is best to answer nothing).
+
+    Raises:
+      UserError: no question has a prediction, or one with a prediction has no odds.
+    """
+    if not any(example.question_id in answers for example in squad.examples):
+        raise UserError(
+            f"none of the predictions is for a question of {squad.path}; give the predictions "
+            "for this file."
+        )
+    raw = question_scores(squad, answers)
+    if not squad.has_unanswerable:
+        return {
+            "exact_match": _percent([score.exact for score in raw]),
+            "f1": _percent([score.f1 for score in raw]),
+            "total": len(raw),
+        }
+    if null_odds is None:
+        return _breakdown(raw)
+    return {
+        **_breakdown(with_threshold(raw, null_odds, na_prob_thresh)),
+        **official_best(squad, answers, null_odds),
+    }
+
+
+def _percent(values: Sequence[float]) -> float:
+    return 100.0 * sum(values) / len(values)
+
+
+def _breakdown(scores: Sequence[QuestionScore]) -> dict[str, float]:
+    groups = {
+        "": scores,
+        "HasAns_": [score for score in scores if score.answerable],
+        "NoAns_": [score for score in scores if not score.answerable],
+    }
+    result = {"exact_match": _percent([score.exact for score in scores])}
+    for prefix, group in groups.items():
+        if group:
+            result[f"{prefix}exact"] = _percent([score.exact for score in group])
+            result[f"{prefix}f1"] = _percent([score.f1 for score in group])
+            result[f"{prefix}total"] = len(group)
+    return result
+
+
+def read_answers(path: str, *, flag: str) -> dict[str, str]:
+    """Reads a predictions.json; raises UserError that names ``flag`` when it is none."""
+    value = _read_object(path, flag=flag)
+    for question_id, answer in value.items():
+        if not isinstance(answer, str):
+            raise UserError(
+                f"--{flag}: {path} must give each question id a text and gives {question_id!r} "
+                f"a {type(answer).__name__}; give a predictions.json."
+            )
+    return value
+
+
+def read_null_odds(path: str, *, flag: str) -> dict[str, float]:
+    """Reads a null_odds.json; raises UserError that names ``flag`` when it is none."""
+    value = _read_object(path, flag=flag)
+    for question_id, odds in value.items():
+        if not _is_finite_number(odds):
+            raise UserError(
+                f"--{flag}: {path} must give each question id a finite number and gives "
+                f"{question_id!r} {json.dumps(odds)[:40]}; give a null_odds.json."
+            )
+    return value
+
+
+def _is_finite_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max  # false for NaN as well
+
+
+def _read_object(path: str, *, flag: str) -> dict[str, Any]:
+    try:
+        value = read_json(require_file(path, flag=flag), what=f"--{flag}")
+    except RecursionError:
+        raise UserError(f"--{flag}: {path} is nested too deeply; give another.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"--{flag}: {path} is not a JSON object of question ids; give another.")
+    return value
+
+
+def define_flags() -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string("data_file", None, "SQuAD file with the true answers.", required=True)
+    flags.DEFINE_string(
+        "predictions_file", None, "JSON object: question id to answer.", required=True
+    )
+    flags.DEFINE_string(
+        "null_odds_file", None, "v2.0: JSON object, question id to how much rather no answer."
+    )
+    flags.DEFINE_float(
+        "na_prob_thresh",
+        1.0,
+        "With --null_odds_file: answers with more than this count as none. The official default "
+        "is meant for probabilities; with odds, give the --null_score_diff_threshold of the "
+        "predictions.",
+    )
+
+
+def main(_) -> None:
+    """Prints the scores as one JSON object."""
+    exit_on_user_error(_run)
+
+
+def _run() -> None:
+    values = flags.FLAGS
+    if math.isnan(values.na_prob_thresh):
+        raise UserError("--na_prob_thresh=nan must be a number.")
+    if values["na_prob_thresh"].present and not values.null_odds_file:
+        raise UserError("--na_prob_thresh is a limit for --null_odds_file; give both.")
+    squad = read_squad(
+        values.data_file, flag="data_file", version_2_with_negative=True, needs_answers=False
+    )
+    answers = read_answers(values.predictions_file, flag="predictions_file")
+    null_odds = None
+    if values.null_odds_file:
+        if not squad.has_unanswerable:
+            raise UserError(
+                f"--null_odds_file is for v2.0, but all questions of --data_file={squad.path} "
+                "have an answer; leave it out."
+            )
+        null_odds = read_null_odds(values.null_odds_file, flag="null_odds_file")
+    result = evaluate(squad, answers, null_odds, na_prob_thresh=values.na_prob_thresh)
+    _warn_of_missing(squad, answers)
+    print(json.dumps(result, indent=2))
+
+
+def _warn_of_missing(squad: SquadFile, answers: Mapping[str, str]) -> None:
+    missing = questions_without_answer(squad, answers)
+    if missing:
+        effect = "do not count" if squad.has_unanswerable else "count as 0"
+        shown = ", ".join(missing[:_SHOWN_IDS]) + (", ..." if len(missing) > _SHOWN_IDS else "")
+        print(
+            f"warning: {len(missing)} of {len(squad.examples)} questions have no prediction and "
+            f"{effect}: {shown}",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)
