@@ -1,0 +1,192 @@
+"""A network with a span head and its vocabulary, from a model directory or its single files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from bert_tf.checkpoint.model_files import model_files
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.environment import available_cores
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, require_file
+from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelParts:
+    """What a model is made of.
+
+    Attributes:
+      checkpoint: a file or a directory with the weights; None for random ones.
+      config: the network's.
+      tokenizer: its vocabulary.
+      vocab_file, spm_model_file: where that was read, one of them None.
+      notes: sentences on settings of the model directory that are not followed.
+    """
+
+    checkpoint: Path | None
+    config: BertConfig
+    tokenizer: Tokenizer
+    vocab_file: Path | None
+    spm_model_file: Path | None
+    notes: tuple[str, ...] = ()
+
+
+def find_model(
+    model_dir: PathLike | None = None,
+    *,
+    init_checkpoint: PathLike | None = None,
+    bert_config_file: PathLike | None = None,
+    vocab_file: PathLike | None = None,
+    spm_model_file: PathLike | None = None,
+    do_lower_case: bool | None = None,
+) -> ModelParts:
+    """Collects a model's parts; what is given by itself wins over the model directory's.
+
+    Args:
+      model_dir: what run_squad.py left, or a published model with a span head.
+      init_checkpoint, bert_config_file, vocab_file, spm_model_file: instead of the directory's.
+      do_lower_case: None for what the model says, which is True where it says nothing.
+
+    Raises:
+      UserError: a part is missing or malformed, or the vocabulary is not the network's.
+    """
+    checkpoint = init_checkpoint or model_dir
+    if not checkpoint:
+        raise UserError("give --model_dir, or --init_checkpoint and the files beside it.")
+    beside = model_files(model_dir or checkpoint)
+    config = beside.config
+    if bert_config_file:
+        config = BertConfig.from_json_file(require_file(bert_config_file, flag="bert_config_file"))
+    if config is None:
+        raise UserError(f"{checkpoint} has no bert_config.json beside it; give --bert_config_file.")
+    if not (vocab_file or spm_model_file):
+        vocab_file, spm_model_file = beside.vocab_file, beside.spm_model_file
+        if not (vocab_file or spm_model_file):
+            raise UserError(f"{checkpoint} has no vocab.txt beside it; give --vocab_file.")
+    if do_lower_case is None:
+        do_lower_case = beside.do_lower_case is not False
+    tokenizer = load_tokenizer(
+        vocab_file=vocab_file, spm_model_file=spm_model_file, do_lower_case=do_lower_case
+    )
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            f"the vocabulary has {tokenizer.vocab_size} entries and the model "
+            f"{config.vocab_size}; give the vocabulary that the model was trained with."
+        )
+    return ModelParts(
+        checkpoint=Path(checkpoint),
+        config=config,
+        tokenizer=tokenizer,
+        vocab_file=Path(vocab_file) if vocab_file else None,
+        spm_model_file=Path(spm_model_file) if spm_model_file else None,
+        notes=beside.notes,
+    )
+
+
+class SpanOutputs(NamedTuple):
+    """What the network says of a batch: arrays in a session's result, tensors in its graph.
+
+    Attributes:
+      start_logits, end_logits: [B, S] float32.
+      top_start_indices, top_end_indices: [B, K] int32, the best positions of the context.
+      top_start_logits, top_end_logits: [B, K] float32, -inf at places without a position.
+      null_logits: [B] float32, the score of "no answer".
+    """
+
+    start_logits: np.ndarray
+    end_logits: np.ndarray
+    top_start_indices: np.ndarray
+    top_start_logits: np.ndarray
+    top_end_indices: np.ndarray
+    top_end_logits: np.ndarray
+    null_logits: np.ndarray
+
+
+class SpanModel:
+    """A network with its weights in a session; sequences may have any length that it has.
+
+    Attributes:
+      graph, session: of this model alone.
+      inputs: the placeholders of ``INPUTS``, [B, S] int32.
+      outputs: the tensors computed from them.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        checkpoint: PathLike | None,
+        *,
+        num_candidates: int = 20,
+        precision: str = "fp32",
+        threads: int | None = None,
+    ) -> None:
+        """Restores the weights.
+
+        Args:
+          config: the network's.
+          checkpoint: a file or directory with the weights; None for random ones.
+          num_candidates: K.
+          precision: ``fp32``, ``bf16`` or ``fp16``.
+          threads: cores to use; None for all.
+
+        Raises:
+          UserError: the weights are not those of such a network.
+        """
+        import tensorflow.compat.v1 as tf
+
+        from bert_tf.model.precision import policy_for
+        from bert_tf.model.squad import squad_specs
+        from bert_tf.model.variables import create_variables
+        from bert_tf.training.session import SessionSettings, session_config
+
+        self._config = config
+        self._policy = policy_for(precision)
+        self._num_candidates = num_candidates
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self._variables = create_variables(
+                squad_specs(config), initializer_range=config.initializer_range
+            )
+            if checkpoint is not None:
+                _initialise(checkpoint, self._variables.all())
+            self.inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in INPUTS}
+            self.outputs = self.build(self.inputs)
+            settings = SessionSettings(threads=threads or available_cores())
+            self.session = tf.Session(config=session_config(settings))
+            self.session.run(tf.global_variables_initializer())
+
+    def build(self, features: Mapping[str, tf.Tensor]) -> SpanOutputs:
+        """Adds the network once more to the graph, for other inputs of the names ``INPUTS``."""
+        from bert_tf.model.squad import span_candidates, span_logits
+
+        logits = span_logits(self._variables, self._config, features, policy=self._policy)
+        best = span_candidates(logits, features, k=self._num_candidates)
+        return SpanOutputs(*logits, *best)
+
+    def run(self, features: Mapping[str, np.ndarray]) -> SpanOutputs:
+        """The outputs for a batch of ``INPUTS``, [B, S] integers."""
+        feed = {tensor: features[name] for name, tensor in self.inputs.items()}
+        return SpanOutputs(*self.session.run(tuple(self.outputs), feed))
+
+
+def _initialise(checkpoint: PathLike, variables: list[tf.Variable]) -> None:
+    from bert_tf.checkpoint.loading import initialise_from_checkpoint
+    from bert_tf.model.squad import SQUAD_SCOPE
+
+    report = initialise_from_checkpoint(checkpoint, variables, allowed_fresh=[SQUAD_SCOPE])
+    if report.fresh:
+        raise UserError(
+            f"{checkpoint} has no span head ({', '.join(report.fresh)}); train one with "
+            f"run_squad.py --do_train --init_checkpoint={checkpoint}."
+        )
