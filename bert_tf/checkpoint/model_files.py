@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,19 @@ VOCAB_NAME = "vocab.txt"
 SPM_NAME = "spm.model"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
-PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
 SAFETENSORS_SUFFIX = ".safetensors"
+PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
+# Lists of the files that a large model's weights are spread over.
+SHARD_INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
+
+# Where the weights are in a directory; the first that is there counts.
+_PYTORCH_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "*.pt",
+)
 
 # layers.LAYER_NORM_EPSILON; that module needs TensorFlow.
 _OUR_EPSILON = 1e-12
@@ -38,6 +50,7 @@ class ModelFiles:
       spm_model_file: a SentencePiece model.
       do_lower_case: what the directory's tokenizer_config.json says.
       notes: sentences on settings that our network or tokenizer does not follow.
+      settings: the configuration file's content, all of it.
     """
 
     config: BertConfig | None
@@ -46,6 +59,7 @@ class ModelFiles:
     spm_model_file: Path | None
     do_lower_case: bool | None
     notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def model_files(path: PathLike) -> ModelFiles:
@@ -62,9 +76,9 @@ def model_files(path: PathLike) -> ModelFiles:
     directory = path if path.is_dir() else path.parent
     if not directory.is_dir():
         raise UserError(f"model directory {directory} does not exist; give an existing one.")
-    from_pytorch = _holds_pytorch_weights(path)
+    from_pytorch = find_pytorch_weights(path) is not None
     config_file = _find_config(directory, huggingface=from_pytorch)
-    config, notes = None, []
+    config, notes, values = None, [], {}
     if config_file is not None:
         values = read_config_file(config_file)
         # Configurations of PyTorch models that are as old as BERT have none of the marks.
@@ -80,6 +94,7 @@ def model_files(path: PathLike) -> ModelFiles:
         spm_model_file=_if_there(directory / SPM_NAME),
         do_lower_case=do_lower_case,
         notes=(*notes, *tokenizer_notes),
+        settings=values,
     )
 
 
@@ -131,15 +146,21 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfileobj(reader, writer)
 
 
-def _holds_pytorch_weights(path: Path) -> bool:
-    """Whether the weights that ``path`` stands for are PyTorch's or in safetensors."""
-    suffixes = (*PYTORCH_SUFFIXES, SAFETENSORS_SUFFIX)
+def find_pytorch_weights(path: Path) -> Path | None:
+    """The file with a Hugging Face or other PyTorch model's weights that ``path`` stands for.
+
+    Returns None when ``path`` is neither such a file nor a directory with one. Raises UserError
+    when a directory holds a TensorFlow checkpoint as well, or several files of equal rank.
+    """
     if not path.is_dir():
-        return path.suffix in suffixes and path.is_file()
-    if any(path.glob("*.index")):
-        return False
-    names = ("model.safetensors*", "pytorch_model.bin*", "*.pt")
-    return any(found for name in names for found in path.glob(name))
+        suffixes = (SAFETENSORS_SUFFIX, *PYTORCH_SUFFIXES, *SHARD_INDEX_SUFFIXES)
+        return path if path.name.endswith(suffixes) and path.is_file() else None
+    found = next(filter(None, (sorted(path.glob(name)) for name in _PYTORCH_WEIGHTS)), [])
+    checkpoints = sorted(path.glob("*.index")) if found else []
+    if len(found) + len(checkpoints) > 1:
+        names = ", ".join(file.name for file in (*found, *checkpoints))
+        raise UserError(f"{path} holds several models, {names}; give the path of one file.")
+    return found[0] if found else None
 
 
 def _find_config(directory: Path, *, huggingface: bool) -> Path | None:

@@ -16,7 +16,7 @@ from bert_tf.files import PathLike, read_json
 ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
 
 # hidden_act of transformers (4.57, activations.py) by what it computes; "gelu_fast" and
-# "gelu_accurate" are other spellings of the tanh form.
+# "gelu_accurate" are other spellings of the tanh form. Last our own names.
 _HUGGINGFACE_ACTIVATIONS = {
     "gelu": "gelu_erf",
     "gelu_python": "gelu_erf",
@@ -27,6 +27,8 @@ _HUGGINGFACE_ACTIVATIONS = {
     "relu": "relu",
     "tanh": "tanh",
     "linear": "linear",
+    "gelu_erf": "gelu_erf",
+    "gelu_tanh": "gelu_tanh",
 }
 
 # Keys that only Hugging Face's configurations have.

@@ -1,0 +1,75 @@
+"""A file of named arrays: what the kinds of weight files have in common."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.errors import UserError
+
+Shape = tuple[int, ...]
+
+_LFS_POINTER = b"version https://git-lfs"
+_BFLOAT16 = "bfloat16"
+
+
+class Entry(NamedTuple):
+    """Shape and type of a stored array; the type by numpy's name, or ``bfloat16``."""
+
+    shape: Shape
+    dtype: str
+
+
+class ArrayFile(abc.ABC):
+    """Arrays by the names that the file gives them; opening one reads no values.
+
+    Attributes:
+      path: the file, or the path of a TensorFlow checkpoint without the endings of its files.
+      entries: every array of the file.
+    """
+
+    path: str
+    entries: Mapping[str, Entry]
+
+    @abc.abstractmethod
+    def read(self, name: str) -> np.ndarray:
+        """One array, of the type that it is stored in; bfloat16 becomes float32.
+
+        Raises UserError when the values cannot be read.
+        """
+
+    def read_float32(self, name: str) -> np.ndarray:
+        """One array of floating-point numbers as float32."""
+        return np.asarray(self.read(name), dtype=np.float32)
+
+
+def refuse_lfs_pointer(path: Path) -> None:
+    """Raises UserError when the file is only the note that git-lfs leaves of a large file."""
+    with open(path, "rb") as file:
+        start = file.read(len(_LFS_POINTER))
+    if start == _LFS_POINTER:
+        raise UserError(
+            f"weights {path}: this is a git-lfs pointer, not the file itself; run git lfs pull, or "
+            "download the file."
+        )
+
+
+def truncated(path: object) -> UserError:
+    """What to say of a file that ends before its last value."""
+    return UserError(f"weights {path}: the file is truncated; copy or download it again.")
+
+
+def item_size(dtype: str) -> int:
+    """Bytes of one number of the type."""
+    return 2 if dtype == _BFLOAT16 else np.dtype(dtype).itemsize
+
+
+def from_bytes(content: bytes, dtype: str) -> np.ndarray:
+    """The little-endian numbers of a file, 1-D; bfloat16 as float32, whose upper half it is."""
+    if dtype == _BFLOAT16:
+        return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(content, np.dtype(dtype).newbyteorder("<"))

@@ -1,0 +1,274 @@
+"""One view of all checkpoints: weights under Google's names, with what stands beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_tf.checkpoint import names
+from bert_tf.checkpoint.arrays import ArrayFile, Shape
+from bert_tf.checkpoint.model_files import (
+    SAFETENSORS_SUFFIX,
+    SHARD_INDEX_SUFFIXES,
+    ModelFiles,
+    find_pytorch_weights,
+    model_files,
+)
+from bert_tf.checkpoint.pytorch_file import PytorchFile
+from bert_tf.checkpoint.safetensors_file import SafetensorsFile
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, read_json
+
+ORIGINS = {
+    "google": "Google",
+    "nvidia": "NVIDIA",
+    "huggingface": "Hugging Face",
+    "bert_tf": "bert_tf",
+}
+
+_GELU_FORMS = {"gelu_tanh": "GELU in its tanh form", "gelu_erf": "exact GELU"}
+_HALF = ("float16", "bfloat16")
+_FLOATS = (*_HALF, "float32", "float64")
+
+
+class StoredArray(NamedTuple):
+    """Where the values of a variable are."""
+
+    file: ArrayFile
+    name: str
+    transposed: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A checkpoint of any format; no values are in memory until they are read.
+
+    Attributes:
+      path: the file of the weights, or a TensorFlow checkpoint without the endings of its files.
+      origin: a key of ``ORIGINS``. It decides which GELU the name ``gelu`` stands for.
+      files: configuration, vocabulary and casing beside the weights.
+      stored: every variable under Google's name, or the name in the file where Google has none.
+      notes: sentences that a user should read.
+    """
+
+    path: str
+    origin: str
+    files: ModelFiles
+    stored: Mapping[str, StoredArray]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> BertConfig | None:
+        """The architecture, its GELU unambiguous; None when no file beside the weights has it."""
+        return self.files.config
+
+    @property
+    def vocab_file(self) -> Path | None:
+        """The WordPiece vocabulary beside the weights."""
+        return self.files.vocab_file
+
+    @property
+    def do_lower_case(self) -> bool | None:
+        """What the tokenizer configuration beside the weights says."""
+        return self.files.do_lower_case
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Name and shape of every variable, run state included."""
+        return {
+            name: _shape_of(file.entries[stored].shape, transposed)
+            for name, (file, stored, transposed) in self.stored.items()
+        }
+
+    def read(self, name: str) -> np.ndarray:
+        """A weight as float32, oriented as Google's; raises UserError if it cannot be read."""
+        file, stored, transposed = self.stored[name]
+        values = file.read_float32(stored)
+        return np.ascontiguousarray(values.T) if transposed else values
+
+    def read_unchanged(self, name: str) -> np.ndarray:
+        """A variable of the run state, of the type that it is stored in."""
+        return self.stored[name].file.read(self.stored[name].name)
+
+    def describe(self) -> str:
+        """Where the checkpoint comes from and what it computes, for a report."""
+        if self.config is None:
+            form = "no configuration beside it says which activation"
+        else:
+            form = _GELU_FORMS.get(self.config.hidden_act, "activation")
+            form += f" ({self.config.hidden_act})"
+        return f"format: {ORIGINS[self.origin]}; {form}"
+
+
+def _shape_of(shape: Shape, transposed: bool) -> Shape:
+    return shape[::-1] if transposed else shape
+
+
+def open_source(path: PathLike) -> Source:
+    """Opens a checkpoint.
+
+    Args:
+      path: a model directory, or one file of weights: a TensorFlow checkpoint's path with or
+        without its endings, ``.safetensors``, ``.bin`` or ``.pt``, or the index of a sharded model.
+
+    Raises:
+      UserError: nothing that is known is there, or it is truncated, damaged or of another network.
+    """
+    path = Path(path)
+    weights = find_pytorch_weights(path)
+    files = model_files(path if path.is_dir() or weights is None else weights)
+    if weights is not None:
+        source = _open_pytorch(weights, files)
+    elif path.is_file() and not _may_be_tensorflow(path):
+        raise UserError(
+            f"{path} is no checkpoint of a known kind; give a TensorFlow checkpoint, a "
+            ".safetensors, .bin or .pt file, or a directory with one of them."
+        )
+    else:
+        source = _open_tensorflow(path, files)
+    return dataclasses.replace(source, notes=(*files.notes, *source.notes, *_notes_on(source)))
+
+
+def _may_be_tensorflow(path: Path) -> bool:
+    return path.suffix in (".index", ".meta") or ".data-" in path.name or _has_index(path)
+
+
+def _has_index(path: Path) -> bool:
+    return path.with_name(f"{path.name}.index").is_file()
+
+
+def _open_tensorflow(path: Path, files: ModelFiles) -> Source:
+    # Imported here: whoever only looks for a vocabulary or a configuration needs no TensorFlow.
+    from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
+
+    file = TensorflowCheckpoint(resolve_checkpoint(path))
+    file.check_size()
+    origin = names.tensorflow_origin(list(file.entries))
+    # Google's code knows no "gelu_tanh": where it is written, we wrote it.
+    if origin == "google" and str(files.settings.get("hidden_act")).startswith("gelu_"):
+        origin = "bert_tf"
+    stored = {name: StoredArray(file, name) for name in file.entries}
+    for name in file.entries:
+        # NVIDIA's float16 runs keep the float32 value of a float16 weight under this name.
+        if f"{name}/shadow" in stored:
+            stored[name] = StoredArray(file, f"{name}/shadow")
+    return Source(file.path, origin, files, stored)
+
+
+def _open_pytorch(path: Path, files: ModelFiles) -> Source:
+    located = _locate(path)
+    origin = "nvidia" if any(".dense_act." in name for name in located) else "huggingface"
+    tagging = "BertForTokenClassification" in (files.settings.get("architectures") or ())
+    stored: dict[str, StoredArray] = {}
+    decoder: dict[str, StoredArray] = {}
+    for name, file in located.items():
+        canonical = names.canonical(name)
+        if canonical in (names.DECODER_WEIGHT, names.DECODER_BIAS):
+            decoder[canonical] = StoredArray(file, name)
+        elif not names.is_constant(canonical):
+            row = names.google_row(canonical, tagging=tagging)
+            key = row.google if row else name
+            if key in stored:
+                raise UserError(
+                    f"weights {path}: {stored[key].name} and {name} are the same variable; give a "
+                    "file of one model."
+                )
+            stored[key] = StoredArray(file, name, row is not None and row.transposed)
+    return Source(str(path), origin, files, *_join_decoder(stored, decoder))
+
+
+def _locate(path: Path) -> dict[str, ArrayFile]:
+    """The file of each array; raises UserError when a file of a sharded model is missing."""
+    if not path.name.endswith(SHARD_INDEX_SUFFIXES):
+        file = _open_file(path)
+        return dict.fromkeys(file.entries, file)
+    index = read_json(path, what="index of weights")
+    file_names = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(file_names, dict) or not file_names:
+        raise UserError(f"index of weights {path}: it has no weight_map; download it again.")
+    opened: dict[str, ArrayFile] = {}
+    for name in sorted(set(file_names.values())):
+        shard = path.parent / os.path.basename(name)
+        if not shard.is_file():
+            raise UserError(f"index of weights {path}: {shard} is missing; copy it there.")
+        opened[name] = _open_file(shard)
+    for name, file_name in file_names.items():
+        if name not in opened[file_name].entries:
+            raise UserError(
+                f"index of weights {path}: {file_name} does not hold {name}; download both again."
+            )
+    return {name: opened[file_name] for name, file_name in file_names.items()}
+
+
+def _open_file(path: Path) -> ArrayFile:
+    return SafetensorsFile(path) if path.suffix == SAFETENSORS_SUFFIX else PytorchFile(path)
+
+
+def _join_decoder(
+    stored: dict[str, StoredArray], decoder: dict[str, StoredArray]
+) -> tuple[dict[str, StoredArray], tuple[str, ...]]:
+    """The variables without the masked-LM decoder's copies of others, and notes.
+
+    Our decoder is the word embeddings and one bias. Where a model has another, its masked-LM head
+    computes what ours cannot: its variables then stay under their own names, which no network of
+    ours asks for.
+    """
+    head = [name for name in stored if name.startswith(names.MASKED_LM)]
+    originals = {
+        names.DECODER_WEIGHT: "bert/embeddings/word_embeddings",
+        names.DECODER_BIAS: f"{names.MASKED_LM}output_bias",
+    }
+    if names.DECODER_BIAS in decoder:
+        stored.setdefault(originals[names.DECODER_BIAS], decoder[names.DECODER_BIAS])
+    untied = [
+        copy
+        for copy, array in decoder.items()
+        if originals[copy] in stored and not _are_equal(array, stored[originals[copy]])
+    ]
+    if not untied:
+        return stored, ()
+    kept = {name: array for name, array in stored.items() if name not in head}
+    kept.update({stored[name].name: stored[name] for name in head})
+    kept.update({array.name: array for array in decoder.values()})
+    note = (
+        f"warning: {untied[0]} differs from {stored[originals[untied[0]]].name}; this network has "
+        "one for both, so the masked-LM head is left out"
+    )
+    return kept, (note,)
+
+
+def _are_equal(first: StoredArray, second: StoredArray) -> bool:
+    one_file = first.file if first.file is second.file else None
+    if isinstance(one_file, PytorchFile) and one_file.share_values(first.name, second.name):
+        return True
+    if first.file.entries[first.name].shape != second.file.entries[second.name].shape:
+        return False
+    return np.array_equal(first.file.read(first.name), second.file.read(second.name))
+
+
+def _notes_on(source: Source) -> list[str]:
+    """On the types of the weights; raises UserError for one that holds no real numbers."""
+    notes = []
+    types: dict[str, int] = {}
+    for name, (file, stored, _) in source.stored.items():
+        dtype: Any = file.entries[stored].dtype
+        if names.is_run_state(name):
+            continue
+        if dtype not in _FLOATS and names.huggingface_row(name) is not None:
+            raise UserError(
+                f"weights {source.path}: {stored} is of type {dtype}, as in quantised models; give "
+                "the model that was quantised."
+            )
+        types[dtype] = types.get(dtype, 0) + 1
+    for dtype in _HALF:
+        if dtype in types:
+            notes.append(f"{types[dtype]} variables are stored as {dtype} and widened to float32")
+    if "float64" in types:
+        notes.append(f"{types['float64']} variables are stored as float64 and rounded to float32")
+    return notes

@@ -1,0 +1,167 @@
+"""The one table of names: a variable of Google's networks and the same weights in PyTorch's.
+
+Google's names are those of google-research/bert, which NVIDIA's TensorFlow scripts and this toolkit
+use as well. Hugging Face's are those of transformers' ``BertFor...`` classes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One variable; ``{n}`` stands for the number of a layer.
+
+    ``transposed``: Google keeps a dense kernel as [inputs, outputs], PyTorch as [outputs, inputs].
+    """
+
+    google: str
+    huggingface: str
+    transposed: bool = False
+
+
+def _dense(google: str, huggingface: str) -> list[Row]:
+    return [
+        Row(f"{google}/kernel", f"{huggingface}.weight", transposed=True),
+        Row(f"{google}/bias", f"{huggingface}.bias"),
+    ]
+
+
+def _layer_norm(google: str, huggingface: str) -> list[Row]:
+    return [
+        Row(f"{google}/gamma", f"{huggingface}.weight"),
+        Row(f"{google}/beta", f"{huggingface}.bias"),
+    ]
+
+
+def _output(google: str, huggingface: str) -> list[Row]:
+    """Weights and bias of a head, which Google keeps as [outputs, inputs] too."""
+    return [
+        Row(f"{google}output_weights", f"{huggingface}.weight"),
+        Row(f"{google}output_bias", f"{huggingface}.bias"),
+    ]
+
+
+_LAYER = ("bert/encoder/layer_{n}", "bert.encoder.layer.{n}")
+_DENSE_OF_A_LAYER = (
+    "attention/self/query",
+    "attention/self/key",
+    "attention/self/value",
+    "attention/output/dense",
+    "intermediate/dense",
+    "output/dense",
+)
+
+MASKED_LM = "cls/predictions/"
+NEXT_SENTENCE = "cls/seq_relationship/"
+SQUAD = "cls/squad/"
+# google-research/bert's run_classifier.py has its head at the root.
+CLASSIFICATION = ""
+# No published TensorFlow name says "tagging": NVIDIA's run_ner.py has it at the root as well.
+TAGGING = "cls/tagging/"
+
+ROWS: tuple[Row, ...] = (
+    *(
+        Row(f"bert/embeddings/{table}", f"bert.embeddings.{table}.weight")
+        for table in ("word_embeddings", "token_type_embeddings", "position_embeddings")
+    ),
+    *_layer_norm("bert/embeddings/LayerNorm", "bert.embeddings.LayerNorm"),
+    *(
+        row
+        for name in _DENSE_OF_A_LAYER
+        for row in _dense(f"{_LAYER[0]}/{name}", f"{_LAYER[1]}.{name.replace('/', '.')}")
+    ),
+    *_layer_norm(
+        f"{_LAYER[0]}/attention/output/LayerNorm", f"{_LAYER[1]}.attention.output.LayerNorm"
+    ),
+    *_layer_norm(f"{_LAYER[0]}/output/LayerNorm", f"{_LAYER[1]}.output.LayerNorm"),
+    *_dense("bert/pooler/dense", "bert.pooler.dense"),
+    Row("cls/predictions/output_bias", "cls.predictions.bias"),
+    *_dense("cls/predictions/transform/dense", "cls.predictions.transform.dense"),
+    *_layer_norm("cls/predictions/transform/LayerNorm", "cls.predictions.transform.LayerNorm"),
+    *_output(NEXT_SENTENCE, "cls.seq_relationship"),
+    *_output(SQUAD, "qa_outputs"),
+    *_output(TAGGING, "classifier"),
+    *_output(CLASSIFICATION, "classifier"),
+)
+
+# Hugging Face's classes share "classifier"; of two rows the later is the one for sequences.
+_BY_GOOGLE = {row.google: row for row in ROWS}
+_BY_HUGGINGFACE = {row.huggingface: row for row in ROWS}
+_TAGGING_BY_HUGGINGFACE = {row.huggingface: row for row in ROWS if row.google.startswith(TAGGING)}
+
+DECODER_WEIGHT = "cls.predictions.decoder.weight"
+DECODER_BIAS = "cls.predictions.decoder.bias"
+MASKED_LM_BIAS = "cls.predictions.bias"
+
+_GOOGLE_LAYER = re.compile(r"(?<=^bert/encoder/layer_)\d+(?=/)")
+_HUGGINGFACE_LAYER = re.compile(r"(?<=^bert\.encoder\.layer\.)\d+(?=\.)")
+_OLD_LAYER_NORM = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")
+_MODERN = {"gamma": "weight", "beta": "bias"}
+_PARTS_OF_BERT = ("embeddings.", "encoder.", "pooler.")
+# Constants that older versions saved among the weights.
+_CONSTANTS = re.compile(r"bert\.embeddings\.(position_ids|token_type_ids)")
+
+# What training saves beside the weights: google-research/bert and NVIDIA's scripts, TensorFlow's
+# optimizers, and this toolkit. None of it is missed when only the weights are wanted.
+_RUN_STATE = re.compile(
+    r"global_step|(optimizer|loss_scale|training)/.*|.*/(adam_m|adam_v|Adam|Adam_1|accum|shadow)"
+    r"|beta[12]_power|local_step|batch_finite|(current_)?loss_scale|(good|bad)_steps"
+)
+_OURS_ONLY = re.compile(r"(optimizer|training)/.*|loss_scale/good_updates")
+_NVIDIAS_ONLY = re.compile(
+    r".*/(accum|shadow)|local_step|batch_finite|(current_)?loss_scale|(good|bad)_steps"
+)
+
+
+def huggingface_row(google: str) -> Row | None:
+    """The row of one of Google's names with the layer filled in; None if it is not in the table."""
+    return _look_up(google, _BY_GOOGLE, _GOOGLE_LAYER)
+
+
+def google_row(huggingface: str, *, tagging: bool) -> Row | None:
+    """As ``huggingface_row``, for a name as ``canonical`` gives it.
+
+    ``tagging``: whether ``classifier`` labels tokens and not sequences; its name does not say.
+    """
+    table = {**_BY_HUGGINGFACE, **_TAGGING_BY_HUGGINGFACE} if tagging else _BY_HUGGINGFACE
+    return _look_up(huggingface, table, _HUGGINGFACE_LAYER)
+
+
+def _look_up(name: str, table: dict[str, Row], layer: re.Pattern[str]) -> Row | None:
+    row = table.get(layer.sub("{n}", name))
+    number = layer.search(name)
+    if row is None or number is None:
+        return row
+    return Row(*(name.replace("{n}", number.group()) for name in row[:2]), row.transposed)
+
+
+def canonical(name: str) -> str:
+    """A name of a PyTorch checkpoint as today's ``BertFor...`` classes spell it.
+
+    Told apart no longer: ``module.`` of parallel training, a bare ``BertModel`` without ``bert.``,
+    ``gamma`` and ``beta`` of the first releases, NVIDIA's ``dense_act``.
+    """
+    name = name[len("module.") :] if name.startswith("module.") else name
+    name = name.replace(".dense_act.", ".dense.")
+    name = _OLD_LAYER_NORM.sub(lambda match: _MODERN[match.group()], name)
+    return f"bert.{name}" if name.startswith(_PARTS_OF_BERT) else name
+
+
+def is_constant(name: str) -> bool:
+    """Whether a canonical name is that of positions that were counted, not learnt."""
+    return _CONSTANTS.fullmatch(name) is not None
+
+
+def is_run_state(name: str) -> bool:
+    """Whether a TensorFlow variable is an optimizer's, a counter or the like."""
+    return _RUN_STATE.fullmatch(name) is not None
+
+
+def tensorflow_origin(names: list[str]) -> str:
+    """``bert_tf``, ``nvidia`` or ``google``: who saved run state of these names."""
+    for origin, pattern in (("bert_tf", _OURS_ONLY), ("nvidia", _NVIDIAS_ONLY)):
+        if any(map(pattern.fullmatch, names)):
+            return origin
+    return "google"

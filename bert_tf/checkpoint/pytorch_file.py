@@ -1,0 +1,222 @@
+"""Reading ``pytorch_model.bin`` and ``.pt`` without PyTorch, and without running what is in them.
+
+Such a file is a pickle, which in general is a program. The reader below knows the few calls that a
+state dict consists of; a file that asks for anything else is refused.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import math
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, NamedTuple
+
+import numpy as np
+
+from bert_tf.checkpoint.arrays import (
+    ArrayFile,
+    Entry,
+    Shape,
+    from_bytes,
+    item_size,
+    refuse_lfs_pointer,
+    truncated,
+)
+from bert_tf.errors import UserError
+
+_ZIP_START = b"PK\x03\x04"
+# torch/serialization.py: what files of PyTorch before 1.6 begin with, a pickled number.
+_OLD_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
+_OLD_COUNT_BYTES = 8
+
+_STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+}
+
+# Where a training program keeps the weights beside other things; NVIDIA's says "model".
+_KEYS_OF_WEIGHTS = ("model", "state_dict")
+
+
+class _StorageType(NamedTuple):
+    dtype: str
+
+
+class _Storage(NamedTuple):
+    """A run of numbers in the file."""
+
+    key: str
+    dtype: str
+
+
+class _Tensor(NamedTuple):
+    """A view of a storage; offset and strides count numbers."""
+
+    storage: _Storage
+    offset: int
+    shape: Shape
+    strides: tuple[int, ...]
+
+
+class PytorchFile(ArrayFile):
+    """The state dict of one file; see ``ArrayFile``."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads names and shapes; raises UserError when the file is not a whole state dict."""
+        refuse_lfs_pointer(path)
+        self.path = str(path)
+        with open(path, "rb") as file:
+            is_zip = file.read(len(_ZIP_START)) == _ZIP_START
+            file.seek(0)
+            try:
+                if is_zip:
+                    content, self._read_storage = _open_zip(file, self.path)
+                else:
+                    content, self._read_storage = _open_old_file(file, self.path)
+            except (zipfile.BadZipFile, EOFError) as error:
+                raise truncated(path) from error
+            except (pickle.UnpicklingError, ValueError, TypeError, LookupError) as error:
+                raise UserError(
+                    f"weights {path}: this is no PyTorch file ({error}); give another."
+                ) from error
+        self._tensors = _state_dict(content, self.path)
+        self.entries = {
+            name: Entry(tensor.shape, tensor.storage.dtype)
+            for name, tensor in self._tensors.items()
+        }
+
+    def read(self, name: str) -> np.ndarray:
+        """See the base class."""
+        tensor = self._tensors[name]
+        try:
+            numbers = from_bytes(self._read_storage(tensor.storage.key), tensor.storage.dtype)
+        except (zipfile.BadZipFile, EOFError, LookupError) as error:
+            raise truncated(self.path) from error
+        if any(stride < 0 for stride in tensor.strides) or tensor.offset < 0:
+            raise UserError(f"weights {self.path}: {name} lies outside of the file.")
+        last = tensor.offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides))
+        if math.prod(tensor.shape) and last >= len(numbers):
+            raise truncated(self.path)
+        strides = [stride * numbers.itemsize for stride in tensor.strides]
+        view = np.lib.stride_tricks.as_strided(
+            numbers[tensor.offset :], tensor.shape, strides, writeable=False
+        )
+        return np.ascontiguousarray(view).reshape(tensor.shape)
+
+    def share_values(self, first: str, second: str) -> bool:
+        """Whether two names stand for the same numbers in the file."""
+        return self._tensors[first] == self._tensors[second]
+
+
+class _StateDictReader(pickle.Unpickler):
+    """Builds dictionaries of ``_Tensor`` and nothing else."""
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        super().__init__(file, encoding="utf-8")
+        self._path = path
+        # key of each storage -> its numbers and their type
+        self.sizes: dict[str, tuple[int, str]] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Called by the base class for everything that a pickle wants to call."""
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        if module == "torch" and name in _STORAGES:
+            return _StorageType(_STORAGES[name])
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _rebuild_tensor
+        if (module, name) == ("torch._utils", "_rebuild_parameter"):
+            return _rebuild_parameter
+        raise UserError(
+            f"weights {self._path}: the file asks for {module}.{name}, which a plain state dict "
+            "never does; save model.state_dict() alone, or as safetensors."
+        )
+
+    def persistent_load(self, identifier: Any) -> _Storage:
+        """Called by the base class for what is stored outside of the pickle."""
+        kind, storage_type, key, _, count, *_ = identifier
+        if kind != "storage" or not isinstance(storage_type, _StorageType):
+            raise pickle.UnpicklingError(f"unknown kind of storage {kind!r}")
+        self.sizes[str(key)] = (int(count), storage_type.dtype)
+        return _Storage(str(key), storage_type.dtype)
+
+
+def _rebuild_tensor(storage: _Storage, offset: int, shape: Shape, strides: Shape, *_) -> _Tensor:
+    if not isinstance(storage, _Storage) or len(shape) != len(strides):
+        raise pickle.UnpicklingError("a tensor without storage")
+    return _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+
+
+def _rebuild_parameter(tensor: _Tensor, *_) -> _Tensor:
+    return tensor
+
+
+def _open_zip(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:
+    """The unpickled content, and a function from a storage's key to its bytes."""
+    with zipfile.ZipFile(file) as archive:
+        pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        if not pickles:
+            raise pickle.UnpicklingError("there is no data.pkl in it")
+        content = _StateDictReader(io.BytesIO(archive.read(pickles[0])), path).load()
+    directory = pickles[0][: -len("data.pkl")]
+
+    def read_storage(key: str) -> bytes:
+        with zipfile.ZipFile(path) as archive:
+            return archive.read(f"{directory}data/{key}")
+
+    return content, read_storage
+
+
+def _open_old_file(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:
+    """As ``_open_zip``, for a file of PyTorch before 1.6: pickles, then the storages in a row."""
+    if _StateDictReader(file, path).load() != _OLD_MAGIC_NUMBER:
+        raise pickle.UnpicklingError("it begins otherwise")
+    for _ in ("protocol version", "byte order and sizes of the machine"):
+        _StateDictReader(file, path).load()
+    reader = _StateDictReader(file, path)
+    content = reader.load()
+    position_of: dict[str, tuple[int, int]] = {}
+    keys = _StateDictReader(file, path).load()
+    position = file.tell()
+    for key in keys:
+        count, dtype = reader.sizes[key]
+        position += _OLD_COUNT_BYTES
+        position_of[key] = (position, count * item_size(dtype))
+        position += count * item_size(dtype)
+    if file.seek(0, io.SEEK_END) < position:
+        raise EOFError
+
+    def read_storage(key: str) -> bytes:
+        start, length = position_of[key]
+        with open(path, "rb") as again:
+            again.seek(start)
+            return again.read(length)
+
+    return content, read_storage
+
+
+def _state_dict(content: Any, path: str) -> dict[str, _Tensor]:
+    """The tensors by name; raises UserError when ``content`` is not a dictionary of tensors."""
+    for key in _KEYS_OF_WEIGHTS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not content:
+        raise UserError(f"weights {path}: the file holds no dictionary of tensors; give another.")
+    for name, value in content.items():
+        if not isinstance(value, _Tensor):
+            raise UserError(
+                f"weights {path}: {name!r} is no tensor but of type {type(value).__name__}; "
+                "save model.state_dict() alone."
+            )
+    return dict(content)

@@ -1,0 +1,85 @@
+"""Reading ``.safetensors``: eight bytes of length, a JSON header, then the arrays one by one.
+
+Read by ourselves and not by the safetensors library, which has no bfloat16 for numpy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_tf.checkpoint.arrays import (
+    ArrayFile,
+    Entry,
+    from_bytes,
+    item_size,
+    refuse_lfs_pointer,
+    truncated,
+)
+from bert_tf.errors import UserError
+
+_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+_LENGTH_BYTES = 8
+
+
+class SafetensorsFile(ArrayFile):
+    """One file; see ``ArrayFile``."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the header; raises UserError when the file is not whole."""
+        refuse_lfs_pointer(path)
+        self.path = str(path)
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            header_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            self._start = _LENGTH_BYTES + header_bytes
+            if size < _LENGTH_BYTES:
+                raise truncated(path)
+            content = file.read(min(header_bytes, size))
+        if not content.startswith(b"{"):
+            raise UserError(f"weights {path}: this is no safetensors file; give another.")
+        if len(content) < header_bytes:
+            raise truncated(path)
+        try:
+            header = json.loads(content)
+            header.pop("__metadata__", None)
+            self.entries = {name: _entry(value) for name, value in header.items()}
+            self._offsets = {name: value["data_offsets"][0] for name, value in header.items()}
+            ends = [self._offsets[name] + _bytes_of(entry) for name, entry in self.entries.items()]
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"weights {path}: the header of this safetensors file is damaged ({error!r}); copy "
+                "or download it again."
+            ) from error
+        if size < self._start + max(ends, default=0):
+            raise truncated(path)
+
+    def read(self, name: str) -> np.ndarray:
+        """See the base class."""
+        entry = self.entries[name]
+        with open(self.path, "rb") as file:
+            file.seek(self._start + self._offsets[name])
+            return from_bytes(file.read(_bytes_of(entry)), entry.dtype).reshape(entry.shape)
+
+
+def _entry(value: dict[str, Any]) -> Entry:
+    return Entry(tuple(map(int, value["shape"])), _DTYPES[value["dtype"]])
+
+
+def _bytes_of(entry: Entry) -> int:
+    return math.prod(entry.shape) * item_size(entry.dtype)

@@ -1,0 +1,117 @@
+"""Finding and reading TensorFlow checkpoints."""
+
+from __future__ import annotations
+
+import glob
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.arrays import ArrayFile, Entry, refuse_lfs_pointer, truncated
+from bert_tf.errors import UserError, first_line
+from bert_tf.files import PathLike
+
+_DATA_FILE = re.compile(r"\.data-\d{5}-of-(\d{5})$")
+_FILE_OF_A_CHECKPOINT = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+# Written by tf.train.Checkpoint, whose names are the path of an object in a program.
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+def resolve_checkpoint(path: PathLike) -> str:
+    """The path of a checkpoint without the endings of its files.
+
+    Args:
+      path: that path itself, one of the checkpoint's files, or a directory, which stands for its
+        latest checkpoint, or the only one where nothing says which is the latest.
+
+    Raises:
+      UserError: there is no checkpoint, or a part of it is missing.
+    """
+    path = str(path)
+    if Path(path).is_dir():
+        path = _latest_in(path)
+    elif Path(path).is_file():
+        path = _FILE_OF_A_CHECKPOINT.sub("", path)
+    if not Path(f"{path}.index").is_file():
+        raise UserError(
+            f"checkpoint {path} does not exist ({path}.index was looked for); give the path "
+            "without .index, or the directory that holds it."
+        )
+    found = _data_files(path)
+    counts = {int(match.group(1)) for match in map(_DATA_FILE.search, found) if match}
+    if counts != {len(found)}:
+        raise UserError(
+            f"checkpoint {path} is incomplete: it has {len(found)} data files "
+            f"({path}.data-*); copy all files of the checkpoint."
+        )
+    for file in (f"{path}.index", *found):
+        refuse_lfs_pointer(Path(file))
+    return path
+
+
+def _latest_in(directory: str) -> str:
+    latest = tf.train.latest_checkpoint(directory)
+    if latest is not None:
+        return latest
+    # Published checkpoints come without the file that names the latest.
+    found = sorted(glob.glob(f"{glob.escape(directory)}/*.index"))
+    if not found:
+        raise UserError(f"checkpoint directory {directory} holds no checkpoint; give another path.")
+    if len(found) > 1:
+        names = ", ".join(Path(path).stem for path in found)
+        raise UserError(f"checkpoint directory {directory} holds {names}; give the path of one.")
+    return _FILE_OF_A_CHECKPOINT.sub("", found[0])
+
+
+def _data_files(checkpoint: str) -> list[str]:
+    return glob.glob(f"{glob.escape(checkpoint)}.data-*")
+
+
+class TensorflowCheckpoint(ArrayFile):
+    """One checkpoint; see ``ArrayFile``."""
+
+    def __init__(self, checkpoint: str) -> None:
+        """Reads the index of a resolved checkpoint; raises UserError when it is damaged."""
+        self.path = checkpoint
+        try:
+            self._reader = tf.train.load_checkpoint(checkpoint)
+        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+            raise _damaged(checkpoint, error) from error
+        shapes = self._reader.get_variable_to_shape_map()
+        self._dtypes = self._reader.get_variable_to_dtype_map()
+        self.entries = {
+            name: Entry(tuple(shape), self._dtypes[name].name) for name, shape in shapes.items()
+        }
+        if _OBJECT_GRAPH in self.entries:
+            raise UserError(
+                f"checkpoint {checkpoint} was written by TensorFlow 2's tf.train.Checkpoint, whose "
+                "names are not BERT's; give a TensorFlow 1 or Hugging Face checkpoint."
+            )
+
+    def check_size(self) -> None:
+        """Raises UserError when the data files are smaller than the values that they hold."""
+        needed = sum(
+            math.prod(entry.shape) * self._dtypes[name].size for name, entry in self.entries.items()
+        )
+        if sum(Path(file).stat().st_size for file in _data_files(self.path)) < needed:
+            raise truncated(f"{self.path}.data-*")
+
+    def read(self, name: str) -> np.ndarray:
+        """See the base class."""
+        try:
+            values = self._reader.get_tensor(name)
+        except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+            raise _damaged(self.path, error) from error
+        if self._dtypes[name] == tf.bfloat16:
+            return values.astype(np.float32)
+        return np.asarray(values)
+
+
+def _damaged(checkpoint: str, error: Exception) -> UserError:
+    return UserError(
+        f"checkpoint {checkpoint} cannot be read ({first_line(error)}); copy it again or give "
+        "another."
+    )
