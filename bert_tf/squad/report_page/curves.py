@@ -1,0 +1,93 @@
+"""From logs and thresholds to the report's line charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from bert_tf.squad.report_page.charts import Line, Marker, Point, line_chart
+from bert_tf.squad.report_page.content import ReportData
+
+_MOST_POINTS = 300
+
+
+def figure_over_steps(log: Sequence[Mapping[str, float]], *names: str) -> list[Point]:
+    """(step, value) by step for the first of ``names`` that the log has.
+
+    Where a resumed run did a step again, its later line counts; values that are not finite (a
+    diverged run's) are left out.
+    """
+    name = next((name for name in names if any(name in line for line in log)), None)
+    values = {line["step"]: line[name] for line in log if "step" in line and name in line}
+    return [(step, value) for step, value in sorted(values.items()) if math.isfinite(value)]
+
+
+def averaged(points: Sequence[Point], most: int = _MOST_POINTS) -> tuple[list[Point], int]:
+    """At most ``most`` points, each the mean of so many neighbours, and that number."""
+    size = max(1, math.ceil(len(points) / most))
+    blocks = [points[first : first + size] for first in range(0, len(points), size)]
+    means = [tuple(sum(column) / len(block) for column in zip(*block)) for block in blocks]
+    return means, size
+
+
+def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
+    """Some of the points, evenly chosen, with the first, the last and the highest among them."""
+    size = max(1, math.ceil(len(points) / most))
+    highest = max(range(len(points)), key=lambda index: points[index][1], default=0)
+    chosen = {*range(0, len(points), size), highest, len(points) - 1}
+    return [points[index] for index in sorted(chosen) if 0 <= index < len(points)]
+
+
+def loss_chart(data: ReportData) -> str:
+    """Training and evaluation loss over the steps; empty without logs."""
+    points, size = averaged(figure_over_steps(data.training_log, "loss"))
+    lines = [
+        Line("training", points, "first"),
+        Line("evaluation", figure_over_steps(data.evaluation_log, "loss"), "second"),
+    ]
+    return line_chart(
+        lines,
+        title="Loss",
+        x_label="step (optimizer updates)",
+        y_label="loss (nats)",
+        note=f"Each training point is the mean of {size} logged steps." if size > 1 else "",
+    )
+
+
+def evaluation_chart(data: ReportData) -> str:
+    """F1 and exact match over the steps; empty without an evaluation log."""
+    log = data.evaluation_log
+    lines = [
+        Line("F1", figure_over_steps(log, "f1"), "first"),
+        Line("exact match", figure_over_steps(log, "exact_match", "exact"), "second"),
+    ]
+    return line_chart(
+        lines, title="Evaluations", x_label="step (optimizer updates)", y_label="percent"
+    )
+
+
+def threshold_chart(data: ReportData) -> str:
+    """The scores over the threshold of "no answer", with the chosen and the best threshold."""
+    curve = sorted(point for point in data.threshold_curve if all(map(math.isfinite, point)))
+    lines = [
+        Line("F1", thinned([(threshold, f1) for threshold, _, f1 in curve]), "first"),
+        Line(
+            "exact match", thinned([(threshold, exact) for threshold, exact, _ in curve]), "second"
+        ),
+    ]
+    markers = [
+        Marker(f"{name} threshold {threshold:.3f}", threshold, style)
+        for name, threshold, style in (
+            ("chosen", data.chosen_threshold, "chosen"),
+            ("best F1 at", data.results.get("best_f1_thresh"), "best"),
+        )
+        if threshold is not None
+    ]
+    return line_chart(
+        lines,
+        title="Threshold of “no answer”",
+        x_label="score of no answer − score of the best answer",
+        y_label="percent",
+        markers=markers,
+        note="An answer is given where this difference is not above the threshold.",
+    )
