@@ -1,0 +1,112 @@
+"""The spans of a paragraph that can answer a question, best first.
+
+Dimensions: N windows in the file, W windows of a question, K candidates, M spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.squad.windows import Window, has_max_context
+from bert_tf.text.tokenizer import Encoding
+
+
+class CandidateArrays(NamedTuple):
+    """The best positions of each window, of all windows in the order of the records.
+
+    Attributes:
+      start_indices, end_indices: [N, K] int32 positions in the sequence.
+      start_logits, end_logits: [N, K] float32, -inf at unused places.
+      null_logits: [N] float32, the score of "no answer".
+    """
+
+    start_indices: np.ndarray
+    start_logits: np.ndarray
+    end_indices: np.ndarray
+    end_logits: np.ndarray
+    null_logits: np.ndarray
+
+
+class Entry(NamedTuple):
+    """A possible answer; without a span it is not from the context."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+    span: tuple[int, int] | None = None
+
+
+class Spans(NamedTuple):
+    """Pairs of tokens of the paragraph, [M] each, by window, then start, then end."""
+
+    first: np.ndarray
+    last: np.ndarray
+    start_logits: np.ndarray
+    end_logits: np.ndarray
+
+
+def possible_spans(
+    windows: Sequence[Window], candidates: CandidateArrays, max_length: int
+) -> Spans:
+    """All pairs of a first and a last token of one window that can be an answer."""
+    starts, starts_usable = _context_tokens(
+        windows, candidates.start_indices, candidates.start_logits
+    )
+    ends, ends_usable = _context_tokens(windows, candidates.end_indices, candidates.end_logits)
+    if len(windows) > 1:
+        cuts = [(window.first_token, window.num_tokens) for window in windows]
+        for window, place in np.argwhere(starts_usable).tolist():
+            token = int(starts[window, place])
+            starts_usable[window, place] = has_max_context(cuts, window, token)
+    lengths = ends[:, np.newaxis, :] - starts[:, :, np.newaxis] + 1  # [W, K, K]
+    is_possible = (lengths >= 1) & (lengths <= max_length)
+    is_possible &= starts_usable[:, :, np.newaxis] & ends_usable[:, np.newaxis, :]
+    window, start, end = np.nonzero(is_possible)
+    return Spans(
+        starts[window, start],
+        ends[window, end],
+        candidates.start_logits[window, start].astype(np.float64),
+        candidates.end_logits[window, end].astype(np.float64),
+    )
+
+
+def _context_tokens(
+    windows: Sequence[Window], indices: np.ndarray, logits: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions as tokens of the paragraph, [W, K] int64, and which are in it and in use."""
+    offsets = np.array([window.context_offset for window in windows], np.int64)[:, np.newaxis]
+    firsts = np.array([window.first_token for window in windows], np.int64)[:, np.newaxis]
+    counts = np.array([window.num_tokens for window in windows], np.int64)[:, np.newaxis]
+    in_window = indices - offsets
+    is_usable = (in_window >= 0) & (in_window < counts) & np.isfinite(logits)
+    return in_window + firsts, is_usable
+
+
+def rank_answers(
+    spans: Spans, encoding: Encoding, context: str, null: Entry | None
+) -> Iterator[Entry]:
+    """All answers of different texts, best first; of equal scores the first span, ``null`` last."""
+    scores = spans.start_logits + spans.end_logits
+    seen = set()
+    for index in np.argsort(-scores, kind="stable").tolist():
+        if null and null.start_logit + null.end_logit > scores[index]:
+            yield null
+            null = None
+        first, last = spans.first[index], spans.last[index]
+        start, end = _without_blanks(context, encoding.starts[first], encoding.ends[last])
+        text = context[start:end]
+        if text and text not in seen:
+            seen.add(text)
+            logits = float(spans.start_logits[index]), float(spans.end_logits[index])
+            yield Entry(text, *logits, (start, end))
+    if null:
+        yield null
+
+
+def _without_blanks(context: str, start: int, end: int) -> tuple[int, int]:
+    """The same characters without white space at both ends, which tokens may bring along."""
+    text = context[start:end]
+    return start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
