@@ -30,10 +30,12 @@ class ArrayFile(abc.ABC):
     Attributes:
       path: the file, or the path of a TensorFlow checkpoint without the endings of its files.
       entries: every array of the file.
+      is_tensorflow: whether TensorFlow can read the file itself.
     """
 
     path: str
     entries: Mapping[str, Entry]
+    is_tensorflow = False
 
     @abc.abstractmethod
     def read(self, name: str) -> np.ndarray:

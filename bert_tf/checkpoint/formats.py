@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +95,16 @@ class Source:
     def read_unchanged(self, name: str) -> np.ndarray:
         """A variable of the run state, of the type that it is stored in."""
         return self.stored[name].file.read(self.stored[name].name)
+
+    def is_plain_tensorflow(self, wanted: Iterable[str]) -> bool:
+        """Whether TensorFlow finds float32 values of the wanted variables at ``path`` itself."""
+        return all(
+            file.path == self.path
+            and file.entries[stored].dtype == "float32"
+            and (stored, transposed, file.is_tensorflow) == (name, False, True)
+            for name in wanted
+            for file, stored, transposed in [self.stored[name]]
+        )
 
     def describe(self) -> str:
         """Where the checkpoint comes from and what it computes, for a report."""

@@ -1,28 +1,29 @@
-"""Strict loading of TensorFlow checkpoints, with a report of what was taken and what was not."""
+"""Strict loading of checkpoints of any format, with a report of what was taken and what was not."""
 
 from __future__ import annotations
 
 import dataclasses
-import glob
-import re
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError, first_line
+from bert_tf.checkpoint import names
+from bert_tf.checkpoint.arrays import Shape
+from bert_tf.checkpoint.formats import Source, open_source
+from bert_tf.checkpoint.tensorflow_file import (
+    TensorflowCheckpoint,
+    resolve_checkpoint,
+    write_checkpoint,
+)
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
 from bert_tf.files import PathLike
 
-Shape = tuple[int, ...]
-
-# What a training run saves beside its weights; no loss when only the weights are wanted.
-_RUN_STATE = re.compile(
-    r"global_step|(optimizer|loss_scale|training)/.*|.*/(adam_m|adam_v|Adam|Adam_1)"
-    r"|beta[12]_power"
-)
-_DATA_FILE = re.compile(r"\.data-\d{5}-of-(\d{5})$")
-_FILE_OF_A_CHECKPOINT = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _MOST_NAMES_IN_A_MESSAGE = 3
 
 
@@ -42,12 +43,14 @@ class LoadingReport:
     """A checkpoint compared with a network; every variable of either is in one list.
 
     Attributes:
-      checkpoint: the checkpoint's path without the endings of its files.
+      checkpoint: the file, or a TensorFlow checkpoint's path without the endings of its files.
       restored: variables taken from the checkpoint.
       fresh: variables that the checkpoint lacks, which start at their initial values.
       unexpected: weights of the checkpoint that the network lacks.
       mismatched: variables in both, of different shapes.
       run_state: names of optimizer moments, counters and the like that the network lacks.
+      origin: the format and which GELU the checkpoint was made with; empty where nobody asked.
+      notes: further sentences on the checkpoint.
     """
 
     checkpoint: str
@@ -56,72 +59,46 @@ class LoadingReport:
     unexpected: tuple[str, ...]
     mismatched: tuple[ShapeMismatch, ...]
     run_state: tuple[str, ...]
+    origin: str = ""
+    notes: tuple[str, ...] = ()
 
-    def summary(self) -> list[str]:
-        """A line for each list that is not empty, names included where they are exceptions."""
-        lines = [f"{self.checkpoint}: {len(self.restored)} variables restored"]
+    def summary(self, *, taken: str = "restored") -> list[str]:
+        """A line for each list that is not empty, names included where they are exceptions.
+
+        ``taken`` is the word for what happened to the first list.
+        """
+        lines = [f"{self.checkpoint}: {len(self.restored)} variables {taken}"]
+        if self.origin:
+            lines.append(self.origin)
         exceptions = {
             "not in the checkpoint, fresh": self.fresh,
             "of the checkpoint, unused": self.unexpected,
             "of other shapes": self.mismatched,
         }
-        for meaning, names in exceptions.items():
-            if names:
-                lines.append(f"{len(names)} {meaning}: {', '.join(map(str, names))}")
+        for meaning, found in exceptions.items():
+            if found:
+                lines.append(f"{len(found)} {meaning}: {', '.join(map(str, found))}")
         if self.run_state:
             lines.append(f"{len(self.run_state)} of a run's state, not needed")
+        lines.extend(self.notes)
         return lines
 
 
-def resolve_checkpoint(path: PathLike) -> str:
-    """The path of a checkpoint without the endings of its files.
-
-    Args:
-      path: that path itself, one of the checkpoint's files, or a directory, which stands for its
-        latest checkpoint.
-
-    Raises:
-      UserError: there is no checkpoint, or a part of it is missing.
-    """
-    path = str(path)
-    if Path(path).is_dir():
-        latest = tf.train.latest_checkpoint(path)
-        if latest is None:
-            raise UserError(f"checkpoint directory {path} holds no checkpoint; give another path.")
-        path = latest
-    elif Path(path).is_file():
-        path = _FILE_OF_A_CHECKPOINT.sub("", path)
-    if not Path(f"{path}.index").is_file():
-        raise UserError(
-            f"checkpoint {path} does not exist ({path}.index was looked for); give the path "
-            "without .index, or the directory that holds it."
-        )
-    found = glob.glob(f"{glob.escape(path)}.data-*")
-    counts = {int(match.group(1)) for match in map(_DATA_FILE.search, found) if match}
-    if counts != {len(found)}:
-        raise UserError(
-            f"checkpoint {path} is incomplete: it has {len(found)} data files "
-            f"({path}.data-*); copy all files of the checkpoint."
-        )
-    return path
-
-
-def read_shapes(checkpoint: str) -> dict[str, Shape]:
-    """Name and shape of every variable in a checkpoint; raises UserError if it is damaged."""
-    try:
-        reader = tf.train.load_checkpoint(checkpoint)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"checkpoint {checkpoint} cannot be read ({first_line(error)}); copy it again or give "
-            "another."
-        ) from error
-    return {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
-
-
 def compare(checkpoint: PathLike, network: Mapping[str, Sequence[int]]) -> LoadingReport:
-    """Compares a checkpoint's variables with a network's, given as name -> shape."""
-    checkpoint = resolve_checkpoint(checkpoint)
-    stored = read_shapes(checkpoint)
+    """Compares a TensorFlow checkpoint's variables with a network's, given as name -> shape."""
+    file = TensorflowCheckpoint(resolve_checkpoint(checkpoint))
+    return _compare(file.path, {name: entry.shape for name, entry in file.entries.items()}, network)
+
+
+def compare_source(source: Source, network: Mapping[str, Sequence[int]]) -> LoadingReport:
+    """Compares a checkpoint of any format with a network; the report says where it comes from."""
+    report = _compare(source.path, source.shapes, network)
+    return dataclasses.replace(report, origin=source.describe(), notes=source.notes)
+
+
+def _compare(
+    checkpoint: str, stored: Mapping[str, Shape], network: Mapping[str, Sequence[int]]
+) -> LoadingReport:
     wanted = {name: tuple(shape) for name, shape in network.items()}
     common = [name for name in wanted if name in stored]
     extra = sorted(stored.keys() - wanted.keys())
@@ -129,13 +106,13 @@ def compare(checkpoint: PathLike, network: Mapping[str, Sequence[int]]) -> Loadi
         checkpoint=checkpoint,
         restored=tuple(name for name in common if stored[name] == wanted[name]),
         fresh=tuple(name for name in wanted if name not in stored),
-        unexpected=tuple(name for name in extra if not _RUN_STATE.fullmatch(name)),
+        unexpected=tuple(name for name in extra if not names.is_run_state(name)),
         mismatched=tuple(
             ShapeMismatch(name, stored[name], wanted[name])
             for name in common
             if stored[name] != wanted[name]
         ),
-        run_state=tuple(name for name in extra if _RUN_STATE.fullmatch(name)),
+        run_state=tuple(name for name in extra if names.is_run_state(name)),
     )
 
 
@@ -153,9 +130,7 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
       UserError: the checkpoint is another model's or another optimizer's.
     """
     report = compare(checkpoint, _shapes_of(variables))
-    problem = _describe_mismatches(report)
-    if not problem and report.fresh:
-        problem = f"it lacks {_first(report.fresh)}"
+    problem = describe_problem(report)
     if not problem and report.unexpected:
         problem = f"it holds {_first(report.unexpected)}, which this run does not have"
     if problem:
@@ -171,23 +146,25 @@ def initialise_from_checkpoint(
     variables: Iterable[tf.Variable],
     *,
     allowed_fresh: Sequence[str] = (),
+    config: BertConfig | None = None,
 ) -> LoadingReport:
     """Makes ``checkpoint`` the initial value of the variables.
 
     Args:
-      checkpoint: as for ``resolve_checkpoint``.
+      checkpoint: as for ``formats.open_source``: any format, a directory or a file.
       variables: the network's weights, without optimizer and counters.
       allowed_fresh: scopes, such as ``cls/squad``, whose variables may be missing.
+      config: the network's. Where it is given and the checkpoint has one too, what shapes do not
+        show is compared: another activation is reported.
 
     Raises:
-      UserError: a variable outside these scopes is missing, or a shape differs.
+      UserError: a variable outside these scopes is missing, a shape differs, or the attention
+        heads are of another number.
     """
     by_name = {variable.op.name: variable for variable in variables}
-    report = compare(checkpoint, _shapes_of(by_name.values()))
-    problem = _describe_mismatches(report)
-    missing = [name for name in report.fresh if not _is_in_scopes(name, allowed_fresh)]
-    if not problem and missing:
-        problem = f"it lacks {_first(missing)}"
+    source = open_source(checkpoint)
+    report = compare_source(source, _shapes_of(by_name.values()))
+    problem = describe_problem(report, allowed_fresh) or _other_heads(source.config, config)
     if problem:
         raise UserError(
             f"cannot start from {report.checkpoint}: {problem}; "
@@ -195,9 +172,64 @@ def initialise_from_checkpoint(
         )
     if report.restored:
         tf.train.init_from_checkpoint(
-            report.checkpoint, {name: by_name[name] for name in report.restored}
+            _as_tensorflow(source, report.restored),
+            {name: by_name[name] for name in report.restored},
         )
-    return report
+    return dataclasses.replace(report, notes=(*report.notes, *_other_activation(source, config)))
+
+
+def _as_tensorflow(source: Source, wanted: Sequence[str]) -> str:
+    """A TensorFlow checkpoint with the wanted variables of ``source``.
+
+    Of another format a copy is written, since TensorFlow reads initial values when a session
+    begins and from its own files only. The copy goes when the current graph does.
+    """
+    if source.is_plain_tensorflow(wanted):
+        return source.path
+    directory = tempfile.mkdtemp(prefix="bert_tf_weights_")
+    weakref.finalize(tf.get_default_graph(), shutil.rmtree, directory, ignore_errors=True)
+    path = str(Path(directory) / "model.ckpt")
+    try:
+        write_checkpoint(path, {name: source.read(name) for name in wanted})
+    except OSError as error:
+        raise UserError(
+            f"cannot write a copy of {source.path} to {directory} ({error.strerror}); make room "
+            "there or set TMPDIR to a directory with room."
+        ) from error
+    return path
+
+
+def _other_heads(stored: BertConfig | None, network: BertConfig | None) -> str:
+    """What is wrong with the number of heads, which no shape shows, or the empty string."""
+    if stored is None or network is None:
+        return ""
+    if stored.num_attention_heads == network.num_attention_heads:
+        return ""
+    return (
+        f"it was made with {stored.num_attention_heads} attention heads, not "
+        f"{network.num_attention_heads}"
+    )
+
+
+def _other_activation(source: Source, network: BertConfig | None) -> list[str]:
+    if source.config is None or network is None:
+        return []
+    made_with = source.config.hidden_act
+    computed = network.with_explicit_gelu().hidden_act
+    if made_with == computed:
+        return []
+    return [
+        f"warning: the checkpoint was made with {made_with} ({source.files.config_file}), but this "
+        f'network computes {computed}; write "hidden_act": "{made_with}" in its bert_config'
+    ]
+
+
+def describe_problem(report: LoadingReport, allowed_fresh: Sequence[str] = ()) -> str:
+    """Which variables are of another shape or missing outside of the scopes; "" if none is."""
+    missing = [name for name in report.fresh if not _is_in_scopes(name, allowed_fresh)]
+    if report.mismatched:
+        return _first([str(mismatch) for mismatch in report.mismatched])
+    return f"it lacks {_first(missing)}" if missing else ""
 
 
 def _shapes_of(variables: Iterable[tf.Variable]) -> dict[str, Shape]:
@@ -206,10 +238,6 @@ def _shapes_of(variables: Iterable[tf.Variable]) -> dict[str, Shape]:
 
 def _is_in_scopes(name: str, scopes: Sequence[str]) -> bool:
     return any(name == scope or name.startswith(f"{scope}/") for scope in scopes)
-
-
-def _describe_mismatches(report: LoadingReport) -> str:
-    return _first([str(mismatch) for mismatch in report.mismatched])
 
 
 def _first(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ use as well. Hugging Face's are those of transformers' ``BertFor...`` classes.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -61,6 +62,9 @@ CLASSIFICATION = ""
 # No published TensorFlow name says "tagging": NVIDIA's run_ner.py has it at the root as well.
 TAGGING = "cls/tagging/"
 
+POOLER = "bert/pooler/"
+HEADS = (MASKED_LM, NEXT_SENTENCE, SQUAD, TAGGING, CLASSIFICATION)
+
 ROWS: tuple[Row, ...] = (
     *(
         Row(f"bert/embeddings/{table}", f"bert.embeddings.{table}.weight")
@@ -113,6 +117,16 @@ _OURS_ONLY = re.compile(r"(optimizer|training)/.*|loss_scale/good_updates")
 _NVIDIAS_ONLY = re.compile(
     r".*/(accum|shadow)|local_step|batch_finite|(current_)?loss_scale|(good|bad)_steps"
 )
+
+
+def heads_of(google: Iterable[str]) -> set[str]:
+    """Which of ``HEADS`` have a variable among Google's names."""
+    given = set(google)
+    return {
+        head
+        for head in HEADS
+        if any(row.google in given for row in ROWS if row.google.startswith(head or "output_"))
+    }
 
 
 def huggingface_row(google: str) -> Row | None:

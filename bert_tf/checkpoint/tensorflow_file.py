@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,8 @@ def _data_files(checkpoint: str) -> list[str]:
 class TensorflowCheckpoint(ArrayFile):
     """One checkpoint; see ``ArrayFile``."""
 
+    is_tensorflow = True
+
     def __init__(self, checkpoint: str) -> None:
         """Reads the index of a resolved checkpoint; raises UserError when it is damaged."""
         self.path = checkpoint
@@ -108,6 +111,32 @@ class TensorflowCheckpoint(ArrayFile):
         if self._dtypes[name] == tf.bfloat16:
             return values.astype(np.float32)
         return np.asarray(values)
+
+
+def write_checkpoint(path: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes variables as one TensorFlow checkpoint: ``path``.index and its data file.
+
+    Args:
+      path: as ``tf.train.Saver.save`` returns it; its directory exists.
+      arrays: the values by the variables' names.
+
+    Raises:
+      OSError: there is no room, or no permission.
+    """
+    on_cpu = tf.ConfigProto(device_count={"GPU": 0})
+    with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
+        # Fed, not constants: a graph may not be larger than 2 GB.
+        values = [tf.placeholder(array.dtype, array.shape) for array in arrays.values()]
+        save = tf.raw_ops.SaveV2(
+            prefix=path,
+            tensor_names=list(arrays),
+            shape_and_slices=[""] * len(values),
+            tensors=values,
+        )
+        try:
+            session.run(save, dict(zip(values, arrays.values())))
+        except tf.errors.OpError as error:
+            raise OSError(0, first_line(error)) from error
 
 
 def _damaged(checkpoint: str, error: Exception) -> UserError:

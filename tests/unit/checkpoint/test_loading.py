@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
+from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.model.pretraining import pretraining_specs
@@ -89,7 +90,8 @@ def test_a_complete_checkpoint_needs_one_line(tmp_path):
 @pytest.mark.skipif(not RELEASED.parent.exists(), reason="needs ../shared/data")
 def test_a_released_checkpoint_is_named_as_our_network():
     config = BertConfig.from_json_file(f"{RELEASED}.bert_config.json")
-    stored = loading.read_shapes(f"{RELEASED}.ckpt")
+    entries = TensorflowCheckpoint(f"{RELEASED}.ckpt").entries
+    stored = {name: entry.shape for name, entry in entries.items()}
     assert stored == {spec.name: spec.shape for spec in pretraining_specs(config)}
     with pytest.raises(UserError, match="is incomplete: it has 0 data files"):
         loading.compare(f"{RELEASED}.ckpt", {})

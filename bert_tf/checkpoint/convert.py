@@ -1,0 +1,163 @@
+"""From any checkpoint format to any other, bit for bit.
+
+    python -m bert_tf.checkpoint.convert --input=uncased_L-12_H-768_A-12 \\
+        --output_dir=converted --format=huggingface
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from absl import app, flags
+
+from bert_tf import environment
+from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
+from bert_tf.checkpoint.model_files import ModelFiles
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.files import PathLike, require_file
+
+
+def convert(
+    source: Source, output_dir: PathLike, target: str, *, include_optimizer: bool = False
+) -> list[str]:
+    """Writes a checkpoint as a model directory.
+
+    Weights under names that no network of ours has are left out and named in the report. Float32
+    values do not change.
+
+    Args:
+      source: its configuration is what the written one says.
+      output_dir: a directory that does not exist or is empty; it appears when it is whole.
+      target: a key of ``ORIGINS``.
+      include_optimizer: also write moments, counters and the like, as they are.
+
+    Returns:
+      The lines of a report.
+
+    Raises:
+      UserError: variables are missing or of other shapes than the configuration's, the directory
+        is not empty or cannot be written, or the format has no place for something.
+    """
+    from bert_tf.checkpoint.loading import compare_source, describe_problem
+    from bert_tf.checkpoint.writing import network_shapes, write_model
+
+    if source.config is None:
+        raise UserError(
+            f"no configuration is beside {source.path}; give --bert_config_file of the model."
+        )
+    report = compare_source(source, network_shapes(source.config, source.shapes))
+    problem = describe_problem(report)
+    if problem:
+        raise UserError(
+            f"cannot convert {source.path}: {problem}; give the --bert_config_file that it was "
+            "made with, or another checkpoint."
+        )
+    if include_optimizer and not report.run_state:
+        raise UserError(
+            f"--include_optimizer: {source.path} holds no optimizer's state; leave the flag out."
+        )
+    kept = report.run_state if include_optimizer else ()
+    with _appearing_directory(Path(output_dir)) as directory:
+        notes = write_model(
+            directory,
+            target,
+            {name: source.read(name) for name in report.restored},
+            source.files,
+            run_state={name: source.read_unchanged(name) for name in kept},
+        )
+        written = sorted(path.name for path in directory.iterdir())
+    lines = dataclasses.replace(report, run_state=()).summary(taken="converted")
+    if kept:
+        lines.append(f"{len(kept)} of a run's state, kept")
+    elif report.run_state:
+        lines.append(
+            f"{len(report.run_state)} of a run's state, left out (--include_optimizer keeps them)"
+        )
+    return [*lines, *notes, f"{output_dir} ({ORIGINS[target]}): {', '.join(written)}"]
+
+
+@contextlib.contextmanager
+def _appearing_directory(path: Path) -> Iterator[Path]:
+    """A new directory beside ``path`` that takes its place when the block succeeds."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"--output_dir={path} exists and is not empty; choose another directory.")
+    path = path.absolute()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if path.exists():
+            path.rmdir()
+        temporary.rename(path)
+    except OSError as error:
+        raise UserError(
+            f"--output_dir: cannot write {path} ({error.strerror}); choose another directory."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _with_given_files(source: Source, given: ModelFiles) -> Source:
+    """The source with what the caller named in place of what was found beside the weights."""
+    changes = {
+        field: getattr(given, field)
+        for field in ("config", "config_file", "vocab_file", "spm_model_file", "do_lower_case")
+        if getattr(given, field) is not None
+    }
+    return dataclasses.replace(source, files=dataclasses.replace(source.files, **changes))
+
+
+def define_flags() -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string(
+        "input", None, "Checkpoint of any format: directory or file.", required=True
+    )
+    flags.DEFINE_string("output_dir", None, "Directory to write; new or empty.", required=True)
+    flags.DEFINE_enum("format", None, list(ORIGINS), "What to write.", required=True)
+    flags.DEFINE_string("bert_config_file", None, "Architecture, if none is beside the weights.")
+    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, if none is beside the weights.")
+    flags.DEFINE_string("spm_model_file", None, "SentencePiece model, if none is there.")
+    flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased.")
+    flags.DEFINE_bool("include_optimizer", False, "Keep moments and counters of training.")
+
+
+def main(_) -> None:
+    """Prints the report."""
+    exit_on_user_error(_run)
+
+
+def _run() -> None:
+    values = flags.FLAGS
+    environment.prepare_environment(verbose=False, use_xla=False)
+    given = ModelFiles(
+        config=_given_config(values.bert_config_file),
+        config_file=Path(values.bert_config_file) if values.bert_config_file else None,
+        vocab_file=_given_file(values.vocab_file, "vocab_file"),
+        spm_model_file=_given_file(values.spm_model_file, "spm_model_file"),
+        do_lower_case=values.do_lower_case,
+    )
+    source = _with_given_files(open_source(values.input), given)
+    lines = convert(
+        source, values.output_dir, values.format, include_optimizer=values.include_optimizer
+    )
+    for line in lines:
+        print(line)
+
+
+def _given_config(path: str | None) -> BertConfig | None:
+    return BertConfig.from_json_file(path).with_explicit_gelu() if path else None
+
+
+def _given_file(path: str | None, flag: str) -> Path | None:
+    return require_file(path, flag=flag) if path else None
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)

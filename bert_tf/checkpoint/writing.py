@@ -1,0 +1,213 @@
+"""Writing a model directory in each of the formats."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from safetensors.numpy import save_file
+
+from bert_tf.checkpoint import names
+from bert_tf.checkpoint.arrays import Shape
+from bert_tf.checkpoint.model_files import (
+    CONFIG_NAME,
+    HUGGINGFACE_CONFIG_NAME,
+    ModelFiles,
+    write_model_files,
+    write_tokenizer_files,
+)
+from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.files import write_json
+from bert_tf.model.bert import bert_specs
+from bert_tf.model.heads import masked_lm_specs, next_sentence_specs
+
+Arrays = Mapping[str, np.ndarray]
+
+# Of several heads the first says which class opens the directory.
+_ARCHITECTURES = (
+    ({names.SQUAD}, "BertForQuestionAnswering"),
+    ({names.CLASSIFICATION}, "BertForSequenceClassification"),
+    ({names.TAGGING}, "BertForTokenClassification"),
+    ({names.MASKED_LM, names.NEXT_SENTENCE}, "BertForPreTraining"),
+    ({names.MASKED_LM}, "BertForMaskedLM"),
+    ({names.NEXT_SENTENCE}, "BertForNextSentencePrediction"),
+    (set(), "BertModel"),
+)
+
+# transformers of every age knows "gelu_new"; its "gelu" is the exact one.
+_HUGGINGFACE_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}
+
+
+def network_shapes(config: BertConfig, stored: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Every variable of the network that a checkpoint seems to be of: BERT and the heads in it.
+
+    Args:
+      config: the architecture.
+      stored: what the checkpoint holds, under Google's names. A task head's number of classes is
+        taken from it.
+    """
+    heads = names.heads_of(stored)
+    pools = any(name.startswith(names.POOLER) for name in stored)
+    needs_pooler = not heads.isdisjoint({names.NEXT_SENTENCE, names.CLASSIFICATION})
+    specs = bert_specs(config, pooler=pools or needs_pooler)
+    if names.MASKED_LM in heads:
+        specs += masked_lm_specs(config)
+    if names.NEXT_SENTENCE in heads:
+        specs += next_sentence_specs(config)
+    shapes = {spec.name: tuple(spec.shape) for spec in specs}
+    for head in heads & {names.SQUAD, names.TAGGING, names.CLASSIFICATION}:
+        weights, bias = f"{head}output_weights", f"{head}output_bias"
+        classes = (stored.get(weights) or stored[bias])[0]
+        shapes.update({weights: (classes, config.hidden_size), bias: (classes,)})
+    return shapes
+
+
+def write_model(
+    directory: Path, target: str, weights: Arrays, files: ModelFiles, *, run_state: Arrays
+) -> list[str]:
+    """Writes weights, configuration, vocabulary and casing.
+
+    Args:
+      directory: an existing, empty directory.
+      target: a key of ``formats.ORIGINS``.
+      weights: float32 arrays under Google's names.
+      files: its configuration is not None.
+      run_state: optimizer and counters; empty for the weights alone.
+
+    Returns:
+      Sentences that a user should read.
+
+    Raises:
+      UserError: the format has no place for something.
+      OSError: there is no room.
+    """
+    if target == "huggingface":
+        _write_huggingface(directory, weights, files, run_state)
+    else:
+        _write_tensorflow(directory, target, {**weights, **run_state}, files)
+    return _notes(target, files)
+
+
+def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: ModelFiles) -> None:
+    if target == "google":
+        write_checkpoint(str(directory / "bert_model.ckpt"), arrays)
+    else:
+        name = f"model.ckpt-{int(arrays.get('global_step', 0))}"
+        write_checkpoint(str(directory / name), arrays)
+        # The name alone: the directory can be moved.
+        tf.train.update_checkpoint_state(str(directory), name)
+    write_model_files(
+        directory,
+        files.config,
+        vocab_file=files.vocab_file,
+        spm_model_file=files.spm_model_file,
+        do_lower_case=files.do_lower_case,
+    )
+    if target != "bert_tf" and files.config.hidden_act == "gelu_tanh":
+        named_as_google = dataclasses.replace(files.config, hidden_act="gelu")
+        write_json(directory / CONFIG_NAME, named_as_google.to_dict())
+
+
+def _write_huggingface(
+    directory: Path, weights: Arrays, files: ModelFiles, run_state: Arrays
+) -> None:
+    heads = names.heads_of(weights)
+    if run_state:
+        raise UserError(
+            "--include_optimizer: a Hugging Face directory has no place for an optimizer's state; "
+            "leave the flag out."
+        )
+    if heads >= {names.CLASSIFICATION, names.TAGGING}:
+        raise UserError(
+            "the checkpoint has a head for classes and one for tags, and Hugging Face one name for "
+            "both; convert it to another format."
+        )
+    write_json(
+        directory / HUGGINGFACE_CONFIG_NAME, huggingface_config(files, heads, _num_labels(weights))
+    )
+    arrays = {}
+    for name, values in weights.items():
+        row = names.huggingface_row(name)
+        # A network without a head is a BertModel, whose own names have no prefix.
+        key = row.huggingface if heads else row.huggingface[len("bert.") :]
+        arrays[key] = np.ascontiguousarray(values.T if row.transposed else values)
+    save_file(arrays, directory / "model.safetensors", metadata={"format": "pt"})
+    tokenizer_config: dict[str, Any] = {
+        "tokenizer_class": "BertTokenizer",
+        "model_max_length": files.config.max_position_embeddings,
+    }
+    if files.do_lower_case is not None:
+        tokenizer_config["do_lower_case"] = files.do_lower_case
+    write_tokenizer_files(
+        directory,
+        vocab_file=files.vocab_file,
+        spm_model_file=files.spm_model_file,
+        tokenizer_config=tokenizer_config,
+    )
+
+
+def huggingface_config(
+    files: ModelFiles, heads: set[str], num_labels: int | None
+) -> dict[str, Any]:
+    """The content of a ``config.json`` for the network with these heads."""
+    settings = files.config.to_dict()
+    activation = files.config.hidden_act
+    settings["hidden_act"] = _HUGGINGFACE_ACTIVATIONS.get(activation, activation)
+    settings.update(
+        model_type="bert",
+        architectures=[next(name for needed, name in _ARCHITECTURES if needed <= heads)],
+        layer_norm_eps=1e-12,
+        position_embedding_type="absolute",
+        pad_token_id=_pad_id(files),
+        torch_dtype="float32",
+    )
+    if num_labels is not None:
+        labels = files.settings.get("id2label")
+        if not isinstance(labels, dict) or len(labels) != num_labels:
+            labels = {str(index): f"LABEL_{index}" for index in range(num_labels)}
+        settings["id2label"] = labels
+        settings["label2id"] = {label: int(index) for index, label in labels.items()}
+    return settings
+
+
+def _num_labels(weights: Arrays) -> int | None:
+    for head in (names.CLASSIFICATION, names.TAGGING):
+        if f"{head}output_bias" in weights:
+            return len(weights[f"{head}output_bias"])
+    return None
+
+
+def _pad_id(files: ModelFiles) -> int:
+    """The line of [PAD], which other vocabularies than BERT's have elsewhere than first."""
+    if files.vocab_file is None:
+        return 0
+    with open(files.vocab_file, encoding="utf-8", newline="\n") as file:
+        return next((index for index, line in enumerate(file) if line.strip() == "[PAD]"), 0)
+
+
+def _notes(target: str, files: ModelFiles) -> list[str]:
+    notes = []
+    if target in ("google", "nvidia") and files.config.hidden_act == "gelu_erf":
+        notes.append(
+            f"warning: the model was made with the exact GELU, which {CONFIG_NAME} calls gelu_erf; "
+            "Google's and NVIDIA's code refuse that name, and with \"gelu\" they compute the tanh "
+            "form, so that outputs differ slightly"
+        )
+    if files.vocab_file is None and files.spm_model_file is None:
+        notes.append("no vocabulary is beside the checkpoint; --vocab_file adds one")
+    elif files.do_lower_case is None:
+        notes.append(
+            "nothing says whether the vocabulary is lower-cased; --do_lower_case or "
+            "--nodo_lower_case writes it down"
+        )
+    if target == "huggingface" and files.spm_model_file is not None:
+        notes.append(
+            "warning: BertTokenizer does not read SentencePiece models; encode texts by other means"
+        )
+    return notes
