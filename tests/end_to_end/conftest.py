@@ -81,6 +81,7 @@ def flags(data, bert_config):
         f"--input_file={data / 'records' / 'train'}",
         f"--eval_file={data / 'records' / 'heldout'}",
         *GEOMETRY,
+        "--precision=fp32",  # what is compared must not depend on what this machine is fast at
         "--train_batch_size=8",
         "--eval_batch_size=16",
         "--num_train_steps=6",
