@@ -8,12 +8,18 @@ The rules, for each character and the Unicode version of the running Python:
      control character, and the categories P*.
 White space has no part in the context rules of 3 (it is neither cased nor case-ignorable nor a
 combining character), which is why whole texts can be treated at once.
+
+The rules are written down twice: for whole strings, which is fast, and for characters that know
+where they come from.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 import unicodedata
-from typing import Callable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Callable, NamedTuple
 
 _IDEOGRAPHS = (
     (0x4E00, 0x9FFF),
@@ -25,6 +31,24 @@ _IDEOGRAPHS = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
+
+_ASCII_WORD = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9 ]")
+
+
+class AlignedWord(NamedTuple):
+    """A word, and for each of its characters the range [start, end) of the text it comes from."""
+
+    text: str
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+
+class _Aligned(NamedTuple):
+    """A character with the range of the text that it comes from."""
+
+    char: str
+    start: int
+    end: int
 
 
 class BasicTokenizer:
@@ -47,6 +71,28 @@ class BasicTokenizer:
                 text = unicodedata.normalize("NFD", text)
             text = text.translate(self._second)
         return text.split()
+
+    def aligned_words(self, text: str) -> list[AlignedWord]:
+        """The words of :meth:`words`, with their origins; a dropped accent goes with its letter."""
+        if text.isascii() and text.isprintable():  # a shortcut for most text
+            lowered = text.lower() if self._lower_case else text
+            return [
+                AlignedWord(
+                    match[0], range(*match.span()), range(match.start() + 1, match.end() + 1)
+                )
+                for match in _ASCII_WORD.finditer(lowered)
+            ]
+        chars = _translate(
+            (_Aligned(char, index, index + 1) for index, char in enumerate(text)), self._first
+        )
+        if self._lower_case:
+            chars = _translate(_join_accents(_decompose(_lower(chars))), self._second)
+        words = []
+        for is_blank, run in itertools.groupby(chars, key=lambda aligned: aligned.char.isspace()):
+            if not is_blank:
+                letters, starts, ends = zip(*run)
+                words.append(AlignedWord("".join(letters), starts, ends))
+        return words
 
 
 class _CharacterTable(dict):
@@ -88,3 +134,50 @@ def _split(text: str) -> str:
     if is_ascii_symbol or unicodedata.category(text)[0] == "P":
         return f" {text} "
     return text
+
+
+def _translate(chars: Iterable[_Aligned], table: _CharacterTable) -> list[_Aligned]:
+    """str.translate."""
+    return [
+        _Aligned(replaced, start, end)
+        for char, start, end in chars
+        for replaced in table[ord(char)]
+    ]
+
+
+def _lower(chars: list[_Aligned]) -> Iterator[_Aligned]:
+    """str.lower; neighbours decide about a final sigma alone, which keeps its length."""
+    lowered = iter("".join(aligned.char for aligned in chars).lower())
+    for char, start, end in chars:
+        for small in itertools.islice(lowered, len(char.lower())):
+            yield _Aligned(small, start, end)
+
+
+def _decompose(chars: Iterable[_Aligned]) -> Iterator[_Aligned]:
+    """NFD: every character by itself, then runs of combining ones by their combining class."""
+    parts = (
+        _Aligned(part, start, end)
+        for char, start, end in chars
+        for part in unicodedata.normalize("NFD", char)
+    )
+    for combines, run in itertools.groupby(parts, key=lambda part: _combining_class(part) > 0):
+        run = list(run)
+        ordered = sorted(run, key=_combining_class) if combines else run
+        if ordered != run:  # the ranges of all: they would be out of order otherwise
+            ordered = [_Aligned(part.char, run[0].start, run[-1].end) for part in ordered]
+        yield from ordered
+
+
+def _combining_class(aligned: _Aligned) -> int:
+    return unicodedata.combining(aligned.char)
+
+
+def _join_accents(chars: Iterable[_Aligned]) -> list[_Aligned]:
+    """Drops accents; the range of the character before grows to hold them."""
+    kept: list[_Aligned] = []
+    for aligned in chars:
+        if _strip_accent(aligned.char):
+            kept.append(aligned)
+        elif kept:
+            kept[-1] = kept[-1]._replace(end=aligned.end)
+    return kept

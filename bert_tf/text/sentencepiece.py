@@ -6,11 +6,13 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
+from sentencepiece import sentencepiece_pb2
 
 from bert_tf.errors import UserError
 from bert_tf.files import sha256_of_file
-from bert_tf.text.tokenizer import SpecialIds, Tokenizer
+from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
 
 WORD_START = "\u2581"  # SentencePiece's visible blank
 
@@ -65,8 +67,28 @@ class SentencePieceTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without any special piece around them."""
         text = text.lower() if self.lower_case else text
-        # As bytes, so that a lone surrogate (from JSON) is an unknown character, not an error.
-        return self._processor.encode(text.encode("utf-8", "surrogatepass"), out_type=int)
+        return self._processor.encode(_to_bytes(text), out_type=int)
+
+    def encode_with_offsets(self, text: str) -> Encoding:
+        """As :meth:`encode`, with the characters of ``text`` that each id stands for.
+
+        White space around a piece does not belong to it.
+        """
+        lowered = text.lower() if self.lower_case else text
+        data = _to_bytes(lowered)
+        serialized = self._processor.encode(data, out_type="serialized_proto")
+        pieces = sentencepiece_pb2.SentencePieceText.FromString(serialized).pieces
+        bounds = np.array([(piece.begin, piece.end) for piece in pieces], np.int64).reshape(-1, 2)
+        if len(data) != len(lowered):
+            bounds = _trace_back(bounds, _char_of_byte(data))
+        if len(lowered) != len(text):
+            bounds = _trace_back(bounds, _char_of_lowered(text))
+        starts, ends = bounds.T.tolist()
+        for index, (start, end) in enumerate(zip(starts, ends)):
+            part = text[start:end]
+            starts[index] = end - len(part.lstrip())
+            ends[index] = starts[index] + len(part.strip())
+        return Encoding([piece.id for piece in pieces], starts, ends)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special pieces are shown by name, with blanks around them."""
@@ -82,6 +104,35 @@ class SentencePieceTokenizer(Tokenizer):
         """False for each piece without a leading U+2581, except special pieces."""
         starts = self._starts
         return [starts[index] for index in ids]
+
+
+def _to_bytes(text: str) -> bytes:
+    """UTF-8; a lone surrogate (from JSON) shall be an unknown character, not an error."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _trace_back(bounds: np.ndarray, origins: np.ndarray) -> np.ndarray:
+    """Ranges [N, 2] of units as ranges of what the units come from; empty ranges stay empty.
+
+    Args:
+      bounds: [N, 2] first unit and the one behind the last.
+      origins: for each unit, and for the end, the index of its origin.
+    """
+    starts, ends = bounds.T
+    firsts = origins[starts]
+    return np.stack([firsts, np.where(starts < ends, origins[ends - 1] + 1, firsts)], axis=1)
+
+
+def _char_of_byte(data: bytes) -> np.ndarray:
+    """Which character each byte of UTF-8 text belongs to."""
+    is_first = np.append((np.frombuffer(data, np.uint8) & 0xC0) != 0x80, True)
+    return np.cumsum(is_first) - 1
+
+
+def _char_of_lowered(text: str) -> np.ndarray:
+    """Which character of ``text`` each character of ``text.lower()`` belongs to."""
+    lengths = [len(char.lower()) for char in text]
+    return np.append(np.repeat(np.arange(len(text)), lengths), len(text))
 
 
 def _find_special_ids(processor: sentencepiece.SentencePieceProcessor, path: Path) -> SpecialIds:

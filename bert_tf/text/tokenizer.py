@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
@@ -19,6 +20,21 @@ class SpecialIds:
     cls: int
     sep: int
     mask: int
+
+
+class Encoding(NamedTuple):
+    """The ids of a text, and where in it each of them comes from.
+
+    Attributes:
+      ids: as of :meth:`Tokenizer.encode`.
+      starts, ends: the text's characters [start, end) for each id, in non-decreasing order. Two
+        ids share a character that was split (a Hangul syllable into its letters); the range is
+        empty for an id that the text has no character for (SentencePiece's leading U+2581).
+    """
+
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
 
 
 class Tokenizer(abc.ABC):
@@ -58,6 +74,10 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without any special entry around them."""
+
+    @abc.abstractmethod
+    def encode_with_offsets(self, text: str) -> Encoding:
+        """As :meth:`encode`, with the characters of ``text`` that each id stands for."""
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:

@@ -57,3 +57,15 @@ def find_special_ids(entries: Sequence[str], *, path: PathLike) -> SpecialIds:
             "give the vocab.txt of a BERT model or one made by data_prep.vocabulary."
         )
     return SpecialIds(*(entries.index(token) for token in SPECIAL_TOKENS))
+
+
+def is_cased(entries: Sequence[str]) -> bool | None:
+    """Whether a vocabulary was made from text with capitals, as far as its entries tell.
+
+    Returns: True if an entry has a capital, False if there are small letters only, None if the
+      script has no case. Entries in brackets, such as [CLS] and <S>, do not count.
+    """
+    words = [entry for entry in entries if (entry[:1], entry[-1:]) not in (("[", "]"), ("<", ">"))]
+    if any(word != word.lower() for word in words):
+        return True
+    return False if any(word != word.upper() for word in words) else None

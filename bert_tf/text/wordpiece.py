@@ -12,22 +12,25 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Generic, TypeVar
 
 from bert_tf.files import sha256_of_file
-from bert_tf.text.basic import BasicTokenizer
-from bert_tf.text.tokenizer import SpecialIds, Tokenizer
+from bert_tf.text.basic import AlignedWord, BasicTokenizer
+from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
 from bert_tf.text.vocabulary import find_special_ids, read_vocab_file
+
+Value = TypeVar("Value")
 
 MAX_CHARS_PER_WORD = 200  # a longer word is [UNK]; google's default
 
-# Bounds of each of the two word caches: both filled with English take about 40 MB, with the worst
-# text that can be made up (64 wide characters, each a piece of its own) 220 MB.
+# Bounds of each word cache. The two of encode take about 40 MB when they are full of English, with
+# the worst text that can be made up (64 wide characters, each a piece of its own) 220 MB.
 _CACHED_WORDS = 1 << 17
 _CACHED_WORD_CHARS = 64
 
 # White space for str.split, but control characters that google's cleaning drops, joining words.
 _JOINING = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+_CHUNK = re.compile(rf"(?:\S|{_JOINING.pattern})+")
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -45,6 +48,7 @@ class WordPieceTokenizer(Tokenizer):
         self._basic = BasicTokenizer(lower_case=lower_case)
         self._ids_of_word = _WordCache(self._encode_word)  # a word of BasicTokenizer
         self._ids_of_chunk = _WordCache(self._encode_chunk)  # text between two white spaces
+        self._encoding_of_chunk = _WordCache(self._align_chunk)  # with offsets inside the chunk
 
     @classmethod
     def from_file(cls, path: Path, *, lower_case: bool) -> WordPieceTokenizer:
@@ -64,6 +68,19 @@ class WordPieceTokenizer(Tokenizer):
         chunks = map(self._ids_of_chunk.__getitem__, text.split())
         return list(itertools.chain.from_iterable(chunks))
 
+    def encode_with_offsets(self, text: str) -> Encoding:
+        """As :meth:`encode`, with the characters of ``text`` that each id stands for."""
+        ids: list[int] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        for match in _CHUNK.finditer(text):
+            base = match.start()
+            chunk_ids, chunk_starts, chunk_ends = self._encoding_of_chunk[match.group()]
+            ids += chunk_ids
+            starts += [base + start for start in chunk_starts]
+            ends += [base + end for end in chunk_ends]
+        return Encoding(ids, starts, ends)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Entries with blanks between words; the text's own spacing and case are not kept."""
         return " ".join(self.convert_ids_to_tokens(ids)).replace(" ##", "")
@@ -78,6 +95,22 @@ class WordPieceTokenizer(Tokenizer):
             return self._ids_of_word[chunk.lower() if self.lower_case else chunk]
         words = self._basic.words(chunk)
         return tuple(itertools.chain.from_iterable(map(self._ids_of_word.__getitem__, words)))
+
+    def _align_chunk(self, chunk: str) -> Encoding:
+        encoding = Encoding([], [], [])
+        for word in self._basic.aligned_words(chunk):
+            ids = self._ids_of_word[word.text]
+            bounds = self._piece_bounds(word, ids)
+            encoding.ids.extend(ids)
+            encoding.starts.extend(word.starts[first] for first in bounds[:-1])
+            encoding.ends.extend(word.ends[behind - 1] for behind in bounds[1:])
+        return encoding
+
+    def _piece_bounds(self, word: AlignedWord, ids: Sequence[int]) -> list[int]:
+        """Where the pieces of a word begin, and its end; a word that is [UNK] is one piece."""
+        lengths = [len(self._tokens[index]) for index in ids[:-1]]
+        inner = [lengths[0], *(length - len("##") for length in lengths[1:])] if lengths else []
+        return [0, *itertools.accumulate(inner), len(word.text)]
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
         if len(word) > MAX_CHARS_PER_WORD:
@@ -96,17 +129,17 @@ class WordPieceTokenizer(Tokenizer):
         return tuple(pieces)
 
 
-class _WordCache(dict):
-    """Word to ids, worked out at the first use; emptied when it is full."""
+class _WordCache(dict, Generic[Value]):
+    """Word to what it is encoded as, worked out at the first use; emptied when it is full."""
 
-    def __init__(self, encode: Callable[[str], tuple[int, ...]]):
+    def __init__(self, encode: Callable[[str], Value]):
         super().__init__()
         self._encode = encode
 
-    def __missing__(self, word: str) -> tuple[int, ...]:
-        ids = self._encode(word)
+    def __missing__(self, word: str) -> Value:
+        value = self._encode(word)
         if len(word) <= _CACHED_WORD_CHARS:
             if len(self) >= _CACHED_WORDS:
                 self.clear()
-            self[word] = ids
-        return ids
+            self[word] = value
+        return value

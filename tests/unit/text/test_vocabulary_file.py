@@ -8,7 +8,12 @@ import pytest
 
 from bert_tf.errors import UserError
 from bert_tf.text.tokenizer import load_tokenizer
-from bert_tf.text.vocabulary import SPECIAL_TOKENS, read_vocab_file, write_vocab_file
+from bert_tf.text.vocabulary import (
+    SPECIAL_TOKENS,
+    is_cased,
+    read_vocab_file,
+    write_vocab_file,
+)
 
 SPECIAL_LINES = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 
@@ -68,3 +73,18 @@ def test_exactly_one_vocabulary(tmp_path):
         load_tokenizer(vocab_file=tmp_path / "none.txt")
     with pytest.raises(UserError, match=r"--spm_model_file: .* does not exist"):
         load_tokenizer(spm_model_file=tmp_path / "none.model")
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        (["[CLS]", "[unused1]", "<S>", "the", "##s", "."], False),
+        (["[CLS]", "the", "The"], True),
+        (["[CLS]", "##É"], True),
+        (["[CLS]", "中", "가", "7", "."], None),
+        (["[", "]", "A"], True),
+        ([], None),
+    ],
+)
+def test_casing_shows_in_the_entries(entries, expected):
+    assert is_cased(entries) is expected
