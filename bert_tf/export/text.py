@@ -26,6 +26,7 @@ from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 
 _MOST_BYTES_PER_CHAR = 4  # of UTF-8
 _SURROGATES = range(0xD800, 0xE000)
+_BLOCK = 256
 
 
 class GraphTokenizer:
@@ -122,20 +123,22 @@ class _Patterns:
 
 
 def _find_patterns() -> _Patterns:
-    """Asks BasicTokenizer about every character."""
+    """Asks BasicTokenizer about every character, a block of them at a time where all are plain."""
     cased, uncased = BasicTokenizer(lower_case=False), BasicTokenizer(lower_case=True)
     found: dict[str, list[int]] = {"blank": [], "dropped": [], "accent": [], "word": []}
-    for code_point in range(sys.maxunicode + 1):
-        if code_point in _SURROGATES:  # no part of UTF-8
+    for first in range(0, sys.maxunicode + 1, _BLOCK):
+        # Surrogates are no part of UTF-8.
+        block = [point for point in range(first, first + _BLOCK) if point not in _SURROGATES]
+        between = [f"x{chr(code_point)}x" for code_point in block]
+        text = " ".join(between)
+        if cased.words(text) == between and "xx" not in uncased.words(text):
             continue
-        between = f"x{chr(code_point)}x"
-        words = cased.words(between)
-        if words == [between]:
-            if uncased.words(between) == ["xx"]:
+        for code_point, one in zip(block, between):
+            words = cased.words(one)
+            if words != [one]:
+                found[{1: "dropped", 2: "blank", 3: "word"}[len(words)]].append(code_point)
+            elif uncased.words(one) == ["xx"]:
                 found["accent"].append(code_point)
-        else:
-            kind = {1: "dropped", 2: "blank", 3: "word"}[len(words)]
-            found[kind].append(code_point)
     return _Patterns(**{kind: _character_class(members) for kind, members in found.items()})
 
 

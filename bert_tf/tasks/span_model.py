@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from absl import flags
 
 from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.bert_config import BertConfig
@@ -15,6 +16,7 @@ from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+from bert_tf.text.vocabulary import is_cased, read_vocab_file
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
@@ -56,7 +58,7 @@ def find_model(
     Args:
       model_dir: what run_squad.py left, or a published model with a span head.
       init_checkpoint, bert_config_file, vocab_file, spm_model_file: instead of the directory's.
-      do_lower_case: None for what the model says, which is True where it says nothing.
+      do_lower_case: None for what the model says or, where it says nothing, its vocabulary shows.
 
     Raises:
       UserError: a part is missing or malformed, or the vocabulary is not the network's.
@@ -75,7 +77,9 @@ def find_model(
         if not (vocab_file or spm_model_file):
             raise UserError(f"{checkpoint} has no vocab.txt beside it; give --vocab_file.")
     if do_lower_case is None:
-        do_lower_case = beside.do_lower_case is not False
+        do_lower_case = beside.do_lower_case
+    if do_lower_case is None:
+        do_lower_case = not (vocab_file and is_cased(read_vocab_file(vocab_file)))
     tokenizer = load_tokenizer(
         vocab_file=vocab_file, spm_model_file=spm_model_file, do_lower_case=do_lower_case
     )
@@ -91,6 +95,29 @@ def find_model(
         vocab_file=Path(vocab_file) if vocab_file else None,
         spm_model_file=Path(spm_model_file) if spm_model_file else None,
         notes=beside.notes,
+    )
+
+
+def define_model_flags() -> None:
+    """Defines the flags that say which model a command takes."""
+    flags.DEFINE_string("model_dir", None, "What run_squad.py left, or a published model.")
+    flags.DEFINE_string("init_checkpoint", None, "Weights, instead of the model directory's.")
+    flags.DEFINE_string("bert_config_file", None, "Architecture, instead of the directory's.")
+    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, instead of the directory's.")
+    flags.DEFINE_string("spm_model_file", None, "SentencePiece model, instead of the directory's.")
+    flags.DEFINE_bool("do_lower_case", None, "Lower-case the text, instead of what the model says.")
+    flags.DEFINE_string("precision", "fp32", "Precision of products: fp32, bf16, fp16 or auto.")
+
+
+def model_from_flags(values: flags.FlagValues) -> ModelParts:
+    """The model that the flags of :func:`define_model_flags` name; see :func:`find_model`."""
+    return find_model(
+        values.model_dir,
+        init_checkpoint=values.init_checkpoint,
+        bert_config_file=values.bert_config_file,
+        vocab_file=values.vocab_file,
+        spm_model_file=values.spm_model_file,
+        do_lower_case=values.do_lower_case,
     )
 
 
@@ -159,7 +186,7 @@ class SpanModel:
                 squad_specs(config), initializer_range=config.initializer_range
             )
             if checkpoint is not None:
-                _initialise(checkpoint, self._variables.all())
+                _initialise(checkpoint, self._variables.all(), config)
             self.inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in INPUTS}
             self.outputs = self.build(self.inputs)
             settings = SessionSettings(threads=threads or available_cores())
@@ -180,11 +207,13 @@ class SpanModel:
         return SpanOutputs(*self.session.run(tuple(self.outputs), feed))
 
 
-def _initialise(checkpoint: PathLike, variables: list[tf.Variable]) -> None:
+def _initialise(checkpoint: PathLike, variables: list[tf.Variable], config: BertConfig) -> None:
     from bert_tf.checkpoint.loading import initialise_from_checkpoint
     from bert_tf.model.squad import SQUAD_SCOPE
 
-    report = initialise_from_checkpoint(checkpoint, variables, allowed_fresh=[SQUAD_SCOPE])
+    report = initialise_from_checkpoint(
+        checkpoint, variables, allowed_fresh=[SQUAD_SCOPE], config=config
+    )
     if report.fresh:
         raise UserError(
             f"{checkpoint} has no span head ({', '.join(report.fresh)}); train one with "

@@ -1,0 +1,120 @@
+"""Writing a span model as a SavedModel with its signatures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.model_files import write_model_files
+from bert_tf.errors import UserError
+from bert_tf.export.text import text_features
+from bert_tf.export.versions import choose_version, written_at_once
+from bert_tf.files import PathLike
+from bert_tf.squad.windows import WindowSettings
+from bert_tf.tasks.span_model import INPUTS, ModelParts, SpanModel, SpanOutputs
+
+UNIQUE_IDS_SIGNATURE = "with_unique_ids"
+TEXT_SIGNATURE = "text"
+
+_EXTRA_NAME = "assets.extra"  # TensorFlow Serving's name for what it copies but does not read
+
+
+def export_squad(
+    parts: ModelParts,
+    export_dir: PathLike,
+    *,
+    version: int | None = None,
+    precision: str = "fp32",
+    max_seq_length: int | None = None,
+    num_candidates: int = 20,
+    text_windows: WindowSettings | None = None,
+) -> Path:
+    """Writes a model as a SavedModel.
+
+    Args:
+      parts: the model.
+      export_dir: where its versions are.
+      version: number of the new one; None for the one after the highest there.
+      precision: of the products; weights are float32 in any case.
+      max_seq_length: longest sequence to answer; None for the longest that the network has.
+      num_candidates: how many of the best positions to return.
+      text_windows: lengths for the signature from strings; None for none.
+
+    Returns: the version's directory.
+
+    Raises:
+      UserError: the version exists, the weights are not of such a model, or a length is too large.
+    """
+    longest = parts.config.max_position_embeddings
+    for length in (max_seq_length, text_windows and text_windows.max_seq_length):
+        if length is not None and not 1 <= length <= longest:
+            raise UserError(
+                f"--max_seq_length={length} must be between 1 and the model's {longest}."
+            )
+    target = choose_version(export_dir, version)
+    model = SpanModel(
+        parts.config, parts.checkpoint, num_candidates=num_candidates, precision=precision
+    )
+    with model.graph.as_default(), model.session, written_at_once(target) as temporary:
+        signatures = _id_signatures(model, max_seq_length or longest)
+        if text_windows is not None:
+            signatures[TEXT_SIGNATURE] = _text_signature(model, parts, text_windows)
+        builder = tf.saved_model.Builder(str(temporary))
+        builder.add_meta_graph_and_variables(
+            model.session,
+            [tf.saved_model.SERVING],
+            signature_def_map=signatures,
+            strip_default_attrs=True,
+        )
+        builder.save()
+        extra = temporary / _EXTRA_NAME
+        extra.mkdir()
+        write_model_files(
+            extra,
+            parts.config,
+            vocab_file=parts.vocab_file,
+            spm_model_file=parts.spm_model_file,
+            do_lower_case=parts.tokenizer.lower_case,
+        )
+    return target
+
+
+def _id_signatures(model: SpanModel, max_seq_length: int) -> dict[str, tf.saved_model.SignatureDef]:
+    """The two signatures from token ids, which share one network."""
+    inputs = {name: tf.placeholder(tf.int32, [None, None], f"serving_{name}") for name in INPUTS}
+    length = tf.shape(inputs["input_ids"])[1]
+    fits = tf.debugging.assert_less_equal(
+        length, max_seq_length, message=f"Sequences are longer than {max_seq_length} tokens."
+    )
+    with tf.control_dependencies([fits]):
+        features = {name: tf.identity(tensor) for name, tensor in inputs.items()}
+    outputs = _named(model.build(features))
+    unique_ids = tf.placeholder(tf.int32, [None], "serving_unique_ids")
+    returned = tf.identity(unique_ids, "returned_unique_ids")
+    predict = tf.saved_model.predict_signature_def
+    return {
+        tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: predict(inputs, outputs),
+        UNIQUE_IDS_SIGNATURE: predict(
+            {"unique_ids": unique_ids, **inputs}, {"unique_ids": returned, **outputs}
+        ),
+    }
+
+
+def _text_signature(
+    model: SpanModel, parts: ModelParts, windows: WindowSettings
+) -> tf.saved_model.SignatureDef:
+    question = tf.placeholder(tf.string, [None], "serving_question")
+    context = tf.placeholder(tf.string, [None], "serving_context")
+    features, left_out = text_features(question, context, parts.tokenizer, windows)
+    outputs = {**_named(model.build(features)), **features, "tokens_left_out": left_out}
+    return tf.saved_model.predict_signature_def({"question": question, "context": context}, outputs)
+
+
+def _named(outputs: SpanOutputs) -> dict[str, tf.Tensor]:
+    """The outputs by name; JSON has no infinity, so the lowest float32 takes its place."""
+    lowest = tf.float32.min
+    return {
+        name: tf.maximum(tensor, lowest) if tensor.dtype == tf.float32 else tensor
+        for name, tensor in outputs._asdict().items()
+    }

@@ -1,0 +1,185 @@
+"""Answers to questions about texts of any length, from a model that stays in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bert_tf.errors import UserError
+from bert_tf.squad.answers import AnswerSettings, CandidateArrays, decode_answers
+from bert_tf.squad.examples import Example, SquadFile
+from bert_tf.squad.windows import Window, WindowSettings, question_windows
+from bert_tf.tasks.span_model import ModelParts, SpanModel
+from bert_tf.text.tokenizer import Tokenizer
+
+# Windows that run together; more need memory and gain nothing on a CPU.
+_BATCH_SIZE = 8
+
+_QUESTION_ID = "question"
+
+# Of SpanOutputs, in the order of CandidateArrays.
+_CANDIDATES = (
+    "top_start_indices",
+    "top_start_logits",
+    "top_end_indices",
+    "top_end_logits",
+    "null_logits",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundAnswer:
+    """A possible answer.
+
+    Attributes:
+      text: what the context says from ``start`` to ``end``; "" for "there is no answer".
+      probability: its share among the answers that were considered.
+      score: sum of the scores of its first and last token.
+      start, end: its characters in the context, ``end`` exclusive; None if it is not from there.
+    """
+
+    text: str
+    probability: float
+    score: float
+    start: int | None
+    end: int | None
+
+
+class Answerer:
+    """A model and the rules by which its answers are chosen.
+
+    Attributes:
+      windows: how contexts are cut.
+      settings: how answers are chosen.
+    """
+
+    def __init__(
+        self,
+        parts: ModelParts,
+        *,
+        windows: WindowSettings | None = None,
+        settings: AnswerSettings | None = None,
+        precision: str = "fp32",
+        threads: int | None = None,
+    ) -> None:
+        """Restores the weights.
+
+        Args:
+          parts: the model, from ``span_model.find_model``.
+          windows: None for run_squad.py's defaults, shorter where the network is.
+          settings: None for run_squad.py's defaults.
+          precision: ``fp32``, ``bf16`` or ``fp16``.
+          threads: cores to use; None for all.
+
+        Raises:
+          UserError: the weights are not of such a model, or sequences would be too long for it.
+        """
+        longest = parts.config.max_position_embeddings
+        self.windows = windows or _fitting_windows(longest)
+        self.windows.validate()
+        if self.windows.max_seq_length > longest:
+            raise UserError(
+                f"--max_seq_length={self.windows.max_seq_length} is more than the {longest} "
+                "positions of the model; give less."
+            )
+        self.settings = settings or AnswerSettings()
+        self.settings.validate()
+        self._tokenizer = parts.tokenizer
+        self._model = SpanModel(
+            parts.config,
+            parts.checkpoint,
+            num_candidates=self.settings.n_best_size,
+            precision=precision,
+            threads=threads,
+        )
+
+    def answer(self, question: str, context: str) -> list[FoundAnswer]:
+        """The answers to a question about a text, best first, at least one.
+
+        The first is the model's answer: in v2.0 "" where its score exceeds the others' by the
+        threshold. Up to ``settings.n_best_size`` others follow by score.
+        """
+        example = Example(
+            question_id=_QUESTION_ID,
+            question=question,
+            context=context,
+            title="",
+            paragraph=0,
+            answers=(),
+            is_impossible=False,
+        )
+        predictions = decode_answers(
+            SquadFile(path=Path(), sha256="", version="", examples=(example,), unusable=()),
+            self._tokenizer,
+            self.windows,
+            self._candidates(question, context),
+            self.settings,
+        )
+        found = [
+            FoundAnswer(
+                # Google's word for "found nothing" in v1.1 is not from the context either.
+                text=entry["text"] if "start" in entry else "",
+                probability=entry["probability"],
+                score=entry["start_logit"] + entry["end_logit"],
+                start=entry.get("start"),
+                end=entry.get("end"),
+            )
+            for entry in predictions.nbest[_QUESTION_ID]
+        ]
+        chosen = predictions.answers[_QUESTION_ID]
+        # The sort is stable: the chosen one comes first and the others keep their order.
+        return sorted(found, key=lambda answer: answer.text != chosen)
+
+    def _candidates(self, question: str, context: str) -> CandidateArrays:
+        """The best positions of every window of the context."""
+        context_ids = self._tokenizer.encode(context)
+        windows = question_windows(self._tokenizer.encode(question), len(context_ids), self.windows)
+        if not windows:
+            return _no_candidates(self.settings.n_best_size)
+        batches = []
+        for first in range(0, len(windows), _BATCH_SIZE):
+            batch = windows[first : first + _BATCH_SIZE]
+            features = window_features(batch, context_ids, self._tokenizer)
+            outputs = self._model.run(features)
+            batches.append(CandidateArrays(*(getattr(outputs, name) for name in _CANDIDATES)))
+        return CandidateArrays(*map(np.concatenate, zip(*batches)))
+
+
+def window_features(
+    windows: Sequence[Window], context_ids: Sequence[int], tokenizer: Tokenizer
+) -> dict[str, np.ndarray]:
+    """A network's inputs for windows of one context, padded to the longest of them.
+
+    Returns: ``input_ids``, ``input_mask``, ``segment_ids``, int32 [B, S].
+    """
+    shape = len(windows), max(window.length for window in windows)
+    ids = np.full(shape, tokenizer.pad_id, np.int32)
+    mask, segments = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    for row, window in enumerate(windows):
+        part = context_ids[window.first_token : window.first_token + window.num_tokens]
+        sep = tokenizer.sep_id
+        ids[row, : window.length] = [tokenizer.cls_id, *window.question_ids, sep, *part, sep]
+        mask[row, : window.length] = 1
+        segments[row, window.context_offset : window.length] = 1
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+
+
+def _fitting_windows(longest: int) -> WindowSettings:
+    """run_squad.py's lengths, smaller ones for a network of fewer positions."""
+    usual = WindowSettings()
+    if longest >= usual.max_seq_length:
+        return usual
+    return WindowSettings(
+        max_seq_length=longest,
+        doc_stride=max(1, longest // 3),
+        max_query_length=min(usual.max_query_length, longest // 4),
+    )
+
+
+def _no_candidates(k: int) -> CandidateArrays:
+    """Of a context without any token."""
+    indices, logits = np.zeros([0, k], np.int32), np.zeros([0, k], np.float32)
+    return CandidateArrays(indices, logits, indices, logits, np.zeros([0], np.float32))
