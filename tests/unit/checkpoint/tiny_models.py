@@ -1,0 +1,162 @@
+"""Small networks with weights large enough that the two GELUs differ, on both sides."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+import torch
+import transformers
+
+from bert_tf.checkpoint import names
+from bert_tf.checkpoint.formats import open_source
+from bert_tf.checkpoint.loading import initialise_from_checkpoint
+from bert_tf.checkpoint.model_files import write_model_files
+from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.checkpoint.writing import network_shapes
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.bert import bert_output, pooled_output
+from bert_tf.model.heads import masked_lm_logits, next_sentence_logits, project_to_classes
+from bert_tf.model.precision import policy_for
+from bert_tf.model.variables import Variables, VariableSpec, create_variables
+
+IDS = np.array([[2, 17, 8, 33, 3, 21, 9, 3], [2, 5, 30, 3, 11, 3, 0, 0]])
+MASK = (IDS > 0).astype(np.int64)
+SEGMENTS = np.array([[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1, 0, 0]])
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 20,
+    "max_position_embeddings": 16,
+    "type_vocab_size": 2,
+}
+
+CLASSES = (
+    "BertModel",
+    "BertForPreTraining",
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+)
+
+
+def huggingface_model(class_name, *, activation="gelu", seed=0, **changes):
+    """A model of transformers with random weights, and three labels where it has any to choose."""
+    labels = 3 if class_name.endswith("Classification") else 2
+    config = transformers.BertConfig(
+        **{**SIZES, **changes}, hidden_act=activation, num_labels=labels
+    )
+    config._attn_implementation = "eager"
+    torch.manual_seed(seed)
+    model = getattr(transformers, class_name)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * 0.5)
+    return model
+
+
+def huggingface_outputs(model):
+    """The tensors that the model computes for the batch above, by transformers' names."""
+    with torch.no_grad():
+        output = model(
+            input_ids=torch.tensor(IDS),
+            attention_mask=torch.tensor(MASK),
+            token_type_ids=torch.tensor(SEGMENTS),
+        )
+    return {name: value.numpy() for name, value in output.items()}
+
+
+def our_outputs(checkpoint, class_name):
+    """What this toolkit computes from any checkpoint, under the same names."""
+    source = open_source(checkpoint)
+    shapes = network_shapes(source.config, source.shapes)
+    with tf.Graph().as_default(), tf.Session() as session:
+        specs = [VariableSpec(name, shape) for name, shape in shapes.items()]
+        variables = create_variables(specs, initializer_range=0.02)
+        report = initialise_from_checkpoint(checkpoint, variables.all(), config=source.config)
+        assert not report.fresh
+        assert not report.notes
+        outputs = _build(variables, source.config, class_name)
+        session.run(tf.global_variables_initializer())
+        return session.run(outputs)
+
+
+def _build(variables: Variables, config: BertConfig, class_name: str):
+    policy = policy_for("fp32")
+    hidden = bert_output(
+        variables,
+        config,
+        input_ids=tf.constant(IDS),
+        input_mask=tf.constant(MASK),
+        segment_ids=tf.constant(SEGMENTS),
+        policy=policy,
+    ).sequence_output
+
+    def classes(x, head):
+        weights, bias = (variables[f"{head}output_{part}"] for part in ("weights", "bias"))
+        flat = project_to_classes(tf.reshape(x, [-1, 12]), weights, bias, policy=policy)
+        return tf.reshape(flat, [*x.shape[:-1], weights.shape[0]])
+
+    def words():
+        everywhere = tf.tile(tf.range(8)[tf.newaxis], [2, 1])
+        logits = masked_lm_logits(hidden, everywhere, variables, config=config, policy=policy)
+        return tf.reshape(logits, [2, 8, -1])
+
+    def pooled():
+        return pooled_output(hidden, variables, policy=policy)
+
+    def follows():
+        return next_sentence_logits(pooled(), variables, policy=policy)
+
+    if class_name == "BertModel":
+        return {"last_hidden_state": hidden, "pooler_output": pooled()}
+    if class_name == "BertForPreTraining":
+        return {"prediction_logits": words(), "seq_relationship_logits": follows()}
+    if class_name == "BertForMaskedLM":
+        return {"logits": words()}
+    if class_name == "BertForNextSentencePrediction":
+        return {"logits": follows()}
+    if class_name == "BertForQuestionAnswering":
+        start, end = tf.unstack(classes(hidden, names.SQUAD), axis=-1)
+        return {"start_logits": start, "end_logits": end}
+    if class_name == "BertForSequenceClassification":
+        return {"logits": classes(pooled(), names.CLASSIFICATION)}
+    return {"logits": classes(hidden, names.TAGGING)}
+
+
+def save_google(directory, class_name, *, activation="gelu", extra=None, seed=1):
+    """A directory as google-research/bert publishes them, with random weights for a class."""
+    config = BertConfig(**SIZES, hidden_act=activation)
+    shapes = network_shapes(config, _names_of(class_name))
+    generator = np.random.default_rng(seed)
+    arrays = {
+        name: generator.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()
+    }
+    directory.mkdir()
+    write_checkpoint(str(directory / "bert_model.ckpt"), {**arrays, **(extra or {})})
+    vocab = directory.parent / "entries.txt"
+    vocab.write_text("[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\n" + "".join(f"w{i}\n" for i in range(35)))
+    write_model_files(directory, config, vocab_file=vocab, do_lower_case=False)
+    text = (directory / "bert_config.json").read_text()
+    (directory / "bert_config.json").write_text(text.replace("gelu_tanh", "gelu"))
+    return arrays
+
+
+def _names_of(class_name):
+    """Google's names and shapes of the heads and the pooler that a class has."""
+    pooler = {"bert/pooler/dense/bias": (12,)}
+    next_sentence = {"cls/seq_relationship/output_bias": (2,)}
+    masked_lm = {"cls/predictions/output_bias": (40,)}
+    return {
+        "BertModel": pooler,
+        "BertForPreTraining": {**masked_lm, **next_sentence},
+        "BertForMaskedLM": masked_lm,
+        "BertForNextSentencePrediction": next_sentence,
+        "BertForQuestionAnswering": {"cls/squad/output_bias": (2,)},
+        "BertForSequenceClassification": {"output_bias": (3,)},
+        "BertForTokenClassification": {"cls/tagging/output_bias": (3,)},
+    }[class_name]
