@@ -1,4 +1,4 @@
-"""The pre-training record layouts, declared once for writers and readers.
+"""The record layouts, declared once for writers and readers.
 
 A record is a serialized ``tf.train.Example``. It is encoded and decoded here without TensorFlow,
 because the data preparation runs in many processes that should not each load it. Encoding writes
@@ -126,6 +126,28 @@ PRETRAINING_UNMASKED = RecordSpec(
         Feature("segment_ids", "int64", SEQUENCE),
         Feature("word_starts", "int64", SEQUENCE),
         Feature("next_sentence_labels", "int64", ONE),
+    ),
+)
+
+# Those of google-research/bert, run_squad.py. Positions are 0, that of [CLS], in windows without
+# the answer.
+SQUAD_PREDICTION = RecordSpec(
+    "squad_prediction",
+    (
+        Feature("unique_ids", "int64", ONE),
+        Feature("input_ids", "int64", SEQUENCE),
+        Feature("input_mask", "int64", SEQUENCE),
+        Feature("segment_ids", "int64", SEQUENCE),
+    ),
+)
+
+SQUAD_TRAINING = RecordSpec(
+    "squad_training",
+    (
+        *SQUAD_PREDICTION.features,
+        Feature("start_positions", "int64", ONE),
+        Feature("end_positions", "int64", ONE),
+        Feature("is_impossible", "int64", ONE),
     ),
 )
 
