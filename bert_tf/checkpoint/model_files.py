@@ -21,6 +21,9 @@ VOCAB_NAME = "vocab.txt"
 SPM_NAME = "spm.model"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
+# What our own model directories hold beside the weights.
+MODEL_FILES = (CONFIG_NAME, VOCAB_NAME, SPM_NAME, TOKENIZER_CONFIG_NAME)
+
 SAFETENSORS_SUFFIX = ".safetensors"
 PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
 # Lists of the files that a large model's weights are spread over.

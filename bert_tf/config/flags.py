@@ -91,8 +91,13 @@ def define_run_flags(define: Definer) -> None:
     define.integer("iterations_per_loop", 1000, "Ignored: there is no TPU support.")
 
 
-def define_optimization_flags(define: Definer, *, optimizer: str) -> None:
-    """Defines batch, schedule and optimizer flags, which all training scripts share."""
+def define_optimization_flags(
+    define: Definer, *, optimizer: str, num_train_steps: int | None, num_warmup_steps: int | None
+) -> None:
+    """Defines batch, schedule and optimizer flags, which all training scripts share.
+
+    Scripts that count in epochs have no default for the steps.
+    """
     define.integer(
         "train_batch_size",
         None,
@@ -103,8 +108,8 @@ def define_optimization_flags(define: Definer, *, optimizer: str) -> None:
     define.integer("micro_batch_size", None, "The same as --train_batch_size.")
     define.integer("num_accumulation_steps", None, "Micro batches in an update (1).")
     define.integer("global_batch_size", None, "Sequences in an update, over all ranks.")
-    define.integer("num_train_steps", 100_000, "Optimizer updates, on one rank.")
-    define.integer("num_warmup_steps", 10_000, "Updates of warm-up, on one rank.")
+    define.integer("num_train_steps", num_train_steps, "Optimizer updates, on one rank.")
+    define.integer("num_warmup_steps", num_warmup_steps, "Updates of warm-up, on one rank.")
     define.boolean(
         "scale_steps_by_ranks",
         None,

@@ -28,7 +28,9 @@ def define_pretraining_flags(values: flags.FlagValues) -> None:
     define = Definer(values)
     _define_data_flags(define)
     define_run_flags(define)
-    define_optimization_flags(define, optimizer="adam")
+    define_optimization_flags(
+        define, optimizer="adam", num_train_steps=100_000, num_warmup_steps=10_000
+    )
     define_runtime_flags(define)
 
 

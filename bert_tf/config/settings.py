@@ -26,13 +26,17 @@ class DataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationSettings:
-    """Batch, schedule and optimizer, as the user asked for them (before scaling by ranks)."""
+    """Batch, schedule and optimizer, as the user asked for them (before scaling by ranks).
+
+    Attributes:
+      num_train_steps, num_warmup_steps: on one rank; None where a task counts in epochs.
+    """
 
     micro_batch_size: int | None
     accumulation_steps: int | None
     global_batch_size: int | None
-    num_train_steps: int
-    num_warmup_steps: int
+    num_train_steps: int | None
+    num_warmup_steps: int | None
     learning_rate: float
     end_learning_rate: float
     decay_power: float
@@ -101,6 +105,48 @@ class PretrainingSettings:
     next_sentence: bool
     masked_lm: bool
     data: DataSettings
+    run: RunSettings
+    optimization: OptimizationSettings
+    runtime: RuntimeSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadSettings:
+    """Fine-tuning on and prediction of questions with their contexts.
+
+    Attributes:
+      bert_config_file, vocab_file, spm_model_file: None takes what stands beside init_checkpoint.
+      do_lower_case: None takes what stands beside init_checkpoint, or fits the vocabulary.
+      train_file, predict_file: SQuAD JSON.
+      features_dir: where records are kept between runs.
+      version_2_with_negative: questions may have no answer.
+      null_score_diff_threshold: a question has no answer where the null score is higher than the
+        best span's by more than this.
+      num_train_epochs, warmup_proportion: length of the training where no steps are given.
+      length_buckets: batches of like length instead of padding each to max_seq_length.
+      seeds: repeat the run with each; empty for one run with ``run.seed``.
+      num_workers: processes that build features, 0 for all cores.
+    """
+
+    bert_config_file: Path | None
+    vocab_file: Path | None
+    spm_model_file: Path | None
+    do_lower_case: bool | None
+    train_file: Path | None
+    predict_file: Path | None
+    features_dir: Path
+    max_seq_length: int
+    doc_stride: int
+    max_query_length: int
+    n_best_size: int
+    max_answer_length: int
+    version_2_with_negative: bool
+    null_score_diff_threshold: float
+    num_train_epochs: float
+    warmup_proportion: float
+    length_buckets: bool
+    seeds: tuple[int, ...]
+    num_workers: int
     run: RunSettings
     optimization: OptimizationSettings
     runtime: RuntimeSettings

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.data import pipeline
@@ -86,6 +87,8 @@ def run(settings: PretrainingSettings) -> Results | None:
     run = training_run.begin(settings.run, settings.runtime)
     config = BertConfig.from_json_file(settings.bert_config_file)
     data = _open_data(settings, config)
+    if run.ranks.is_chief:
+        write_model_files(settings.run.output_dir, config)
     objective = PretrainingObjective(
         config,
         run.policy,

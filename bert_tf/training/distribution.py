@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
+
+Prepared = TypeVar("Prepared")
 
 
 class SingleProcess:
@@ -58,6 +60,19 @@ class SingleProcess:
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0, on every rank."""
         return self.gather(value)[0]
+
+    def first_on_each_host(self, prepare: Callable[[], Prepared]) -> Prepared:
+        """Calls ``prepare`` on every rank: on rank 0, then once a host, then on the others.
+
+        For files that later calls find finished: hosts may share a disk with rank 0's or not.
+        """
+        turn = 0 if self.is_chief else 1 if self.local_rank == 0 else 2
+        result = None
+        for number in range(3):
+            if number == turn:
+                result = prepare()
+            self.gather(None)
+        return result
 
 
 class _SummedGradients(tf.train.Optimizer):

@@ -11,6 +11,7 @@ from typing import Callable, Protocol
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.model_files import MODEL_FILES
 from bert_tf.files import atomic_open, read_json, write_json
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.training.distribution import SingleProcess
@@ -188,11 +189,12 @@ def keep_if_best(
 ) -> bool:
     """Copies a checkpoint to ``output_dir/best`` when its figure is the best so far.
 
-    The copy is complete before it replaces the one before. Returns whether it was the best.
+    The copy is a model directory of its own, and complete before it replaces the one before.
+    Returns whether it was the best.
     """
     best = output_dir / BEST_DIRECTORY
     previous = best / f"{RESULTS}.json"
-    value = results[figure.name]
+    value = results.get(figure.name, math.nan)  # nothing is scored without answers to compare with
     if not math.isfinite(value):
         return False
     if previous.is_file():
@@ -203,7 +205,8 @@ def keep_if_best(
     for leftover in (incoming, outgoing):
         shutil.rmtree(leftover, ignore_errors=True)
     incoming.mkdir()
-    for path in Path(checkpoint).parent.glob(Path(checkpoint).name + ".*"):
+    beside = [path for path in map(output_dir.joinpath, MODEL_FILES) if path.exists()]
+    for path in [*Path(checkpoint).parent.glob(Path(checkpoint).name + ".*"), *beside]:
         shutil.copy2(path, incoming / path.name)
     write_results(incoming, results)
     name = Path(checkpoint).name

@@ -144,6 +144,7 @@ def make_job(
     evaluation: Evaluation | None,
     optimization: OptimizationSettings,
     train_input: Callable[[BatchPlan], tf.data.Dataset],
+    length_flag: str = "--num_train_steps",
 ) -> Job:
     """The job for :class:`Trainer`; ``train_input`` is this rank's data from ``run.start`` on."""
     batch, steps = resolve_plans(optimization, run.ranks)
@@ -164,6 +165,7 @@ def make_job(
         ),
         needs_loss_scale=needs_loss_scale(run.runtime, run.precision, run.hardware),
         train_input=lambda: train_input(batch),
+        length_flag=length_flag,
     )
 
 

@@ -70,7 +70,7 @@ class Job:
     session: SessionSettings
     needs_loss_scale: bool
     train_input: InputFn
-    length_flag: str = "--num_train_steps"
+    length_flag: str
 
 
 class Trainer:

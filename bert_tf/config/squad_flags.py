@@ -1,0 +1,138 @@
+"""The flags of run_squad.py and what becomes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from absl import flags
+
+from bert_tf.config.flags import (
+    Definer,
+    at_least_one,
+    define_optimization_flags,
+    define_run_flags,
+    define_runtime_flags,
+    optimization_settings,
+    require,
+    run_settings,
+    runtime_settings,
+    warn_of_ignored,
+)
+from bert_tf.config.settings import SquadSettings
+from bert_tf.errors import UserError
+from bert_tf.files import require_file
+
+# NVIDIA's flags for what is done otherwise here: scoring in the run, export by its own command.
+_IGNORED = ("eval_script", "num_eval_iterations", "use_trt", "export_triton", "triton_model_name",
+            "triton_model_version", "triton_server_url", "triton_model_overwrite",
+            "triton_max_batch_size", "triton_dyn_batching_delay",
+            "triton_engine_count")  # fmt: skip
+
+_COUNTS = ("max_seq_length", "doc_stride", "max_query_length", "n_best_size", "max_answer_length")
+
+
+def define_squad_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of run_squad.py."""
+    define = Definer(values)
+    _define_model_flags(define)
+    _define_squad_flags(define)
+    define_run_flags(define)
+    define_optimization_flags(define, optimizer="adam", num_train_steps=None, num_warmup_steps=None)
+    define_runtime_flags(define)
+    for name in _IGNORED:
+        define.string(name, None, "Ignored: NVIDIA's flag for what is done otherwise here.")
+
+
+def _define_model_flags(define: Definer) -> None:
+    beside = "; what stands beside --init_checkpoint if not given."
+    define.string("bert_config_file", None, f"JSON file of the model's architecture{beside}")
+    define.string("vocab_file", None, f"WordPiece vocabulary{beside}")
+    define.string("spm_model_file", None, f"SentencePiece model{beside}")
+    define.boolean(
+        "do_lower_case", None, "Lower-case the text; what fits the vocabulary if not given."
+    )
+
+
+def _define_squad_flags(define: Definer) -> None:
+    define.string("train_file", None, "SQuAD JSON to train on.")
+    define.string("predict_file", None, "SQuAD JSON to answer.")
+    define.boolean("do_predict", False, "Answer --predict_file, and score the answers it knows.")
+    define.integer("predict_batch_size", 8, "Sequences in a prediction batch of a rank.")
+    define.integer("max_seq_length", 384, "Most tokens of question and context together.")
+    define.integer("doc_stride", 128, "Tokens between the windows of a long context.")
+    define.integer("max_query_length", 64, "Most tokens of a question; the rest is cut off.")
+    define.integer("n_best_size", 20, "Answers in nbest_predictions.json for each question.")
+    define.integer("max_answer_length", 30, "Most tokens of an answer.")
+    define.boolean("version_2_with_negative", False, "Questions may have no answer (SQuAD 2.0).")
+    define.number(
+        "null_score_diff_threshold",
+        0.0,
+        "Answer nothing where the null score is higher than the best answer's by more than this.",
+    )
+    define.number(
+        "num_train_epochs", 3.0, "Passes over the training windows, on all ranks together."
+    )
+    define.number("warmup_proportion", 0.1, "Share of the steps with a rising learning rate.")
+    define.boolean(
+        "length_buckets",
+        True,
+        "Make batches of like length; off pads every sequence to --max_seq_length.",
+    )
+    define.string(
+        "seeds",
+        None,
+        "Repeat the run with these seeds, comma-separated, and report mean and spread.",
+    )
+    define.string(
+        "features_dir", None, "Where the records of the questions are kept (output_dir/features)."
+    )
+    define.integer("num_workers", 0, "Processes that build features; 0 means all cores.")
+
+
+def squad_settings(values: flags.FlagValues) -> SquadSettings:
+    """Turns parsed flags into settings; raises UserError for what cannot be meant."""
+    warn_of_ignored(values, also=_IGNORED)
+    require(values, "output_dir")
+    for name in _COUNTS:
+        at_least_one(values, name)
+    if values.vocab_file and values.spm_model_file:
+        raise UserError("--vocab_file and --spm_model_file are two kinds of one thing; give one.")
+    if not 0 <= values.warmup_proportion <= 1:
+        raise UserError(f"--warmup_proportion={values.warmup_proportion} must lie in [0, 1].")
+    if values.num_train_epochs <= 0:
+        raise UserError(f"--num_train_epochs={values.num_train_epochs} must be more than 0.")
+    if values.do_train:
+        require(values, "train_file")
+    if values.do_predict:
+        require(values, "predict_file")
+    run = run_settings(
+        values, do_eval="do_predict", eval_batch_size="predict_batch_size", max_eval_steps=None
+    )
+    files = ("bert_config_file", "vocab_file", "spm_model_file", "train_file", "predict_file")
+    derived = {"seeds", "features_dir", "run", "optimization", "runtime", *files}
+    same_names = {field.name for field in dataclasses.fields(SquadSettings)} - derived
+    return SquadSettings(
+        seeds=_seeds(values.seeds),
+        features_dir=Path(values.features_dir or run.output_dir / "features"),
+        run=run,
+        optimization=optimization_settings(values),
+        runtime=runtime_settings(values),
+        **{name: _file(values, name) for name in files},
+        **{name: values[name].value for name in same_names},
+    )
+
+
+def _file(values: flags.FlagValues, name: str) -> Path | None:
+    value = values[name].value
+    return require_file(value, flag=name) if value else None
+
+
+def _seeds(text: str | None) -> tuple[int, ...]:
+    try:
+        seeds = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise UserError(f"--seeds={text} must be whole numbers with commas between them.") from None
+    if len(set(seeds)) != len(seeds):
+        raise UserError(f"--seeds={text} names a seed twice; each run needs its own.")
+    return seeds

@@ -1,0 +1,308 @@
+"""Question answering: fine-tuning on SQuAD files, predictions, scores and the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.model_files import write_model_files
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.settings import OptimizationSettings, SquadSettings
+from bert_tf.data.batches import BatchReader, dataset_of_positions
+from bert_tf.data.length_buckets import LengthBuckets
+from bert_tf.data.tfrecord import RecordSet
+from bert_tf.errors import UserError
+from bert_tf.files import write_json
+from bert_tf.model.dropout import Dropout
+from bert_tf.model.losses import ClassificationSums
+from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.squad import (
+    SQUAD_SCOPE,
+    SpanCandidates,
+    span_candidates,
+    span_logits,
+    span_sums,
+    squad_specs,
+)
+from bert_tf.model.variables import create_variables
+from bert_tf.squad.answers import AnswerSettings, Predictions
+from bert_tf.squad.examples import SquadFile, read_squad
+from bert_tf.squad.features import FeatureSet, build_features
+from bert_tf.squad.windows import WindowSettings
+from bert_tf.tasks.span_model import ModelParts, find_model
+from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation
+from bert_tf.tasks.squad_report import write_squad_report
+from bert_tf.training import run as training_run
+from bert_tf.training.batch_plan import BatchPlan
+from bert_tf.training.evaluation import Results
+from bert_tf.training.run import Run
+
+POSITION = "position"
+SEEDS_NAME = "seeds.json"
+
+
+class SpanObjective:
+    """Where the answer begins and ends: two decisions a sequence, one term."""
+
+    terms = (POSITION,)
+
+    def __init__(self, config: BertConfig, policy: PrecisionPolicy, *, seed: int) -> None:
+        """``seed`` decides the initial weights that no checkpoint has."""
+        self._config = config
+        self._policy = policy
+        self._seed = seed
+
+    def create_variables(self) -> None:
+        """Creates the network's variables in the current graph."""
+        self._variables = create_variables(
+            squad_specs(self._config),
+            initializer_range=self._config.initializer_range,
+            seed=self._seed,
+        )
+
+    def weights(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The number of sequences in a batch."""
+        return {POSITION: tf.cast(tf.shape(features["input_ids"])[0], tf.float32)}
+
+    def sums(
+        self, features: Mapping[str, tf.Tensor], *, dropout: Dropout | None
+    ) -> dict[str, ClassificationSums]:
+        """The forward pass of one micro batch."""
+        logits = span_logits(
+            self._variables, self._config, features, policy=self._policy, dropout=dropout
+        )
+        return {POSITION: span_sums(logits, features, policy=self._policy)}
+
+    def candidates(self, features: Mapping[str, tf.Tensor], *, k: int) -> SpanCandidates:
+        """The ``k`` best positions of a batch without labels."""
+        logits = span_logits(self._variables, self._config, features, policy=self._policy)
+        return span_candidates(logits, features, k=k)
+
+
+def run(settings: SquadSettings) -> Results | None:
+    """Trains, predicts and scores as the settings say, once or with each of the seeds.
+
+    Returns the results of the prediction, those of the last seed where there are several, and None
+    without one. Raises UserError for bad input.
+    """
+    if not settings.seeds:
+        return _run_once(settings, {})
+    by_seed: dict[int, Results] = {}
+    for seed in settings.seeds:
+        directory = settings.run.output_dir / f"seed_{seed}"
+        own = dataclasses.replace(settings.run, seed=seed, output_dir=directory)
+        results = _run_once(dataclasses.replace(settings, run=own), by_seed)
+    return results
+
+
+def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results | None:
+    """One run; adds its results to those of earlier seeds."""
+    settings = _with_fresh_head(settings)
+    run = training_run.begin(settings.run, settings.runtime)
+    model = _open_model(settings, run)
+    train = _questions(settings, run, model, settings.train_file) if settings.run.do_train else None
+    asked = (
+        _questions(settings, run, model, settings.predict_file) if settings.run.do_eval else None
+    )
+    evaluation = _evaluation(settings, run, model, asked) if asked else None
+    job = training_run.make_job(
+        run,
+        objective=SpanObjective(model.config, run.policy, seed=settings.run.seed),
+        evaluation=evaluation,
+        optimization=_with_steps(settings, run, train),
+        train_input=lambda batch: _train_input(settings, run, train, batch),
+        length_flag="--num_train_epochs",
+    )
+    facts = _facts(model, train, asked)
+    results = training_run.execute(run, job, model.config, train_data=facts)
+    if results is not None and asked.are_scored:
+        by_seed[settings.run.seed] = results
+        if run.ranks.is_chief:
+            _report(settings, run, asked.squad, evaluation.predictions, by_seed)
+    return results
+
+
+def _with_fresh_head(settings: SquadSettings) -> SquadSettings:
+    """A checkpoint to train from need not have the head that is to be trained."""
+    if not settings.run.do_train:
+        return settings
+    allowed = (*settings.run.allowed_fresh, SQUAD_SCOPE)
+    return dataclasses.replace(
+        settings, run=dataclasses.replace(settings.run, allowed_fresh=allowed)
+    )
+
+
+def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
+    """The network's configuration and vocabulary, which are kept in the output directory."""
+    output_dir = settings.run.output_dir
+    model = find_model(
+        settings.run.init_checkpoint or output_dir,
+        bert_config_file=settings.bert_config_file,
+        vocab_file=settings.vocab_file,
+        spm_model_file=settings.spm_model_file,
+        do_lower_case=settings.do_lower_case,
+    )
+    positions = model.config.max_position_embeddings
+    if settings.max_seq_length > positions:
+        raise UserError(
+            f"--max_seq_length={settings.max_seq_length} is more than the model's "
+            f"max_position_embeddings={positions}; lower it or use another model."
+        )
+    for note in model.notes:
+        run.message(note)
+    if run.ranks.is_chief:
+        write_model_files(
+            output_dir,
+            model.config,
+            vocab_file=model.vocab_file,
+            spm_model_file=model.spm_model_file,
+            do_lower_case=model.tokenizer.lower_case,
+        )
+    return model
+
+
+def _questions(settings: SquadSettings, run: Run, model: ModelParts, path: Path) -> Questions:
+    """A file's questions and their records, which rank 0 makes where they are not there yet."""
+    training = path is settings.train_file
+    squad = read_squad(
+        path,
+        flag="train_file" if training else "predict_file",
+        version_2_with_negative=settings.version_2_with_negative,
+        needs_answers=training,
+    )
+    windows = WindowSettings(
+        settings.max_seq_length, settings.doc_stride, settings.max_query_length
+    )
+
+    def build() -> FeatureSet:
+        return build_features(
+            squad,
+            settings.features_dir / ("train" if training else "predict"),
+            vocab_file=model.vocab_file,
+            spm_model_file=model.spm_model_file,
+            do_lower_case=model.tokenizer.lower_case,
+            windows=windows,
+            training=training,
+            num_workers=settings.num_workers,
+        )
+
+    # On other hosts than rank 0's the directory may be another one, and is made there as well.
+    features = run.ranks.first_on_each_host(build)
+    for line in features.warnings:
+        run.message(f"{path.name}: {line}")
+    return Questions(squad, features, windows)
+
+
+def _evaluation(
+    settings: SquadSettings, run: Run, model: ModelParts, asked: Questions
+) -> SpanEvaluation:
+    if settings.run.eval_every_steps is not None and not asked.are_scored:
+        raise UserError(
+            f"--eval_every_steps compares scores, but {asked.squad.path} has no answers; drop the "
+            "flag or give a file with answers."
+        )
+    return SpanEvaluation(
+        asked,
+        model.tokenizer,
+        settings=AnswerSettings(
+            n_best_size=settings.n_best_size,
+            max_answer_length=settings.max_answer_length,
+            version_2_with_negative=settings.version_2_with_negative,
+            null_score_diff_threshold=settings.null_score_diff_threshold,
+        ),
+        ranks=run.ranks,
+        batch_size=settings.run.eval_batch_size,
+        length_buckets=settings.length_buckets,
+    )
+
+
+def _with_steps(settings: SquadSettings, run: Run, train: Questions | None) -> OptimizationSettings:
+    """The optimization with its steps counted from the epochs, where no steps are given.
+
+    An epoch is one pass over all training windows by all ranks together.
+    """
+    optimization = settings.optimization
+    steps, warmup = optimization.num_train_steps, optimization.num_warmup_steps
+    if steps is None:
+        batch = training_run.batch_plan(optimization, run.ranks)
+        # Steps are asked for as on one rank where they are divided by the ranks later.
+        own = optimization.scale_steps_by_ranks
+        sequences = batch.rank_batch_size if own else batch.global_batch_size
+        windows = len(train.features.lengths) if train else 1
+        steps = max(1, math.ceil(windows * settings.num_train_epochs / sequences))
+    if warmup is None:
+        warmup = int(steps * settings.warmup_proportion)
+    return dataclasses.replace(optimization, num_train_steps=steps, num_warmup_steps=warmup)
+
+
+def _train_input(
+    settings: SquadSettings, run: Run, train: Questions, batch: BatchPlan
+) -> tf.data.Dataset:
+    features = train.features
+    own = run.batch_slice(batch)
+    order = LengthBuckets(
+        features.lengths,
+        global_batch_size=batch.global_batch_size,
+        seed=settings.run.seed,
+        max_length=settings.max_seq_length,
+    )
+    reader = BatchReader(
+        RecordSet(features.files),
+        spec=features.spec,
+        lengths=features.record_lengths,
+        batch_size=own.size,
+        indices=lambda position: order.indices(position, own),
+        positions_kept=order.padded_length if settings.length_buckets else None,
+    )
+    return dataset_of_positions(run.start.data_position, None, reader.read)
+
+
+def _facts(
+    model: ModelParts, train: Questions | None, asked: Questions | None
+) -> dict[str, object]:
+    """The ledger's section on the data."""
+    return {
+        "sha256": train.features.sha256 if train else "none",
+        "vocabulary_sha256": model.tokenizer.vocab_sha256,
+        "lower_case": model.tokenizer.lower_case,
+        "train_records": len(train.features.lengths) if train else 0,
+        "train_questions": len(train.squad.examples) if train else 0,
+        "predict_records": len(asked.features.lengths) if asked else 0,
+    }
+
+
+def _report(
+    settings: SquadSettings,
+    run: Run,
+    squad: SquadFile,
+    predictions: Predictions,
+    by_seed: Mapping[int, Results],
+) -> None:
+    results = by_seed[settings.run.seed]
+    path = write_squad_report(settings, squad, predictions, results, by_seed=by_seed)
+    run.message(f"the report is {path}")
+    if len(settings.seeds) > 1 and len(by_seed) == len(settings.seeds):
+        summary = summarize_seeds(by_seed)
+        write_json(settings.run.output_dir.parent / SEEDS_NAME, summary)
+        figures = ("exact_match", "f1")
+        spread = "  ".join(
+            f"{name} {summary[name]['mean']:.2f} +- {summary[name]['std']:.2f}" for name in figures
+        )
+        run.message(f"{len(by_seed)} seeds: {spread}")
+
+
+def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, object]]:
+    """Mean, sample standard deviation and the values of every figure, over the seeds."""
+    names = next(iter(by_seed.values()))
+    summary: dict[str, dict[str, object]] = {}
+    for name in names:
+        values = {seed: results[name] for seed, results in by_seed.items()}
+        spread = statistics.stdev(values.values()) if len(values) > 1 else 0.0
+        mean = statistics.mean(values.values())
+        summary[name] = {"mean": mean, "std": spread, "by_seed": values}
+    return summary

@@ -1,0 +1,180 @@
+"""The evaluation of the span task: answering a SQuAD file with all ranks, scoring the answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.data.batches import BatchReader, dataset_of_positions
+from bert_tf.data.length_buckets import LengthSortedBatches
+from bert_tf.data.tfrecord import RecordSet
+from bert_tf.progress import Progress
+from bert_tf.squad.answers import (
+    AnswerSettings,
+    CandidateArrays,
+    Predictions,
+    decode_answers,
+    write_predictions,
+)
+from bert_tf.squad.examples import SquadFile
+from bert_tf.squad.features import FeatureSet
+from bert_tf.squad.windows import WindowSettings
+from bert_tf.tasks.squad_metrics import evaluate
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.evaluation import Figure, Results
+from bert_tf.training.train_op import Features
+from bert_tf.training.trainer import find_start
+
+RATE = "predict_sequences_per_second"
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """A file to answer, as records.
+
+    Attributes:
+      squad: its questions.
+      features: the records of their windows.
+      windows: how they were cut.
+    """
+
+    squad: SquadFile
+    features: FeatureSet
+    windows: WindowSettings
+
+    @property
+    def are_scored(self) -> bool:
+        """Whether the file knows the answers."""
+        return any(example.answers or example.is_impossible for example in self.squad.examples)
+
+
+class SpanEvaluation:
+    """Predictions, their files and their scores; ``predictions`` are rank 0's last ones."""
+
+    figure = Figure("f1", higher_is_better=True)
+    of_untrained = False
+
+    def __init__(
+        self,
+        questions: Questions,
+        tokenizer: Tokenizer,
+        *,
+        settings: AnswerSettings,
+        ranks: SingleProcess,
+        batch_size: int,
+        length_buckets: bool,
+    ) -> None:
+        """Answers ``questions``.
+
+        Args:
+          questions: what to answer.
+          tokenizer: the one that the records were made with.
+          settings: how spans become answers.
+          ranks: all ranks; each predicts its share.
+          batch_size: sequences in a batch of a rank.
+          length_buckets: whether to pad to the longest of a batch only.
+        """
+        self._questions = questions
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._ranks = ranks
+        self._length_buckets = length_buckets
+        self._batches = LengthSortedBatches(
+            questions.features.lengths,
+            batch_size=batch_size,
+            max_length=questions.windows.max_seq_length,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
+        self.predictions: Predictions | None = None
+
+    def spec(self, objective, features: Features) -> tf.estimator.EstimatorSpec:
+        """As in :class:`bert_tf.training.evaluation.Evaluation`."""
+        candidates = objective.candidates(features, k=self._settings.n_best_size)
+        return tf.estimator.EstimatorSpec(
+            tf.estimator.ModeKeys.PREDICT, predictions=candidates._asdict()
+        )
+
+    def run(self, estimator: tf.estimator.Estimator, output_dir: Path) -> Results:
+        """As in :class:`bert_tf.training.evaluation.Evaluation`; writes the prediction files."""
+        candidates, rate = self._predict(estimator)
+        results = None
+        if self._ranks.is_chief:
+            results = {
+                **self._answer(candidates, output_dir),
+                RATE: rate,
+                "global_step": find_start(output_dir).step,
+            }
+        return self._ranks.broadcast(results)
+
+    def _answer(self, candidates: CandidateArrays, output_dir: Path) -> Mapping[str, float]:
+        questions = self._questions
+        self.predictions = decode_answers(
+            questions.squad, self._tokenizer, questions.windows, candidates, self._settings
+        )
+        version_2 = self._settings.version_2_with_negative
+        write_predictions(output_dir, self.predictions, version_2_with_negative=version_2)
+        if not questions.are_scored:
+            return {}
+        null_odds = self.predictions.null_odds if version_2 else None
+        return evaluate(questions.squad, self.predictions.answers, null_odds)
+
+    def _predict(self, estimator: tf.estimator.Estimator) -> tuple[CandidateArrays, float]:
+        """The candidates of every window on every rank, and windows a second of all ranks."""
+        progress = Progress("prediction", self._num_windows, "windows") if self._is_chief else None
+        found, first_done, done = [], None, 0
+        batches = estimator.predict(
+            self._input, hooks=self._ranks.broadcast_hooks(), yield_single_examples=False
+        )
+        for number, batch in enumerate(batches):
+            is_record = self._batches.is_record(number)
+            indices = self._batches.indices(number)[is_record]
+            found.append((indices, {name: value[is_record] for name, value in batch.items()}))
+            if first_done is None:  # what came before is mostly the building of the graph
+                first_done = time.monotonic()
+            else:
+                done += len(indices) * self._ranks.world_size
+            if progress is not None:
+                progress.advance(len(indices) * self._ranks.world_size)
+        seconds = time.monotonic() - first_done
+        everything = [part for rank in self._ranks.gather(found) for part in rank]
+        return _assemble(everything, self._num_windows), done / seconds if seconds else 0.0
+
+    @property
+    def _is_chief(self) -> bool:
+        return self._ranks.is_chief
+
+    @property
+    def _num_windows(self) -> int:
+        return len(self._questions.features.lengths)
+
+    def _input(self) -> tf.data.Dataset:
+        features = self._questions.features
+        reader = BatchReader(
+            RecordSet(features.files),
+            spec=features.spec,
+            lengths=features.record_lengths,
+            batch_size=len(self._batches.indices(0)),
+            indices=self._batches.indices,
+            positions_kept=self._batches.padded_length if self._length_buckets else None,
+        )
+        return dataset_of_positions(0, self._batches.num_batches, reader.read)
+
+
+def _assemble(
+    parts: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_windows: int
+) -> CandidateArrays:
+    """Puts the candidates of some windows each at their places in the order of the records."""
+    arrays: dict[str, np.ndarray] = {}
+    for indices, values in parts:
+        for name, value in values.items():
+            if name not in arrays:
+                arrays[name] = np.zeros((num_windows, *value.shape[1:]), value.dtype)
+            arrays[name][indices] = value
+    return CandidateArrays(**arrays)

@@ -1,0 +1,30 @@
+"""Fine-tunes BERT to answer questions, and answers and scores them: SQuAD v1.1 and v2.0."""
+
+from __future__ import annotations
+
+from absl import flags
+
+from bert_tf import environment
+from bert_tf.config.flags import run_script
+from bert_tf.config.squad_flags import define_squad_flags, squad_settings
+
+
+def main() -> None:
+    """Turns flags into settings and runs the task."""
+    settings = squad_settings(flags.FLAGS)
+    environment.prepare_environment(
+        verbose=settings.runtime.verbose, use_xla=settings.runtime.use_xla
+    )
+    # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
+    from bert_tf.tasks import squad
+
+    squad.run(settings)
+
+
+def run() -> None:
+    """The console script."""
+    run_script(define_squad_flags, main)
+
+
+if __name__ == "__main__":
+    run()
