@@ -26,7 +26,7 @@ from bert_tf.files import PathLike
 from bert_tf.progress import Progress
 from bert_tf.squad.examples import Example, SquadFile
 from bert_tf.squad.windows import Window, WindowSettings, question_windows
-from bert_tf.text.tokenizer import Encoding, Tokenizer
+from bert_tf.text.tokenizer import Encoding, Tokenizer, load_tokenizer
 from bert_tf.workers import ordered_map, resolve_num_workers
 
 STAGE = "squad_features"
@@ -74,7 +74,9 @@ def build_features(
     squad: SquadFile,
     output_dir: PathLike,
     *,
-    open_tokenizer: Callable[[], Tokenizer],
+    vocab_file: PathLike | None = None,
+    spm_model_file: PathLike | None = None,
+    do_lower_case: bool = True,
     windows: WindowSettings,
     training: bool,
     num_workers: int = 0,
@@ -84,16 +86,23 @@ def build_features(
     Args:
       squad: the questions; for training, those with unusable answers are left out.
       output_dir: belongs to these records alone.
-      open_tokenizer: called once in each worker process, so it must be picklable, such as
-        ``functools.partial(load_tokenizer, vocab_file=...)``.
+      vocab_file, spm_model_file, do_lower_case: the tokenizer, see ``load_tokenizer``; it is
+        opened in each worker.
       windows: lengths.
       training: with the positions of the first answer, or all questions without them.
       num_workers: processes at most, 0 for all cores; the records do not depend on it.
 
     Raises:
-      UserError: impossible lengths, a directory that cannot be used, or nothing to make records of.
+      UserError: impossible lengths, a wrong vocabulary, a directory that cannot be used, or nothing
+        to make records of.
     """
     windows.validate()
+    open_tokenizer = functools.partial(
+        load_tokenizer,
+        vocab_file=vocab_file,
+        spm_model_file=spm_model_file,
+        do_lower_case=do_lower_case,
+    )
     if training and squad.unusable:
         shown = ", ".join(squad.unusable[:_SHOWN_IDS])
         more = ", ..." if len(squad.unusable) > _SHOWN_IDS else ""
