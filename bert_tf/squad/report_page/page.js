@@ -200,6 +200,11 @@
     show();
   }
 
+  function reset() {
+    for (const field of fields) field.value = standard(field);
+    changed();
+  }
+
   function turn(pages) {
     page += pages;
     writeAddress();
@@ -207,9 +212,9 @@
     find("examples").scrollIntoView();
   }
 
-  form.addEventListener("input", changed);
+  for (const field of fields) field.addEventListener(field.options ? "change" : "input", changed);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(changed)); // the form is reset after the event
+  find("reset").addEventListener("click", reset);
   find("previous").addEventListener("click", () => turn(-1));
   find("next").addEventListener("click", () => turn(1));
   addEventListener("hashchange", () => {

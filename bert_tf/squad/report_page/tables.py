@@ -98,20 +98,23 @@ def seeds_table(seed_scores: Mapping[int, Mapping[str, float]]) -> str:
         if name in first and all(name in scores for scores in seed_scores.values())
     ]
     rows = [
-        _row(f"seed {seed}", (f"{scores[name]:.2f}" for name in names))
+        _row(str(seed), (f"{scores[name]:.2f}" for name in names))
         for seed, scores in seed_scores.items()
     ]
     columns = [[scores[name] for scores in seed_scores.values()] for name in names]
     foot = [_row("mean", (f"{statistics.mean(column):.2f}" for column in columns))]
     if len(seed_scores) > 1:
         foot.append(_row("± std", (f"{statistics.stdev(column):.2f}" for column in columns)))
-    return _table("Scores by seed", ("", *names), rows, foot=foot)
+    return _table("Scores by seed", ("seed", *names), rows, foot=foot)
 
 
 def results_table(results: Mapping[str, float]) -> str:
-    """Every figure by its official name."""
+    """Every figure by its official name, folded; empty without results."""
     rows = [_row(name, [f"{value:,.10g}"]) for name, value in results.items()]
-    return _table("All figures", ("figure", "value"), rows) if rows else ""
+    if not rows:
+        return ""
+    table = _table("Under their official names", ("figure", "value"), rows)
+    return f'<details class="figures"><summary>All figures</summary>{table}</details>'
 
 
 def _row(name: str, cells: Iterable[str]) -> str:

@@ -1,0 +1,389 @@
+"""The report in a real browser: filters, highlights, links and paging do what they say."""
+
+import random
+import shutil
+
+import pytest
+
+from bert_tf.squad.report import QuestionRow, ReportData, write_report
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+By = pytest.importorskip("selenium.webdriver.common.by").By
+support = pytest.importorskip("selenium.webdriver.support.ui")
+Select, WebDriverWait = support.Select, support.WebDriverWait
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None,
+    reason="no chromium or no chromedriver on PATH: install Debian's chromium and chromium-driver",
+)
+
+BROWSER_FLAGS = (
+    "--headless",
+    "--no-sandbox",  # Chromium refuses to run as root with its sandbox; containers often are root
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,1600",
+)
+HEBREW, SMILEY, GOTHIC = "\u05e0\u05d4\u05e8", "\U0001f600", "\U00010348"
+WORDS = ["mill", "river", "<b>", "&amp;", SMILEY, HEBREW, "</script>", GOTHIC, "Müller", "'quoted'"]
+# Each question with the type that a reader would give it.
+QUESTIONS = {
+    "Who built it?": "who",
+    "What stood there?": "what",
+    "How many wheels did it have?": "how many/much",
+    "How was it built?": "how",
+    "Name the <i>river</i> & its mouth": "other",
+}
+LENGTHS = {1: "1", 2: "2", 3: "3", 4: "4–5", 7: "6–10", 12: "11+"}
+
+
+def make_rows():
+    """60 questions: every filter has several values, every context an emoji before the answer."""
+    draw = random.Random(11)
+    rows = []
+    for number in range(60):
+        words = [SMILEY, *(draw.choice(WORDS) for _ in range(40)), f"word{number % 20}"]
+        context = " ".join(words)
+        num_words = draw.choice(list(LENGTHS))
+        first = draw.randrange(1, 25)
+        answer, start = piece(words, first, num_words)
+        answerable = draw.random() < 0.6
+        predicted, place = piece(words, max(1, first + draw.randrange(-2, 3)), num_words)
+        if draw.random() < 0.3:
+            predicted, place = "", None
+        if predicted == (answer if answerable else ""):
+            f1 = exact = 1.0
+        else:
+            f1, exact = (draw.choice([0, 0.25, 0.5, 2 / 3]) if answerable and predicted else 0, 0.0)
+        rows.append(
+            QuestionRow(
+                question_id=f"id{number:02}",
+                title=draw.choice(["Old_mills", "Rivers & <seas>", HEBREW]),
+                question=draw.choice(list(QUESTIONS)),
+                context=context,
+                answers=[(answer, start)] if answerable else [],
+                predicted_text=predicted,
+                predicted_span=None if place is None else (place, place + len(predicted)),
+                f1=f1,
+                exact=exact,
+                answerable=answerable,
+                null_odds=draw.gauss(0, 3),
+                nbest=[(predicted, round(draw.uniform(0.4, 1), 3)), ("another", 0.2), ("", 0.0004)],
+            )
+        )
+    return rows
+
+
+def piece(words, first, num_words):
+    """So many words of the context and the character that they start at."""
+    return " ".join(words[first : first + num_words]), len(" ".join(words[:first])) + 1
+
+
+ROWS = make_rows()
+BY_ID = {row.question_id: row for row in ROWS}
+
+
+def outcome(row):
+    if row.exact:
+        return "exact"
+    return "partly right" if row.f1 else "wrong"
+
+
+def length(row):
+    return LENGTHS[len(row.answers[0][0].split(" "))] if row.answers else "no answer"
+
+
+# Filter name to the value that a question has of it.
+FILTERS = {
+    "outcome": outcome,
+    "type": lambda row: QUESTIONS[row.question],
+    "length": length,
+    "answerable": lambda row: "true" if row.answerable else "false",
+    "title": lambda row: row.title,
+}
+ORDERS = {
+    "worst": lambda row: row.f1,
+    "best": lambda row: -row.f1,
+    "confident": lambda row: (
+        ["wrong", "partly right", "exact"].index(outcome(row)),
+        -row.nbest[0][1],
+    ),
+    "file": lambda row: row.question_id,
+}
+
+
+def expected_ids(order="worst", **wanted):
+    chosen = [r for r in ROWS if all(FILTERS[name](r) == value for name, value in wanted.items())]
+    return [row.question_id for row in sorted(chosen, key=ORDERS[order])]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    steps = [{"step": step, "loss": 5 / step, "f1": 10 * step**0.5} for step in range(1, 60)]
+    data = ReportData(
+        title="Mills & <rivers>",
+        created_from={"model": "a/b", "step": 59},
+        results={"exact": 40.0, "f1": 50.0, "best_f1": 51.0, "best_f1_thresh": -0.5},
+        questions=ROWS,
+        threshold_curve=[
+            (x / 10, 40 - abs(x / 10), 50 - abs(x / 10 + 0.5)) for x in range(-80, 80)
+        ],
+        chosen_threshold=0.0,
+        training_log=steps,
+        evaluation_log=steps[::10],
+    )
+    write_report(path, data)
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    profile = tmp_path_factory.mktemp("profile")
+    for flag in (*BROWSER_FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(chromium, address):
+    """The report, opened anew; a test that leaves an error in the console fails."""
+    open_page(chromium, address)
+    yield chromium
+    assert chromium.get_log("browser") == []
+
+
+def open_page(chromium, address):
+    chromium.get("about:blank")  # else only the part after "#" would change
+    chromium.get(address)
+
+
+def choose(page, name, value):
+    Select(page.find_element(By.NAME, name)).select_by_value(value)
+
+
+def ids_on_this_page(page):
+    script = "return [...document.querySelectorAll('#list > li')].map((item) => item.dataset.id)"
+    return page.execute_script(script)
+
+
+def all_ids(page):
+    """The ids of all pages, turned with the button."""
+    found = ids_on_this_page(page)
+    while page.find_element(By.ID, "next").is_enabled():
+        page.find_element(By.ID, "next").click()
+        found += ids_on_this_page(page)
+    return found
+
+
+@pytest.mark.parametrize("name", list(FILTERS))
+def test_each_value_of_each_filter(page, name):
+    select = Select(page.find_element(By.NAME, name))
+    values = {option.get_attribute("value"): option.text for option in select.options}
+    assert set(values) == {"", *(FILTERS[name](row) for row in ROWS)}
+    for value, label in values.items():
+        choose(page, name, value)
+        expected = expected_ids(**({name: value} if value else {}))
+        assert all_ids(page) == expected
+        assert (
+            f" of {len(expected)} (60 questions in all)" in page.find_element(By.ID, "count").text
+        )
+        if value:
+            assert label.endswith(f"({len(expected)})")
+
+
+def test_filters_together_and_reset(page):
+    choose(page, "answerable", "true")
+    choose(page, "outcome", "wrong")
+    choose(page, "order", "confident")
+    expected = expected_ids("confident", answerable="true", outcome="wrong")
+    assert 0 < len(expected) < len(ROWS)
+    assert all_ids(page) == expected
+    page.find_element(By.ID, "reset").click()
+    assert all_ids(page) == expected_ids()
+    assert page.current_url.partition("#")[2] in ("", "page=3")
+
+
+@pytest.mark.parametrize("order", list(ORDERS))
+def test_orders(page, order):
+    choose(page, "order", order)
+    assert all_ids(page) == expected_ids(order)
+
+
+@pytest.mark.parametrize("text", ["WORD7", "id31", "who", " müller ", "</SCRIPT>", "nowhere"])
+def test_search(page, text):
+    page.find_element(By.NAME, "text").send_keys(text)
+    wanted = text.strip().lower()
+    expected = [
+        identity
+        for identity in expected_ids()
+        for row in [BY_ID[identity]]
+        if any(
+            wanted in part.lower()
+            for part in (
+                row.context,
+                row.question,
+                row.question_id,
+                row.predicted_text,
+                *(answer for answer, _ in row.answers),
+            )
+        )
+    ]
+    assert all_ids(page) == expected
+
+
+def test_highlights_are_the_spans(page):
+    choose(page, "order", "file")
+    pieces = """return [...document.querySelectorAll("#list > li")].map((item) => ({
+      id: item.dataset.id,
+      context: item.querySelector(".context").textContent,
+      truth: [...item.querySelectorAll("mark.true")].map((mark) => mark.textContent).join(""),
+      predicted:
+        [...item.querySelectorAll("mark.predicted")].map((mark) => mark.textContent).join(""),
+      both: [...item.querySelectorAll("mark.true.predicted")].map((m) => m.textContent).join(""),
+      question: item.querySelector("h3").textContent,
+    }))"""
+    overlaps = 0
+    for number in range(3):
+        for found in page.execute_script(pieces):
+            row = BY_ID[found["id"]]
+            assert found["question"] == row.question
+            assert found["context"] == row.context
+            assert found["truth"] == (row.answers[0][0] if row.answers else "")
+            assert found["predicted"] == row.predicted_text
+            start, end = row.predicted_span or (0, 0)
+            [(true_text, true_start)] = row.answers or [("", 0)]
+            low, high = max(start, true_start), min(end, true_start + len(true_text))
+            assert found["both"] == row.context[low : max(low, high)]
+            overlaps += bool(found["both"])
+        if number < 2:
+            page.find_element(By.ID, "next").click()
+    assert overlaps > 5
+
+
+def test_candidates_and_their_probabilities(page):
+    item = page.find_element(By.CSS_SELECTOR, "#list > li")
+    row = BY_ID[item.get_attribute("data-id")]
+    cells = [cell.text for cell in item.find_elements(By.CSS_SELECTOR, ".nbest td")]
+    chance = f"{100 * row.nbest[0][1]:.1f} %"
+    assert cells[1:] == [chance, "another", "20.0 %", "no answer", "< 0.1 %"]
+
+
+def test_a_view_is_a_link(page, address):
+    choose(page, "title", "Rivers & <seas>")
+    choose(page, "order", "best")
+    page.find_element(By.NAME, "text").send_keys("word")
+    view, ids = page.current_url, ids_on_this_page(page)
+    open_page(page, address)
+    assert ids_on_this_page(page) != ids
+    open_page(page, view)
+    assert ids_on_this_page(page) == ids == expected_ids("best", title="Rivers & <seas>")[:20]
+    open_page(page, f"{address}#page=3&outcome=never&type=")
+    assert ids_on_this_page(page) == expected_ids()[40:60], "values that do not exist are ignored"
+
+
+@pytest.mark.parametrize(("name", "group"), [("type", "how many/much"), ("length", "4–5")])
+def test_a_group_of_the_tables_leads_to_its_questions(page, name, group):
+    page.find_element(By.LINK_TEXT, group).click()
+    field = page.find_element(By.NAME, name)
+    WebDriverWait(page, 10).until(lambda _: field.get_attribute("value") == group)
+    assert all_ids(page) == expected_ids(**{name: group})
+
+
+def test_the_id_can_be_copied(page):
+    page.find_element(By.CSS_SELECTOR, "#list .copy").click()
+    assert page.execute_script("return String(getSelection())") == ids_on_this_page(page)[0]
+
+
+def test_controls_have_labels_and_take_the_keyboard(page):
+    unlabelled = """return [...document.querySelectorAll("select, input, button")].filter(
+      (control) => !control.textContent.trim() || control.matches("select, input")
+    ).filter((control) => !(control.labels && control.labels.length)).length"""
+    assert page.execute_script(unlabelled) == 0
+    field = page.find_element(By.NAME, "outcome")
+    field.send_keys("w")
+    assert all_ids(page) == expected_ids(outcome="wrong")
+
+
+READ = (
+    "body",
+    ".facts dt",
+    ".tile .hint",
+    ".groups a",
+    ".groups th.second",
+    ".legend",
+    "select",
+    ".badge.wrong",
+    ".badge.partly",
+    ".badge.exact",
+    "mark.true",
+    ".none",
+)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 420])
+def test_it_fits_and_can_be_read(page, tmp_path, scheme, width):
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    dark = page.execute_script("return matchMedia('(prefers-color-scheme: dark)').matches")
+    assert dark == (scheme == "dark")
+    size = {"width": width, "height": 1600, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    choose(page, "order", "file")
+    for selector in READ:
+        assert contrast(page, selector) >= 4.5, selector
+    assert page.save_screenshot(str(tmp_path / f"report-{scheme}-{width}.png"))
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def contrast(page, selector):
+    """The WCAG 2 contrast of an element's text on what is behind it."""
+    script = """
+      const channels = (color) => color.match(/[\\d.]+/g).map(Number);
+      const found = document.querySelector(arguments[0]);
+      let behind = found;
+      while (behind && channels(getComputedStyle(behind).backgroundColor)[3] === 0)
+        behind = behind.parentElement;
+      const colors = [getComputedStyle(found).color, getComputedStyle(behind).backgroundColor];
+      return colors.map(channels);
+    """
+    colors = page.execute_script(script, selector)
+    lighter, darker = sorted(map(luminance, colors), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(color):
+    linear = [
+        c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (channel / 255 for channel in color[:3])
+    ]
+    return sum(weight * channel for weight, channel in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+def test_without_scripts_the_tables_and_charts_remain(chromium, address):
+    chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        open_page(chromium, address)
+        assert chromium.find_element(By.CSS_SELECTOR, ".tile strong").text == "50.00"
+        assert len(chromium.find_elements(By.CSS_SELECTOR, ".groups tbody tr")) > 5
+        assert len(chromium.find_elements(By.CSS_SELECTOR, "figure svg polyline")) == 5
+        assert "needs JavaScript" in chromium.find_element(By.TAG_NAME, "noscript").text
+        assert not chromium.find_element(By.ID, "filters").is_displayed()
+    finally:
+        chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
