@@ -7,13 +7,12 @@ questions. Memory: the SQuAD file, and some hundred kB for each worker's batch o
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Callable
 
 import numpy as np
 
@@ -25,8 +24,9 @@ from bert_tf.errors import UserError
 from bert_tf.files import PathLike
 from bert_tf.progress import Progress
 from bert_tf.squad.examples import Example, SquadFile
-from bert_tf.squad.windows import Window, WindowSettings, question_windows
-from bert_tf.text.tokenizer import Encoding, Tokenizer, load_tokenizer
+from bert_tf.squad.paragraphs import Paragraph, ParagraphEncoder, Question
+from bert_tf.squad.windows import WindowSettings
+from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
 from bert_tf.workers import ordered_map, resolve_num_workers
 
 STAGE = "squad_features"
@@ -145,29 +145,6 @@ def _spec(training: bool) -> RecordSpec:
     return SQUAD_TRAINING if training else SQUAD_PREDICTION
 
 
-class Question(NamedTuple):
-    """What records are made of: the text, and for training the answer's characters [start, end)."""
-
-    text: str
-    answer: tuple[int, int] | None
-    is_impossible: bool
-
-
-class Paragraph(NamedTuple):
-    """A context with its questions."""
-
-    context: str
-    questions: list[Question]
-
-
-class EncodedParagraphs(NamedTuple):
-    """Records, but for their unique_ids, which depend on all records before."""
-
-    records: list[bytes]
-    lengths: np.ndarray
-    counts: dict[str, int]
-
-
 def _build(
     squad: SquadFile,
     open_tokenizer: Callable[[], Tokenizer],
@@ -180,7 +157,7 @@ def _build(
     totals = {"unusable_answers": len(squad.unusable) if training else 0}
     lengths = [np.zeros(0, np.int32)]
     results = ordered_map(
-        functools.partial(ParagraphEncoder, open_tokenizer, windows, training),
+        functools.partial(ParagraphEncoder, open_tokenizer, windows, _without_ids(training)),
         _batches(_paragraphs(squad, training)),
         num_workers=num_workers,
         what=STAGE,
@@ -228,108 +205,12 @@ def _batches(paragraphs: Iterator[Paragraph]) -> Iterator[list[Paragraph]]:
         yield batch
 
 
+def _without_ids(training: bool) -> RecordSpec:
+    """The part of a record that does not depend on the records before it."""
+    return RecordSpec("squad_without_ids", _spec(training).features[1:])
+
+
 def _encode_ids(first: int, count: int) -> list[bytes]:
     """The unique_ids of records, each as an Example of its own."""
     spec = RecordSpec("unique_ids", SQUAD_PREDICTION.features[:1])
     return spec.encode_batch({"unique_ids": np.arange(first, first + count)[:, np.newaxis]})
-
-
-class ParagraphEncoder:
-    """Paragraphs to records; one in each worker process."""
-
-    def __init__(
-        self, open_tokenizer: Callable[[], Tokenizer], windows: WindowSettings, training: bool
-    ):
-        self._tokenizer = open_tokenizer()
-        self._settings = windows
-        self._spec = RecordSpec("squad_without_ids", _spec(training).features[1:])
-        self._training = training
-
-    def __call__(self, paragraphs: Sequence[Paragraph]) -> EncodedParagraphs:
-        """Encodes paragraphs, in order."""
-        counts = dict.fromkeys(
-            ("questions", "windows", "cut_questions", "impossible_questions", "unusable_answers"), 0
-        )
-        rows = _Rows(self._tokenizer, self._settings.max_seq_length)
-        for paragraph in paragraphs:
-            encoding = self._tokenizer.encode_with_offsets(paragraph.context)
-            context_ids = np.array(encoding.ids, np.int32)
-            for question in paragraph.questions:
-                answer = question.answer and tokens_of(encoding, *question.answer)
-                if question.answer and not answer:  # only characters that no token stands for
-                    counts["unusable_answers"] += 1
-                    continue
-                question_ids = self._tokenizer.encode(question.text)
-                counts["questions"] += 1
-                counts["cut_questions"] += len(question_ids) > self._settings.max_query_length
-                counts["impossible_questions"] += question.is_impossible
-                for window in question_windows(question_ids, len(context_ids), self._settings):
-                    rows.add(window, context_ids, answer, question.is_impossible)
-        counts["windows"] = len(rows)
-        features = rows.features(training=self._training)
-        lengths = features["input_mask"].sum(axis=1, dtype=np.int32)
-        return EncodedParagraphs(self._spec.encode_batch(features), lengths, counts)
-
-
-def tokens_of(encoding: Encoding, start: int, end: int) -> tuple[int, int] | None:
-    """The first and the last token that characters [start, end) have a part in, None without any.
-
-    Between tokens (at white space, say) it is the next one from the start, the one before the end.
-    """
-    first = bisect.bisect_right(encoding.ends, start)
-    last = bisect.bisect_left(encoding.starts, end) - 1
-    return (first, last) if first <= last else None
-
-
-class _Rows:
-    """Windows that become the features of one batch of records."""
-
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
-        self._tokenizer = tokenizer
-        self._max_seq_length = max_seq_length
-        self._windows: list[tuple[Window, np.ndarray]] = []
-        self._positions: list[tuple[int, int]] = []
-        self._impossible: list[bool] = []
-
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    def add(
-        self,
-        window: Window,
-        context_ids: np.ndarray,
-        answer: tuple[int, int] | None,
-        is_impossible: bool,
-    ) -> None:
-        """Adds a window of a paragraph; ``answer`` is the first and the last token there."""
-        first, last = map(window.position, answer or (-1, -1))
-        is_inside = first is not None and last is not None
-        self._windows.append((window, context_ids))
-        self._positions.append((first, last) if is_inside else (0, 0))
-        self._impossible.append(is_impossible)
-
-    def features(self, *, training: bool) -> dict[str, np.ndarray]:
-        """Arrays [N, L] by the names of the records' features, without unique_ids."""
-        tokenizer, num_positions = self._tokenizer, self._max_seq_length
-        input_ids = np.full((len(self), num_positions), tokenizer.pad_id, np.int32)
-        for row, (window, context_ids) in zip(input_ids, self._windows):
-            offset, end = window.context_offset, window.length - 1
-            part = slice(window.first_token, window.first_token + window.num_tokens)
-            row[:offset] = [tokenizer.cls_id, *window.question_ids, tokenizer.sep_id]
-            row[offset:end] = context_ids[part]
-            row[end] = tokenizer.sep_id
-        positions = np.arange(num_positions)
-        offsets, lengths = (
-            np.array([getattr(window, name) for window, _ in self._windows], np.int64)[:, None]
-            for name in ("context_offset", "length")
-        )
-        features = {
-            "input_ids": input_ids,
-            "input_mask": (positions < lengths).astype(np.uint8),
-            "segment_ids": ((positions >= offsets) & (positions < lengths)).astype(np.uint8),
-        }
-        if training:
-            answers = np.array(self._positions, np.int64).reshape(-1, 2)
-            features["start_positions"], features["end_positions"] = answers[:, :1], answers[:, 1:]
-            features["is_impossible"] = np.array(self._impossible, np.int64)[:, None]
-        return features
