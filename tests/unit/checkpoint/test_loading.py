@@ -1,3 +1,6 @@
+import dataclasses
+import gc
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -5,12 +8,16 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
-from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint
+from bert_tf.checkpoint.formats import open_source
+from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.model.pretraining import pretraining_specs
+from bert_tf.model.squad import squad_specs
+from bert_tf.model.variables import create_variables
 from bert_tf.training.loss_scale import DynamicLossScale
 from bert_tf.training.optimizers import AdamW, Lamb
+from tests.unit.checkpoint.tiny_models import SIZES, huggingface_model, save_google
 
 RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8"
 
@@ -107,14 +114,14 @@ def test_ways_to_name_a_checkpoint(tmp_path):
         f"{latest}.meta",
         f"{latest}.data-00000-of-00001",
     ):
-        assert loading.resolve_checkpoint(name) == latest
+        assert resolve_checkpoint(name) == latest
 
 
 def test_missing_and_damaged_checkpoints_are_user_errors(tmp_path):
     with pytest.raises(UserError, match="holds no checkpoint"):
-        loading.resolve_checkpoint(tmp_path)
+        resolve_checkpoint(tmp_path)
     with pytest.raises(UserError, match=r"nothing\.ckpt does not exist"):
-        loading.resolve_checkpoint(tmp_path / "nothing.ckpt")
+        resolve_checkpoint(tmp_path / "nothing.ckpt")
     path = save(tmp_path / "model.ckpt", NETWORK)
     index = Path(f"{path}.index")
     whole = index.read_bytes()
@@ -199,3 +206,93 @@ def test_a_run_cannot_resume_from_another_models_checkpoint(tmp_path, stored, op
     assert message.startswith(f"cannot resume from {path}: ")
     assert words in message
     assert message.count("\n") == 0
+
+
+OURS = BertConfig(**SIZES, hidden_act="gelu_erf")
+
+
+@pytest.fixture(name="theirs")
+def huggingface_directory(tmp_path):
+    huggingface_model("BertForPreTraining").save_pretrained(tmp_path / "theirs")
+    return tmp_path / "theirs"
+
+
+def start_from(path, specs, *, config=OURS, **arguments):
+    variables = create_variables(specs, initializer_range=0.02)
+    return loading.initialise_from_checkpoint(path, variables.all(), config=config, **arguments)
+
+
+@pytest.fixture(name="copies")
+def directory_of_copies(tmp_path, monkeypatch):
+    """Where copies of weights are while they are needed."""
+    (tmp_path / "copies").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "copies"))
+    return tmp_path / "copies"
+
+
+def test_a_span_network_starts_from_a_hugging_face_model(theirs):
+    with tf.Graph().as_default():
+        report = start_from(theirs, squad_specs(OURS), allowed_fresh=["cls/squad"])
+    assert report.fresh == ("cls/squad/output_weights", "cls/squad/output_bias")
+    assert report.summary() == [
+        f"{theirs / 'model.safetensors'}: 37 variables restored",
+        "format: Hugging Face; exact GELU (gelu_erf)",
+        "2 not in the checkpoint, fresh: cls/squad/output_weights, cls/squad/output_bias",
+        "9 of the checkpoint, unused: bert/pooler/dense/bias, bert/pooler/dense/kernel, "
+        "cls/predictions/output_bias, cls/predictions/transform/LayerNorm/beta, "
+        "cls/predictions/transform/LayerNorm/gamma, cls/predictions/transform/dense/bias, "
+        "cls/predictions/transform/dense/kernel, cls/seq_relationship/output_bias, "
+        "cls/seq_relationship/output_weights",
+    ]
+
+
+def test_an_estimator_starts_from_a_hugging_face_model_and_leaves_no_copy(tmp_path, theirs, copies):
+    """The session begins after the graph is finished, and the copy goes when the graph does."""
+
+    def model_fn(features, labels, mode):
+        start_from(theirs, pretraining_specs(OURS))
+        assert len(list(copies.iterdir())) == 1
+        step = tf.train.get_or_create_global_step()
+        return tf.estimator.EstimatorSpec(
+            mode, loss=tf.constant(0.0), train_op=tf.assign_add(step, 1)
+        )
+
+    estimator = tf.estimator.Estimator(model_fn, model_dir=str(tmp_path / "run"))
+    estimator.train(lambda: tf.data.Dataset.from_tensors([0.0]), steps=1)
+    source = open_source(theirs)
+    for name in ("bert/embeddings/word_embeddings", "bert/encoder/layer_1/output/dense/kernel"):
+        np.testing.assert_array_equal(estimator.get_variable_value(name), source.read(name))
+    gc.collect()
+    assert not list(copies.iterdir())
+
+
+def test_a_google_checkpoint_is_read_where_it_is(tmp_path, copies):
+    save_google(tmp_path / "google", "BertForPreTraining")
+    with tf.Graph().as_default():
+        start_from(tmp_path / "google", pretraining_specs(OURS))
+        assert not list(copies.iterdir())
+
+
+def test_another_activation_is_told(theirs):
+    google = dataclasses.replace(OURS, hidden_act="gelu")
+    with tf.Graph().as_default():
+        report = start_from(theirs, pretraining_specs(google), config=google)
+    assert report.summary()[-1] == (
+        f"warning: the checkpoint was made with gelu_erf ({theirs / 'config.json'}), but this "
+        'network computes gelu_tanh; write "hidden_act": "gelu_erf" in its bert_config'
+    )
+
+
+def test_another_number_of_heads_has_the_same_shapes_and_is_refused(theirs):
+    config = dataclasses.replace(OURS, num_attention_heads=2)
+    with tf.Graph().as_default(), pytest.raises(UserError) as error:
+        start_from(theirs, pretraining_specs(config), config=config)
+    assert "it was made with 3 attention heads, not 2;" in str(error.value)
+
+
+def test_a_smaller_vocabulary_is_refused_before_anything_is_copied(theirs, copies):
+    config = dataclasses.replace(OURS, vocab_size=39)
+    with tf.Graph().as_default(), pytest.raises(UserError) as error:
+        start_from(theirs, pretraining_specs(config), config=config)
+    assert "bert/embeddings/word_embeddings has [40, 12], not [39, 12]" in str(error.value)
+    assert not list(copies.iterdir())
