@@ -100,3 +100,56 @@ def test_files_without_a_config_are_refused(tmp_path, text):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_known_activations_are_accepted(activation):
     assert BertConfig(vocab_size=5, hidden_act=activation).hidden_act == activation
+
+
+THEIRS = {
+    "architectures": ["BertForMaskedLM"],
+    "hidden_act": "gelu",
+    "hidden_size": 24,
+    "layer_norm_eps": 1e-12,
+    "model_type": "bert",
+    "pad_token_id": 0,
+    "transformers_version": "4.5.1",
+    "vocab_size": 9,
+}
+
+
+def write_theirs(tmp_path, **changes):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**THEIRS, **changes}))
+    return path
+
+
+def test_the_same_word_is_two_functions(tmp_path):
+    assert BertConfig.from_json_file(write_theirs(tmp_path)) == BertConfig(
+        vocab_size=9, hidden_size=24, hidden_act="gelu_erf", type_vocab_size=2
+    )
+    assert BertConfig.from_dict({"vocab_size": 9}).with_explicit_gelu().hidden_act == "gelu_tanh"
+    exact = BertConfig(vocab_size=9, hidden_act="gelu_erf")
+    assert exact.with_explicit_gelu() == exact
+
+
+@pytest.mark.parametrize("mark", ["architectures", "model_type", "transformers_version"])
+def test_one_key_of_hugging_face_is_enough(tmp_path, mark):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"vocab_size": 9, "hidden_act": "gelu", mark: THEIRS[mark]}))
+    assert BertConfig.from_json_file(path).hidden_act == "gelu_erf"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "roberta"}, "model_type 'roberta' is not supported; give a model of type"),
+        ({"position_embedding_type": "relative_key"}, "'relative_key' is not supported"),
+        ({"is_decoder": True}, "is_decoder is set; only encoders"),
+        ({"hidden_act": "silu"}, "hidden_act 'silu' is not supported; known are gelu,"),
+        ({"hidden_act": ["gelu"]}, "hidden_act ['gelu'] is not supported"),
+        ({"hidden_size": 25}, "hidden_size 25 is not a multiple"),
+    ],
+)
+def test_other_networks_of_hugging_face_are_refused(tmp_path, changes, words):
+    path = write_theirs(tmp_path, **changes)
+    with pytest.raises(UserError) as error:
+        BertConfig.from_json_file(path)
+    assert words in str(error.value)
+    assert str(error.value).startswith(f"model configuration {path}: ")
