@@ -1,0 +1,24 @@
+"""What a figure was measured on, for the results of benchmarks."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+
+from bert_tf import environment
+
+_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # what the speed of products depends on
+
+
+def describe_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, object]:
+    """``cpu`` (its name), ``cpu_features`` (those for fast products) and ``cores`` to run on."""
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
+    name = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+    flags = re.search(r"^flags\s*: (.+)$", text, re.MULTILINE)
+    present = set(flags[1].split()) if flags else set()
+    return {
+        "cpu": name[1].strip() if name else platform.processor() or platform.machine(),
+        "cpu_features": [feature for feature in _FEATURES if feature in present],
+        "cores": environment.available_cores(),
+    }
