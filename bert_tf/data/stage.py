@@ -74,14 +74,15 @@ def run_stage(
       UserError: the directory cannot be written, is in use, or holds the output of another stage.
     """
     directory = make_output_dir(output_dir, flag="output_dir")
+    entries = tuple(describe_file(path) for path in inputs)
+    # Without the lock: readers of a finished directory need not wait for each other.
+    if is_up_to_date(
+        directory, stage=stage, parameters=parameters, inputs=entries, vocabulary=vocabulary
+    ):
+        report(f"{stage}: {directory} is up to date, skipped")
+        return directory
     with _only_writer(directory):
-        entries = tuple(describe_file(path) for path in inputs)
         _refuse_other_stage(directory, stage)
-        if is_up_to_date(
-            directory, stage=stage, parameters=parameters, inputs=entries, vocabulary=vocabulary
-        ):
-            report(f"{stage}: {directory} is up to date, skipped")
-            return directory
         partial = directory / _PARTIAL_NAME
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()

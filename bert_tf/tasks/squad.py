@@ -141,7 +141,7 @@ def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
     """The network's configuration and vocabulary, which are kept in the output directory."""
     output_dir = settings.run.output_dir
     model = find_model(
-        settings.run.init_checkpoint or output_dir,
+        model_dir=settings.run.init_checkpoint or output_dir,
         bert_config_file=settings.bert_config_file,
         vocab_file=settings.vocab_file,
         spm_model_file=settings.spm_model_file,
@@ -193,8 +193,10 @@ def _questions(settings: SquadSettings, run: Run, model: ModelParts, path: Path)
 
     # On other hosts than rank 0's the directory may be another one, and is made there as well.
     features = run.ranks.first_on_each_host(build)
-    for line in features.warnings:
-        run.message(f"{path.name}: {line}")
+    counts = ", ".join(
+        f"{count} {name.replace('_', ' ')}" for name, count in features.counts.items()
+    )
+    run.message(f"{path.name}: {counts}")
     return Questions(squad, features, windows)
 
 
