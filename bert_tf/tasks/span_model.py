@@ -66,6 +66,10 @@ def find_model(
     checkpoint = init_checkpoint or model_dir
     if not checkpoint:
         raise UserError("give --model_dir, or --init_checkpoint and the files beside it.")
+    if model_dir and not Path(model_dir).is_dir():
+        raise UserError(
+            f"--model_dir={model_dir} is no directory; give one, or --init_checkpoint for a file."
+        )
     beside = model_files(model_dir or checkpoint)
     config = beside.config
     if bert_config_file:

@@ -1,0 +1,65 @@
+"""A span model small enough for any test: two layers, a few words, weights far from zero."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.model_files import write_model_files
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.squad import SQUAD_SCOPE, squad_specs
+from bert_tf.model.variables import create_variables
+
+VOCABULARY = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "who",
+    "wrote",
+    "the",
+    "book",
+    "where",
+    "did",
+    "she",
+    "live",
+    "in",
+    "a",
+    "town",
+    "by",
+    "sea",
+    "anna",
+    "it",
+    "1843",
+    "?",
+    ".",
+    ",",
+    "##s",
+    "##ed",
+]
+CONFIG = BertConfig(
+    vocab_size=len(VOCABULARY),
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=64,
+    initializer_range=0.5,
+)
+TEXT = "Anna wrote the book in 1843. She lived by the sea, in a town. Who lived where?"
+
+
+def write_model(directory: Path, *, span_head: bool = True) -> Path:
+    """Makes ``directory`` a model directory with weights drawn at random."""
+    directory.mkdir(parents=True, exist_ok=True)
+    vocab_file = directory / "vocab.txt"
+    vocab_file.write_text("".join(f"{entry}\n" for entry in VOCABULARY))
+    write_model_files(directory, CONFIG, vocab_file=vocab_file, do_lower_case=True)
+    specs = [s for s in squad_specs(CONFIG) if span_head or not s.name.startswith(SQUAD_SCOPE)]
+    with tf.Graph().as_default(), tf.Session() as session:
+        create_variables(specs, initializer_range=CONFIG.initializer_range)
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver().save(session, str(directory / "model.ckpt"), global_step=7)
+    return directory

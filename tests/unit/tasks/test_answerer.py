@@ -1,0 +1,231 @@
+"""Answers from a live model, and the command around it."""
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bert_tf.errors import UserError
+from bert_tf.squad.answers import AnswerSettings
+from bert_tf.squad.windows import WindowSettings, question_windows
+from bert_tf.tasks.answerer import Answerer, window_features
+from bert_tf.tasks.ask import read_document, read_questions, sentence_around
+from bert_tf.tasks.span_model import find_model
+from tests.small_span_model import CONFIG, TEXT, VOCABULARY, write_model
+from tests.support import ROOT, environment, run
+
+QUESTION = "Who wrote the book?"
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def parts(model_dir):
+    return find_model(model_dir)
+
+
+@pytest.fixture(scope="module")
+def answerer(parts):
+    return Answerer(parts)
+
+
+def scores_of_all_spans(answerer, parts, text):
+    """{(first token, last token): score} of a text with one window, from the plain logits."""
+    tokenizer = parts.tokenizer
+    ids = tokenizer.encode(text)
+    [window] = question_windows(tokenizer.encode(QUESTION), len(ids), answerer.windows)
+    outputs = answerer._model.run(window_features([window], ids, tokenizer))
+    start, end = (logits[0, window.context_offset :] for logits in outputs[:2])
+    return {(i, j): start[i] + end[j] for i in range(len(ids)) for j in range(i, len(ids))}
+
+
+def test_the_answer_is_the_best_span(answerer, parts):
+    scores = scores_of_all_spans(answerer, parts, TEXT)
+    (first, last), score = max(scores.items(), key=lambda item: item[1])
+    encoding = parts.tokenizer.encode_with_offsets(TEXT)
+    found = answerer.answer(QUESTION, TEXT)
+    best = found[0]
+    assert (best.start, best.end) == (encoding.starts[first], encoding.ends[last])
+    assert best.score == pytest.approx(score, rel=1e-5)
+    assert sum(answer.probability for answer in found) == pytest.approx(1)
+    assert [a.score for a in found] == sorted((a.score for a in found), reverse=True)
+    for answer in found:
+        assert answer.text == TEXT[answer.start : answer.end]
+
+
+def test_no_answer_is_possible_in_version_2(parts):
+    def best(threshold):
+        settings = AnswerSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
+        return Answerer(parts, settings=settings).answer(QUESTION, TEXT)
+
+    none, some = best(-1e4), best(1e4)
+    assert (none[0].text, none[0].start, none[0].end) == ("", None, None)
+    assert some[0].text
+    assert sorted(a.text for a in none) == sorted(a.text for a in some)
+
+
+def test_padding_and_batches_change_nothing(parts, monkeypatch):
+    """Windows of several lengths: alone, and together with longer ones."""
+    text = " ".join([TEXT] * 3)
+    windows = WindowSettings(max_seq_length=40, doc_stride=16, max_query_length=16)
+    together = Answerer(parts, windows=windows).answer(QUESTION, text)
+    monkeypatch.setattr("bert_tf.tasks.answerer._BATCH_SIZE", 1)
+    alone = Answerer(parts, windows=windows).answer(QUESTION, text)
+    assert [a.text for a in together] == [a.text for a in alone]
+    np.testing.assert_allclose([a.score for a in together], [a.score for a in alone], atol=1e-5)
+
+
+def test_features_of_windows(parts):
+    ids = {entry: index for index, entry in enumerate(VOCABULARY)}
+    settings = WindowSettings(max_seq_length=8, doc_stride=2, max_query_length=4)
+    context = parts.tokenizer.encode("anna wrote the book by the")
+    windows = question_windows([ids["who"], ids["?"]], len(context), settings)
+    features = window_features(windows[-2:], context, parts.tokenizer)
+    rows = ["[CLS] who ? [SEP] the book by [SEP]", "[CLS] who ? [SEP] by the [SEP] [PAD]"]
+    assert features["input_ids"].tolist() == [[ids[e] for e in row.split()] for row in rows]
+    assert features["input_mask"].tolist() == [[1] * 8, [1] * 7 + [0]]
+    assert features["segment_ids"].tolist() == [[0] * 4 + [1] * 4, [0] * 4 + [1] * 3 + [0]]
+
+
+@pytest.mark.parametrize("context", ["", " \n", "\u200b"])
+def test_a_context_without_tokens_has_no_answer(answerer, context):
+    [answer] = answerer.answer(QUESTION, context)
+    assert (answer.text, answer.start, answer.end) == ("", None, None)
+
+
+def test_single_files_win_over_the_directory(model_dir, tmp_path):
+    other = tmp_path / "vocab.txt"
+    other.write_text("".join(f"{entry}\n" for entry in reversed(VOCABULARY)))
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**CONFIG.to_dict(), "hidden_act": "relu"}))
+    found = find_model(model_dir, vocab_file=other, bert_config_file=config, do_lower_case=False)
+    assert found.tokenizer.pad_id == len(VOCABULARY) - 1
+    assert not found.tokenizer.lower_case
+    assert found.config.hidden_act == "relu"
+    assert found.checkpoint == model_dir
+
+
+def test_casing_shows_in_the_vocabulary_where_nothing_says_it(tmp_path):
+    model_dir = write_model(tmp_path)
+    (model_dir / "tokenizer_config.json").unlink()
+    assert find_model(model_dir).tokenizer.lower_case
+    (model_dir / "vocab.txt").write_text("".join(f"{e}\n" for e in [*VOCABULARY[:-1], "Anna"]))
+    assert not find_model(model_dir).tokenizer.lower_case
+
+
+def test_sequences_that_the_network_has_no_positions_for(parts):
+    with pytest.raises(UserError, match=r"--max_seq_length=65 .* 64 positions"):
+        Answerer(parts, windows=WindowSettings(max_seq_length=65, max_query_length=8))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "sentence"),
+    [
+        (TEXT, "1843", "Anna wrote the book in 1843."),
+        (TEXT, "the sea", "She lived by the sea, in a town."),
+        (TEXT, "where?", "Who lived where?"),
+        ("one\ntwo words\nthree", "two", "two words"),
+        ("no end", "no", "no end"),
+        ('He said "no." Then he left.', "no", 'He said "no."'),
+        ("in 3.5 years", "3.5", "in 3.5 years"),
+        (TEXT, "1843. She", "Anna wrote the book in 1843. She lived by the sea, in a town."),
+    ],
+)
+def test_sentence_around(text, answer, sentence):
+    start = text.index(answer)
+    assert sentence_around(text, start, start + len(answer)) == sentence
+
+
+def test_a_long_sentence_is_shortened():
+    text = "word " * 200 + "answer" + " word" * 200
+    shown = sentence_around(text, 1000, 1006)
+    assert shown.startswith("... ")
+    assert shown.endswith(" ...")
+    assert "answer" in shown
+    assert len(shown) <= 308
+
+
+def test_questions_line_by_line():
+    assert list(read_questions(io.StringIO("a?\n\n  b? \nc?"))) == ["a?", "b?", "c?"]
+
+
+def test_a_mark_at_the_beginning_of_the_file_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfAnna")
+    assert read_document(tmp_path / "a.txt", flag="file") == "Anna"
+
+
+def test_the_command_answers_one_question(model_dir, tmp_path, answerer):
+    (tmp_path / "document.txt").write_text(TEXT)
+    done = run("-m", "bert_tf.tasks.ask", f"--model_dir={model_dir}",
+               f"--file={tmp_path}/document.txt", f"--question={QUESTION}")  # fmt: skip
+    best = answerer.answer(QUESTION, TEXT)[0]
+    sentence = sentence_around(TEXT, best.start, best.end)
+    assert done.stdout == f"{best.text}  ({best.probability:.3f})\n    {sentence}\n"
+    assert not done.stderr
+
+
+def test_the_command_reads_questions_from_a_pipe(model_dir, tmp_path, answerer):
+    (tmp_path / "document.txt").write_text(TEXT)
+    command = ["-m", "bert_tf.tasks.ask", f"--model_dir={model_dir}",
+               f"--file={tmp_path}/document.txt", "--json", "--n_best_size=2"]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment(),
+        input=f"{QUESTION}\n\nWhere did Anna live?\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["question"], second["question"]) == (QUESTION, "Where did Anna live?")
+    expected = [dataclasses.asdict(answer) for answer in answerer.answer(QUESTION, TEXT)[:2]]
+    assert [a["text"] for a in first["answers"]] == [a["text"] for a in expected]
+    assert first["answers"][0]["score"] == pytest.approx(expected[0]["score"], rel=1e-5)
+    assert not done.stderr
+
+
+BAD = [
+    ("no file", ["--file=nowhere.txt"], "--file: nowhere.txt does not exist"),
+    ("empty file", ["--file={empty}"], "is empty"),
+    ("blank file", ["--file={blank}"], "holds only white space"),
+    ("not UTF-8", ["--file={latin}"], "is not UTF-8 text (byte 3)"),
+    ("no question", ["--question= "], "--question is empty"),
+    ("no answers", ["--n_best_size=0"], "--n_best_size=0"),
+    ("no model", ["--model_dir="], "--model_dir"),
+    ("missing model", ["--model_dir=nowhere/at/all"], "--model_dir=nowhere/at/all is no directory"),
+    ("model without files", ["--model_dir={directory}"], "bert_config.json"),
+    ("no span head", ["--model_dir={pretrained}"], "run_squad.py --do_train --init_checkpoint="),
+    ("unknown precision", ["--precision=fp8"], "--precision=fp8"),
+]
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("wrong")
+    (directory / "empty.txt").write_text("")
+    (directory / "blank.txt").write_text(" \n")
+    (directory / "latin.txt").write_bytes("caf\xe9 au lait".encode("latin-1"))
+    pretrained = write_model(directory / "pretrained", span_head=False)
+    names = {name: directory / f"{name}.txt" for name in ("empty", "blank", "latin")}
+    return {**names, "directory": directory, "pretrained": pretrained}
+
+
+@pytest.mark.parametrize(("flags", "sentence"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_input_is_one_sentence(model_dir, wrong, flags, sentence):
+    document = wrong["directory"] / "document.txt"
+    document.write_text(TEXT)
+    usual = [f"--model_dir={model_dir}", f"--file={document}", f"--question={QUESTION}"]
+    done = run("-m", "bert_tf.tasks.ask", *usual, *(f.format(**wrong) for f in flags), check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert sentence in done.stderr
+    assert not done.stdout
