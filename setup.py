@@ -18,7 +18,8 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=find_packages(include=["bert_tf", "bert_tf.*", "data_prep", "data_prep.*"]),
-    py_modules=["run_pretraining"],
+    py_modules=["run_pretraining", "run_squad"],
+    package_data={"bert_tf.squad.report_page": ["*.html", "*.css", "*.js"]},
     python_requires=">=3.9,<3.12",
     install_requires=[
         "absl-py",
@@ -26,6 +27,7 @@ setup(
         "google-crc32c",
         "numpy<2",
         "protobuf",
+        "safetensors",
         "sentencepiece",
         "tokenizers",
     ],
@@ -46,9 +48,15 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "ruff",
+            "selenium; python_version >= '3.10'",
             "torch",
             "transformers<5",
         ],
     },
-    entry_points={"console_scripts": ["bert-tf-pretrain = run_pretraining:run"]},
+    entry_points={
+        "console_scripts": [
+            "bert-tf-pretrain = run_pretraining:run",
+            "bert-tf-squad = run_squad:run",
+        ]
+    },
 )

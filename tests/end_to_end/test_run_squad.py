@@ -1,0 +1,288 @@
+"""The whole of run_squad.py on a small network: train, predict, score, resume, ranks, seeds."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.squad.examples import read_squad
+from bert_tf.tasks.squad_metrics import evaluate
+from tests.end_to_end.squad_files import LENGTHS, write_model, write_squad
+from tests.support import mpirun, requires_horovod, run
+
+SCRIPT = "run_squad.py"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("squad")
+    write_model(directory / "start")
+    write_squad(directory / "train.json", 16, seed=1)
+    write_squad(directory / "dev.json", 6, seed=2)
+    write_squad(directory / "train2.json", 16, seed=3, unanswerable=True)
+    write_squad(directory / "dev2.json", 6, seed=4, unanswerable=True)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def flags(files):
+    """Flags of a short run from random weights; later ones win."""
+    return [
+        f"--bert_config_file={files / 'start' / 'bert_config.json'}",
+        f"--vocab_file={files / 'start' / 'vocab.txt'}",
+        f"--train_file={files / 'train.json'}",
+        f"--predict_file={files / 'dev.json'}",
+        f"--features_dir={files / 'features'}",
+        *LENGTHS,
+        "--precision=fp32",
+        "--train_batch_size=8",
+        "--predict_batch_size=4",
+        "--num_train_epochs=1",
+        "--learning_rate=2e-3",
+        "--save_checkpoints_steps=4",
+        "--display_loss_steps=1",
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(flags, files):
+    """A finished run and what it printed."""
+    output_dir = files / "model"
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={output_dir}",
+        "--do_train",
+        "--do_predict",
+        "--eval_every_steps=4",
+    )
+    return output_dir, done
+
+
+def results_of(directory):
+    return json.loads((directory / "eval_results.json").read_text())
+
+
+def answers_of(directory):
+    return json.loads((directory / "predictions.json").read_text())
+
+
+def variables_of(directory):
+    reader = tf.train.load_checkpoint(str(directory))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_files_of_a_run(trained):
+    output_dir, done = trained
+    names = {path.name for path in output_dir.iterdir()}
+    assert names >= {
+        "predictions.json",
+        "nbest_predictions.json",
+        "eval_results.json",
+        "eval_results.txt",
+        "report.html",
+        "run.json",
+        "log.jsonl",
+        "eval_log.jsonl",
+        "bert_config.json",
+        "vocab.txt",
+        "tokenizer_config.json",
+        "best",
+    }
+    assert "null_odds.json" not in names, "v1.1 has no null answer"
+    assert "Traceback" not in done.stderr
+    assert f"the report is {output_dir / 'report.html'}" in done.stdout
+
+
+def test_epochs_become_steps(trained):
+    output_dir, _ = trained
+    recorded = json.loads((output_dir / "run.json").read_text())["ledger"]
+    windows = recorded["data"]["train_records"]
+    assert windows > 16 * 3, "long paragraphs have several windows"
+    steps = math.ceil(windows / 8)
+    assert recorded["steps"]["train_steps"] == steps
+    assert recorded["steps"]["warmup_steps"] == int(0.1 * steps)
+    assert [line["step"] for line in lines_of(output_dir / "log.jsonl")] == list(
+        range(1, steps + 1)
+    )
+
+
+def test_results_are_the_metric_of_the_written_answers(trained, files):
+    output_dir, _ = trained
+    squad = read_squad(
+        files / "dev.json", flag="dev", version_2_with_negative=False, needs_answers=True
+    )
+    answers = answers_of(output_dir)
+    assert list(answers) == [example.question_id for example in squad.examples]
+    contexts = {example.question_id: example.context for example in squad.examples}
+    assert all(answers[key] in contexts[key] for key in answers)
+    results = results_of(output_dir)
+    for name, value in evaluate(squad, answers).items():
+        assert results[name] == value
+    assert results["predict_sequences_per_second"] > 0
+
+
+def test_the_loss_falls(trained):
+    losses = [line["loss"] for line in lines_of(trained[0] / "log.jsonl")]
+    # A guess among some thirty positions costs log(30) = 3.4.
+    assert losses[0] > 2.5
+    assert np.mean(losses[-2:]) < losses[0]
+
+
+def test_the_best_is_a_model_directory(trained, tmp_path, files):
+    best = trained[0] / "best"
+    copy = shutil.copytree(best, tmp_path / "best")
+    done = run(
+        SCRIPT,
+        f"--init_checkpoint={copy}",
+        f"--predict_file={files / 'dev.json'}",
+        f"--features_dir={files / 'features'}",
+        *LENGTHS,
+        "--precision=fp32",
+        "--do_predict",
+        f"--output_dir={tmp_path / 'again'}",
+    )
+    assert "up to date" in done.stderr, "records are used again"
+    again, before = results_of(tmp_path / "again"), results_of(best)
+    assert again["f1"] == before["f1"]
+    evaluations = lines_of(trained[0] / "eval_log.jsonl")
+    assert before["f1"] == max(line["f1"] for line in evaluations)
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(trained, flags, tmp_path):
+    whole = trained[0]
+    common = [*flags, f"--output_dir={tmp_path}", "--do_train", "--deterministic"]
+    total = json.loads((whole / "run.json").read_text())["ledger"]["steps"]["train_steps"]
+    schedule = [f"--num_train_steps={total}", f"--num_warmup_steps={int(0.1 * total)}"]
+    run(SCRIPT, *common, *schedule)
+    for path in tmp_path.glob(f"model.ckpt-{total}*"):
+        path.unlink()
+    # As if killed after its first checkpoint.
+    kept = tmp_path / "model.ckpt-4"
+    finished = tmp_path.parent / "finished"
+    assert kept.with_name("model.ckpt-4.index").exists()
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
+    run(SCRIPT, *common, *schedule)
+    run(SCRIPT, *common, *schedule, f"--output_dir={finished}")
+    expected, found = variables_of(finished), variables_of(tmp_path)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_length_buckets_change_no_answer(trained, files, tmp_path):
+    run(
+        SCRIPT,
+        f"--init_checkpoint={trained[0]}",
+        f"--predict_file={files / 'dev.json'}",
+        f"--features_dir={files / 'features'}",
+        *LENGTHS,
+        "--precision=fp32",
+        "--do_predict",
+        "--length_buckets=false",
+        "--predict_batch_size=5",
+        f"--output_dir={tmp_path}",
+    )
+    assert answers_of(tmp_path) == answers_of(trained[0])
+
+
+def test_version_2(flags, files, tmp_path):
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--train_file={files / 'train2.json'}",
+        f"--predict_file={files / 'dev2.json'}",
+        f"--features_dir={files / 'features2'}",
+        "--version_2_with_negative",
+        "--do_train",
+        "--do_predict",
+        f"--output_dir={tmp_path}",
+    )
+    results = results_of(tmp_path)
+    assert {"HasAns_f1", "NoAns_f1", "best_f1", "best_f1_thresh"} <= results.keys()
+    odds = json.loads((tmp_path / "null_odds.json").read_text())
+    answers = answers_of(tmp_path)
+    assert odds.keys() == answers.keys()
+    for key, answer in answers.items():
+        assert (answer == "") == (odds[key] > 0)
+    assert "null_score_diff_threshold" in done.stdout, "the threshold that would be best"
+
+
+def test_seeds(flags, tmp_path):
+    done = run(
+        SCRIPT,
+        *flags,
+        "--do_train",
+        "--do_predict",
+        "--num_train_steps=3",
+        "--seeds=1,2",
+        f"--output_dir={tmp_path}",
+    )
+    summary = json.loads((tmp_path / "seeds.json").read_text())
+    values = [results_of(tmp_path / f"seed_{seed}")["f1"] for seed in (1, 2)]
+    assert summary["f1"]["by_seed"] == {"1": values[0], "2": values[1]}
+    assert summary["f1"]["mean"] == pytest.approx(np.mean(values))
+    assert summary["f1"]["std"] == pytest.approx(np.std(values, ddof=1))
+    assert "2 seeds: exact_match" in done.stdout
+    first, second = (variables_of(tmp_path / f"seed_{seed}") for seed in (1, 2))
+    name = "cls/squad/output_weights"
+    assert not np.array_equal(first[name], second[name])
+
+
+def test_early_stopping(flags, tmp_path):
+    arguments = [
+        *flags,
+        "--do_train",
+        "--do_predict",
+        "--learning_rate=1e-12",  # nothing is learnt: the first evaluation stays the best
+        "--num_train_steps=30",
+        "--save_checkpoints_steps=2",
+        "--eval_every_steps=2",
+        "--early_stopping_evaluations=2",
+        f"--output_dir={tmp_path}",
+    ]
+    done = run(SCRIPT, *arguments)
+    assert "stopped early: the last 2 evaluations" in done.stdout
+    assert [line["step"] for line in lines_of(tmp_path / "eval_log.jsonl")] == [2, 4, 6]
+    again = run(SCRIPT, *arguments)
+    assert "stopped early" in again.stdout
+    assert lines_of(tmp_path / "log.jsonl")[-1]["step"] == 6
+
+
+@requires_horovod
+@pytest.mark.parallel
+def test_two_ranks_answer_as_one(trained, flags, tmp_path):
+    done = mpirun(
+        2,
+        SCRIPT,
+        "--horovod",
+        *flags,
+        "--train_batch_size=4",
+        "--do_train",
+        "--do_predict",
+        f"--output_dir={tmp_path}",
+    )
+    assert done.stdout.count("the report is") == 1, "rank 0 alone prints"
+    steps = "train_steps", "warmup_steps"
+    one, two = (
+        json.loads((directory / "run.json").read_text())["ledger"]
+        for directory in (trained[0], tmp_path)
+    )
+    assert one["batch"]["global_batch"] == two["batch"]["global_batch"]
+    assert [one["steps"][name] for name in steps] == [two["steps"][name] for name in steps]
+    expected, found = variables_of(trained[0]), variables_of(tmp_path)
+    total = one["steps"]["train_steps"]
+    for name, value in expected.items():
+        # Adam moves a weight by up to the rate where the gradient is zero in theory: key biases.
+        tolerance = 2e-3 * total if "self/key/bias" in name else 2e-4
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance, err_msg=name)
+    assert answers_of(tmp_path) == answers_of(trained[0])
+    for name in ("exact_match", "f1", "total"):
+        assert results_of(tmp_path)[name] == results_of(trained[0])[name]
