@@ -54,19 +54,23 @@ class ParagraphEncoder:
         )
         rows = _Rows(self._tokenizer, self._settings.max_seq_length)
         for paragraph in paragraphs:
-            encoding = self._tokenizer.encode_with_offsets(paragraph.context)
-            context_ids = np.array(encoding.ids, np.int32)
+            context = self._tokenizer.encode_with_offsets(paragraph.context)
+            context_ids = np.array(context.ids, np.int32)
             for question in paragraph.questions:
-                answer = question.answer and tokens_of(encoding, *question.answer)
+                answer = question.answer and tokens_of(context, *question.answer)
                 if question.answer and not answer:  # only characters that no token stands for
                     counts["unusable_answers"] += 1
                     continue
-                question_ids = self._tokenizer.encode(question.text)
+                ids = self._tokenizer.encode(question.text)
                 counts["questions"] += 1
-                counts["cut_questions"] += len(question_ids) > self._settings.max_query_length
+                counts["cut_questions"] += len(ids) > self._settings.max_query_length
                 counts["impossible_questions"] += question.is_impossible
-                for window in question_windows(question_ids, len(context_ids), self._settings):
-                    rows.add(window, context_ids, answer, question.is_impossible)
+                rows.add(
+                    question_windows(ids, len(context_ids), self._settings),
+                    context_ids,
+                    answer,
+                    question.is_impossible,
+                )
         counts["windows"] = len(rows)
         features = rows.features()
         lengths = features["input_mask"].sum(axis=1, dtype=np.int32)
@@ -99,17 +103,18 @@ class _Rows:
 
     def add(
         self,
-        window: Window,
+        windows: Sequence[Window],
         context_ids: np.ndarray,
         answer: tuple[int, int] | None,
         is_impossible: bool,
     ) -> None:
-        """Adds a window of a paragraph; ``answer`` is the first and the last token there."""
-        first, last = map(window.position, answer or (-1, -1))
-        is_inside = first is not None and last is not None
-        self._windows.append((window, context_ids))
-        self._positions.append((first, last) if is_inside else (0, 0))
-        self._impossible.append(is_impossible)
+        """Adds a question's windows; ``answer`` is its first and its last token in the context."""
+        for window in windows:
+            first, last = map(window.position, answer or (-1, -1))
+            is_inside = first is not None and last is not None
+            self._windows.append((window, context_ids))
+            self._positions.append((first, last) if is_inside else (0, 0))
+            self._impossible.append(is_impossible)
 
     def features(self) -> dict[str, np.ndarray]:
         """Arrays [N, L] by the names of the records' features, all but unique_ids."""
