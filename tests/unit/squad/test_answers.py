@@ -232,6 +232,15 @@ def test_max_answer_length(tokenizer):
         assert found.answers == {"q0.0": answer}
 
 
+def test_only_places_in_use_and_in_the_context(tokenizer):
+    """[CLS], question, [SEP], "a", "b", [SEP], padding; the last candidate is an unused place."""
+    indices = np.array([[1, 5, 0, 6, 3, 4]], np.int32)
+    logits = np.array([[9, 8, 7, 6, 1, -np.inf]], np.float32)
+    candidates = CandidateArrays(indices, logits, indices, logits, np.zeros(1, np.float32))
+    found = decode_answers(squad_of("a b"), tokenizer, WindowSettings(), candidates, PLAIN)
+    assert [entry["text"] for entry in found.nbest["q0.0"]] == ["a"]
+
+
 @pytest.mark.parametrize("side", [-1, 0, 1])
 def test_the_threshold_itself_is_still_an_answer(tokenizer, side):
     null = 7.0 + 1.5

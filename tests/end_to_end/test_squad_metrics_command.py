@@ -1,0 +1,120 @@
+"""The scoring command as a user runs it."""
+
+import json
+import re
+
+import pytest
+
+from tests.support import run
+
+COMMAND = ("-m", "bert_tf.tasks.squad_metrics")
+
+
+def question(question_id, *answers, is_impossible=None):
+    found = {
+        "id": question_id,
+        "question": "What?",
+        "answers": [{"text": text, "answer_start": 0} for text in answers],
+    }
+    return found if is_impossible is None else {**found, "is_impossible": is_impossible}
+
+
+def write(path, value):
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+def squad_json(*questions):
+    return {"data": [{"title": "t", "paragraphs": [{"context": "red hill", "qas": questions}]}]}
+
+
+@pytest.fixture
+def files(tmp_path):
+    v1 = squad_json(question("1", "red hill", "hill"), question("2", "red"))
+    v2 = squad_json(
+        question("1", "red hill", is_impossible=False), question("2", is_impossible=True)
+    )
+    return {
+        "v1": write(tmp_path / "v1.json", v1),
+        "v2": write(tmp_path / "v2.json", v2),
+        "answers": write(tmp_path / "predictions.json", {"1": "The red hill!", "2": "red tree"}),
+        "odds": write(tmp_path / "null_odds.json", {"1": -2.0, "2": 0.5}),
+    }
+
+
+def score(data, answers, *more, check=True):
+    return run(*COMMAND, f"--data_file={data}", f"--predictions_file={answers}", *more, check=check)
+
+
+def test_v1(files):
+    done = score(files["v1"], files["answers"])
+    found = json.loads(done.stdout)
+    assert found == {"exact_match": 50.0, "f1": 100.0 * (1 + 2 / 3) / 2, "total": 2}
+    assert done.stderr == ""
+
+
+def test_v2_with_odds(files):
+    """At the official limit of 1.0 both are answered; below 0.5 the second is not."""
+    odds = f"--null_odds_file={files['odds']}"
+    found = json.loads(score(files["v2"], files["answers"], odds).stdout)
+    assert (found["exact"], found["HasAns_f1"], found["NoAns_f1"]) == (50.0, 100.0, 0.0)
+    assert (found["best_f1"], found["best_f1_thresh"]) == (100.0, -2.0)
+    found = json.loads(score(files["v2"], files["answers"], odds, "--na_prob_thresh=0.4").stdout)
+    assert found["exact"] == found["exact_match"] == found["f1"] == 100.0
+
+
+def test_missing_predictions_are_said_beside_the_result(files, tmp_path):
+    answers = write(tmp_path / "some.json", {"1": "hill"})
+    done = score(files["v1"], answers)
+    assert json.loads(done.stdout)["exact_match"] == 50.0
+    warning = "warning: 1 of 2 questions have no prediction and count as 0: 2\n"
+    assert done.stderr == warning
+    done = score(files["v2"], answers)
+    assert json.loads(done.stdout)["total"] == 1
+    assert "and do not count: 2" in done.stderr
+
+
+def test_help_without_tensorflow():
+    code = (
+        "import sys; sys.argv = ['squad_metrics', '--help']\n"
+        "import runpy, atexit\n"
+        "atexit.register(lambda: print('tensorflow' in sys.modules))\n"
+        "runpy.run_module('bert_tf.tasks.squad_metrics', run_name='__main__')\n"
+    )
+    done = run("-c", code, check=False)
+    assert "--predictions_file" in done.stdout
+    assert done.stdout.endswith("False\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"data_file": "none.json"}, r"--data_file: .*none\.json does not exist"),
+        ({"data_file": "answers"}, r"--data_file: .* is not a SQuAD file"),
+        ({"predictions_file": "none.json"}, r"--predictions_file: .*none\.json does not exist"),
+        ({"predictions_file": "[1]"}, "--predictions_file: .* not a JSON object"),
+        ({"predictions_file": "{"}, "--predictions_file: .* not valid JSON"),
+        ({"predictions_file": "[" * 100_000}, "--predictions_file: .* nested too deeply"),
+        ({"predictions_file": '{"1": [{"text": "a"}]}'}, "'1' a list; give a predictions.json"),
+        ({"predictions_file": '{"7": "a"}'}, "none of the predictions is for a question"),
+        ({"null_odds_file": "odds", "data_file": "v1"}, "--null_odds_file is for v2.0, but"),
+        ({"null_odds_file": '{"1": NaN}'}, "'1' NaN; give a null_odds.json"),
+        ({"null_odds_file": f'{{"1": 1{"0" * 400}}}'}, "finite number and gives '1' 1000"),
+        ({"null_odds_file": '{"1": true}'}, "'1' true; give a null_odds.json"),
+        ({"null_odds_file": '{"1": 0.5}'}, "null odds lack 1 questions .* such as 2"),
+        ({"na_prob_thresh": "0.5"}, "--na_prob_thresh is a limit for --null_odds_file; give both"),
+        ({"na_prob_thresh": "nan"}, "--na_prob_thresh=nan must be a number"),
+    ],
+)
+def test_bad_input(files, tmp_path, flags, message):
+    values = {"data_file": files["v2"], "predictions_file": files["answers"]}
+    for name, value in flags.items():
+        if value[0] in "[{":
+            value = write(tmp_path / f"{name}.json", value)
+        values[name] = files.get(value, value)
+    done = run(*COMMAND, *(f"--{name}={value}" for name, value in values.items()), check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert re.search(message, done.stderr), done.stderr
