@@ -30,9 +30,10 @@ from bert_tf.model.squad import (
     squad_specs,
 )
 from bert_tf.model.variables import create_variables
-from bert_tf.squad.answers import AnswerSettings, Predictions
+from bert_tf.squad.answers import AnswerSettings, Predictions, best_span_texts
 from bert_tf.squad.examples import SquadFile, read_squad
 from bert_tf.squad.features import FeatureSet, build_features
+from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import ModelParts, find_model
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation
@@ -288,6 +289,12 @@ def _report(
     results = by_seed[settings.run.seed]
     path = write_squad_report(settings, squad, predictions, results, by_seed=by_seed)
     run.message(f"the report is {path}")
+    if squad.has_unanswerable:
+        best = best_threshold(squad, best_span_texts(squad, predictions), predictions.null_odds)
+        run.message(
+            f"--null_score_diff_threshold={best.threshold:.4f} would be best for these questions: "
+            f"exact_match {best.exact:.4f}  f1 {best.f1:.4f}"
+        )
     if len(settings.seeds) > 1 and len(by_seed) == len(settings.seeds):
         summary = summarize_seeds(by_seed)
         write_json(settings.run.output_dir.parent / SEEDS_NAME, summary)

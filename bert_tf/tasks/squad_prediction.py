@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -123,7 +124,10 @@ class SpanEvaluation:
         if not questions.are_scored:
             return {}
         null_odds = self.predictions.null_odds if version_2 else None
-        return evaluate(questions.squad, self.predictions.answers, null_odds)
+        # The threshold has been applied already: no answer is taken back because of its odds.
+        return evaluate(
+            questions.squad, self.predictions.answers, null_odds, na_prob_thresh=math.inf
+        )
 
     def _predict(self, estimator: tf.estimator.Estimator) -> tuple[CandidateArrays, float]:
         """The candidates of every window on every rank, and windows a second of all ranks."""
