@@ -11,34 +11,8 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.squad import SQUAD_SCOPE, squad_specs
 from bert_tf.model.variables import create_variables
 
-VOCABULARY = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "who",
-    "wrote",
-    "the",
-    "book",
-    "where",
-    "did",
-    "she",
-    "live",
-    "in",
-    "a",
-    "town",
-    "by",
-    "sea",
-    "anna",
-    "it",
-    "1843",
-    "?",
-    ".",
-    ",",
-    "##s",
-    "##ed",
-]
+_WORDS = "who wrote the book where did she live in a town by sea anna it 1843 ? . , ##s ##ed"
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS.split()]
 CONFIG = BertConfig(
     vocab_size=len(VOCABULARY),
     hidden_size=32,

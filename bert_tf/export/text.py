@@ -11,6 +11,7 @@ another version of Unicode. The ids are then ours for every character.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import itertools
 import sys
@@ -122,6 +123,7 @@ class _Patterns:
     word: str
 
 
+@functools.lru_cache(maxsize=None)
 def _find_patterns() -> _Patterns:
     """Asks BasicTokenizer about every character, a block of them at a time where all are plain."""
     cased, uncased = BasicTokenizer(lower_case=False), BasicTokenizer(lower_case=True)

@@ -1,0 +1,176 @@
+"""An exported model as its users meet it: without bert_tf, by TensorFlow's tool, in REST's form.
+
+No TensorFlow Serving is needed: the conversions of its REST interface are written out here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_tf.tasks.span_model import SpanModel, find_model
+from tests.small_span_model import VOCABULARY, write_model
+from tests.support import environment, run
+
+ROWS = [
+    {"input_ids": [2, 5, 6, 3, 7, 8, 9, 3], "input_mask": [1] * 8, "segment_ids": [0] * 4 + [1] * 4},
+    {"input_ids": [2, 6, 3, 9, 10, 3, 0, 0], "input_mask": [1] * 6 + [0] * 2,
+     "segment_ids": [0] * 3 + [1] * 3 + [0] * 2},
+]  # fmt: skip
+COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+
+# Run where bert_tf cannot be imported; reads a request as TensorFlow Serving's REST interface does.
+CLIENT = """
+import importlib.util, json, sys
+import tensorflow as tf
+assert importlib.util.find_spec("bert_tf") is None
+directory, request = sys.argv[1], json.loads(sys.argv[2])
+loaded = tf.saved_model.load(directory)
+signature = loaded.signatures[request.get("signature_name", "serving_default")]
+inputs = signature.structured_input_signature[1]
+if "instances" in request:
+    columns = {name: [row[name] for row in request["instances"]] for name in inputs}
+else:
+    columns = request["inputs"]
+assert set(columns) == set(inputs), "every input is needed"
+found = signature(**{n: tf.constant(v, inputs[n].dtype) for n, v in columns.items()})
+outputs = {name: value.numpy().tolist() for name, value in found.items()}
+if "instances" in request:
+    rows = [dict(zip(outputs, values)) for values in zip(*outputs.values())]
+    print(json.dumps({"predictions": rows}, allow_nan=False))
+else:
+    print(json.dumps({"outputs": outputs}, allow_nan=False))
+"""
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def exported(model_dir, tmp_path_factory):
+    export_dir = tmp_path_factory.mktemp("export") / "squad"
+    done = run("-m", "bert_tf.export.squad", f"--model_dir={model_dir}",
+               f"--export_dir={export_dir}", "--n_best_size=3")  # fmt: skip
+    assert done.stdout == f"exported {model_dir} to {export_dir / '1'}\n"
+    assert not done.stderr
+    return export_dir / "1"
+
+
+@pytest.fixture(scope="module")
+def expected(model_dir):
+    parts = find_model(model_dir)
+    model = SpanModel(parts.config, parts.checkpoint, num_candidates=3)
+    return model.run({name: np.array(rows) for name, rows in COLUMNS.items()})
+
+
+def answer(exported, request, tmp_path):
+    variables = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CLIENT, str(exported), json.dumps(request)],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_rest_rows(exported, expected, tmp_path):
+    request = {"signature_name": "serving_default", "instances": ROWS}
+    predictions = answer(exported, request, tmp_path)["predictions"]
+    assert len(predictions) == len(ROWS)
+    for row, prediction in enumerate(predictions):
+        for name in ("start_logits", "end_logits", "null_logits"):
+            np.testing.assert_allclose(
+                prediction[name], getattr(expected, name)[row], atol=1e-5, err_msg=name
+            )
+        assert prediction["top_start_indices"] == expected.top_start_indices[row].tolist()
+
+
+def test_rest_columns_with_unique_ids(exported, expected, tmp_path):
+    inputs = {"unique_ids": [7, 8], **COLUMNS}
+    request = {"signature_name": "with_unique_ids", "inputs": inputs}
+    outputs = answer(exported, request, tmp_path)["outputs"]
+    assert outputs["unique_ids"] == [7, 8]
+    np.testing.assert_allclose(outputs["end_logits"], expected.end_logits, atol=1e-5)
+    assert outputs["top_end_indices"] == expected.top_end_indices.tolist()
+
+
+def saved_model_cli(*arguments):
+    tool = Path(sys.executable).with_name("saved_model_cli")
+    done = subprocess.run(
+        [str(tool), *map(str, arguments)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_saved_model_cli_shows_the_signatures(exported):
+    shown = saved_model_cli("show", "--dir", exported, "--tag_set", "serve", "--all")
+    for name in ("serving_default", "with_unique_ids"):
+        assert f"signature_def['{name}']" in shown
+    assert "signature_def['text']" not in shown
+    assert shown.count("inputs['unique_ids'] tensor_info:") == 1
+    assert "outputs['null_logits'] tensor_info:" in shown
+
+
+def test_saved_model_cli_runs_it(exported, expected, tmp_path):
+    np.savez(tmp_path / "ids.npz", ids=np.array(COLUMNS["input_ids"], np.int32))
+    expressions = (
+        f"input_mask=np.array({COLUMNS['input_mask']}, np.int32);"
+        f"segment_ids=np.array({COLUMNS['segment_ids']}, np.int32)"
+    )
+    saved_model_cli(
+        "run", "--dir", exported, "--tag_set", "serve", "--signature_def", "serving_default",
+        "--inputs", f"input_ids={tmp_path}/ids.npz[ids]", "--input_exprs", expressions,
+        "--outdir", tmp_path,
+    )  # fmt: skip
+    found = np.load(tmp_path / "start_logits.npy")
+    np.testing.assert_allclose(found, expected.start_logits, atol=1e-5)
+
+
+BAD = [
+    ("no export directory", ["--export_dir="], "--export_dir"),
+    ("a file instead", ["--export_dir={file}"], "cannot write to"),
+    ("version that exists", ["--export_dir={export_dir}", "--version=1"], "1 exists already"),
+    ("no model", ["--model_dir=nowhere"], "--model_dir=nowhere is no directory"),
+    ("no span head", ["--model_dir={pretrained}"], "run_squad.py --do_train"),
+    ("no candidates", ["--n_best_size=0"], "--n_best_size=0"),
+    ("too long", ["--max_seq_length=100"], "--max_seq_length=100"),
+    ("unknown precision", ["--precision=fp8"], "--precision=fp8"),
+    ("another vocabulary", ["--vocab_file={vocabulary}"], "the vocabulary has"),
+]
+
+
+@pytest.mark.parametrize(("flags", "sentence"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_input_is_one_sentence(model_dir, exported, tmp_path, flags, sentence):
+    names = {
+        "file": tmp_path / "file",
+        "export_dir": exported.parent,
+        "pretrained": tmp_path / "pretrained",
+        "vocabulary": tmp_path / "vocab.txt",
+    }
+    names["file"].write_text("no directory")
+    names["vocabulary"].write_text("".join(f"{e}\n" for e in [*VOCABULARY, "more"]))
+    if "{pretrained}" in flags[0]:
+        write_model(names["pretrained"], span_head=False)
+    usual = [f"--model_dir={model_dir}", f"--export_dir={tmp_path}/squad"]
+    given = [flag.format(**names) for flag in flags]
+    done = run("-m", "bert_tf.export.squad", *usual, *given, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert sentence in done.stderr
+    assert not list(tmp_path.glob("squad/*"))

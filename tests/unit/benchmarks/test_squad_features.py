@@ -1,0 +1,67 @@
+"""The benchmark of SQuAD features: a tiny run without peers, figures put together right."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.squad_features import OURS, Timing, results_of
+from tests.support import run
+
+
+@pytest.fixture
+def files(tmp_path):
+    context = "the red barn stands on the hill"
+    questions = [
+        {"id": f"q{n}", "question": "where ?", "answers": [{"text": "hill", "answer_start": 27}]}
+        for n in range(3)
+    ]
+    data = [{"paragraphs": [{"context": context, "qas": questions}]}]
+    (tmp_path / "squad.json").write_text(json.dumps({"data": data}))
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the red barn stands"
+    (tmp_path / "vocab.txt").write_text(words.replace(" ", "\n"))
+    return [f"--data_file={tmp_path}/squad.json", f"--vocab_file={tmp_path}/vocab.txt"]
+
+
+def _run(*given, **options):
+    return run(
+        "python", "-m", "benchmarks.squad_features", "--transformers=false", *given, **options
+    )
+
+
+def test_results_are_printed_and_written(files, tmp_path):
+    done = _run(*files, "--runs=2", f"--json={tmp_path}/results.json")
+    (ours,) = json.loads((tmp_path / "results.json").read_text())
+    assert set(ours) == {"name", "subject", "value", "unit", "config"}
+    assert (ours["subject"], ours["unit"]) == (OURS, "features/s")
+    assert (ours["config"]["questions"], ours["config"]["features"]) == (3, 3)
+    assert ours["config"]["max_seq_length"] == 384
+    assert len(ours["config"]["turns"]) == 2
+    assert f"ours: {ours['value']:,.1f} features/s" in done.stdout
+
+
+def test_figures_are_medians_and_their_ratios():
+    timings = {
+        OURS: [Timing(100, 1.0), Timing(100, 0.5), Timing(100, 2.0)],
+        "peer": [Timing(100, 4.0), Timing(100, 10.0), Timing(100, 5.0)],
+    }
+    ours, peer, ratio = results_of(timings, {"threads": 1})
+    assert (ours["value"], peer["value"], ratio["value"]) == (100.0, 20.0, 5.0)
+    assert (ratio["name"], ratio["unit"]) == ("SQuAD features / peer", "ratio")
+    assert peer["config"] == {"threads": 1, "features": 100, "turns": [25.0, 10.0, 20.0]}
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("--runs=0", "error: --runs=0: give at least 1"),
+        ("--google_bert_dir=none", "error: --google_bert_dir: none/run_squad.py does not exist"),
+        ("--max_seq_length=9", "error: --max_seq_length=9 leaves no room"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence(files, flag, expected):
+    done = _run(*files, flag, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(expected)
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,153 @@
+"""What a SavedModel answers is what the live model answers."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf2  # the loader of SavedModels that users have
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.export.saved_model import export_squad
+from bert_tf.tasks.span_model import SpanModel, find_model
+from tests.small_span_model import CONFIG, VOCABULARY, write_model
+
+OUTPUTS = {
+    "start_logits",
+    "end_logits",
+    "top_start_indices",
+    "top_start_logits",
+    "top_end_indices",
+    "top_end_logits",
+    "null_logits",
+}
+LOWEST = np.finfo(np.float32).min
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    return find_model(write_model(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="module")
+def exported(parts, tmp_path_factory):
+    return export_squad(parts, tmp_path_factory.mktemp("export") / "squad", num_candidates=5)
+
+
+@pytest.fixture(scope="module")
+def signatures(exported):
+    # The object owns the variables of its signatures.
+    loaded = tf2.saved_model.load(str(exported))
+    return {"owner": loaded, **loaded.signatures}
+
+
+@pytest.fixture(scope="module")
+def live(parts):
+    return SpanModel(parts.config, parts.checkpoint, num_candidates=5)
+
+
+def make_features(batch_size, seq_length, seed=0):
+    """Sequences of different lengths, a question of three tokens in each."""
+    generator = np.random.default_rng(seed)
+    shape = batch_size, seq_length
+    lengths = generator.integers(6, seq_length + 1, size=[batch_size, 1])
+    mask = (np.arange(seq_length) < lengths).astype(np.int32)
+    ids = generator.integers(len(VOCABULARY), size=shape).astype(np.int32)
+    segments = np.broadcast_to(np.arange(seq_length) >= 5, shape).astype(np.int32) * mask
+    return {"input_ids": ids * mask, "input_mask": mask, "segment_ids": segments}
+
+
+def call(signature, features):
+    tensors = {name: tf2.constant(value) for name, value in features.items()}
+    return {name: value.numpy() for name, value in signature(**tensors).items()}
+
+
+@pytest.mark.parametrize(("batch_size", "seq_length"), [(1, 6), (1, 64), (3, 17), (8, 32)])
+def test_outputs_equal_the_live_model(signatures, live, batch_size, seq_length):
+    features = make_features(batch_size, seq_length, seed=seq_length)
+    found = call(signatures["serving_default"], features)
+    assert set(found) == OUTPUTS
+    for name, expected in live.run(features)._asdict().items():
+        expected = np.maximum(expected, LOWEST) if expected.dtype == np.float32 else expected
+        np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
+
+
+def test_places_without_a_candidate_are_finite(signatures):
+    features = make_features(1, 6)  # no more than six positions in the context
+    found = call(signatures["serving_default"], features)
+    assert found["top_start_logits"].min() == LOWEST
+    json.loads(json.dumps(found["top_start_logits"].tolist(), allow_nan=False))
+
+
+def test_unique_ids_come_back(signatures):
+    features = make_features(2, 9)
+    unique_ids = np.array([1000000001, 1000000000], np.int32)
+    found = call(signatures["with_unique_ids"], {"unique_ids": unique_ids, **features})
+    plain = call(signatures["serving_default"], features)
+    assert found.pop("unique_ids").tolist() == unique_ids.tolist()
+    for name, value in plain.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_too_long_a_sequence_is_refused(signatures):
+    with pytest.raises(tf2.errors.InvalidArgumentError, match="longer than 64 tokens"):
+        call(signatures["serving_default"], make_features(1, 65))
+
+
+def test_half_precision_products(parts, live, tmp_path):
+    target = export_squad(parts, tmp_path, precision="bf16", max_seq_length=20)
+    loaded = tf2.saved_model.load(str(target))
+    features = make_features(4, 20)
+    found = call(loaded.signatures["serving_default"], features)["start_logits"]
+    expected = live.run(features).start_logits
+    error = np.abs(found - expected).max()
+    assert 1e-5 < error < 0.1 * np.abs(expected).max()
+    with pytest.raises(tf2.errors.InvalidArgumentError, match="longer than 20 tokens"):
+        call(loaded.signatures["serving_default"], make_features(1, 21))
+
+
+def test_clients_find_vocabulary_and_configuration(exported, parts):
+    extra = exported / "assets.extra"
+    assert (extra / "vocab.txt").read_bytes() == parts.vocab_file.read_bytes()
+    assert json.loads((extra / "tokenizer_config.json").read_text()) == {"do_lower_case": True}
+    assert BertConfig.from_json_file(extra / "bert_config.json") == CONFIG.with_explicit_gelu()
+
+
+def test_versions_follow_each_other(parts, exported):
+    assert exported.name == "1"
+    (exported.parent / "9").mkdir()
+    (exported.parent / "notes").mkdir()
+    assert export_squad(parts, exported.parent).name == "10"
+    assert export_squad(parts, exported.parent, version=9).name == "9"
+    names = {path.name for path in exported.parent.iterdir()}
+    assert names == {"1", "9", "10", "notes"}
+
+
+def test_a_version_is_never_written_over(parts, exported):
+    before = {path: path.stat().st_mtime_ns for path in exported.rglob("*")}
+    with pytest.raises(UserError, match=r"--version=1: .*/1 exists already"):
+        export_squad(parts, exported.parent, version=1)
+    assert {path: path.stat().st_mtime_ns for path in exported.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"version": 0}, "--version=0"),
+        ({"max_seq_length": 65}, "--max_seq_length=65"),
+        ({"max_seq_length": 0}, "--max_seq_length=0"),
+    ],
+)
+def test_wrong_settings(parts, tmp_path, settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        export_squad(parts, tmp_path / "squad", **settings)
+
+
+def test_nothing_is_left_of_an_export_that_failed(parts, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("no space")
+
+    monkeypatch.setattr("bert_tf.export.saved_model.write_model_files", fail)
+    with pytest.raises(OSError, match="no space"):
+        export_squad(parts, tmp_path)
+    assert not list(tmp_path.iterdir())
