@@ -1,1 +1,1 @@
-"""Reading other people's checkpoints, strictly and with a report."""
+"""Checkpoints of all formats, read and written strictly and with a report."""

@@ -217,7 +217,13 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
 
 
 def _open_file(path: Path) -> ArrayFile:
-    return SafetensorsFile(path) if path.suffix == SAFETENSORS_SUFFIX else PytorchFile(path)
+    kind = SafetensorsFile if path.suffix == SAFETENSORS_SUFFIX else PytorchFile
+    try:
+        return kind(path)
+    except OSError as error:
+        raise UserError(
+            f"weights {path}: the file cannot be read ({error.strerror}); check its permissions."
+        ) from error
 
 
 def _join_decoder(

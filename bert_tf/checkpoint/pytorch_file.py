@@ -86,7 +86,13 @@ class PytorchFile(ArrayFile):
                     content, self._read_storage = _open_old_file(file, self.path)
             except (zipfile.BadZipFile, EOFError) as error:
                 raise truncated(path) from error
-            except (pickle.UnpicklingError, ValueError, TypeError, LookupError) as error:
+            except (
+                pickle.UnpicklingError,
+                ValueError,
+                TypeError,
+                LookupError,
+                AttributeError,
+            ) as error:
                 raise UserError(
                     f"weights {path}: this is no PyTorch file ({error}); give another."
                 ) from error
@@ -103,7 +109,7 @@ class PytorchFile(ArrayFile):
             numbers = from_bytes(self._read_storage(tensor.storage.key), tensor.storage.dtype)
         except (zipfile.BadZipFile, EOFError, LookupError) as error:
             raise truncated(self.path) from error
-        if any(stride < 0 for stride in tensor.strides) or tensor.offset < 0:
+        if min((tensor.offset, *tensor.shape, *tensor.strides)) < 0:
             raise UserError(f"weights {self.path}: {name} lies outside of the file.")
         last = tensor.offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides))
         if math.prod(tensor.shape) and last >= len(numbers):

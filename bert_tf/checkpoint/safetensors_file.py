@@ -59,14 +59,17 @@ class SafetensorsFile(ArrayFile):
             header = json.loads(content)
             header.pop("__metadata__", None)
             self.entries = {name: _entry(value) for name, value in header.items()}
-            self._offsets = {name: value["data_offsets"][0] for name, value in header.items()}
-            ends = [self._offsets[name] + _bytes_of(entry) for name, entry in self.entries.items()]
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            spans = {name: value["data_offsets"] for name, value in header.items()}
+            for name, (begin, end) in spans.items():
+                if begin < 0 or end - begin != _bytes_of(self.entries[name]):
+                    raise ValueError(f"{name} does not fit its place")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"weights {path}: the header of this safetensors file is damaged ({error!r}); copy "
                 "or download it again."
             ) from error
-        if size < self._start + max(ends, default=0):
+        self._offsets = {name: begin for name, (begin, _) in spans.items()}
+        if size < self._start + max((end for _, end in spans.values()), default=0):
             raise truncated(path)
 
     def read(self, name: str) -> np.ndarray:

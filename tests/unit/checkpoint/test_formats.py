@@ -276,6 +276,15 @@ WRONG = {
         replaced("model.safetensors", (9).to_bytes(8, "little") + b'{"a":[1]}'),
         "header of this safetensors file is damaged",
     ),
+    "a place too small": (
+        replaced(
+            "model.safetensors",
+            (54).to_bytes(8, "little")
+            + b'{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}'.ljust(54)
+            + bytes(8),
+        ),
+        "a does not fit its place",
+    ),
     "git-lfs": (replaced("model.safetensors", POINTER), "is a git-lfs pointer"),
     "a program": (no_state_dict({"a": Stranger()}), "asks for __builtin__.print, which a plain"),
     "a whole module": (no_state_dict(torch.nn.Linear(1, 1)), "asks for torch.nn.modules"),
