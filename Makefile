@@ -1,7 +1,7 @@
 # make demo    raw text -> vocabulary -> TFRecords -> pre-training -> evaluation, with real text
 # make test    style checks and the whole test suite
 # make setup   the environment alone (HOROVOD=0 leaves the distributed parts out)
-# make demo_qa from the demo's model to one that answers questions (a smoke test)
+# make demo-qa questions and answers with the demo's model, or QA_WEIGHTS=DIR (a smoke test)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +13,7 @@ BROWSER ?= 0
 SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR)
 BIN = $(VENV)/bin
 
-.PHONY: help python setup demo demo_qa test lint clean
+.PHONY: help python setup demo demo-qa test lint clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -26,6 +26,9 @@ python:
 
 demo: setup
 	@$(BIN)/python tools/demo.py --output_dir=$(DEMO_DIR) $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(DEMO_STEPS),--steps=$(DEMO_STEPS))
+
+demo-qa: setup
+	@$(BIN)/python tools/demo_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
 
 test: python
 	@$(SETUP) --dev --browser $(BROWSER)

@@ -14,7 +14,8 @@ import pytest
 from tests.support import ROOT, environment, requires_horovod
 
 PAGES = ["README.md", *(f"docs/{name}.md" for name in
-         ("data", "single_machine", "many_machines", "precision"))]  # fmt: skip
+         ("data", "single_machine", "many_machines", "precision", "checkpoints",
+          "question_answering"))]  # fmt: skip
 SHORT = {
     "--num_train_steps": "4",
     "--num_warmup_steps": "2",
@@ -51,7 +52,8 @@ def shortened(command):
 def directory(tmp_path_factory, text_file):
     """A directory that looks like a clone, with a text of the user's."""
     path = tmp_path_factory.mktemp("clone")
-    for name in ("benchmarks", "bert_tf", "data_prep", "recipes", "run_pretraining.py"):
+    scripts = ("run_pretraining.py", "run_squad.py")
+    for name in ("README.md", "benchmarks", "bert_tf", "data_prep", "recipes", *scripts):
         (path / name).symlink_to(ROOT / name)
     (path / "my_text.txt").write_text(text_file.read_text(encoding="utf-8"), encoding="utf-8")
     return path
