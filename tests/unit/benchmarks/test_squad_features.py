@@ -25,9 +25,7 @@ def files(tmp_path):
 
 
 def _run(*given, **options):
-    return run(
-        "python", "-m", "benchmarks.squad_features", "--transformers=false", *given, **options
-    )
+    return run("-m", "benchmarks.squad_features", "--transformers=false", *given, **options)
 
 
 def test_results_are_printed_and_written(files, tmp_path):
