@@ -129,7 +129,7 @@ TEXTS = st.lists(st.sampled_from(FRAGMENTS + BLANKS), max_size=8).map("".join) |
 SHORT = st.sampled_from(["", "the", "!", "cat", "Tom cat", "cat, cat tom", "the cat", "東 cat"])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(TEXTS)
 @example("The_a-the an\u00a0a")
 @example("a\u200ban")
@@ -138,7 +138,7 @@ def test_normalization(text):
     assert normalize_answer(text) == " ".join(naive_words(text))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(golds=st.lists(SHORT | TEXTS, min_size=1, max_size=4), answer=SHORT | TEXTS)
 @example(golds=["the"], answer="a")
 @example(golds=["the", "cat"], answer="")
@@ -161,7 +161,7 @@ def test_only_articles():
     assert (score.exact, score.f1) == (1.0, 1.0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data(), is_v2=st.booleans(), with_odds=st.booleans())
 def test_evaluate(data, is_v2, with_odds):
     least = 0 if is_v2 else 1
@@ -272,16 +272,16 @@ def test_the_advice_is_the_official_best(rows):
 
 def test_a_long_curve_is_thinned():
     count = 1000
-    golds = [["cat"] if i < 333 else [] for i in range(count)]
+    golds = [["cat"] if i < 330 else [] for i in range(count)]
     squad = squad_of(golds, is_v2=True)
     answers = {str(i): "cat" for i in range(count)}
     odds = {str(i): float(i) for i in range(count)}
     points = threshold_curve(squad, answers, odds)
     assert 150 < len(points) <= 200
-    assert points[0] == (-1.0, 66.7, 66.7)
-    assert (points[-1].threshold, points[-1].f1) == (999.0, pytest.approx(33.3))
+    assert points[0] == (-1.0, 67.0, 67.0)
+    assert (points[-1].threshold, points[-1].f1) == (999.0, pytest.approx(33.0))
     assert best_threshold(squad, answers, odds) in points
-    assert best_threshold(squad, answers, odds) == (332.0, 100.0, 100.0)
+    assert best_threshold(squad, answers, odds) == (329.0, 100.0, 100.0)
     thresholds = [point.threshold for point in points]
     assert thresholds == sorted(set(thresholds))
     assert max(b - a for a, b in zip(thresholds, thresholds[1:])) < 7
