@@ -46,6 +46,8 @@ def _run() -> None:
     environment.prepare_environment(verbose=False, use_xla=False)
     if values.n_best_size < 1:
         raise UserError(f"--n_best_size={values.n_best_size}: give at least 1.")
+    if not values.export_dir:
+        raise UserError("--export_dir is empty; give a directory.")
     parts = model_from_flags(values)
     for note in parts.notes:
         print(note, file=sys.stderr)

@@ -123,7 +123,7 @@ class _Patterns:
     word: str
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _find_patterns() -> _Patterns:
     """Asks BasicTokenizer about every character, a block of them at a time where all are plain."""
     cased, uncased = BasicTokenizer(lower_case=False), BasicTokenizer(lower_case=True)
