@@ -62,7 +62,7 @@ class MaskFiller:
                 pretraining_specs(config, next_sentence=False),
                 initializer_range=config.initializer_range,
             )
-            loading.initialise_from_checkpoint(str(checkpoint), variables.all())
+            loading.initialise_from_checkpoint(str(checkpoint), variables.all(), config=config)
             self._ids = tf.placeholder(tf.int32, [1, None])
             self._segment_ids = tf.placeholder(tf.int32, [1, None])
             self._positions = tf.placeholder(tf.int32, [1, None])

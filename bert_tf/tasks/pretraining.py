@@ -110,11 +110,12 @@ def run(settings: PretrainingSettings) -> Results | None:
     job = training_run.make_job(
         run,
         objective=objective,
+        config=config,
         evaluation=_evaluation(settings, data, run.ranks, objective.terms),
         optimization=settings.optimization,
         train_input=train_input,
     )
-    return training_run.execute(run, job, config, train_data=data.facts())
+    return training_run.execute(run, job, train_data=data.facts())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,12 +80,9 @@ def find_model(
         vocab_file, spm_model_file = beside.vocab_file, beside.spm_model_file
         if not (vocab_file or spm_model_file):
             raise UserError(f"{checkpoint} has no vocab.txt beside it; give --vocab_file.")
-    if do_lower_case is None:
-        do_lower_case = beside.do_lower_case
-    if do_lower_case is None:
-        do_lower_case = not (vocab_file and is_cased(read_vocab_file(vocab_file)))
+    lower_case = resolve_casing(do_lower_case, said=beside.do_lower_case, vocab_file=vocab_file)
     tokenizer = load_tokenizer(
-        vocab_file=vocab_file, spm_model_file=spm_model_file, do_lower_case=do_lower_case
+        vocab_file=vocab_file, spm_model_file=spm_model_file, do_lower_case=lower_case
     )
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
@@ -100,6 +97,35 @@ def find_model(
         spm_model_file=Path(spm_model_file) if spm_model_file else None,
         notes=beside.notes,
     )
+
+
+def resolve_casing(given: bool | None, *, said: bool | None, vocab_file: PathLike | None) -> bool:
+    """Whether to lower-case text.
+
+    Args:
+      given: what the user asks for, if anything.
+      said: what stands beside the model, if anything.
+      vocab_file: WordPiece entries, which show it in most languages; None for SentencePiece.
+
+    Raises:
+      UserError: two of them contradict each other; scores would be low, and nothing would say why.
+    """
+    if given is not None and said is not None and given != said:
+        raise UserError(
+            f"--do_lower_case={str(given).lower()}, but the model's tokenizer_config.json says "
+            f"{str(said).lower()}; drop the flag, or correct that file if it is wrong."
+        )
+    cased = is_cased(read_vocab_file(vocab_file)) if vocab_file else None
+    asked = said if given is None else given
+    if asked is None:
+        return cased is not True
+    if cased is not None and asked == cased:
+        found = "entries with capitals" if cased else "no entry with a capital"
+        raise UserError(
+            f"{vocab_file} has {found}, which does not go with --do_lower_case="
+            f"{str(asked).lower()}; give the other value, or the vocabulary of the model."
+        )
+    return asked
 
 
 def define_model_flags() -> None:

@@ -114,13 +114,14 @@ def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results |
     job = training_run.make_job(
         run,
         objective=SpanObjective(model.config, run.policy, seed=settings.run.seed),
+        config=model.config,
         evaluation=evaluation,
         optimization=_with_steps(settings, run, train),
         train_input=lambda batch: _train_input(settings, run, train, batch),
         length_flag="--num_train_epochs",
     )
     facts = _facts(model, train, asked)
-    results = training_run.execute(run, job, model.config, train_data=facts)
+    results = training_run.execute(run, job, train_data=facts)
     if results is not None and asked.are_scored:
         by_seed[settings.run.seed] = results
         if run.ranks.is_chief:
@@ -142,7 +143,8 @@ def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
     """The network's configuration and vocabulary, which are kept in the output directory."""
     output_dir = settings.run.output_dir
     model = find_model(
-        model_dir=settings.run.init_checkpoint or output_dir,
+        model_dir=None if settings.run.init_checkpoint else output_dir,
+        init_checkpoint=settings.run.init_checkpoint,
         bert_config_file=settings.bert_config_file,
         vocab_file=settings.vocab_file,
         spm_model_file=settings.spm_model_file,

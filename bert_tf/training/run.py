@@ -141,6 +141,7 @@ def make_job(
     run: Run,
     *,
     objective: Objective,
+    config: BertConfig,
     evaluation: Evaluation | None,
     optimization: OptimizationSettings,
     train_input: Callable[[BatchPlan], tf.data.Dataset],
@@ -150,6 +151,7 @@ def make_job(
     batch, steps = resolve_plans(optimization, run.ranks)
     return Job(
         objective=objective,
+        config=config,
         evaluation=evaluation,
         run=run.settings,
         ranks=run.ranks,
@@ -169,13 +171,7 @@ def make_job(
     )
 
 
-def execute(
-    run: Run,
-    job: Job,
-    config: BertConfig,
-    *,
-    train_data: Mapping[str, Any],
-) -> Results | None:
+def execute(run: Run, job: Job, *, train_data: Mapping[str, Any]) -> Results | None:
     """Announces, trains and evaluates as the settings say; returns the last results.
 
     ``train_data`` is the ledger's section on the data, with ``train_records``, ``sha256`` and
@@ -189,7 +185,7 @@ def execute(
             "bert_tf version": ledger.versions()["bert_tf"],
         },
     )
-    _announce(run, job, config, train_data)
+    _announce(run, job, train_data)
     trainer = Trainer(job, run.log)
     if run.settings.do_train and not _is_finished(run, job, trainer):
         trainer.train_and_evaluate()
@@ -198,7 +194,7 @@ def execute(
     return results
 
 
-def _announce(run: Run, job: Job, config: BertConfig, train_data: Mapping[str, Any]) -> None:
+def _announce(run: Run, job: Job, train_data: Mapping[str, Any]) -> None:
     """Prints and saves what the run will do, before it does it."""
     settings, start = run.settings, run.start
     if settings.do_train:
@@ -211,7 +207,7 @@ def _announce(run: Run, job: Job, config: BertConfig, train_data: Mapping[str, A
                 settings.output_dir,
                 ledger=run_ledger,
                 flags=settings.flags,
-                model=config.to_dict(),
+                model=job.config.to_dict(),
             )
     if start.checkpoint is not None:
         ignored = "; --init_checkpoint is not read again" if settings.init_checkpoint else ""

@@ -17,6 +17,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.data.batches import user_errors
 from bert_tf.errors import UserError, first_line
@@ -52,6 +53,7 @@ class Job:
 
     Attributes:
       objective: what is minimised; it also creates the model's variables.
+      config: the network's, to be compared with that of a checkpoint to start from.
       evaluation: how it is measured, None for a job that is only trained.
       batch, steps: resolved arithmetic.
       needs_loss_scale: whether gradients may underflow (float16).
@@ -60,6 +62,7 @@ class Job:
     """
 
     objective: Objective
+    config: BertConfig
     evaluation: Evaluation | None
     run: RunSettings
     ranks: SingleProcess
@@ -213,7 +216,10 @@ class Trainer:
         if self._log is None or not job.run.init_checkpoint or self._latest_checkpoint():
             return
         report = loading.initialise_from_checkpoint(
-            job.run.init_checkpoint, tf.trainable_variables(), allowed_fresh=job.run.allowed_fresh
+            job.run.init_checkpoint,
+            tf.trainable_variables(),
+            allowed_fresh=job.run.allowed_fresh,
+            config=job.config,
         )
         for line in report.summary():
             self._log.message(line)

@@ -160,3 +160,22 @@ def test_both_kinds_of_ranks_have_the_same_methods():
     for name in vars(HorovodRanks):
         if not name.startswith("_"):
             assert hasattr(distribution.SingleProcess, name), name
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "turn"), [(0, 0, 0), (4, 0, 1), (1, 1, 2), (5, 1, 2)]
+)
+def test_rank_0_prepares_first_then_one_rank_of_each_host(rank, local_rank, turn):
+    events = []
+
+    class Rank(SingleProcess):
+        def gather(self, value):
+            events.append("all ranks meet")
+            return [value]
+
+    ranks = Rank(1)
+    ranks.rank, ranks.local_rank = rank, local_rank
+    assert ranks.first_on_each_host(lambda: events.append("prepare") or "made") == "made"
+    assert events.index("prepare") == turn
+    assert events.count("all ranks meet") == 3
+    assert events.count("prepare") == 1
