@@ -55,7 +55,7 @@ class Recipe(NamedTuple):
 
 
 # The demo's model is small and knows little: it sees more, shorter contexts, more often.
-OF_DEMO = Recipe(8000, 45, 128, 6.0, 32, 1e-3)
+OF_DEMO = Recipe(8000, 45, 128, 4.0, 32, 1e-3)
 OF_GIVEN = Recipe(2000, 150, 192, 2.0, 16, 5e-5)
 
 
