@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from bert_tf.squad.answers import (
     AnswerSettings,
     CandidateArrays,
     Predictions,
+    best_span_texts,
     decode_answers,
     write_predictions,
 )
@@ -123,10 +123,14 @@ class SpanEvaluation:
         write_predictions(output_dir, self.predictions, version_2_with_negative=version_2)
         if not questions.are_scored:
             return {}
-        null_odds = self.predictions.null_odds if version_2 else None
-        # The threshold has been applied already: no answer is taken back because of its odds.
+        if not version_2:
+            return evaluate(questions.squad, self.predictions.answers)
+        # With every question's best span, the best thresholds are found as well.
         return evaluate(
-            questions.squad, self.predictions.answers, null_odds, na_prob_thresh=math.inf
+            questions.squad,
+            best_span_texts(questions.squad, self.predictions),
+            self.predictions.null_odds,
+            na_prob_thresh=self._settings.null_score_diff_threshold,
         )
 
     def _predict(self, estimator: tf.estimator.Estimator) -> tuple[CandidateArrays, float]:

@@ -208,7 +208,14 @@ def test_version_2(flags, files, tmp_path):
     assert odds.keys() == answers.keys()
     for key, answer in answers.items():
         assert (answer == "") == (odds[key] > 0)
-    assert "null_score_diff_threshold" in done.stdout, "the threshold that would be best"
+    squad = read_squad(
+        files / "dev2.json", flag="dev", version_2_with_negative=True, needs_answers=True
+    )
+    written = evaluate(squad, answers)
+    assert {name: results[name] for name in written} == written
+    assert results["best_f1"] >= results["f1"]
+    shown = f"--null_score_diff_threshold={results['best_f1_thresh']:.4f} would be best"
+    assert shown in done.stdout or results["best_f1_thresh"] == 0
 
 
 def test_seeds(flags, tmp_path):
