@@ -24,8 +24,8 @@ from bert_tf.squad.answers import AnswerSettings
 from bert_tf.tasks.answerer import Answerer, FoundAnswer
 from bert_tf.tasks.span_model import define_model_flags, model_from_flags
 
-# Where a sentence ends: after its stop and quotes or brackets that close, or where a line does.
-_SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|\n|[。！？]")
+# Where a sentence ends: after its stop and quotes or brackets that close, or at a blank line.
+_SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|\n\s*\n|[。！？]")
 _MOST_SENTENCE_CHARS = 300
 
 
@@ -130,7 +130,8 @@ def _run() -> None:
 
 def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:
     for answer in found:
-        print(f"{answer.text or '(no answer)'}  ({answer.probability:.3f})", flush=True)
+        in_one_line = " ".join(answer.text.split())
+        print(f"{in_one_line or '(no answer)'}  ({answer.probability:.3f})", flush=True)
         if answer.start is not None:
             print(f"    {sentence_around(text, answer.start, answer.end)}", flush=True)
 

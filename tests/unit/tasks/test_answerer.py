@@ -131,7 +131,7 @@ def test_sequences_that_the_network_has_no_positions_for(parts):
         (TEXT, "1843", "Anna wrote the book in 1843."),
         (TEXT, "the sea", "She lived by the sea, in a town."),
         (TEXT, "where?", "Who lived where?"),
-        ("one\ntwo words\nthree", "two", "two words"),
+        ("one\n\ntwo\nwords\n \nthree", "two", "two words"),
         ("no end", "no", "no end"),
         ('He said "no." Then he left.', "no", 'He said "no."'),
         ("in 3.5 years", "3.5", "in 3.5 years"),
