@@ -105,9 +105,8 @@ def test_single_files_win_over_the_directory(model_dir, tmp_path):
     other.write_text("".join(f"{entry}\n" for entry in reversed(VOCABULARY)))
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**CONFIG.to_dict(), "hidden_act": "relu"}))
-    found = find_model(model_dir, vocab_file=other, bert_config_file=config, do_lower_case=False)
+    found = find_model(model_dir, vocab_file=other, bert_config_file=config)
     assert found.tokenizer.pad_id == len(VOCABULARY) - 1
-    assert not found.tokenizer.lower_case
     assert found.config.hidden_act == "relu"
     assert found.checkpoint == model_dir
 
@@ -118,6 +117,11 @@ def test_casing_shows_in_the_vocabulary_where_nothing_says_it(tmp_path):
     assert find_model(model_dir).tokenizer.lower_case
     (model_dir / "vocab.txt").write_text("".join(f"{e}\n" for e in [*VOCABULARY[:-1], "Anna"]))
     assert not find_model(model_dir).tokenizer.lower_case
+
+
+def test_casing_that_contradicts_the_model_is_refused(model_dir):
+    with pytest.raises(UserError, match=r"--do_lower_case=false, but .* says true"):
+        find_model(model_dir, do_lower_case=False)
 
 
 def test_sequences_that_the_network_has_no_positions_for(parts):
