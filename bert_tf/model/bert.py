@@ -5,6 +5,7 @@ Dimensions: B sequences, S positions, D = hidden_size.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -60,10 +61,8 @@ def bert_specs(config: BertConfig, *, pooler: bool) -> list[VariableSpec]:
 def bert_output(
     variables: Variables,
     config: BertConfig,
+    features: Mapping[str, tf.Tensor],
     *,
-    input_ids: tf.Tensor,
-    input_mask: tf.Tensor,
-    segment_ids: tf.Tensor,
     policy: PrecisionPolicy,
     dropout: Dropout | None = None,
 ) -> BertOutput:
@@ -72,9 +71,8 @@ def bert_output(
     Args:
       variables: those of ``bert_specs``, from the root.
       config: sizes, activation and dropout rates.
-      input_ids: [B, S] integers in [0, vocab_size).
-      input_mask: [B, S] integers, 1 for a token and 0 for padding.
-      segment_ids: [B, S] integers in [0, type_vocab_size).
+      features: integers [B, S]: ``input_ids`` in [0, vocab_size), ``input_mask``, 1 for a token
+        and 0 for padding, ``segment_ids`` in [0, type_vocab_size).
       policy: precision of each class of operation.
       dropout: source of masks; None outside training.
 
@@ -82,13 +80,15 @@ def bert_output(
       UserError: the sequences are longer than ``max_position_embeddings``.
     """
     with variables.scope("bert/embeddings") as own:
-        embedded = _embed(input_ids, segment_ids, own, config=config, policy=policy)
+        embedded = _embed(
+            features["input_ids"], features["segment_ids"], own, config=config, policy=policy
+        )
         embedded = apply_dropout(
             dropout, embedded, config.hidden_dropout_prob, site=_EMBEDDING_DROPOUT_SITE
         )
     with variables.scope("bert/encoder") as own:
         layer_outputs = encode(
-            embedded, input_mask, own, config=config, policy=policy, dropout=dropout
+            embedded, features["input_mask"], own, config=config, policy=policy, dropout=dropout
         )
     return BertOutput(layer_outputs[-1], layer_outputs, embedded)
 

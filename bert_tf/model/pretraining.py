@@ -74,13 +74,7 @@ def pretraining_output(
       next_sentence: whether to build this head.
     """
     sequence_output = bert_output(
-        variables,
-        config,
-        input_ids=features["input_ids"],
-        input_mask=features["input_mask"],
-        segment_ids=features["segment_ids"],
-        policy=policy,
-        dropout=dropout,
+        variables, config, features, policy=policy, dropout=dropout
     ).sequence_output
     word_logits = word_sums = sentence_logits = sentence_sums = None
     if masked_lm:

@@ -77,13 +77,7 @@ def span_logits(
       dropout: source of masks; None outside training.
     """
     sequence_output = bert_output(
-        variables,
-        config,
-        input_ids=features["input_ids"],
-        input_mask=features["input_mask"],
-        segment_ids=features["segment_ids"],
-        policy=policy,
-        dropout=dropout,
+        variables, config, features, policy=policy, dropout=dropout
     ).sequence_output
     B, S, D = shape_of(sequence_output)
     with variables.scope(SQUAD_SCOPE) as own:

@@ -39,6 +39,15 @@ MEAN_POOLED = {
 POOLED_OUTPUT = [-0.0341627, -0.0397122, 0.0601465, 0.0040821]  # with the exact GELU
 
 
+def single_text(ids):
+    """Sequences of one segment without padding."""
+    return {
+        "input_ids": tf.constant(ids),
+        "input_mask": tf.ones_like(ids),
+        "segment_ids": tf.zeros_like(ids),
+    }
+
+
 def minilm_outputs(directory, config):
     policy = policy_for("fp32")
     with tf.Graph().as_default(), tf.Session() as session:
@@ -47,9 +56,7 @@ def minilm_outputs(directory, config):
         hidden = bert_output(
             variables,
             config,
-            input_ids=tf.constant(CAT_IDS),
-            input_mask=tf.ones_like(CAT_IDS),
-            segment_ids=tf.zeros_like(CAT_IDS),
+            single_text(CAT_IDS),
             policy=policy,
         ).sequence_output
         pooled = pooled_output(hidden, variables, policy=policy)
@@ -92,9 +99,7 @@ def test_antiberty_fills_masked_residues():
         hidden = bert_output(
             variables,
             config,
-            input_ids=tf.constant(masked),
-            input_mask=tf.ones_like(masked),
-            segment_ids=tf.zeros_like(masked),
+            single_text(masked),
             policy=policy,
         ).sequence_output
         logits = masked_lm_logits(

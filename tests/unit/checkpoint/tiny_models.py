@@ -90,9 +90,11 @@ def _build(variables: Variables, config: BertConfig, class_name: str):
     hidden = bert_output(
         variables,
         config,
-        input_ids=tf.constant(IDS),
-        input_mask=tf.constant(MASK),
-        segment_ids=tf.constant(SEGMENTS),
+        {
+            "input_ids": tf.constant(IDS),
+            "input_mask": tf.constant(MASK),
+            "segment_ids": tf.constant(SEGMENTS),
+        },
         policy=policy,
     ).sequence_output
 

@@ -41,12 +41,7 @@ def run_ours(config, batch, values):
     with tf.Graph().as_default(), tf.Session() as session:
         variables = create_variables(pretraining_specs(config), initializer_range=0.02)
         features = constants(batch)
-        encoded = bert_output(
-            variables,
-            config,
-            **{key: features[key] for key in ("input_ids", "input_mask", "segment_ids")},
-            policy=FP32,
-        )
+        encoded = bert_output(variables, config, features, policy=FP32)
         output = pretraining_output(variables, config, features, policy=FP32)
         loss = mean_loss(output)
         gradients = tf.gradients(loss, variables.all())
