@@ -15,7 +15,7 @@ from tests.support import ROOT, environment, requires_horovod
 
 PAGES = ["README.md", *(f"docs/{name}.md" for name in
          ("data", "single_machine", "many_machines", "precision", "checkpoints",
-          "question_answering"))]  # fmt: skip
+          "question_answering", "serving"))]  # fmt: skip
 SHORT = {
     "--num_train_steps": "4",
     "--num_warmup_steps": "2",
