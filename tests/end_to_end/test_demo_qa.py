@@ -81,7 +81,7 @@ def test_given_weights(tmp_path):
     assert {"--max_seq_length=60", "--doc_stride=20", "--num_train_epochs=2.0"} <= set(flags)
     (tmp_path / "config.json").write_text("{}")
     model = demo_qa.find_model(tmp_path / "none", tmp_path)
-    assert "--max_seq_length=192" in demo_qa.training_flags(model, epochs=None)
+    assert "--max_seq_length=128" in demo_qa.training_flags(model, epochs=None)
     assert "--num_train_epochs=0.5" in demo_qa.training_flags(model, epochs=0.5)
 
 
