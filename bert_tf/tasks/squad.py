@@ -32,7 +32,7 @@ from bert_tf.model.squad import (
 from bert_tf.model.variables import create_variables
 from bert_tf.squad.answers import AnswerSettings, Predictions, best_span_texts
 from bert_tf.squad.examples import SquadFile, read_squad
-from bert_tf.squad.features import FeatureSet, build_features
+from bert_tf.squad.features import build_features, open_features
 from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import ModelParts, find_model
@@ -182,10 +182,12 @@ def _questions(settings: SquadSettings, run: Run, model: ModelParts, path: Path)
         settings.max_seq_length, settings.doc_stride, settings.max_query_length
     )
 
-    def build() -> FeatureSet:
-        return build_features(
+    directory = settings.features_dir / ("train" if training else "predict")
+
+    def build() -> None:
+        build_features(
             squad,
-            settings.features_dir / ("train" if training else "predict"),
+            directory,
             vocab_file=model.vocab_file,
             spm_model_file=model.spm_model_file,
             do_lower_case=model.tokenizer.lower_case,
@@ -194,8 +196,8 @@ def _questions(settings: SquadSettings, run: Run, model: ModelParts, path: Path)
             num_workers=settings.num_workers,
         )
 
-    # On other hosts than rank 0's the directory may be another one, and is made there as well.
-    features = run.ranks.first_on_each_host(build)
+    run.ranks.once_on_each_host(build)
+    features = open_features(directory)
     counts = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in features.counts.items()
     )

@@ -135,7 +135,9 @@ class SpanEvaluation:
 
     def _predict(self, estimator: tf.estimator.Estimator) -> tuple[CandidateArrays, float]:
         """The candidates of every window on every rank, and windows a second of all ranks."""
-        progress = Progress("prediction", self._num_windows, "windows") if self._is_chief else None
+        progress = None
+        if self._ranks.is_chief:
+            progress = Progress("prediction", self._num_windows, "windows")
         found, first_done, done = [], None, 0
         batches = estimator.predict(
             self._input, hooks=self._ranks.broadcast_hooks(), yield_single_examples=False
@@ -153,10 +155,6 @@ class SpanEvaluation:
         seconds = time.monotonic() - first_done
         everything = [part for rank in self._ranks.gather(found) for part in rank]
         return _assemble(everything, self._num_windows), done / seconds if seconds else 0.0
-
-    @property
-    def _is_chief(self) -> bool:
-        return self._ranks.is_chief
 
     @property
     def _num_windows(self) -> int:

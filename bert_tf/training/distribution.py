@@ -11,14 +11,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
-
-Prepared = TypeVar("Prepared")
 
 
 class SingleProcess:
@@ -61,18 +59,16 @@ class SingleProcess:
         """The value of rank 0, on every rank."""
         return self.gather(value)[0]
 
-    def first_on_each_host(self, prepare: Callable[[], Prepared]) -> Prepared:
-        """Calls ``prepare`` on every rank: on rank 0, then once a host, then on the others.
+    def once_on_each_host(self, action: Callable[[], object]) -> None:
+        """Calls ``action`` on rank 0 and then on the first rank of every other host.
 
-        For files that later calls find finished: hosts may share a disk with rank 0's or not.
+        For files that all ranks need: a host may share rank 0's disk, and finds them, or not.
         """
-        turn = 0 if self.is_chief else 1 if self.local_rank == 0 else 2
-        result = None
-        for number in range(3):
+        turn = 0 if self.is_chief else 1 if self.local_rank == 0 else None
+        for number in range(2):
             if number == turn:
-                result = prepare()
+                action()
             self.gather(None)
-        return result
 
 
 class _SummedGradients(tf.train.Optimizer):

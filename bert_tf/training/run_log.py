@@ -53,7 +53,7 @@ class RunLog:
         """Records an evaluation of the weights at ``step``."""
         self._append(EVALUATIONS, step, figures)
         self._add_summaries(step, figures, prefix="eval/")
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        shown = "  ".join(f"{name} {_show_exactly(v)}" for name, v in figures.items())
         self.message(f"evaluation at step {step}: {shown}{note}")
 
     def _append(self, name: str, step: int, figures: Mapping[str, float]) -> None:
@@ -84,6 +84,10 @@ def read_history(output_dir: Path, name: str) -> list[dict[str, float]]:
             continue
         by_step[record["step"]] = record
     return [by_step[step] for step in sorted(by_step)]
+
+
+def _show_exactly(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4f}"
 
 
 def _show(value: float) -> str:

@@ -163,19 +163,23 @@ def test_both_kinds_of_ranks_have_the_same_methods():
 
 
 @pytest.mark.parametrize(
-    ("rank", "local_rank", "turn"), [(0, 0, 0), (4, 0, 1), (1, 1, 2), (5, 1, 2)]
+    ("rank", "local_rank", "events"),
+    [
+        (0, 0, ["act", "meet", "meet"]),
+        (4, 0, ["meet", "act", "meet"]),
+        (1, 1, ["meet", "meet"]),
+        (5, 1, ["meet", "meet"]),
+    ],
 )
-def test_rank_0_prepares_first_then_one_rank_of_each_host(rank, local_rank, turn):
-    events = []
+def test_rank_0_acts_first_then_one_rank_of_each_other_host(rank, local_rank, events):
+    found = []
 
     class Rank(SingleProcess):
         def gather(self, value):
-            events.append("all ranks meet")
+            found.append("meet")
             return [value]
 
     ranks = Rank(1)
     ranks.rank, ranks.local_rank = rank, local_rank
-    assert ranks.first_on_each_host(lambda: events.append("prepare") or "made") == "made"
-    assert events.index("prepare") == turn
-    assert events.count("all ranks meet") == 3
-    assert events.count("prepare") == 1
+    ranks.once_on_each_host(lambda: found.append("act"))
+    assert found == events
