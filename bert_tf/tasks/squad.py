@@ -45,6 +45,7 @@ from bert_tf.training.run import Run
 
 POSITION = "position"
 SEEDS_NAME = "seeds.json"
+UNUSABLE_NAME = "unusable_answers.json"
 
 
 class SpanObjective:
@@ -202,6 +203,10 @@ def _questions(settings: SquadSettings, run: Run, model: ModelParts, path: Path)
         f"{count} {name.replace('_', ' ')}" for name, count in features.counts.items()
     )
     run.message(f"{path.name}: {counts}")
+    if training and squad.unusable and run.ranks.is_chief:
+        listed = settings.run.output_dir / UNUSABLE_NAME
+        write_json(listed, squad.unusable)
+        run.message(f"{path.name}: the questions left out are listed in {listed}")
     return Questions(squad, features, windows)
 
 

@@ -239,6 +239,25 @@ def test_seeds(flags, tmp_path):
     assert not np.array_equal(first[name], second[name])
 
 
+def test_answers_that_are_not_in_their_context_are_left_out_and_listed(flags, files, tmp_path):
+    content = json.loads((files / "train.json").read_text())
+    wrong = content["data"][0]["paragraphs"][3]["qas"][1]
+    wrong["answers"][0]["text"] = "Atlantis"
+    (tmp_path / "wrong.json").write_text(json.dumps(content))
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--train_file={tmp_path / 'wrong.json'}",
+        f"--features_dir={tmp_path / 'features'}",
+        "--do_train",
+        "--num_train_steps=1",
+        f"--output_dir={tmp_path / 'model'}",
+    )
+    assert "1 unusable answers" in done.stdout
+    listed = json.loads((tmp_path / "model" / "unusable_answers.json").read_text())
+    assert listed == [wrong["id"]]
+
+
 def test_early_stopping(flags, tmp_path):
     arguments = [
         *flags,
