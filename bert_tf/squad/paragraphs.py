@@ -118,25 +118,36 @@ class _Rows:
 
     def features(self) -> dict[str, np.ndarray]:
         """Arrays [N, L] by the names of the records' features, all but unique_ids."""
-        tokenizer, num_positions = self._tokenizer, self._max_seq_length
-        input_ids = np.full((len(self), num_positions), tokenizer.pad_id, np.int32)
-        for row, (window, context_ids) in zip(input_ids, self._windows):
-            offset, end = window.context_offset, window.length - 1
-            part = slice(window.first_token, window.first_token + window.num_tokens)
-            row[:offset] = [tokenizer.cls_id, *window.question_ids, tokenizer.sep_id]
-            row[offset:end] = context_ids[part]
-            row[end] = tokenizer.sep_id
-        positions = np.arange(num_positions)
-        offsets, lengths = (
-            np.array([getattr(window, name) for window, _ in self._windows], np.int64)[:, None]
-            for name in ("context_offset", "length")
-        )
         answers = np.array(self._positions, np.int64).reshape(-1, 2)
         return {
-            "input_ids": input_ids,
-            "input_mask": (positions < lengths).astype(np.uint8),
-            "segment_ids": ((positions >= offsets) & (positions < lengths)).astype(np.uint8),
+            **sequence_arrays(self._windows, self._tokenizer, self._max_seq_length),
             "start_positions": answers[:, :1],
             "end_positions": answers[:, 1:],
             "is_impossible": np.array(self._impossible, np.int64)[:, None],
         }
+
+
+def sequence_arrays(
+    windows: Sequence[tuple[Window, Sequence[int]]], tokenizer: Tokenizer, num_positions: int
+) -> dict[str, np.ndarray]:
+    """A network's inputs for windows, each with the ids of all of its paragraph.
+
+    Returns: ``input_ids`` int32, ``input_mask`` and ``segment_ids`` uint8, [N, num_positions].
+    """
+    input_ids = np.full((len(windows), num_positions), tokenizer.pad_id, np.int32)
+    for row, (window, context_ids) in zip(input_ids, windows):
+        offset, end = window.context_offset, window.length - 1
+        part = slice(window.first_token, window.first_token + window.num_tokens)
+        row[:offset] = [tokenizer.cls_id, *window.question_ids, tokenizer.sep_id]
+        row[offset:end] = context_ids[part]
+        row[end] = tokenizer.sep_id
+    positions = np.arange(num_positions)
+    offsets, lengths = (
+        np.array([getattr(window, name) for window, _ in windows], np.int64)[:, None]
+        for name in ("context_offset", "length")
+    )
+    return {
+        "input_ids": input_ids,
+        "input_mask": (positions < lengths).astype(np.uint8),
+        "segment_ids": ((positions >= offsets) & (positions < lengths)).astype(np.uint8),
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,9 @@ import numpy as np
 from bert_tf.errors import UserError
 from bert_tf.squad.answers import AnswerSettings, CandidateArrays, decode_answers
 from bert_tf.squad.examples import Example, SquadFile
-from bert_tf.squad.windows import Window, WindowSettings, question_windows
+from bert_tf.squad.paragraphs import sequence_arrays
+from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.tasks.span_model import ModelParts, SpanModel
-from bert_tf.text.tokenizer import Tokenizer
 
 # Windows that run together; more need memory and gain nothing on a CPU.
 _BATCH_SIZE = 8
@@ -142,29 +141,11 @@ class Answerer:
         batches = []
         for first in range(0, len(windows), _BATCH_SIZE):
             batch = windows[first : first + _BATCH_SIZE]
-            features = window_features(batch, context_ids, self._tokenizer)
-            outputs = self._model.run(features)
+            longest = max(window.length for window in batch)
+            pairs = [(window, context_ids) for window in batch]
+            outputs = self._model.run(sequence_arrays(pairs, self._tokenizer, longest))
             batches.append(CandidateArrays(*(getattr(outputs, name) for name in _CANDIDATES)))
         return CandidateArrays(*map(np.concatenate, zip(*batches)))
-
-
-def window_features(
-    windows: Sequence[Window], context_ids: Sequence[int], tokenizer: Tokenizer
-) -> dict[str, np.ndarray]:
-    """A network's inputs for windows of one context, padded to the longest of them.
-
-    Returns: ``input_ids``, ``input_mask``, ``segment_ids``, int32 [B, S].
-    """
-    shape = len(windows), max(window.length for window in windows)
-    ids = np.full(shape, tokenizer.pad_id, np.int32)
-    mask, segments = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    for row, window in enumerate(windows):
-        part = context_ids[window.first_token : window.first_token + window.num_tokens]
-        sep = tokenizer.sep_id
-        ids[row, : window.length] = [tokenizer.cls_id, *window.question_ids, sep, *part, sep]
-        mask[row, : window.length] = 1
-        segments[row, window.context_offset : window.length] = 1
-    return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
 
 
 def _fitting_windows(longest: int) -> WindowSettings:

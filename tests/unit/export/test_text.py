@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from bert_tf.errors import UserError
 from bert_tf.export import text as export_text
 from bert_tf.export.saved_model import export_squad
+from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
-from bert_tf.tasks.answerer import window_features
 from bert_tf.tasks.span_model import SpanModel, find_model
 from bert_tf.text.tokenizer import load_tokenizer
 from tests.small_span_model import TEXT, write_model
@@ -90,7 +90,7 @@ def test_signature_from_strings(tmp_path):
     for row, (question, context) in enumerate(zip(questions, contexts)):
         ids = parts.tokenizer.encode(context)
         first, *_ = question_windows(parts.tokenizer.encode(question), len(ids), windows)
-        features = window_features([first], ids, parts.tokenizer)
+        features = sequence_arrays([(first, ids)], parts.tokenizer, first.length)
         for name, expected in features.items():
             padding = [(0, 0), (0, found[name].shape[1] - first.length)]
             np.testing.assert_array_equal(found[name][row : row + 1], np.pad(expected, padding))

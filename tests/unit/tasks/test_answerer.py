@@ -11,8 +11,9 @@ import pytest
 
 from bert_tf.errors import UserError
 from bert_tf.squad.answers import AnswerSettings
+from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
-from bert_tf.tasks.answerer import Answerer, window_features
+from bert_tf.tasks.answerer import Answerer
 from bert_tf.tasks.ask import read_document, read_questions, sentence_around
 from bert_tf.tasks.span_model import find_model
 from tests.small_span_model import CONFIG, TEXT, VOCABULARY, write_model
@@ -41,7 +42,7 @@ def scores_of_all_spans(answerer, parts, text):
     tokenizer = parts.tokenizer
     ids = tokenizer.encode(text)
     [window] = question_windows(tokenizer.encode(QUESTION), len(ids), answerer.windows)
-    outputs = answerer._model.run(window_features([window], ids, tokenizer))
+    outputs = answerer._model.run(sequence_arrays([(window, ids)], tokenizer, window.length))
     start, end = (logits[0, window.context_offset :] for logits in outputs[:2])
     return {(i, j): start[i] + end[j] for i in range(len(ids)) for j in range(i, len(ids))}
 
@@ -87,7 +88,8 @@ def test_features_of_windows(parts):
     settings = WindowSettings(max_seq_length=8, doc_stride=2, max_query_length=4)
     context = parts.tokenizer.encode("anna wrote the book by the")
     windows = question_windows([ids["who"], ids["?"]], len(context), settings)
-    features = window_features(windows[-2:], context, parts.tokenizer)
+    pairs = [(window, context) for window in windows[-2:]]
+    features = sequence_arrays(pairs, parts.tokenizer, 8)
     rows = ["[CLS] who ? [SEP] the book by [SEP]", "[CLS] who ? [SEP] by the [SEP] [PAD]"]
     assert features["input_ids"].tolist() == [[ids[e] for e in row.split()] for row in rows]
     assert features["input_mask"].tolist() == [[1] * 8, [1] * 7 + [0]]
