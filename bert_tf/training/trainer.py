@@ -143,9 +143,10 @@ class Trainer:
         since = self._job.ranks.broadcast(since)
         stalled = since >= run.early_stopping_evaluations
         if stalled and self._log is not None:
+            kept = f", which is in {run.output_dir / evaluation.BEST_DIRECTORY}" * run.keep_best
             self._log.message(
-                f"stopped early: the last {since} evaluations were not better than the best one, "
-                f"by {self._job.evaluation.figure.name}"
+                f"stopped early: the last {since} evaluations were not better by "
+                f"{self._job.evaluation.figure.name} than the best one{kept}"
             )
         return stalled
 
