@@ -147,7 +147,8 @@ def train(model: torch.nn.Module, windows: Windows, settings: Settings) -> list[
     from transformers import get_linear_schedule_with_warmup
 
     steps = num_train_steps(len(windows), settings)
-    optimizer = torch.optim.AdamW(_parameter_groups(model, settings.weight_decay), fused=True)
+    groups = _parameter_groups(model, settings.weight_decay)
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
     schedule = get_linear_schedule_with_warmup(
         optimizer, int(steps * settings.warmup_proportion), steps
     )

@@ -192,6 +192,21 @@ def test_the_peer_learns(checkpoint, squad_file, changes):
     assert all(seconds > 0 for _, seconds in timings["train_timings"])
 
 
+def test_the_peer_takes_the_learning_rate(checkpoint, squad_file, tokenizer):
+    """The first update of Adam moves weights by as much as the rate, whatever their gradients."""
+    transformers = pytest.importorskip("transformers")
+    squad = read(squad_file(["dog lay"]))
+    settings = dataclasses.replace(
+        LONG, learning_rate=3e-4, num_train_epochs=1.0, warmup_proportion=0.0, weight_decay=0.0
+    )
+    windows = transformers_squad.make_windows(squad.examples, tokenizer, settings, labelled=True)
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(str(checkpoint))
+    before = model.qa_outputs.weight.detach().clone()
+    assert len(transformers_squad.train(model, windows, settings)) == 1
+    moved = (model.qa_outputs.weight.detach() - before).abs().max().item()
+    assert moved == pytest.approx(3e-4, rel=0.01)
+
+
 @pytest.mark.parametrize("kept", [1, 7, 10, 99])
 def test_cut_files_are_spread_over_the_whole(tmp_path, kept):
     content = squad_content(["mat"] * 4)
