@@ -6,8 +6,8 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping
-from pathlib import Path
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import write_model_files
@@ -15,6 +15,7 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, SquadSettings
 from bert_tf.data.batches import BatchReader, dataset_of_positions
 from bert_tf.data.length_buckets import LengthBuckets
+from bert_tf.data.order import batch_indices
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
@@ -107,10 +108,8 @@ def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results |
     settings = _with_fresh_head(settings)
     run = training_run.begin(settings.run, settings.runtime)
     model = _open_model(settings, run)
-    train = _questions(settings, run, model, settings.train_file) if settings.run.do_train else None
-    asked = (
-        _questions(settings, run, model, settings.predict_file) if settings.run.do_eval else None
-    )
+    train = _questions(settings, run, model, training=True) if settings.run.do_train else None
+    asked = _questions(settings, run, model, training=False) if settings.run.do_eval else None
     evaluation = _evaluation(settings, run, model, asked) if asked else None
     job = training_run.make_job(
         run,
@@ -170,12 +169,14 @@ def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
     return model
 
 
-def _questions(settings: SquadSettings, run: Run, model: ModelParts, path: Path) -> Questions:
+def _questions(
+    settings: SquadSettings, run: Run, model: ModelParts, *, training: bool
+) -> Questions:
     """A file's questions and their records, which rank 0 makes where they are not there yet."""
-    training = path is settings.train_file
+    flag = "train_file" if training else "predict_file"
     squad = read_squad(
-        path,
-        flag="train_file" if training else "predict_file",
+        getattr(settings, flag),
+        flag=flag,
         version_2_with_negative=settings.version_2_with_negative,
         needs_answers=training,
     )
@@ -202,11 +203,11 @@ def _questions(settings: SquadSettings, run: Run, model: ModelParts, path: Path)
     counts = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in features.counts.items()
     )
-    run.message(f"{path.name}: {counts}")
+    run.message(f"{squad.path.name}: {counts}")
     if training and squad.unusable and run.ranks.is_chief:
         listed = settings.run.output_dir / UNUSABLE_NAME
         write_json(listed, squad.unusable)
-        run.message(f"{path.name}: the questions left out are listed in {listed}")
+        run.message(f"{squad.path.name}: the questions left out are listed in {listed}")
     return Questions(squad, features, windows)
 
 
@@ -257,19 +258,27 @@ def _train_input(
 ) -> tf.data.Dataset:
     features = train.features
     own = run.batch_slice(batch)
-    order = LengthBuckets(
+    seed = settings.run.seed
+    buckets = LengthBuckets(
         features.lengths,
         global_batch_size=batch.global_batch_size,
-        seed=settings.run.seed,
+        seed=seed,
         max_length=settings.max_seq_length,
     )
+
+    def shuffled(position: int) -> np.ndarray:
+        return batch_indices(position, own, num_records=len(features.lengths), seed=seed)
+
+    def bucketed(position: int) -> np.ndarray:
+        return buckets.indices(position, own)
+
     reader = BatchReader(
         RecordSet(features.files),
         spec=features.spec,
         lengths=features.record_lengths,
         batch_size=own.size,
-        indices=lambda position: order.indices(position, own),
-        positions_kept=order.padded_length if settings.length_buckets else None,
+        indices=bucketed if settings.length_buckets else shuffled,
+        positions_kept=buckets.padded_length if settings.length_buckets else None,
     )
     return dataset_of_positions(run.start.data_position, None, reader.read)
 

@@ -249,6 +249,7 @@ def test_answers_that_are_not_in_their_context_are_left_out_and_listed(flags, fi
         *flags,
         f"--train_file={tmp_path / 'wrong.json'}",
         f"--features_dir={tmp_path / 'features'}",
+        "--length_buckets=false",
         "--do_train",
         "--num_train_steps=1",
         f"--output_dir={tmp_path / 'model'}",
