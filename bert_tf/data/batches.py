@@ -23,6 +23,8 @@ from bert_tf.errors import UserError
 Features = dict[str, tf.Tensor]
 
 DEFAULT_PREFETCH = 4
+# Batches read and parsed at the same time.
+_PARALLEL_READS = 4
 
 # An error in a Python function reaches the session as text, with the exception's class and message
 # on a line; an error of the parser begins with the name that the record was given.
@@ -108,12 +110,17 @@ def dataset_of_positions(
 
     Their order is kept.
     """
+    options = tf.data.Options()
+    # The thread that tunes a dataset sleeps for up to a minute, and closing the dataset waits for it
+    # every few times: an evaluation of 10 seconds took 20.
+    options.autotune.enabled = False
     positions = tf.data.Dataset.range(first, np.iinfo(np.int64).max if end is None else end)
-    return positions.map(
+    batches = positions.map(
         tf.autograph.experimental.do_not_convert(features_at),
-        num_parallel_calls=tf.data.AUTOTUNE,
+        num_parallel_calls=_PARALLEL_READS,
         deterministic=True,
-    ).prefetch(prefetch)
+    )
+    return batches.prefetch(prefetch).with_options(options)
 
 
 @contextlib.contextmanager

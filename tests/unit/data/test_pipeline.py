@@ -142,6 +142,11 @@ def test_resuming_anywhere_equals_going_on(data):
         assert_equal(batches(data.train, 15 - start, start=start), whole[start:])
 
 
+def test_nothing_is_tuned_in_the_background(data):
+    # TensorFlow's tuning thread can hold up the closing of a dataset for a minute.
+    assert data.train().options().autotune.enabled is False
+
+
 def test_an_end_stops_the_training(data):
     assert len(batches(data.train, start=3, end=8)) == 5
 
