@@ -111,8 +111,8 @@ def dataset_of_positions(
     Their order is kept.
     """
     options = tf.data.Options()
-    # The thread that tunes a dataset sleeps for up to a minute, and closing the dataset waits for it
-    # every few times: an evaluation of 10 seconds took 20.
+    # The thread that tunes a dataset sleeps for up to a minute, and closing the dataset sometimes
+    # waits for it: an evaluation of 10 seconds took 20.
     options.autotune.enabled = False
     positions = tf.data.Dataset.range(first, np.iinfo(np.int64).max if end is None else end)
     batches = positions.map(
