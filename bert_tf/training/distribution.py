@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
+from bert_tf.training.launched import check_all_met, check_alone, check_launcher
 
 
 class SingleProcess:
@@ -96,12 +97,14 @@ class HorovodRanks(SingleProcess):
                 f"--horovod: Horovod cannot be imported ({error}); run 'make setup' without "
                 "HOROVOD=0 to build it."
             ) from error
+        check_launcher(os.environ)
         hvd.init()
         self._hvd = hvd
         self.rank = hvd.rank()
         self.local_rank = hvd.local_rank()
         self.world_size = hvd.size()
         self.local_size = hvd.local_size()
+        check_all_met(os.environ, self.world_size)
         super().__init__(num_threads)
 
     def sum_gradients(
@@ -124,8 +127,12 @@ class HorovodRanks(SingleProcess):
 
     def gather(self, value: Any) -> list[Any]:
         """One value from each rank, in the order of ranks, on every rank."""
-        # The first session of a process sizes the threads of all that follow.
-        config = tf.ConfigProto(intra_op_parallelism_threads=self.threads)
+        config = tf.ConfigProto(
+            # The first session of a process sizes the threads of all that follow.
+            intra_op_parallelism_threads=self.threads,
+            # On all GPUs it would take their memory, and no later session could choose one of them.
+            device_count={"GPU": 0},
+        )
         with tf.Graph().as_default(), tf.Session(config=config) as session:
             return self._hvd.allgather_object(value, session=session, name="gather")
 
@@ -148,17 +155,8 @@ def connect(*, horovod: bool, num_threads: int | None = None) -> SingleProcess:
     """
     if horovod:
         return HorovodRanks(num_threads)
-    launched = max(int(os.environ.get(name, 1)) for name in _LAUNCHERS_WORLD_SIZE)
-    if launched > 1:
-        raise UserError(
-            f"{launched} processes were launched without --horovod, so each would train alone and "
-            "write to the same --output_dir; add --horovod."
-        )
+    check_alone(os.environ)
     return SingleProcess(num_threads)
-
-
-# Set by Open MPI, by Horovod's Gloo launcher and by MPICH for each process that they start.
-_LAUNCHERS_WORLD_SIZE = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
 
 
 def check_same_on_all_ranks(ranks: SingleProcess, facts: dict[str, str]) -> None:

@@ -18,7 +18,12 @@ from bert_tf.training.distribution import (
     threads_of_a_rank,
 )
 
-LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
+LAUNCHER_VARIABLES = (
+    "OMPI_COMM_WORLD_SIZE",
+    "HOROVOD_SIZE",
+    "PMI_SIZE",
+    "SLURM_STEP_NUM_TASKS",
+)
 
 
 @pytest.fixture(autouse=True)
