@@ -8,6 +8,7 @@ pass of an operation has the type of its forward pass.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -60,10 +61,17 @@ def policy_for(precision: str) -> PrecisionPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """What decides the precision: the CPU's features and the weakest GPU's compute capability."""
+    """What decides the precision, and the number of GPUs that a process sees.
+
+    Attributes:
+      cpu_flags: names of the CPU's features.
+      gpu_compute_capability: (major, minor) of the weakest GPU, None without one.
+      gpu_count: GPUs that this process sees; a job system may show it one of several.
+    """
 
     cpu_flags: frozenset[str] = frozenset()
     gpu_compute_capability: tuple[int, int] | None = None
+    gpu_count: int = 0
 
     @property
     def has_gpu(self) -> bool:
@@ -89,6 +97,17 @@ def probe_hardware(cpuinfo: str = "/proc/cpuinfo") -> Hardware:
     return Hardware(
         cpu_flags=_read_cpu_flags(Path(cpuinfo)),
         gpu_compute_capability=min(capabilities) if capabilities else None,
+        gpu_count=len(capabilities),
+    )
+
+
+def weakest(own: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
+    """``own``, reduced to what the processors of every rank can do."""
+    capabilities = [hardware.gpu_compute_capability for hardware in everywhere]
+    return dataclasses.replace(
+        own,
+        cpu_flags=frozenset.intersection(*(hardware.cpu_flags for hardware in everywhere)),
+        gpu_compute_capability=None if None in capabilities else min(capabilities),
     )
 
 

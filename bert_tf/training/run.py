@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from bert_tf.training.batch_plan import BatchPlan, StepPlan, resolve_batch_plan,
 from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.evaluation import Evaluation, Results
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.session import SessionSettings
+from bert_tf.training.session import SessionSettings, gpu_of_a_rank
 from bert_tf.training.train_op import Objective
 from bert_tf.training.trainer import Job, StartPoint, Trainer, find_start
 
@@ -34,7 +35,7 @@ class Run:
       settings, runtime: what the user asked for.
       ranks: all ranks.
       start: where training goes on.
-      hardware: what this rank computes on.
+      hardware: what every rank can compute on; the number of GPUs is this rank's own.
       precision: name of the products' precision.
       log: None on ranks other than 0.
     """
@@ -74,13 +75,29 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Run:
     if ranks.is_chief:
         make_output_dir(settings.output_dir, flag="output_dir")
     start = ranks.broadcast(find_start(settings.output_dir) if ranks.is_chief else None)
-    hardware = precision.probe_hardware()
+    hardware = agree_on_hardware(ranks, precision.probe_hardware())
     chosen = choose_precision(runtime, hardware)
     log = RunLog(settings.output_dir) if ranks.is_chief else None
     run = Run(settings, runtime, ranks, start, hardware, chosen, log)
     for warning in precision_warnings(runtime, chosen, hardware):
         run.message(f"warning: {warning}")
     return run
+
+
+def agree_on_hardware(ranks: SingleProcess, own: precision.Hardware) -> precision.Hardware:
+    """``own``, reduced to what all ranks can do, so that they choose one precision.
+
+    Raises UserError on every rank where some have a GPU and others have none.
+    """
+    everywhere = ranks.gather((socket.gethostname(), own))
+    without = [(rank, host) for rank, (host, found) in enumerate(everywhere) if not found.has_gpu]
+    if 0 < len(without) < len(everywhere):
+        rank, host = without[0]
+        raise UserError(
+            f"rank {rank} on host {host} finds no GPU, and others have one; look at nvidia-smi on "
+            "that host, or hide all GPUs with CUDA_VISIBLE_DEVICES=-1."
+        )
+    return precision.weakest(own, [found for _, found in everywhere])
 
 
 def choose_precision(runtime: RuntimeSettings, hardware: precision.Hardware) -> str:
@@ -163,7 +180,7 @@ def make_job(
             threads=run.ranks.threads,
             use_xla=run.runtime.use_xla,
             amp=run.runtime.amp,
-            gpu=run.ranks.local_rank if run.hardware.has_gpu else None,
+            gpu=gpu_of_a_rank(run.ranks.local_rank, run.hardware.gpu_count),
         ),
         needs_loss_scale=needs_loss_scale(run.runtime, run.precision, run.hardware),
         train_input=lambda: train_input(batch),

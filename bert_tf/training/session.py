@@ -9,6 +9,8 @@ from collections.abc import Callable
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
+from bert_tf.errors import UserError
+
 
 @dataclasses.dataclass(frozen=True)
 class SessionSettings:
@@ -25,6 +27,22 @@ class SessionSettings:
     use_xla: bool = False
     amp: bool = False
     gpu: int | None = None
+
+
+def gpu_of_a_rank(local_rank: int, gpu_count: int) -> int | None:
+    """The index of a rank's GPU among the ``gpu_count`` that its process sees; None without any.
+
+    A process that sees one GPU takes that one: a job system may show each rank its own GPU alone,
+    and its index is 0 then on every rank. Raises UserError for a rank that is left without a GPU.
+    """
+    if gpu_count <= 1:
+        return 0 if gpu_count else None
+    if local_rank >= gpu_count:
+        raise UserError(
+            f"rank {local_rank} of this host finds {gpu_count} GPUs, one for each of the ranks "
+            f"before it; start at most {gpu_count} ranks on a host."
+        )
+    return local_rank
 
 
 def session_config(settings: SessionSettings) -> tf.ConfigProto:

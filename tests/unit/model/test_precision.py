@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -91,8 +93,23 @@ def test_probe_reads_the_flags_of_the_cpu(tmp_path, monkeypatch):
     assert missing == Hardware()
 
 
+def test_the_weakest_of_all_ranks_decides():
+    old, new = gpu(7, 5, flags=frozenset({"avx2"})), gpu(9, 0, flags=frozenset({"avx2", "bf16"}))
+    own = dataclasses.replace(new, gpu_count=4)
+    found = precision.weakest(own, [own, old])
+    assert found.gpu_compute_capability == (7, 5)
+    assert found.cpu_flags == {"avx2"}
+    assert found.gpu_count == 4, "that is each rank's own matter"
+    assert precision.weakest(own, [own, own]) == own
+    assert precision.weakest(own, [own, PLAIN_CPU]).gpu_compute_capability is None
+    assert precision.resolve_precision("auto", precision.weakest(own, [own, old])) == "fp16"
+    mixed = precision.weakest(AVX512_BF16, [AVX512_BF16, PLAIN_CPU])
+    assert precision.resolve_precision("auto", mixed) == "fp32"
+
+
 def test_probe_takes_the_weakest_gpu(tmp_path, monkeypatch):
     details = {"a": {"compute_capability": (9, 0)}, "b": {"compute_capability": (7, 5)}}
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a", "b"])
     monkeypatch.setattr(tf.config.experimental, "get_device_details", details.__getitem__)
-    assert precision.probe_hardware(str(tmp_path / "none")).gpu_compute_capability == (7, 5)
+    hardware = precision.probe_hardware(str(tmp_path / "none"))
+    assert (hardware.gpu_compute_capability, hardware.gpu_count) == ((7, 5), 2)

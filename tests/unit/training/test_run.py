@@ -1,10 +1,13 @@
 """What a run decides before its first update."""
 
+import socket
+
 import pytest
 
 from bert_tf.errors import UserError
 from bert_tf.model.precision import Hardware
 from bert_tf.training import run
+from bert_tf.training.distribution import SingleProcess
 from tests.support import runtime_settings
 
 PLAIN_CPU = Hardware()
@@ -27,6 +30,44 @@ OLD_GPU = Hardware(gpu_compute_capability=(7, 0))
 )
 def test_choose_precision(requested, hardware, expected):
     assert run.choose_precision(runtime_settings(precision=requested), hardware) == expected
+
+
+class Everywhere(SingleProcess):
+    """Rank 0 among ranks with the given hardware."""
+
+    def __init__(self, *others):
+        super().__init__(1)
+        self._others = others
+
+    def gather(self, value):
+        return [value, *(("host-b", hardware) for hardware in self._others)]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [
+        (NEW_GPU, NEW_GPU, "bf16"),
+        (NEW_GPU, OLD_GPU, "fp16"),
+        (OLD_GPU, NEW_GPU, "fp16"),
+        (BF16_CPU, PLAIN_CPU, "fp32"),
+        (PLAIN_CPU, BF16_CPU, "fp32"),
+    ],
+)
+def test_all_ranks_choose_the_precision_of_the_weakest(own, other, expected):
+    agreed = run.agree_on_hardware(Everywhere(other), own)
+    assert run.choose_precision(runtime_settings(precision="auto"), agreed) == expected
+
+
+def test_alone_a_rank_agrees_with_itself():
+    for hardware in (PLAIN_CPU, BF16_CPU, OLD_GPU):
+        assert run.agree_on_hardware(SingleProcess(1), hardware) == hardware
+
+
+def test_a_host_without_its_gpu_is_named():
+    with pytest.raises(UserError, match="rank 2 on host host-b finds no GPU"):
+        run.agree_on_hardware(Everywhere(NEW_GPU, PLAIN_CPU), NEW_GPU)
+    with pytest.raises(UserError, match=f"rank 0 on host {socket.gethostname()} finds no GPU"):
+        run.agree_on_hardware(Everywhere(NEW_GPU), PLAIN_CPU)
 
 
 @pytest.mark.parametrize(("hardware", "advice"), [(PLAIN_CPU, "fp32"), (BF16_CPU, "bf16")])

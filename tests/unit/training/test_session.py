@@ -14,11 +14,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
+from bert_tf.errors import UserError
 from bert_tf.training.session import (
     CompiledClusters,
     SessionSettings,
     compile_first_cluster,
     count_compiled_clusters,
+    gpu_of_a_rank,
     session_config,
 )
 from tests.support import ROOT, environment
@@ -61,6 +63,20 @@ def test_amp_rewrites_to_what_the_device_has(gpu, on, off):
     ).graph_options.rewrite_options
     assert getattr(rewrites, on) == ON
     assert getattr(rewrites, off) == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "gpu_count", "expected"),
+    [(0, 0, None), (3, 0, None), (0, 8, 0), (7, 8, 7), (0, 1, 0), (7, 1, 0)],
+    ids=["no GPU", "no GPU, rank 3", "first", "last", "the only one", "each its own"],
+)
+def test_one_gpu_for_each_rank_of_a_host(local_rank, gpu_count, expected):
+    assert gpu_of_a_rank(local_rank, gpu_count) == expected
+
+
+def test_a_rank_without_a_gpu_is_told():
+    with pytest.raises(UserError, match=r"rank 4 .* finds 4 GPUs.* at most 4 ranks on a host"):
+        gpu_of_a_rank(4, 4)
 
 
 def test_a_rank_sees_its_own_gpu():
