@@ -2,7 +2,7 @@
 
 It runs as a script, in namespaces of its own and on the standard library alone:
 
-    python tools/host_keeper.py keep NAME HOSTS_FILE [PATH=DIRECTORY ...]
+    python tools/host_keeper.py keep NAME HOSTS_FILE [PATH DIRECTORY] ...
     python tools/host_keeper.py enter HOST=PID ... [ssh's options] HOST COMMAND ...
 
 ``keep`` lives until its standard input ends, which it does however its owner ends, and then ends
@@ -55,16 +55,16 @@ def enter_command(keeper: int, command: Sequence[str]) -> list[str]:
 
 
 def keep(name: str, hosts_file: str, *mounts: str) -> None:
-    """Names this host, mounts what only it has, and waits for the end of standard input.
+    """Names this host, mounts what only it has, says "ready" and waits for the end of its input.
 
     Args:
       name: its host name.
       hosts_file: what it finds as /etc/hosts.
-      mounts: ``PATH=DIRECTORY``: what it finds at PATH is the content of DIRECTORY.
+      mounts: in turn a path and the directory whose content the host finds there.
     """
     socket.sethostname(name)
-    for mount in (f"/etc/hosts={hosts_file}", *mounts):
-        path, _, source = mount.partition("=")
+    pairs = iter(("/etc/hosts", hosts_file, *mounts))
+    for path, source in zip(pairs, pairs):
         subprocess.run(["mount", "--bind", source, path], check=True)
     print("ready", flush=True)
     sys.stdin.read()
@@ -84,7 +84,7 @@ def enter(*arguments: str) -> None:
     os.sched_setaffinity(0, os.sched_getaffinity(keepers[host]))
     whole = enter_command(keepers[host], ["bash", "-c", " ".join(command)])
     bare = {name: os.environ[name] for name in ("HOME", "USER") if name in os.environ}
-    os.execvpe(whole[0], whole, {"PATH": os.defpath + ":/usr/sbin:/sbin", **bare})
+    os.execvpe(whole[0], whole, {"PATH": f"{os.defpath}:/usr/sbin:/sbin", **bare})
 
 
 if __name__ == "__main__":
