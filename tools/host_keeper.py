@@ -22,6 +22,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 NAMESPACES = ("--net", "--uts", "--mount")
+# Processes of one host share memory through files here, those of different hosts cannot.
+SHARED_MEMORY = "/dev/shm"
 
 
 def network_of(pid: int) -> int:
@@ -66,6 +68,7 @@ def keep(name: str, hosts_file: str, *mounts: str) -> None:
     pairs = iter(("/etc/hosts", hosts_file, *mounts))
     for path, source in zip(pairs, pairs):
         subprocess.run(["mount", "--bind", source, path], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", name, SHARED_MEMORY], check=True)
     print("ready", flush=True)
     sys.stdin.read()
     end_processes(network_of(os.getpid()), keeper=os.getpid())

@@ -14,7 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bert_tf.errors import UserError
-from tools.host_keeper import NAMESPACES, end_processes, enter_command, network_of
+from tools.host_keeper import (
+    NAMESPACES,
+    SHARED_MEMORY,
+    end_processes,
+    enter_command,
+    network_of,
+)
 
 KEEPER = Path(__file__).with_name("host_keeper.py")
 SWITCH = "switch"
@@ -79,7 +85,8 @@ class Network:
         inside = enter_command(self.keeper(name), command)
         done = subprocess.run(inside, capture_output=True, text=True, check=False)
         if check and done.returncode:
-            raise UserError(f"'{' '.join(command)}' failed on {name}: {done.stderr.strip()}")
+            reason = done.stderr.strip().rstrip(".")
+            raise UserError(f"'{' '.join(command)}' failed on {name}: {reason}")
 
     def shape(self, *, mbit_per_second: float | None, delay_ms: float) -> None:
         """Sets the rate of all links, in both directions, and the delay of what leaves a host."""
@@ -149,8 +156,8 @@ def token_bucket(mbit_per_second: float) -> list[str]:
 def failed_trial() -> str | None:
     """None where a namespace can be made with all that a network needs, else what was said."""
     trial = (
-        "mount --bind /etc/hosts /etc/hosts && ip link add bridge type bridge"
-        " && ip link add one type veth peer name other"
+        f"mount --bind /etc/hosts /etc/hosts && mount -t tmpfs trial {SHARED_MEMORY}"
+        " && ip link add bridge type bridge && ip link add one type veth peer name other"
         f" && tc qdisc add dev one root {' '.join(token_bucket(1.0))}"
     )
     done = subprocess.run(

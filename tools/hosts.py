@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError, exit_on_user_error
-from tools.host_keeper import enter_command
+from tools.host_keeper import SHARED_MEMORY, enter_command
 from tools.host_network import (
     KEEPER,
     Network,
@@ -194,6 +194,7 @@ class Hosts:
         # Bound, the first rank of every host would be put on that host's first core alone.
         command += ["-np", str(total), "-H", ",".join(slots), "--bind-to", "none"]
         command += ["--mca", "plm_rsh_agent", self._agent()]
+        command += ["--mca", "orte_tmpdir_base", SHARED_MEMORY]  # goes with the host
         if total > available_cores():
             # A rank that waits must let others have its core; mpirun looks at each host by itself.
             command += ["--mca", "mpi_yield_when_idle", "1"]
