@@ -1,0 +1,214 @@
+"""The cases as operations of one graph, which every rank builds and runs in the same order.
+
+All updates share one network and one optimizer: a session holds the weights once, whatever the
+number of cases, and runs what a case needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from benchmarks.cases import (
+    ALLREDUCE,
+    COMMUNICATION,
+    COMPUTE,
+    EMBEDDING_DENSE,
+    EMBEDDING_ROWS,
+    EMBEDDING_TABLE,
+    EVERY_MICRO_BATCH,
+    UPDATES,
+    Case,
+)
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.precision import policy_for
+from bert_tf.tasks.pretraining import PretrainingObjective
+from bert_tf.training.batch_plan import BatchPlan
+from bert_tf.training.distribution import SingleProcess, connect
+from bert_tf.training.loss_scale import NoLossScale
+from bert_tf.training.optimizers import AdamW
+from bert_tf.training.session import SessionSettings, session_config
+from bert_tf.training.train_op import UpdateSettings, build_train_op
+
+_LEARNING_RATE = 1e-6  # the weights should stay what they are; the time does not depend on them
+_MASKED_SHARE = 0.15
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """What one rank computes in a micro batch.
+
+    Attributes:
+      network: its sizes.
+      micro_batch_size: sequences.
+      seq_length: tokens of a sequence, none of them padding.
+      precision: of products, one of ``bert_tf.model.precision.PRECISIONS``.
+    """
+
+    network: BertConfig
+    micro_batch_size: int
+    seq_length: int
+    precision: str
+
+
+class Runnable(NamedTuple):
+    """What a session runs for a case once."""
+
+    operation: tf.Operation
+    feed: Mapping[tf.Tensor, np.ndarray]
+
+
+def build_cases(
+    cases: Sequence[Case], workload: Workload, ranks: SingleProcess, *, horovod: bool
+) -> dict[Case, Runnable]:
+    """Adds the cases to the current graph, together with the network's variables.
+
+    ``ranks`` are connected already; ``horovod`` says whether over Horovod.
+    """
+    objective = PretrainingObjective(
+        workload.network,
+        policy_for(workload.precision),
+        masked_lm=True,
+        next_sentence=True,
+        seed=1,
+    )
+    objective.create_variables()
+    rate = tf.constant(_LEARNING_RATE)
+    optimizer = AdamW(rate)
+    built = {}
+    for case in cases:
+        with tf.name_scope(str(case).replace(":", "_")):
+            if case.kind == COMPUTE or not horovod:
+                communicator = SingleProcess(ranks.threads)
+            else:
+                communicator = connect(
+                    horovod=True, num_threads=ranks.threads, communication=case.communication
+                )
+            if case.kind in UPDATES:
+                built[case] = _update(case, workload, objective, optimizer, rate, communicator)
+            else:
+                built[case] = Runnable(_collective(case, communicator), {})
+    return built
+
+
+def _update(
+    case: Case,
+    workload: Workload,
+    objective: PretrainingObjective,
+    optimizer: AdamW,
+    rate: tf.Tensor,
+    ranks: SingleProcess,
+) -> Runnable:
+    plan = BatchPlan(workload.micro_batch_size, case.number, ranks.world_size)
+    batch = synthetic_batch(workload, plan.rank_batch_size, seed=ranks.rank)
+    fed = {
+        name: tf.placeholder(value.dtype, value.shape, name=name) for name, value in batch.items()
+    }
+    # The second update takes the counts that the first one made.
+    shared = tf.variable_scope(
+        tf.get_variable_scope(), reuse=tf.AUTO_REUSE, auxiliary_name_scope=False
+    )
+    with shared:
+        outputs = build_train_op(
+            objective,
+            fed,
+            plan=plan,
+            optimizer=optimizer,
+            learning_rate=rate,
+            loss_scale=NoLossScale(),
+            ranks=ranks,
+            settings=UpdateSettings(allreduce_every_micro_batch=case.kind == EVERY_MICRO_BATCH),
+        )
+    return Runnable(outputs.train_op, {fed[name]: batch[name] for name in fed})
+
+
+def _collective(case: Case, ranks: SingleProcess) -> tf.Operation:
+    """What travels in a case, without any computation that a real update would do beside it."""
+    if case.kind == COMMUNICATION:
+        variables = tf.trainable_variables()
+        # Numbers of the gradients' shapes: the variables themselves.
+        summed = ranks.sum_gradients([variable.read_value() for variable in variables], variables)
+        # Consumed, since a function whose results nobody takes is not run, its allreduces included.
+        return tf.add_n([tf.reshape(gradient, [-1])[0] for gradient in summed]).op
+    if case.kind == ALLREDUCE:
+        elements = max(1, case.number // tf.float32.size)
+        return ranks.sum_over_ranks(_held("elements", [elements]), name="summed").op
+    assert case.kind in (EMBEDDING_DENSE, EMBEDDING_ROWS)
+    words, width = EMBEDDING_TABLE
+    values = _held("rows", [case.number, width])
+    draw = np.random.default_rng(ranks.rank)
+    indices = tf.constant(draw.integers(words, size=case.number), tf.int32)
+    if case.kind == EMBEDDING_DENSE:
+        table = tf.math.unsorted_segment_sum(values, indices, words)
+        return ranks.sum_over_ranks(table, name="summed").op
+    gradient = tf.IndexedSlices(values, indices, tf.constant(EMBEDDING_TABLE))
+    summed = ranks.sum_over_ranks(gradient, name="summed")
+    # The optimizer updates every row, so it needs the table in either case.
+    return tf.math.unsorted_segment_sum(summed.values, summed.indices, words).op
+
+
+def _held(name: str, shape: list[int]) -> tf.Tensor:
+    """Ones that the session keeps, so that no run has to make or copy them."""
+    ones = tf.ones_initializer()
+    scope = tf.get_default_graph().get_name_scope()
+    return tf.get_variable(
+        f"{scope}/{name}", shape, initializer=ones, trainable=False, use_resource=True
+    ).read_value()
+
+
+def synthetic_batch(workload: Workload, sequences: int, *, seed: int) -> dict[str, np.ndarray]:
+    """Features of pre-training without padding: [sequences, ...] arrays of int32 and float32."""
+    draw = np.random.default_rng(seed)
+    words, length = workload.network.vocab_size, workload.seq_length
+    predictions = max(1, round(_MASKED_SHARE * length))
+    segments = np.zeros((sequences, length), np.int32)
+    segments[:, length // 2 :] = 1
+    positions = np.sort(draw.integers(length, size=(sequences, predictions), dtype=np.int32))
+    return {
+        "input_ids": draw.integers(words, size=(sequences, length), dtype=np.int32),
+        "input_mask": np.ones((sequences, length), np.int32),
+        "segment_ids": segments,
+        "masked_lm_positions": positions,
+        "masked_lm_ids": draw.integers(words, size=positions.shape, dtype=np.int32),
+        "masked_lm_weights": np.ones(positions.shape, np.float32),
+        "next_sentence_labels": draw.integers(2, size=(sequences, 1), dtype=np.int32),
+    }
+
+
+def gradient_bytes() -> int:
+    """Bytes of the float32 gradients of the current graph's network."""
+    return sum(v.shape.num_elements() * tf.float32.size for v in tf.trainable_variables())
+
+
+def time_cases(
+    runnables: Mapping[Case, Runnable], ranks: SingleProcess, *, turns: int, micro_batches: int
+) -> dict[Case, list[float]]:
+    """Seconds of one run of each case, one figure a turn, on the slowest rank.
+
+    A turn goes through all cases and runs each for about ``micro_batches`` micro batches, at least
+    once. Every case starts on all ranks at the same time. A run of each before the first turn is
+    not counted.
+    """
+    barrier = ranks.sum_over_ranks(tf.constant(1.0), name="barrier")
+    taken: dict[Case, list[float]] = {case: [] for case in runnables}
+    with tf.Session(config=session_config(SessionSettings(ranks.threads))) as session:
+        session.run(tf.global_variables_initializer())
+        for turn in range(turns + 1):
+            for case, (operation, feed) in runnables.items():
+                runs = max(1, round(micro_batches / case.micro_batches)) if turn else 1
+                session.run(barrier)
+                start = time.perf_counter()
+                for _ in range(runs):
+                    session.run(operation, feed)
+                if turn:
+                    taken[case].append((time.perf_counter() - start) / runs)
+    of_all_ranks = ranks.gather(list(taken.values()))
+    return {
+        case: [max(seconds) for seconds in zip(*(times[number] for times in of_all_ranks))]
+        for number, case in enumerate(taken)
+    }

@@ -1,0 +1,118 @@
+"""The arithmetic of communication: how long ranks take to exchange gradients, and what that costs.
+
+Bytes, seconds and bytes a second throughout. The ring is that of Patarasuk and Yuan (2009),
+"Bandwidth optimal all-reduce algorithms for clusters of workstations": the data are cut into as
+many parts as there are ranks and go round twice, so that every rank sends 2 (N - 1) / N of them,
+which no algorithm can undercut, in 2 (N - 1) steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """What a rank, or a host, sends through; both directions at once.
+
+    Attributes:
+      bytes_per_second: of one direction.
+      latency_seconds: until the first byte of a message arrives.
+    """
+
+    bytes_per_second: float
+    latency_seconds: float = 0.0
+
+    @classmethod
+    def from_gbit(cls, gbit_per_second: float, latency_seconds: float = 0.0) -> Link:
+        """A link by the rate on its label: ``gbit_per_second`` times 10^9 bits."""
+        return cls(gbit_per_second * 1e9 / 8, latency_seconds)
+
+
+def slower_of(first: Link, second: Link) -> Link:
+    """What a message is limited to that goes through both."""
+    return Link(
+        min(first.bytes_per_second, second.bytes_per_second),
+        max(first.latency_seconds, second.latency_seconds),
+    )
+
+
+def ring_allreduce_seconds(num_bytes: float, ranks: int, link: Link) -> float:
+    """Time to add up ``num_bytes`` of every rank: 2(N-1)/N bytes/bandwidth + 2(N-1) latency."""
+    steps = 2 * (ranks - 1)
+    return steps * (num_bytes / ranks / link.bytes_per_second + link.latency_seconds)
+
+
+def ring_allgather_seconds(num_bytes: float, ranks: int, link: Link) -> float:
+    """Time until every rank has the ``num_bytes`` of each: (N-1) (bytes/bandwidth + latency)."""
+    return (ranks - 1) * (num_bytes / link.bytes_per_second + link.latency_seconds)
+
+
+def hierarchical_allreduce_seconds(
+    num_bytes: float, hosts: int, ranks_per_host: int, *, local: Link, remote: Link
+) -> float:
+    """Time to add up within each host, then between hosts, then to spread the sum in each host.
+
+    After the first part every rank of a host holds the host's sum of its share; the shares go to
+    the other hosts side by side, through the one ``remote`` link of the host, as its whole sum
+    would. The first and the last part together are a ring within the host.
+    """
+    return ring_allreduce_seconds(num_bytes, ranks_per_host, local) + ring_allreduce_seconds(
+        num_bytes, hosts, remote
+    )
+
+
+def update_seconds(
+    compute_seconds: float, communication_seconds: float, hidden_share: float = 0.0
+) -> float:
+    """Time of an update of which ``hidden_share`` of the communication runs beside computation."""
+    return compute_seconds + (1.0 - hidden_share) * communication_seconds
+
+
+def hidden_share(
+    update_seconds: float, compute_seconds: float, communication_seconds: float
+) -> float:
+    """What :func:`update_seconds` was given, from measured times; below 0 where each hinders."""
+    return (compute_seconds + communication_seconds - update_seconds) / communication_seconds
+
+
+def delay_factor(communication_to_compute: float, accumulation_steps: int) -> float:
+    """How many times faster updates are that communicate once and not after each micro batch.
+
+    ``communication_to_compute`` is the time of one allreduce to that of one micro batch.
+    """
+    return (1.0 + communication_to_compute) / (1.0 + communication_to_compute / accumulation_steps)
+
+
+def communication_to_compute(delay_factor: float, accumulation_steps: int) -> float:
+    """The inverse of :func:`delay_factor`; the factor must be below ``accumulation_steps``."""
+    return (delay_factor - 1.0) / (1.0 - delay_factor / accumulation_steps)
+
+
+def rows_pay_up_to(table_bytes: float, row_bytes: float) -> float:
+    """The number of ranks at which rows (allgather) and the whole table (allreduce) cost the same.
+
+    ``row_bytes`` are those of one rank's rows with their numbers. With fewer ranks the rows are
+    less to send: each rank sends (N - 1) x its rows, against 2 (N - 1) / N x the table.
+    """
+    return 2.0 * table_bytes / row_bytes
+
+
+def fit_ring(
+    num_bytes: Sequence[float], seconds: Sequence[float], ranks: int
+) -> tuple[float, Link]:
+    """What an allreduce costs before its first byte, and the bandwidth, by measured times.
+
+    A least-squares line through at least two different sizes, each weighted with its own time, so
+    that small ones count as much as large ones. The overhead has everything in it that does not
+    depend on the size; the link has no latency. Raises ValueError where larger sizes took no
+    longer.
+    """
+    sizes, taken = np.asarray(num_bytes, float), np.asarray(seconds, float)
+    slope, overhead = np.polyfit(sizes, taken, deg=1, w=1.0 / taken)
+    if slope <= 0:
+        raise ValueError("larger messages took no longer than small ones")
+    return max(0.0, float(overhead)), Link(2 * (ranks - 1) / ranks / float(slope))

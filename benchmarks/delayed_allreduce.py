@@ -1,0 +1,190 @@
+"""What it is worth to communicate once an update, and what else communication costs, on two ranks.
+
+    python -m benchmarks.delayed_allreduce --json=delayed_allreduce.json
+
+On every link the cases take turns in one job, so that a ratio compares what ran side by side:
+sequences a second with one allreduce an update and with one after each micro batch; gradients in
+float16; how much of the communication the backward pass hides; and BERT-base's word embeddings'
+gradient as a whole table or as the rows of a batch. The links are those of network namespaces,
+which need root; ``--links=loopback`` does without.
+
+Brightics' study of BERT-base on 8 GPUs found a factor of 2.0 with 50 micro batches an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from absl import app, flags
+
+from benchmarks import cases as kinds
+from benchmarks import communication_model as model
+from benchmarks.cases import EMBEDDING_TABLE, Case
+from benchmarks.machine import describe_machine
+from benchmarks.rank_jobs import (
+    LOOPBACK,
+    Job,
+    Measured,
+    Result,
+    describe_link,
+    mbit_of,
+    print_result,
+    ratio_result,
+    read_network,
+    run_on_link,
+    spread_result,
+)
+from bert_tf import environment
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.files import write_json
+
+RANKS = 2
+# On one core of a CPU and a link of 1 Gbit/s, one allreduce of its gradients takes about as long as
+# one micro batch of 8 x 64 tokens: the case that accumulation is for. The ratio is measured.
+NETWORK = BertConfig(
+    vocab_size=2000,
+    hidden_size=256,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=1024,
+    max_position_embeddings=512,
+    type_vocab_size=2,
+)
+_WORDS, _WIDTH = EMBEDDING_TABLE
+_EMBEDDING_BYTES = _WORDS * _WIDTH * 4
+_ROW_BYTES = _WIDTH * 4 + 4  # with its number
+
+_COMPUTE = Case(kinds.COMPUTE)
+_COMMUNICATION, _HALVED = Case(kinds.COMMUNICATION), Case(kinds.COMMUNICATION, 1, "fp16")
+
+
+def cases_of(accumulation_steps: Sequence[int], embedding_tokens: int) -> list[Case]:
+    """Everything that is measured on a link; what is compared stands side by side."""
+    found = []
+    for steps in accumulation_steps:
+        found += [Case(kinds.EVERY_MICRO_BATCH, steps), Case(kinds.DELAYED, steps)]
+    found += [Case(kinds.DELAYED, 1, "fp16"), Case(kinds.DELAYED, 1), _COMPUTE]
+    found += [_COMMUNICATION, _HALVED]
+    if embedding_tokens:
+        found.append(Case(kinds.EMBEDDING_DENSE, embedding_tokens))
+        found.append(Case(kinds.EMBEDDING_ROWS, embedding_tokens))
+    return list(dict.fromkeys(found))
+
+
+def link_results(
+    measured: Measured, job: Job, accumulation_steps: Sequence[int], config: dict[str, object]
+) -> Iterator[Result]:
+    """The results of one link, from how long each case took there."""
+    seconds = measured.seconds
+    config = {**config, **measured.facts}
+    yield ratio_result(
+        "communication to computation", seconds[_COMMUNICATION], seconds[_COMPUTE], config
+    )
+    for steps in accumulation_steps:
+        delayed = seconds[Case(kinds.DELAYED, steps)]
+        every = seconds[Case(kinds.EVERY_MICRO_BATCH, steps)]
+        sequences = job.micro_batch_size * steps * RANKS
+        described = {**config, "accumulation_steps": steps}
+        for name, taken in (("delayed", delayed), ("every micro batch", every)):
+            rates = [sequences / second for second in taken]
+            yield spread_result(f"{name}, {steps} micro batches", rates, "sequences/s", described)
+        yield ratio_result(f"delayed to every, {steps} micro batches", every, delayed, described)
+    delayed = seconds[Case(kinds.DELAYED, 1)]
+    yield from _compression_results(seconds, delayed, config)
+    shares = map(model.hidden_share, delayed, seconds[_COMPUTE], seconds[_COMMUNICATION])
+    yield spread_result("communication hidden by computation", list(shares), "share", config)
+    yield from embedding_results(measured, config)
+
+
+def _compression_results(seconds, delayed, config) -> Iterator[Result]:
+    halved = seconds[Case(kinds.DELAYED, 1, "fp16")]
+    yield ratio_result(
+        "float16 to float32, allreduce alone", seconds[_COMMUNICATION], seconds[_HALVED], config
+    )
+    yield ratio_result("float16 to float32, update of 1 micro batch", delayed, halved, config)
+
+
+def embedding_results(measured: Measured, config: dict[str, object]) -> Iterator[Result]:
+    """Bytes that a rank sends, and times, of the word embeddings' gradient in both forms."""
+    ranks = measured.facts["ranks"]
+    for case in measured.seconds:
+        if case.kind != kinds.EMBEDDING_ROWS:
+            continue
+        rows = case.number * _ROW_BYTES
+        sent = {"table": 2 * (ranks - 1) / ranks * _EMBEDDING_BYTES, "rows": (ranks - 1) * rows}
+        taken = {
+            "table": measured.seconds[Case(kinds.EMBEDDING_DENSE, case.number)],
+            "rows": measured.seconds[case],
+        }
+        described = {**config, "tokens_of_a_rank": case.number, "table_shape": EMBEDDING_TABLE}
+        for form in ("table", "rows"):
+            name = f"embedding gradient as {form}"
+            yield spread_result(f"{name}, sent by a rank", [sent[form] / 1e6], "MB", described)
+            yield spread_result(name, taken[form], "s", described)
+        yield ratio_result("embedding gradient, table to rows", *taken.values(), described)
+        yield spread_result(
+            "embedding gradient, ranks up to which rows are less",
+            [model.rows_pay_up_to(_EMBEDDING_BYTES, rows)],
+            "ranks",
+            described,
+        )
+
+
+def run() -> None:
+    """Runs the benchmark from its flags."""
+    values = flags.FLAGS
+    steps = [int(text) if text.isdecimal() else 0 for text in values.accumulation_steps]
+    if not steps or min(steps) < 1:
+        raise UserError(
+            f"--accumulation_steps={','.join(values.accumulation_steps)}: give whole numbers from "
+            "1 on."
+        )
+    for link in values.links:
+        if link != LOOPBACK:
+            mbit_of(link)
+    job = Job(
+        network=read_network(values.bert_config_file, NETWORK),
+        micro_batch_size=values.micro_batch_size,
+        seq_length=values.seq_length,
+        precision=values.precision,
+        turns=values.turns,
+        micro_batches_a_turn=values.micro_batches_a_turn,
+    )
+    config = {"network": job.network.to_dict(), **job.flags(), **describe_machine()}
+    results = []
+    for link in values.links:
+        print(f"\n{describe_link(link)}, {RANKS} ranks", flush=True)
+        measured = run_on_link(job, cases_of(steps, values.embedding_tokens), link)
+        for result in link_results(measured, job, steps, {**config, "link": describe_link(link)}):
+            print_result(result)
+            results.append(result)
+    if values.json:
+        write_json(values.json, results)
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m benchmarks.delayed_allreduce``."""
+    flags.DEFINE_list("links", ["1000", "10000", LOOPBACK], "Mbit/s of each, or loopback.")
+    flags.DEFINE_list("accumulation_steps", ["1", "4", "16", "50"], "Micro batches of an update.")
+    flags.DEFINE_string("bert_config_file", None, "Another network than the small one.")
+    flags.DEFINE_integer("micro_batch_size", 8, "Sequences of a micro batch.", lower_bound=1)
+    flags.DEFINE_integer("seq_length", 64, "Tokens of a sequence.", lower_bound=2)
+    flags.DEFINE_string("precision", "auto", "Precision of products, as in training.")
+    flags.DEFINE_integer("turns", 3, "Turns of every case.", lower_bound=1)
+    flags.DEFINE_integer("micro_batches_a_turn", 8, "About this many a case.", lower_bound=1)
+    flags.DEFINE_integer(
+        "embedding_tokens", 12 * 384, "Tokens of a rank's fine-tuning batch; 0: leave that out."
+    )
+    flags.DEFINE_string("json", None, "Where to write the results.")
+
+
+def main(_) -> None:
+    """Measures without TensorFlow's start-up messages."""
+    environment.prepare_environment(verbose=False, use_xla=False)
+    exit_on_user_error(run)
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)
