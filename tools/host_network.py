@@ -133,9 +133,10 @@ class Network:
                 self.call(where, "tc", "qdisc", "add", "dev", device, *root, *delay)
             except UserError as error:
                 raise UserError(
-                    f"a delay needs netem, which this kernel does not have; leave it out ({error})."
+                    f"a delay of {delay_ms} ms needs netem, which this kernel does not have "
+                    f"({error}); leave the delay out."
                 ) from error
-            parent = ["parent", "1:"]
+            parent = ["parent", "1:1"]
         if mbit is not None:
             bucket = token_bucket(mbit)
             self.call(where, "tc", "qdisc", "add", "dev", device, *parent, *bucket)

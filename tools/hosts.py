@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -270,8 +271,11 @@ def main(arguments: Sequence[str]) -> int:
         private={path: directories for path, *directories in options.private},
     )
     ranks_per_host = ranks * options.hosts if len(ranks) == 1 else ranks
-    with hosts, hosts.start(options.program, ranks_per_host=ranks_per_host) as process:
-        return process.wait()
+    try:
+        with hosts, hosts.start(options.program, ranks_per_host=ranks_per_host) as process:
+            return process.wait()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":
