@@ -31,6 +31,32 @@ def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
         os.environ["TF_XLA_FLAGS"] = f"{flags} --tf_xla_cpu_global_jit".strip()
 
 
+def launched_rank() -> int:
+    """The number that a launcher gave this process among those that it started; 0 without one."""
+    values = (os.environ.get(name, "") for name in _LAUNCHERS_RANKS)
+    return next((int(value) for value in values if value.isdigit()), 0)
+
+
+# Set by Open MPI, by Horovod's Gloo launcher, by MPICH and by Slurm for each process they start.
+_LAUNCHERS_RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def limit_stalls(timeout_seconds: float) -> None:
+    """Sets after how long Horovod warns of ranks that others wait for, and when it gives up.
+
+    It cannot tell a rank that hangs from one that works on its own for long, and so has a multiple
+    of the time. To be called before Horovod starts. Variables that the user set are kept; 0 changes
+    nothing.
+    """
+    if timeout_seconds:
+        give_up = _STALLED_TIMEOUTS * timeout_seconds
+        os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", f"{timeout_seconds:.0f}")
+        os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", f"{give_up:.0f}")
+
+
+_STALLED_TIMEOUTS = 4
+
+
 def available_cores() -> int:
     """The number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):

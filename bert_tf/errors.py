@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import time
 from typing import Callable, TypeVar
 
+from bert_tf.environment import launched_rank
+
 Result = TypeVar("Result")
+
+_SECONDS_FOR_RANK_0 = 2.0
 
 
 class UserError(Exception):
@@ -13,12 +19,20 @@ class UserError(Exception):
 
 
 def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result:
-    """Calls ``function(*args)``; a :class:`UserError` ends the process as one line, status 2."""
+    """Calls ``function(*args)``; a :class:`UserError` ends the process as one line, status 2.
+
+    Of several ranks, most make a mistake together. Rank 0 then says it for all, and its end makes
+    the launcher end the others; a rank that is left says it with its name.
+    """
     try:
         return function(*args)
     except UserError as error:
         sys.stdout.flush()
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        rank, who = launched_rank(), ""
+        if rank:
+            time.sleep(_SECONDS_FOR_RANK_0)
+            who = f"rank {rank} on host {socket.gethostname()}: "
+        print(f"error: {who}{error}", file=sys.stderr, flush=True)
         sys.exit(2)
 
 

@@ -1,0 +1,79 @@
+"""Whether this process moves, seen from a thread of its own.
+
+Work shows: a Python thread that works uses CPU time, and one that reads files goes from line to
+line. A main thread inside a session call computes or waits for other ranks, which looks the same
+from here and is no reason to worry, unless a record that the call may be waiting for is not read.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import bert_tf
+
+_PACKAGE = Path(bert_tf.__file__).parent
+_READERS = str(_PACKAGE / "data")
+_SESSION = "tensorflow/python/client/session.py"
+
+Stack = Sequence[FrameType]
+
+
+class Activity:
+    """How long this process has been stuck, and where."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds."""
+        self._clock = clock
+        self._main = threading.main_thread().ident
+        self._cpu_clock = time.pthread_getcpuclockid(self._main)
+        self._last: Hashable = None
+        self._since = clock()
+
+    def look(self) -> tuple[float, str]:
+        """Seconds without a move (0.0: not stuck) and where; seconds count from earlier looks."""
+        main, readers = self._stacks()
+        if not any(frame.f_code.co_filename.endswith(_SESSION) for frame in main):
+            now: Hashable = time.clock_gettime_ns(self._cpu_clock)
+            stuck: Stack = main
+        else:
+            now = tuple((id(frame), frame.f_lasti) for stack in readers for frame in stack)
+            stuck = readers[0] if readers else ()
+        if not stuck or now != self._last:
+            self._last, self._since = now, self._clock()
+            return 0.0, ""
+        return self._clock() - self._since, describe(stuck)
+
+    def _stacks(self) -> tuple[Stack, list[Stack]]:
+        """The main thread's frames, and those of each thread that reads records."""
+        main: Stack = ()
+        readers = []
+        for thread, frame in sys._current_frames().items():
+            stack = _stack_of(frame)
+            if thread == self._main:
+                main = stack
+            elif any(frame.f_code.co_filename.startswith(_READERS) for frame in stack):
+                readers.append(stack)
+        return main, readers
+
+
+def describe(stack: Stack) -> str:
+    """The innermost place of this package in a stack, or of whatever runs."""
+    own = [frame for frame in stack if Path(frame.f_code.co_filename).is_relative_to(_PACKAGE)]
+    frame = [*own, *stack][0]
+    path = Path(frame.f_code.co_filename)
+    name = path.relative_to(_PACKAGE.parent) if own else path.name
+    return f"{frame.f_code.co_name} ({name}, line {frame.f_lineno})"
+
+
+def _stack_of(frame: FrameType | None) -> Stack:
+    """Frames, the innermost first."""
+    stack = []
+    while frame is not None:
+        stack.append(frame)
+        frame = frame.f_back
+    return stack

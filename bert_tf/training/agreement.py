@@ -1,0 +1,73 @@
+"""What must be the same on every rank, compared before anything is built."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import bert_tf
+from bert_tf.errors import UserError
+from bert_tf.files import sha256_of_file
+from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.failures import name_ranks
+
+# Where files lie may differ from host to host: their contents are compared instead, or rank 0 alone
+# reads or writes them. Threads and messages are a host's own affair.
+MAY_DIFFER = frozenset({
+    "output_dir", "dllog_path", "init_checkpoint", "bert_config_file", "vocab_file",
+    "spm_model_file", "input_file", "eval_file", "train_file", "predict_file", "features_dir",
+    "num_threads", "num_workers", "verbose", "verbose_logging",
+})  # fmt: skip
+
+_MOST_SHOWN = 4
+_CODE_DIGITS = 12
+
+
+def check_same_on_all_ranks(ranks: SingleProcess, facts: Mapping[str, Any]) -> None:
+    """Raises UserError on every rank, with all that differs, when a fact is not rank 0's.
+
+    Collective. ``facts`` maps a name for messages to a value, which is compared as text.
+    """
+    own = {name: str(value) for name, value in facts.items()}
+    gathered = ranks.gather((socket.gethostname(), own))
+    hosts = {rank: host for rank, (host, _) in enumerate(gathered)}
+    expected = gathered[0][1]
+    by_difference: dict[str, list[int]] = {}
+    for rank, (_, found) in enumerate(gathered):
+        if found != expected:
+            by_difference.setdefault(_differences(found, expected), []).append(rank)
+    if by_difference:
+        raise UserError(
+            "; ".join(
+                f"{name_ranks(own, hosts)} {'differs' if len(own) == 1 else 'differ'} from rank 0 "
+                f"in {difference}"
+                for difference, own in by_difference.items()
+            )
+            + "; give every rank the same."
+        )
+
+
+def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
+    names = [n for n in {**expected, **found} if found.get(n) != expected.get(n)]
+    shown = ", ".join(
+        f"{name} ({found.get(name)} instead of {expected.get(name)})"
+        for name in names[:_MOST_SHOWN]
+    )
+    more = len(names) - _MOST_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def comparable_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that must be equal everywhere, as facts."""
+    return {f"--{name}": value for name, value in flags.items() if name not in MAY_DIFFER}
+
+
+def code_sha256(package: Path = Path(bert_tf.__file__).parent) -> str:
+    """A short hash of the package's source files and their names: versions may not tell."""
+    files = sorted(package.rglob("*.py"))
+    content = [(str(path.relative_to(package)), sha256_of_file(path)) for path in files]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:_CODE_DIGITS]
