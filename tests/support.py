@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.config.settings import OptimizationSettings, RuntimeSettings
+from bert_tf.config.settings import CommunicationSettings, OptimizationSettings, RuntimeSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -97,6 +97,8 @@ def runtime_settings(**changes: object) -> RuntimeSettings:
     """Settings of one quiet process; ``changes`` replace some."""
     plain = RuntimeSettings(
         horovod=False,
+        rank_timeout_seconds=0.0,
+        communication=CommunicationSettings(),
         precision="auto",
         amp=False,
         use_xla=False,

@@ -15,12 +15,19 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.config.settings import (
+    CommunicationSettings,
+    OptimizationSettings,
+    RunSettings,
+    RuntimeSettings,
+)
 from bert_tf.errors import UserError, exit_on_user_error
 
 # Flags of scripts for other hardware: accepted, so that known command lines go on working.
 _IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
             "iterations_per_loop")  # fmt: skip
+
+_LEAST_RANK_TIMEOUT = 5
 
 _COUNTS = ("save_checkpoints_steps", "keep_checkpoint_max", "num_threads", "display_loss_steps",
            "eval_every_steps", "early_stopping_evaluations")  # fmt: skip
@@ -63,6 +70,9 @@ def define_run_flags(define: Definer) -> None:
         "Scopes that --init_checkpoint may lack, comma-separated, e.g. cls/seq_relationship.",
     )
     define.boolean("do_train", False, "Train.")
+    define.boolean(
+        "dry_run", False, "Show the ledger and an estimate of the memory, write nothing and end."
+    )
     define.integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
     define.integer(
         "eval_every_steps",
@@ -154,6 +164,12 @@ def define_optimization_flags(
 def define_runtime_flags(define: Definer) -> None:
     """Defines flags for precision, compiler, ranks and threads, which all scripts share."""
     define.boolean("horovod", False, "Train on all ranks that mpirun or horovodrun started.")
+    define.number(
+        "rank_timeout",
+        300.0,
+        "Seconds after which a rank that is not heard of, or hangs, ends the job; 0: never.",
+    )
+    _define_communication_flags(define)
     define.choice(
         "precision",
         "auto",
@@ -263,8 +279,15 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         precision = "fp32"
     if not 1 <= values.init_loss_scale <= 2.0**32:
         raise UserError(f"--init_loss_scale={values.init_loss_scale} must lie in [1, 2**32].")
+    if values.rank_timeout and not _LEAST_RANK_TIMEOUT <= values.rank_timeout <= 1e6:
+        raise UserError(
+            f"--rank_timeout={values.rank_timeout:g} must be 0, for no limit, or at least "
+            f"{_LEAST_RANK_TIMEOUT} seconds."
+        )
     return RuntimeSettings(
         horovod=values.horovod,
+        rank_timeout_seconds=values.rank_timeout,
+        communication=_communication_settings(values),
         precision=precision,
         amp=values.amp,
         use_xla=values.use_xla,
@@ -273,6 +296,44 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         num_threads=values.num_threads,
         deterministic=values.deterministic,
         verbose=values.verbose or values.verbose_logging,
+    )
+
+
+def _define_communication_flags(define: Definer) -> None:
+    define.boolean(
+        "fp16_compression",
+        False,
+        "Send gradients as float16, under a loss scale.",
+    )
+    define.boolean(
+        "adasum",
+        False,
+        "Combine gradients by Adasum (a power of two of ranks).",
+    )
+    define.integer(
+        "num_allreduce_groups", 0, "Send gradients in so many groups; 0: whatever is ready."
+    )
+    define.number("fusion_threshold_mb", None, "Horovod's: most MiB that travel together (128).")
+    define.number("cycle_time_ms", None, "Horovod's: how often it looks for gradients (1).")
+    define.boolean("hierarchical_allreduce", None, "Horovod's: add up within each host first.")
+    define.boolean("allreduce_autotune", None, "Horovod's: find the settings above by trial.")
+    define.integer("num_nccl_streams", None, "Horovod's: rings side by side, on GPUs (1).")
+
+
+def _communication_settings(values: flags.FlagValues) -> CommunicationSettings:
+    for name in ("fusion_threshold_mb", "cycle_time_ms", "num_allreduce_groups"):
+        if values[name].value is not None and values[name].value < 0:
+            raise UserError(f"--{name}={values[name].value} must not be negative.")
+    at_least_one(values, "num_nccl_streams")
+    return CommunicationSettings(
+        compression="fp16" if values.fp16_compression else "none",
+        adasum=values.adasum,
+        groups=values.num_allreduce_groups,
+        fusion_threshold_mb=values.fusion_threshold_mb,
+        cycle_time_ms=values.cycle_time_ms,
+        hierarchical=values.hierarchical_allreduce,
+        autotune=values.allreduce_autotune,
+        nccl_streams=values.num_nccl_streams,
     )
 
 

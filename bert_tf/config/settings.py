@@ -52,10 +52,42 @@ class OptimizationSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class CommunicationSettings:
+    """How ranks add up their gradients; None leaves Horovod's default or its environment variable.
+
+    Attributes:
+      compression: what gradients travel as, ``none`` (float32) or ``fp16``.
+      adasum: combine gradients by Adasum (Maleki et al. 2020) instead of adding them.
+      groups: send gradients in so many groups, each as soon as it is complete; 0 lets Horovod fuse
+        whatever is ready.
+      fusion_threshold_mb: most bytes of gradients that travel together, in MiB.
+      cycle_time_ms: how often Horovod looks for gradients that are ready.
+      hierarchical: add up within each host first.
+      autotune: let Horovod find the two before by trial.
+      nccl_streams: rings that run side by side, on GPUs.
+    """
+
+    compression: str = "none"
+    adasum: bool = False
+    groups: int = 0
+    fusion_threshold_mb: float | None = None
+    cycle_time_ms: float | None = None
+    hierarchical: bool | None = None
+    autotune: bool | None = None
+    nccl_streams: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class RuntimeSettings:
-    """Precision, compiler, ranks and threads: what should change speed, not results."""
+    """Precision, compiler, ranks and threads: what should change speed, not results.
+
+    Attributes:
+      rank_timeout_seconds: how long a rank may be silent or stuck before the job ends, 0 for ever.
+    """
 
     horovod: bool
+    rank_timeout_seconds: float
+    communication: CommunicationSettings
     precision: str
     amp: bool
     use_xla: bool
@@ -75,6 +107,7 @@ class RunSettings:
       allowed_fresh: scopes that init_checkpoint may lack.
       max_eval_steps: batches of a rank in an evaluation, None for all.
       eval_every_steps: pause training this often to evaluate, None for only afterwards.
+      dry_run: show the arithmetic and the memory that it takes, and end.
       keep_best: keep a copy of the checkpoint that evaluated best.
       early_stopping_evaluations: end after so many evaluations in a row that were not the best.
       flags: every flag with its value, for the record.
@@ -85,6 +118,7 @@ class RunSettings:
     allowed_fresh: tuple[str, ...]
     do_train: bool
     do_eval: bool
+    dry_run: bool
     eval_batch_size: int
     max_eval_steps: int | None
     save_checkpoints_steps: int

@@ -28,7 +28,15 @@ _POOL_STREAM = 0x706F6F6C  # separates these draws from others with the same see
 class LengthBuckets:
     """The records of every global batch of a training, and the length that it is padded to."""
 
-    def __init__(self, lengths: np.ndarray, *, global_batch_size: int, seed: int, max_length: int):
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        *,
+        global_batch_size: int,
+        seed: int,
+        max_length: int,
+        origin: int = 0,
+    ):
         """Orders records.
 
         Args:
@@ -36,6 +44,9 @@ class LengthBuckets:
           global_batch_size: sequences of one update.
           seed: of the order.
           max_length: positions of a stored record; no batch is padded beyond.
+          origin: as in :class:`bert_tf.data.order.GlobalBatchSlice`, rounded up to a whole batch. A
+            run that goes on with another global batch size cuts the rest of its pool anew: of that
+            pool, some records come twice in the epoch and some not at all.
         """
         if not len(lengths):
             raise ValueError("there are no records to order")
@@ -43,6 +54,7 @@ class LengthBuckets:
         self._global_batch_size = global_batch_size
         self._seed = seed
         self._max_length = max_length
+        self._first_batch = -(-origin // global_batch_size)
         # A pool is asked for by every batch in it, and by several threads.
         self._pool = functools.lru_cache(maxsize=4)(self._make_pool)
 
@@ -56,8 +68,9 @@ class LengthBuckets:
         return padded_length(longest, max_length=self._max_length)
 
     def _global_batch(self, position: int) -> np.ndarray:
-        first, stop = self._pool_around(position)
-        return self._pool(first, stop)[position - first]
+        number = self._first_batch + position
+        first, stop = self._pool_around(number)
+        return self._pool(first, stop)[number - first]
 
     def _pool_around(self, position: int) -> tuple[int, int]:
         """First position of the pool that holds ``position``, and the first after it."""

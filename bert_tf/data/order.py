@@ -3,8 +3,8 @@
 The records are read epoch after epoch without a gap; epoch e is a permutation of all of them that
 is seeded by (seed, e). Position p of the training is global batch number p of that endless
 sequence, so batches run across the border of epochs and nothing is dropped, and a rank's share is a
-contiguous slice of the global batch. No state is needed to go on from any position, with any number
-of ranks.
+contiguous slice of the global batch. No state is needed to go on from any position with any number
+of ranks; with another global batch size, the number of sequences consumed so far is.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ class GlobalBatchSlice:
       global_batch_size: sequences of one update over all ranks and accumulation steps.
       rank: this rank, from 0.
       world_size: number of ranks; it must divide the global batch size.
+      origin: place in the endless sequence where position 0 would begin. It is 0 but in a run that
+        went on with another global batch size, whose positions must continue where it stopped.
     """
 
     global_batch_size: int
     rank: int = 0
     world_size: int = 1
+    origin: int = 0
 
     def __post_init__(self):
         if self.global_batch_size < 1 or self.global_batch_size % self.world_size:
@@ -53,6 +56,10 @@ class GlobalBatchSlice:
     def start(self) -> int:
         """Index in the global batch of this rank's first sequence."""
         return self.rank * self.size
+
+    def first_sequence(self, position: int) -> int:
+        """Place in the endless sequence of the first sequence of a global batch."""
+        return self.origin + position * self.global_batch_size
 
 
 def epoch_permutation(
@@ -129,7 +136,7 @@ def batch_indices(
 ) -> np.ndarray:
     """Record numbers of a rank's part of the global batch at ``position``: int64 [batch.size]."""
     return sequence_indices(
-        position * batch.global_batch_size + batch.start,
+        batch.first_sequence(position) + batch.start,
         batch.size,
         num_records=num_records,
         seed=seed,

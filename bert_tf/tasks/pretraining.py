@@ -23,6 +23,7 @@ from bert_tf.training import run as training_run
 from bert_tf.training.batch_plan import BatchPlan
 from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.evaluation import Results, TermEvaluation
+from bert_tf.training.run import Run
 
 MASKED_LM = "masked_lm"
 NEXT_SENTENCE = "next_sentence"
@@ -84,10 +85,14 @@ def run(settings: PretrainingSettings) -> Results | None:
 
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
-    run = training_run.begin(settings.run, settings.runtime)
+    with training_run.begin(settings.run, settings.runtime) as run:
+        return _train_and_evaluate(settings, run)
+
+
+def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | None:
     config = BertConfig.from_json_file(settings.bert_config_file)
     data = _open_data(settings, config)
-    if run.ranks.is_chief:
+    if run.keeps_files:
         write_model_files(settings.run.output_dir, config)
     objective = PretrainingObjective(
         config,
@@ -114,6 +119,8 @@ def run(settings: PretrainingSettings) -> Results | None:
         evaluation=_evaluation(settings, data, run.ranks, objective.terms),
         optimization=settings.optimization,
         train_input=train_input,
+        max_seq_length=settings.data.max_seq_length,
+        steps_follow_data=settings.optimization.scale_steps_by_ranks,
     )
     return training_run.execute(run, job, train_data=data.facts())
 
@@ -130,10 +137,11 @@ class _Data:
 
     def facts(self) -> dict[str, object]:
         """The ledger's section."""
-        train = self.train_info
+        train, held_out = self.train_info, self.eval_info
         manifest = train.manifest if train else None
         return {
             "sha256": train.data_sha256 if train else "none",
+            "eval_sha256": held_out.data_sha256 if held_out else "none",
             "vocabulary_sha256": manifest.vocabulary.sha256 if manifest else None,
             "train_records": len(self.train_records) if train else 0,
             "eval_records": len(self.eval_records) if self.eval_records else 0,

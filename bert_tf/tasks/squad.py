@@ -106,7 +106,13 @@ def run(settings: SquadSettings) -> Results | None:
 def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results | None:
     """One run; adds its results to those of earlier seeds."""
     settings = _with_fresh_head(settings)
-    run = training_run.begin(settings.run, settings.runtime)
+    with training_run.begin(settings.run, settings.runtime) as run:
+        return _train_and_predict(settings, run, by_seed)
+
+
+def _train_and_predict(
+    settings: SquadSettings, run: Run, by_seed: dict[int, Results]
+) -> Results | None:
     model = _open_model(settings, run)
     train = _questions(settings, run, model, training=True) if settings.run.do_train else None
     asked = _questions(settings, run, model, training=False) if settings.run.do_eval else None
@@ -118,7 +124,10 @@ def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results |
         evaluation=evaluation,
         optimization=_with_steps(settings, run, train),
         train_input=lambda batch: _train_input(settings, run, train, batch),
+        max_seq_length=settings.max_seq_length,
         length_flag="--num_train_epochs",
+        steps_follow_data=settings.optimization.num_train_steps is None
+        or settings.optimization.scale_steps_by_ranks,
     )
     facts = _facts(model, train, asked)
     results = training_run.execute(run, job, train_data=facts)
@@ -158,7 +167,7 @@ def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
         )
     for note in model.notes:
         run.message(note)
-    if run.ranks.is_chief:
+    if run.keeps_files:
         write_model_files(
             output_dir,
             model.config,
@@ -204,7 +213,7 @@ def _questions(
         f"{count} {name.replace('_', ' ')}" for name, count in features.counts.items()
     )
     run.message(f"{squad.path.name}: {counts}")
-    if training and squad.unusable and run.ranks.is_chief:
+    if training and squad.unusable and run.keeps_files:
         listed = settings.run.output_dir / UNUSABLE_NAME
         write_json(listed, squad.unusable)
         run.message(f"{squad.path.name}: the questions left out are listed in {listed}")
@@ -264,6 +273,7 @@ def _train_input(
         global_batch_size=batch.global_batch_size,
         seed=seed,
         max_length=settings.max_seq_length,
+        origin=own.origin,
     )
 
     def shuffled(position: int) -> np.ndarray:
@@ -289,6 +299,7 @@ def _facts(
     """The ledger's section on the data."""
     return {
         "sha256": train.features.sha256 if train else "none",
+        "predict_sha256": asked.features.sha256 if asked else "none",
         "vocabulary_sha256": model.tokenizer.vocab_sha256,
         "lower_case": model.tokenizer.lower_case,
         "train_records": len(train.features.lengths) if train else 0,

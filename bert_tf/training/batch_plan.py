@@ -97,7 +97,15 @@ def _divide(global_batch_size: int, divisor: int, world_size: int, divisor_name:
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """Updates and learning rate before and after scaling by the number of ranks."""
+    """Updates and learning rate before and after scaling by the number of ranks.
+
+    Attributes:
+      requested_train_steps, requested_warmup_steps: on one rank.
+      num_train_steps, num_warmup_steps: on all ranks.
+      requested_learning_rate, learning_rate: the peak, as asked for and scaled.
+      schedule_offset: what is added to global_step to find the place in the schedule: not 0 in a
+        run that went on with another global batch size.
+    """
 
     requested_train_steps: int
     requested_warmup_steps: int
@@ -105,6 +113,23 @@ class StepPlan:
     num_warmup_steps: int
     requested_learning_rate: float
     learning_rate: float
+    schedule_offset: int = 0
+
+    @property
+    def last_step(self) -> int:
+        """global_step after the last update."""
+        return self.num_train_steps - self.schedule_offset
+
+    def going_on(
+        self, *, data_position: int, consumed_sequences: int, global_batch_size: int
+    ) -> StepPlan:
+        """The plan for a run whose first ``data_position`` updates had other global batches.
+
+        Its place in the schedule is where its data are: a half of all sequences consumed is a half
+        of the steps done, whatever the number of ranks that did them.
+        """
+        place = round(consumed_sequences / global_batch_size)
+        return dataclasses.replace(self, schedule_offset=place - data_position)
 
 
 def resolve_step_plan(

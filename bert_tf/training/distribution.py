@@ -9,15 +9,18 @@ plain Python values, outside any graph.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Sequence
 from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.settings import CommunicationSettings
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
+from bert_tf.training.communication import check_adasum, horovod_environment
 from bert_tf.training.launched import check_all_met, check_alone, check_launcher
+
+_HOROVODS_OWN = CommunicationSettings()
 
 
 class SingleProcess:
@@ -40,7 +43,12 @@ class SingleProcess:
     def sum_gradients(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
     ) -> list[tf.Tensor]:
-        """The gradients, summed over ranks."""
+        """The gradients of the global batch from each rank's share in them.
+
+        A share is divided by the weight of the global batch already, so that the gradients are the
+        sum of the shares, and no sum is larger than what it is the gradient of: float16 holds the
+        sum of any number of ranks where it holds the mean.
+        """
         del variables
         return list(gradients)
 
@@ -88,8 +96,16 @@ class _SummedGradients(tf.train.Optimizer):
 class HorovodRanks(SingleProcess):
     """The ranks of a Horovod job (``mpirun`` or ``horovodrun``)."""
 
-    def __init__(self, num_threads: int | None = None) -> None:
-        """Initialises Horovod; raises UserError when it is not installed."""
+    def __init__(
+        self,
+        num_threads: int | None = None,
+        communication: CommunicationSettings = _HOROVODS_OWN,
+    ) -> None:
+        """Initialises Horovod.
+
+        Raises UserError when it is not installed, and for a number of ranks that ``communication``
+        cannot be done with.
+        """
         try:
             import horovod.tensorflow as hvd
         except ImportError as error:
@@ -97,25 +113,40 @@ class HorovodRanks(SingleProcess):
                 f"--horovod: Horovod cannot be imported ({error}); run 'make setup' without "
                 "HOROVOD=0 to build it."
             ) from error
+        os.environ.update(horovod_environment(communication))
         check_launcher(os.environ)
         hvd.init()
         self._hvd = hvd
+        self._communication = communication
         self.rank = hvd.rank()
         self.local_rank = hvd.local_rank()
         self.world_size = hvd.size()
         self.local_size = hvd.local_size()
         check_all_met(os.environ, self.world_size)
+        check_adasum(communication, self.world_size)
         super().__init__(num_threads)
 
     def sum_gradients(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
     ) -> list[tf.Tensor]:
-        """The gradients, summed over ranks in one fused round."""
-        optimizer = self._hvd.DistributedOptimizer(_SummedGradients(), op=self._hvd.Sum)
-        reduced = optimizer.compute_gradients(list(gradients), var_list=list(variables))
-        for (tensor, _), gradient in zip(reduced, gradients):
+        """The gradients of the global batch, combined in one fused round."""
+        hvd, settings = self._hvd, self._communication
+        compression = getattr(hvd.Compression, settings.compression)
+        if settings.adasum:
+            # Adasum of equal gradients is their mean: it takes each rank's own, not its share.
+            reduced = [
+                hvd.allreduce(gradient * self.world_size, op=hvd.Adasum, compression=compression)
+                for gradient in gradients
+            ]
+        else:
+            optimizer = hvd.DistributedOptimizer(
+                _SummedGradients(), op=hvd.Sum, compression=compression, num_groups=settings.groups
+            )
+            pairs = optimizer.compute_gradients(list(gradients), var_list=list(variables))
+            reduced = [tensor for tensor, _ in pairs]
+        for tensor, gradient in zip(reduced, gradients):
             tensor.set_shape(gradient.shape)
-        return [tensor for tensor, _ in reduced]
+        return reduced
 
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """``tensor`` summed over ranks; ``name`` must be unique in the graph."""
@@ -146,27 +177,19 @@ def threads_of_a_rank(local_size: int) -> int:
     return max(1, available_cores() // local_size)
 
 
-def connect(*, horovod: bool, num_threads: int | None = None) -> SingleProcess:
-    """The ranks of this job.
+def connect(
+    *,
+    horovod: bool,
+    num_threads: int | None = None,
+    communication: CommunicationSettings = _HOROVODS_OWN,
+) -> SingleProcess:
+    """The ranks of this job, which exchange gradients as ``communication`` says.
 
     ``num_threads`` overrides a rank's share of its host's cores. Raises UserError when a launcher
     started several processes that do not know of each other: each would train a whole model and
     write it to the same directory.
     """
     if horovod:
-        return HorovodRanks(num_threads)
+        return HorovodRanks(num_threads, communication)
     check_alone(os.environ)
     return SingleProcess(num_threads)
-
-
-def check_same_on_all_ranks(ranks: SingleProcess, facts: dict[str, str]) -> None:
-    """Raises UserError on every rank when a fact (data, code, flags) differs from rank 0's."""
-    gathered = ranks.gather((socket.gethostname(), facts))
-    _, expected = gathered[0]
-    for rank, (host, found) in enumerate(gathered):
-        for name, value in expected.items():
-            if found.get(name) != value:
-                raise UserError(
-                    f"rank {rank} on host {host} has another {name} ({found.get(name)}) than rank "
-                    f"0 ({value}); give every rank the same."
-                )

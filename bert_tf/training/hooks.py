@@ -16,6 +16,7 @@ from bert_tf.training.batch_plan import BatchPlan
 from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.train_op import TrainOutputs
+from bert_tf.training.watch import NoWatch
 
 
 class StepHook(tf.train.SessionRunHook):
@@ -228,30 +229,37 @@ class CheckpointHook(StepHook):
 
 
 class StopOnSignal(tf.train.SessionRunHook):
-    """Ends training after the current update when the process is asked to stop.
+    """Ends training after an update when the process, or another rank's, is asked to stop.
 
-    What hooks do at a regular end, saving a checkpoint above all, is then done. It is for a single
-    process: ranks that stopped at different steps would wait for each other.
+    What hooks do at a regular end, saving a checkpoint above all, is then done.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    # The last is what schedulers send before time is up, and what mpirun passes on to its ranks.
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
-    def __init__(self) -> None:
-        """Handlers are in place from ``begin`` to ``end``."""
-        self.received: signal.Signals | None = None
+    def __init__(self, watch: NoWatch) -> None:
+        """Handlers are in place from ``begin`` to ``end``; ``watch`` finds the common update."""
+        self._watch = watch
+        self._received: signal.Signals | None = None
+        self._updates = 0
+        self.agreed: signal.Signals | None = None
 
     def begin(self):
-        self._previous = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        signals = self.SIGNALS if self._watch.can_stop else ()
+        self._previous = {number: signal.signal(number, self._note) for number in signals}
 
     def after_run(self, run_context, run_values):
-        if self.received is not None:
+        self._updates += 1
+        number = self._watch.stop_after(self._updates, self._received)
+        if number is not None:
+            self.agreed = signal.Signals(number)
             run_context.request_stop()
 
     def end(self, session):
         self._restore()
 
     def _note(self, number, frame):
-        self.received = signal.Signals(number)
+        self._received = signal.Signals(number)
         self._restore()  # a second signal acts at once
 
     def _restore(self):

@@ -29,16 +29,21 @@ def training_ledger(
     steps: StepPlan,
     optimization: OptimizationSettings,
     precision: Mapping[str, Any],
+    communication: Mapping[str, Any],
     num_records: int,
     data: Mapping[str, Any],
     start_step: int,
+    consumed_sequences: int,
 ) -> Ledger:
     """Sections of facts, in the order in which they are shown.
 
-    ``precision`` and ``data`` are sections made by the caller. Collective: every rank must call it.
+    ``precision``, ``communication`` and ``data`` are sections made by the caller;
+    ``consumed_sequences`` is how many there were before ``start_step``. Collective: every rank must
+    call it.
     """
     hosts = ranks.gather(socket.gethostname())
-    consumed = steps.num_train_steps * batch.global_batch_size
+    updates_left = max(0, steps.last_step - start_step)
+    consumed = consumed_sequences + updates_left * batch.global_batch_size
     return {
         "ranks": {"world_size": ranks.world_size, "hosts": sorted(set(hosts))},
         "batch": {
@@ -54,6 +59,8 @@ def training_ledger(
             "train_steps": steps.num_train_steps,
             "warmup_steps": steps.num_warmup_steps,
             "start_step": start_step,
+            "schedule_offset": steps.schedule_offset,
+            "last_step": steps.last_step,
         },
         "learning_rate": {
             "requested": steps.requested_learning_rate,
@@ -79,7 +86,7 @@ def training_ledger(
             "allreduce": "every micro batch"
             if optimization.allreduce_every_micro_batch
             else "once an update",
-            "compression": "none",
+            **communication,
         },
         "precision": dict(precision),
         "data": dict(data),

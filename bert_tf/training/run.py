@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,21 @@ from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json
 from bert_tf.model import precision
 from bert_tf.training import distribution, ledger
+from bert_tf.training.agreement import (
+    check_same_on_all_ranks,
+    code_sha256,
+    comparable_flags,
+)
 from bert_tf.training.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
+from bert_tf.training.communication import communication_facts
 from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.evaluation import Evaluation, Results
+from bert_tf.training.memory import estimate_memory, format_memory
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.session import SessionSettings, gpu_of_a_rank
 from bert_tf.training.train_op import Objective
 from bert_tf.training.trainer import Job, StartPoint, Trainer, find_start
+from bert_tf.training.watch import NoWatch, watched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +44,7 @@ class Run:
     Attributes:
       settings, runtime: what the user asked for.
       ranks: all ranks.
+      watch: over the other ranks.
       start: where training goes on.
       hardware: what every rank can compute on; the number of GPUs is this rank's own.
       precision: name of the products' precision.
@@ -43,6 +54,7 @@ class Run:
     settings: RunSettings
     runtime: RuntimeSettings
     ranks: SingleProcess
+    watch: NoWatch
     start: StartPoint
     hardware: precision.Hardware
     precision: str
@@ -53,9 +65,26 @@ class Run:
         """The precision of each class of operation."""
         return precision.policy_for(self.precision)
 
+    @property
+    def keeps_files(self) -> bool:
+        """Whether this rank is the one that writes what the run leaves behind."""
+        return self.ranks.is_chief and not self.settings.dry_run
+
+    def consumed_sequences(self, batch: BatchPlan) -> int:
+        """Sequences that the run consumed before it starts here."""
+        if self.start.consumed_sequences is None:
+            return self.start.data_position * batch.global_batch_size
+        return self.start.consumed_sequences
+
     def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
-        """This rank's part of every global batch."""
-        return GlobalBatchSlice(batch.global_batch_size, self.ranks.rank, self.ranks.world_size)
+        """This rank's part of every global batch; they go on in the data where the run stopped."""
+        consumed_here = self.start.data_position * batch.global_batch_size
+        return GlobalBatchSlice(
+            batch.global_batch_size,
+            self.ranks.rank,
+            self.ranks.world_size,
+            origin=self.consumed_sequences(batch) - consumed_here,
+        )
 
     def message(self, text: str) -> None:
         """Prints a line, once for all ranks."""
@@ -63,22 +92,44 @@ class Run:
             self.log.message(text)
 
 
-def begin(settings: RunSettings, runtime: RuntimeSettings) -> Run:
+@contextlib.contextmanager
+def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
     """Connects the ranks, finds the checkpoint to go on from and chooses the precision.
 
-    Raises UserError for an output directory that cannot be used, and for float16 on a CPU.
+    The ranks watch each other while the body runs. Raises UserError for ranks that were given
+    different flags or code, for an output directory that cannot be used, and for float16 on a CPU.
     """
     environment.quiet_tensorflow(verbose=runtime.verbose)
     if runtime.deterministic:
         tf.compat.v2.config.experimental.enable_op_determinism()
-    ranks = distribution.connect(horovod=runtime.horovod, num_threads=runtime.num_threads)
-    if ranks.is_chief:
+    environment.limit_stalls(runtime.rank_timeout_seconds)
+    ranks = distribution.connect(
+        horovod=runtime.horovod,
+        num_threads=runtime.num_threads,
+        communication=runtime.communication,
+    )
+    check_same_on_all_ranks(
+        ranks,
+        {
+            "bert_tf version": ledger.versions()["bert_tf"],
+            "bert_tf code": code_sha256(),
+            **comparable_flags(settings.flags),
+        },
+    )
+    with watched(ranks, settings, timeout_seconds=runtime.rank_timeout_seconds) as watch:
+        yield _begin(settings, runtime, ranks, watch)
+
+
+def _begin(
+    settings: RunSettings, runtime: RuntimeSettings, ranks: SingleProcess, watch: NoWatch
+) -> Run:
+    if ranks.is_chief and not settings.dry_run:
         make_output_dir(settings.output_dir, flag="output_dir")
     start = ranks.broadcast(find_start(settings.output_dir) if ranks.is_chief else None)
     hardware = agree_on_hardware(ranks, precision.probe_hardware())
     chosen = choose_precision(runtime, hardware)
     log = RunLog(settings.output_dir) if ranks.is_chief else None
-    run = Run(settings, runtime, ranks, start, hardware, chosen, log)
+    run = Run(settings, runtime, ranks, watch, start, hardware, chosen, log)
     for warning in precision_warnings(runtime, chosen, hardware):
         run.message(f"warning: {warning}")
     return run
@@ -126,8 +177,9 @@ def precision_warnings(
 
 
 def needs_loss_scale(runtime: RuntimeSettings, chosen: str, hardware: precision.Hardware) -> bool:
-    """Whether gradients pass through float16, by --precision or by TensorFlow's own rewrite."""
-    return chosen == "fp16" or (runtime.amp and hardware.has_gpu)
+    """Whether gradients pass through float16: in products, TensorFlow's rewrite or on the way."""
+    compressed = runtime.horovod and runtime.communication.compression == "fp16"
+    return chosen == "fp16" or (runtime.amp and hardware.has_gpu) or compressed
 
 
 def resolve_plans(
@@ -162,16 +214,29 @@ def make_job(
     evaluation: Evaluation | None,
     optimization: OptimizationSettings,
     train_input: Callable[[BatchPlan], tf.data.Dataset],
+    max_seq_length: int,
+    steps_follow_data: bool,
     length_flag: str = "--num_train_steps",
 ) -> Job:
-    """The job for :class:`Trainer`; ``train_input`` is this rank's data from ``run.start`` on."""
+    """The job for :class:`Trainer`; ``train_input`` is this rank's data from ``run.start`` on.
+
+    Where ``steps_follow_data``, the length of the training is an amount of data, so that a run that
+    goes on with another global batch needs another number of steps.
+    """
     batch, steps = resolve_plans(optimization, run.ranks)
+    if steps_follow_data:
+        steps = steps.going_on(
+            data_position=run.start.data_position,
+            consumed_sequences=run.consumed_sequences(batch),
+            global_batch_size=batch.global_batch_size,
+        )
     return Job(
         objective=objective,
         config=config,
         evaluation=evaluation,
         run=run.settings,
         ranks=run.ranks,
+        watch=run.watch,
         batch=batch,
         steps=steps,
         optimization=optimization,
@@ -184,6 +249,7 @@ def make_job(
         ),
         needs_loss_scale=needs_loss_scale(run.runtime, run.precision, run.hardware),
         train_input=lambda: train_input(batch),
+        max_seq_length=max_seq_length,
         length_flag=length_flag,
     )
 
@@ -194,15 +260,12 @@ def execute(run: Run, job: Job, *, train_data: Mapping[str, Any]) -> Results | N
     ``train_data`` is the ledger's section on the data, with ``train_records``, ``sha256`` and
     ``vocabulary_sha256`` in it.
     """
-    distribution.check_same_on_all_ranks(
-        run.ranks,
-        {
-            "training data": train_data["sha256"],
-            "precision": run.precision,
-            "bert_tf version": ledger.versions()["bert_tf"],
-        },
-    )
+    check_same_on_all_ranks(run.ranks, _facts(run, job, train_data))
     _announce(run, job, train_data)
+    if run.settings.dry_run:
+        run.message(format_memory(estimate_memory(job)))
+        run.message("this was a dry run: nothing was trained")
+        return None
     trainer = Trainer(job, run.log)
     if run.settings.do_train and not _is_finished(run, job, trainer):
         trainer.train_and_evaluate()
@@ -211,15 +274,30 @@ def execute(run: Run, job: Job, *, train_data: Mapping[str, Any]) -> Results | N
     return results
 
 
+def _facts(run: Run, job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What ranks found on their hosts, by names for messages."""
+    names = {
+        "sha256": "training data",
+        "eval_sha256": "held-out data",
+        "predict_sha256": "questions",
+        "vocabulary_sha256": "vocabulary",
+    }
+    return {
+        **{names.get(name, name.replace("_", " ")): value for name, value in data.items()},
+        "precision": run.precision,
+        **{f"the model's {name}": value for name, value in job.config.to_dict().items()},
+    }
+
+
 def _announce(run: Run, job: Job, train_data: Mapping[str, Any]) -> None:
     """Prints and saves what the run will do, before it does it."""
     settings, start = run.settings, run.start
     if settings.do_train:
         run_ledger = _ledger(run, job, train_data)
+        if run.log is not None and start.checkpoint is not None:
+            _compare_with_previous_run(settings.output_dir, run_ledger, run.log)
         run.message(ledger.format_ledger(run_ledger))
-        if run.log is not None:
-            if start.checkpoint is not None:
-                _compare_with_previous_run(settings.output_dir, run_ledger, run.log)
+        if run.keeps_files:
             ledger.write_run_json(
                 settings.output_dir,
                 ledger=run_ledger,
@@ -247,19 +325,33 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
             "xla": run.runtime.use_xla,
             **run.policy.describe(),
         },
+        communication=communication_facts(run.runtime.communication, os.environ),
         num_records=train_data["train_records"],
         data=train_data,
         start_step=run.start.step,
+        consumed_sequences=run.consumed_sequences(job.batch),
     )
 
 
 def _compare_with_previous_run(output_dir: Path, run_ledger: ledger.Ledger, log: RunLog) -> None:
-    """Raises UserError where a run would go on with ids that mean other words."""
+    """Says what has changed since; adds the change of ranks to the ledger.
+
+    Raises UserError where a run would go on with ids that mean other words.
+    """
     record = output_dir / "run.json"
     if not record.is_file():
         return
-    before = read_json(record, what="run record")["ledger"]["data"]
-    now = run_ledger["data"]
+    previous = read_json(record, what="run record")["ledger"]
+    change = {
+        name: f"{previous[section][name]} -> {run_ledger[section][name]}"
+        for section, name in (("ranks", "world_size"), ("batch", "global_batch"))
+        if previous[section][name] != run_ledger[section][name]
+    }
+    if change:
+        run_ledger["changed"] = change
+        facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in change.items())
+        log.message(f"changed since the run's last start: {facts}; the order of the data goes on")
+    before, now = previous["data"], run_ledger["data"]
     if before["vocabulary_sha256"] != now["vocabulary_sha256"]:
         raise UserError(
             f"{output_dir} holds a model of another vocabulary than the records'; choose another "
@@ -270,7 +362,7 @@ def _compare_with_previous_run(output_dir: Path, run_ledger: ledger.Ledger, log:
 
 
 def _is_finished(run: Run, job: Job, trainer: Trainer) -> bool:
-    total, start = job.steps.num_train_steps, run.start
+    total, start = job.steps.last_step, run.start
     if start.step >= total:
         run.message(
             f"nothing to train: {start.checkpoint} is at step {start.step} and the run ends at "

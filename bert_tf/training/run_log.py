@@ -10,6 +10,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.files import finite_or_null
 from bert_tf.progress import format_duration
 
 STEPS = "log.jsonl"
@@ -20,14 +21,14 @@ class RunLog:
     """Writes a step's figures as a terminal line, a JSON line and TensorBoard summaries.
 
     Only rank 0 makes one. ``log.jsonl`` holds training steps and ``eval_log.jsonl`` evaluations;
-    they are appended to, so that a resumed run keeps its history.
+    they are appended to, so that a resumed run keeps its history. A figure that is infinite or no
+    number is null there.
     """
 
     def __init__(self, output_dir: Path) -> None:
-        """Opens an event file in ``output_dir``, where the JSON lines go too."""
+        """Everything goes to ``output_dir``, from the first step or evaluation on."""
         self._output_dir = output_dir
-        with tf.Graph().as_default():  # the writer refuses to be made in eager mode
-            self._summaries = tf.summary.FileWriter(str(output_dir))
+        self._summaries: tf.summary.FileWriter | None = None
 
     def message(self, text: str) -> None:
         """Prints a line that is no step's."""
@@ -59,15 +60,18 @@ class RunLog:
     def _append(self, name: str, step: int, figures: Mapping[str, float]) -> None:
         record = {"step": step, **figures, "time": time.time()}
         with open(self._output_dir / name, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(finite_or_null(record), allow_nan=False) + "\n")
 
     def _add_summaries(self, step: int, figures: Mapping[str, float], prefix: str = "") -> None:
+        if self._summaries is None:
+            with tf.Graph().as_default():  # the writer refuses to be made in eager mode
+                self._summaries = tf.summary.FileWriter(str(self._output_dir))
         values = [tf.Summary.Value(tag=prefix + k, simple_value=v) for k, v in figures.items()]
         self._summaries.add_summary(tf.Summary(value=values), step)
         self._summaries.flush()
 
 
-def read_history(output_dir: Path, name: str) -> list[dict[str, float]]:
+def read_history(output_dir: Path, name: str) -> list[dict[str, float | None]]:
     """The lines of ``STEPS`` or ``EVALUATIONS``, ordered by step, each step once.
 
     A run that was killed and went on from an earlier checkpoint has written some steps twice: the

@@ -16,7 +16,9 @@ from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.training.optimizers import clip_by_global_norm
 
+# Both are int64 scalars that checkpoints hold.
 SKIPPED_UPDATES = "training/skipped_updates"
+CONSUMED_SEQUENCES = "training/consumed_sequences"
 
 Features = Mapping[str, tf.Tensor]
 
@@ -102,7 +104,11 @@ def build_train_op(
     """
     variables = tf.trainable_variables()
     global_step = tf.train.get_or_create_global_step()
-    skipped_updates = get_or_create_skipped_updates()
+    # The data position of an update is global_step plus the number of skipped ones: a skipped
+    # update consumed its data, and a resumed run must not see them again. The sequences tell where
+    # in the data to go on with another global batch.
+    skipped_updates = _create_count(SKIPPED_UPDATES)
+    consumed_sequences = _create_count(CONSUMED_SEQUENCES)
     data_position = global_step + skipped_updates
     denominators = _denominators(objective, features, plan, ranks, settings)
 
@@ -146,7 +152,8 @@ def build_train_op(
             ),
             lambda: _as_bool(skipped_updates.assign_add(1).op),
         )
-        train_op = tf.group(apply, loss_scale.update(is_finite))
+        consume = consumed_sequences.assign_add(plan.global_batch_size).op
+        train_op = tf.group(apply, loss_scale.update(is_finite), consume)
     return TrainOutputs(
         train_op=train_op,
         term_sums=_unstack(objective, metrics),
@@ -158,21 +165,15 @@ def build_train_op(
     )
 
 
-def get_or_create_skipped_updates() -> tf.Variable:
-    """The count of updates that were not applied because a gradient overflowed; int64, saved.
-
-    The data position of an update is global_step plus this count: a skipped update consumed its
-    data, and a resumed run must not see them again.
-    """
-    with tf.variable_scope("", reuse=tf.AUTO_REUSE):
-        return tf.get_variable(
-            SKIPPED_UPDATES,
-            shape=[],
-            dtype=tf.int64,
-            initializer=tf.zeros_initializer(),
-            trainable=False,
-            use_resource=True,
-        )
+def _create_count(name: str) -> tf.Variable:
+    return tf.get_variable(
+        name,
+        shape=[],
+        dtype=tf.int64,
+        initializer=tf.zeros_initializer(),
+        trainable=False,
+        use_resource=True,
+    )
 
 
 def _denominators(objective, features, plan, ranks, settings):

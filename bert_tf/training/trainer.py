@@ -35,12 +35,14 @@ from bert_tf.training.session import (
     session_config,
 )
 from bert_tf.training.train_op import (
+    CONSUMED_SEQUENCES,
     SKIPPED_UPDATES,
     Objective,
     TrainOutputs,
     UpdateSettings,
     build_train_op,
 )
+from bert_tf.training.watch import NoWatch
 
 LOSS_SCALE_FLOOR = 1.0
 
@@ -55,9 +57,11 @@ class Job:
       objective: what is minimised; it also creates the model's variables.
       config: the network's, to be compared with that of a checkpoint to start from.
       evaluation: how it is measured, None for a job that is only trained.
+      watch: knows of lost ranks, and when all stop.
       batch, steps: resolved arithmetic.
       needs_loss_scale: whether gradients may underflow (float16).
       train_input: the data of this rank.
+      max_seq_length: positions of the longest sequence.
       length_flag: what makes the training longer, for messages.
     """
 
@@ -66,6 +70,7 @@ class Job:
     evaluation: Evaluation | None
     run: RunSettings
     ranks: SingleProcess
+    watch: NoWatch
     batch: BatchPlan
     steps: StepPlan
     optimization: OptimizationSettings
@@ -73,6 +78,7 @@ class Job:
     session: SessionSettings
     needs_loss_scale: bool
     train_input: InputFn
+    max_seq_length: int
     length_flag: str
 
 
@@ -93,22 +99,24 @@ class Trainer:
     def train_and_evaluate(self) -> None:
         """Trains up to the last step; pauses on the way to evaluate where the job asks for it.
 
-        A single process that is interrupted or terminated saves a checkpoint first, then exits.
+        Asked to stop by a signal, all ranks save a checkpoint first, then exit with 128 + signal.
         """
         job = self._job
-        stop = hooks.StopOnSignal() if job.ranks.world_size == 1 else None
+        stop = hooks.StopOnSignal(job.watch)
         with _explained_errors(job.run.output_dir):
             self._estimator.train(
                 job.train_input,
-                max_steps=job.steps.num_train_steps,
-                hooks=[stop] if stop else None,
+                max_steps=job.steps.last_step,
+                hooks=[stop],
             )
-        if stop and stop.received:
-            self._log.message(
-                f"stopped by {stop.received.name}; {self._latest_checkpoint()} is saved, start "
-                "again to go on"
-            )
-            raise SystemExit(128 + stop.received)
+        if stop.agreed:
+            if self._log is not None:
+                self._log.message(
+                    f"stopped by {stop.agreed.name}; {self._latest_checkpoint()} is saved, start "
+                    "again to go on"
+                )
+            job.ranks.gather(None)  # mpirun ends all ranks as soon as one ends with a status
+            raise SystemExit(128 + stop.agreed)
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
@@ -236,7 +244,7 @@ class Trainer:
     def _optimizer(self) -> tuple[tf.train.Optimizer, tf.Tensor]:
         optimization, steps = self._job.optimization, self._job.steps
         learning_rate = schedules.SCHEDULES[optimization.schedule](
-            tf.train.get_or_create_global_step().read_value(),
+            tf.train.get_or_create_global_step().read_value() + steps.schedule_offset,
             peak_rate=steps.learning_rate,
             total_steps=steps.num_train_steps,
             warmup_steps=steps.num_warmup_steps,
@@ -256,7 +264,7 @@ class Trainer:
         job = self._job
         # Relative paths: a directory of checkpoints may be moved and still be resumed.
         saver = tf.train.Saver(max_to_keep=job.run.keep_checkpoint_max, save_relative_paths=True)
-        total_steps = job.steps.num_train_steps
+        total_steps = job.steps.last_step
         floor = LOSS_SCALE_FLOOR if job.needs_loss_scale else None
         session_hooks: list[tf.train.SessionRunHook] = [
             *job.ranks.broadcast_hooks(),
@@ -328,11 +336,19 @@ def _explained_errors(output_dir: Path) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class StartPoint:
-    """Where a run goes on: step and data position are 0 in a directory without checkpoint."""
+    """Where a run goes on.
+
+    Attributes:
+      checkpoint: None in a directory without one.
+      step: updates that were applied.
+      data_position: updates that consumed data.
+      consumed_sequences: by all of them; None where the checkpoint does not say.
+    """
 
     checkpoint: str | None
     step: int
     data_position: int
+    consumed_sequences: int | None
 
 
 def find_start(output_dir: Path) -> StartPoint:
@@ -348,16 +364,18 @@ def find_start(output_dir: Path) -> StartPoint:
                 f"--output_dir: the newest checkpoint that {names} names is missing; name an "
                 "older one there, or delete that file to start anew."
             )
-        return StartPoint(None, 0, 0)
+        return StartPoint(None, 0, 0, 0)
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         step = int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP))
-        # Other programs' checkpoints do not count skipped updates.
-        counts = reader.has_tensor(SKIPPED_UPDATES)
-        skipped = int(reader.get_tensor(SKIPPED_UPDATES)) if counts else 0
+        # Other programs' checkpoints count steps only.
+        skipped, consumed = (
+            int(reader.get_tensor(name)) if reader.has_tensor(name) else None
+            for name in (SKIPPED_UPDATES, CONSUMED_SEQUENCES)
+        )
     except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
         raise UserError(
             f"--output_dir: checkpoint {checkpoint} cannot be read ({first_line(error)}); "
             f"name an older one in {output_dir / 'checkpoint'} or choose another directory."
         ) from error
-    return StartPoint(checkpoint, step, step + skipped)
+    return StartPoint(checkpoint, step, step + (skipped or 0), consumed)

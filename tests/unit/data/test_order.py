@@ -114,6 +114,14 @@ def test_rank_slices_make_up_the_global_batch(world_size):
     np.testing.assert_array_equal(np.concatenate(parts), indices)
 
 
+def test_another_batch_size_goes_on_where_the_data_stopped():
+    """Four updates of 12, then updates of 9: the same endless sequence."""
+    whole = order.sequence_indices(0, 48 + 27, num_records=100, seed=1)
+    batch = order.GlobalBatchSlice(9, origin=48 - 4 * 9)
+    after = [order.batch_indices(p, batch, num_records=100, seed=1) for p in (4, 5, 6)]
+    np.testing.assert_array_equal(np.concatenate(after), whole[48:])
+
+
 def test_a_batch_that_cannot_be_divided_is_refused():
     with pytest.raises(ValueError, match="10 cannot be divided among 4 ranks"):
         order.GlobalBatchSlice(10, 0, 4)

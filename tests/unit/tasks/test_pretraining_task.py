@@ -141,6 +141,7 @@ def settings_of_a_run(tmp_path):
         allowed_fresh=(),
         do_train=True,
         do_eval=False,
+        dry_run=False,
         eval_batch_size=4,
         max_eval_steps=None,
         save_checkpoints_steps=10,

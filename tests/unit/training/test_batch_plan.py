@@ -85,6 +85,34 @@ def test_scaled_steps_consume_at_least_the_same_data(steps, ranks, micro):
     assert 0 <= plan.num_warmup_steps <= plan.num_train_steps
 
 
+@given(SMALL, SMALL, st.integers(1, 32), st.integers(20, 10_000))
+def test_other_ranks_end_the_run_with_the_same_data(ranks, others, micro, steps):
+    """Half the run on some ranks, the rest on others: all of the data, and a batch too many."""
+
+    def plan(world_size):
+        return resolve_step_plan(
+            num_train_steps=steps,
+            num_warmup_steps=0,
+            learning_rate=1.0,
+            world_size=world_size,
+            scale_steps_by_ranks=True,
+            learning_rate_scaling="none",
+        )
+
+    done = plan(ranks).num_train_steps // 2
+    consumed = done * ranks * micro
+    batch = others * micro
+    rest = plan(others).going_on(
+        data_position=done, consumed_sequences=consumed, global_batch_size=batch
+    )
+    total = consumed + max(0, rest.last_step - done) * batch
+    assert abs(total - steps * micro) <= batch * 1.5 + ranks * micro
+    place = (done + rest.schedule_offset) * batch
+    assert abs(place - consumed) <= batch / 2
+    if others == ranks:
+        assert rest == plan(ranks)
+
+
 def test_steps_are_left_alone_when_asked():
     plan = step_plan(scale=False)
     assert (plan.num_train_steps, plan.num_warmup_steps) == (100, 10)

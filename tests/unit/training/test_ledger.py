@@ -54,8 +54,10 @@ def make_ledger(ranks=None, *, num_records=3000, **changes):
         optimization=optimization,
         precision={"policy": "bf16", "xla": False},
         num_records=num_records,
+        communication={"compression": "none"},
         data={"sha256": "abc"},
         start_step=7,
+        consumed_sequences=7 * 24,
     )
 
 
@@ -73,6 +75,8 @@ def test_the_numbers_of_a_run_on_two_ranks():
         "train_steps": 501,
         "warmup_steps": 51,
         "start_step": 7,
+        "schedule_offset": 0,
+        "last_step": 501,
     }
     rates = found["learning_rate"]
     assert (rates["requested"], rates["peak"], rates["end"]) == (1e-4, 2e-4, 1e-6)

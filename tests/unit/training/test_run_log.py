@@ -58,6 +58,14 @@ def test_evaluations_have_a_file_and_tags_of_their_own(tmp_path, capsys):
     assert read_events(tmp_path) == {3: {"eval/loss": 1.25, "eval/masked_lm_accuracy": 0.5}}
 
 
+def test_figures_that_are_not_finite_are_null_in_json(tmp_path, capsys):
+    RunLog(tmp_path).evaluation(3, {"loss": math.nan, "perplexity": math.inf})
+    assert capsys.readouterr().out == "evaluation at step 3: loss nan  perplexity inf\n"
+    [line] = read_lines(tmp_path, "eval_log.jsonl")
+    assert (line["loss"], line["perplexity"]) == (None, None)
+    assert "NaN" not in (tmp_path / "eval_log.jsonl").read_text()
+
+
 def test_a_resumed_run_keeps_its_history(tmp_path):
     for start in (1, 3):
         log = RunLog(tmp_path)

@@ -222,6 +222,43 @@ class SecondOfTwoRanks(SingleProcess):
         return [g + 1.0 for g in gradients]
 
 
+class ManyRanks(SingleProcess):
+    """Ranks of nearly the same data, whose shares are added one by one in float16."""
+
+    world_size = 512
+
+    def sum_over_ranks(self, tensor, name):
+        return tensor * float(self.world_size)
+
+    def sum_gradients(self, gradients, variables):
+        return [tf.numpy_function(self._add_up, [g], tf.float32) for g in gradients]
+
+    def _add_up(self, share):
+        noise = np.random.default_rng(5).normal(1, 0.3, [self.world_size, *share.shape])
+        total = np.zeros(share.shape, np.float16)
+        for factors in noise:
+            total += (share * factors).astype(np.float16)
+        return total.astype(np.float32)
+
+
+def test_512_ranks_cannot_overflow_in_float16(build):
+    data, scale = small_data(), 8192.0
+    expected = numpy_gradient(data, START)
+    largest = np.abs(expected).max() * scale
+    assert 0.4 * 65504 < largest < 65504, "near the largest float16, or the test shows nothing"
+    built = build(
+        SmallObjective(),
+        data,
+        world_size=512,
+        ranks=ManyRanks(num_threads=1),
+        loss_scale=lambda: DynamicLossScale(scale),
+        clip_norm=None,
+    )
+    finite, gradients = built.run([built.outputs.is_finite, built.outputs.gradients], data)
+    assert finite
+    np.testing.assert_allclose(gradients[0], expected, rtol=0.1)
+
+
 @pytest.mark.parametrize("every_micro_batch", [False, True])
 def test_ranks_are_summed_before_unscaling_and_clipping(build, every_micro_batch):
     data, ranks, steps = small_data(), SecondOfTwoRanks(), 2
@@ -253,7 +290,8 @@ def test_dropout_is_told_where_the_micro_batch_lies(build):
     [dropout] = objective.dropouts
     assert dropout._seed == 3
     for skipped, position in [(0, 0), (5, 5)]:
-        built.session.run(train_op.get_or_create_skipped_updates().assign(skipped))
+        [count] = [v for v in tf.global_variables() if v.op.name == train_op.SKIPPED_UPDATES]
+        built.session.run(count.assign(skipped))
         found = built.run([dropout._first_example, dropout._data_position], data)
         assert found == [4, position]
     built.session.run(tf.train.get_global_step().assign(100))
@@ -313,6 +351,8 @@ def test_an_update_that_is_not_finite_changes_nothing_but_its_count(build, bad, 
     assert not finite
     after = built.state()
     assert after.pop("training/skipped_updates") == before.pop("training/skipped_updates") + 1
+    assert before.pop("training/consumed_sequences") == EXAMPLES
+    assert after.pop("training/consumed_sequences") == 2 * EXAMPLES
     assert before.keys() == after.keys()
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
@@ -330,15 +370,7 @@ def test_a_term_without_weight_has_no_loss(build, normalization):
     np.testing.assert_allclose(gradient, 2 * START * np.mean(data["x"][:, 0] ** 2), rtol=1e-5)
 
 
-def test_skipped_updates_are_one_variable_that_is_saved():
-    with tf.Graph().as_default():
-        first = train_op.get_or_create_skipped_updates()
-        assert train_op.get_or_create_skipped_updates() is first
-        assert tf.global_variables() == [first]
-        assert tf.trainable_variables() == []
-        assert first.op.name == train_op.SKIPPED_UPDATES
-
-
+COUNTS = (train_op.SKIPPED_UPDATES, train_op.CONSUMED_SEQUENCES)
 S, P, V = 8, 3, 30
 
 
@@ -460,7 +492,7 @@ def test_float16_overflows_skips_and_goes_on(build):
         assert state["loss_scale/scale"] == initial / 2**skipped
         assert state["training/skipped_updates"] == skipped
         for name, value in start.items():
-            if name not in ("loss_scale/scale", "training/skipped_updates"):
+            if name not in ("loss_scale/scale", *COUNTS):
                 np.testing.assert_array_equal(state[name], value, err_msg=name)
     assert 1 <= skipped < 32
     state = built.state()

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
-from bert_tf.training.train_op import SKIPPED_UPDATES
+from bert_tf.training.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 from bert_tf.training.trainer import StartPoint, find_start
 
 
@@ -27,13 +27,13 @@ def save(directory, *, steps=(12,), **variables):
 
 
 def test_an_empty_directory_starts_at_0(tmp_path):
-    assert find_start(tmp_path) == StartPoint(None, 0, 0)
-    assert find_start(tmp_path / "missing") == StartPoint(None, 0, 0)
+    assert find_start(tmp_path) == StartPoint(None, 0, 0, 0)
+    assert find_start(tmp_path / "missing") == StartPoint(None, 0, 0, 0)
 
 
 def test_skipped_updates_consumed_their_data(tmp_path):
-    save(tmp_path, **{SKIPPED_UPDATES: 5})
-    assert find_start(tmp_path) == StartPoint(str(tmp_path / "model.ckpt-12"), 12, 17)
+    save(tmp_path, **{SKIPPED_UPDATES: 5, CONSUMED_SEQUENCES: 170})
+    assert find_start(tmp_path) == StartPoint(str(tmp_path / "model.ckpt-12"), 12, 17, 170)
 
 
 def test_the_newest_checkpoint_counts(tmp_path):
@@ -43,7 +43,7 @@ def test_the_newest_checkpoint_counts(tmp_path):
 
 def test_a_checkpoint_of_another_program_skipped_nothing(tmp_path):
     save(tmp_path)
-    assert find_start(tmp_path) == StartPoint(str(tmp_path / "model.ckpt-12"), 12, 12)
+    assert find_start(tmp_path) == StartPoint(str(tmp_path / "model.ckpt-12"), 12, 12, None)
 
 
 def test_a_directory_may_be_moved(tmp_path):
