@@ -6,6 +6,7 @@ import contextlib
 import glob
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -110,10 +111,19 @@ def atomic_open(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def write_json(path: PathLike, value: Any) -> None:
-    """Writes ``value`` as indented JSON, atomically."""
+    """Writes ``value`` as indented JSON, atomically, as :func:`finite_or_null` makes it."""
     with atomic_open(path) as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
+        json.dump(finite_or_null(value), file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
+
+
+def finite_or_null(value: Any) -> Any:
+    """``value`` with None for every infinity and NaN in it, which JSON has no numbers for."""
+    if isinstance(value, dict):
+        return {key: finite_or_null(inside) for key, inside in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite_or_null(inside) for inside in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: PathLike, *, what: str) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Callable, Protocol
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import MODEL_FILES
@@ -31,9 +32,9 @@ class Figure:
     name: str
     higher_is_better: bool = False
 
-    def is_better(self, value: float, than: float) -> bool:
-        """Whether ``value`` beats ``than``; a value that is not finite beats nothing."""
-        if not math.isfinite(value):
+    def is_better(self, value: float | None, than: float) -> bool:
+        """Whether ``value`` beats ``than``; one that is not finite, or None, beats nothing."""
+        if value is None or not math.isfinite(value):
             return False
         return value > than if self.higher_is_better else value < than
 
@@ -65,7 +66,13 @@ class Evaluation(Protocol):
 
 
 class TermEvaluation:
-    """Loss and accuracy of each term of the objective over a whole held-out set."""
+    """Loss and accuracy of each term of the objective over a whole held-out set.
+
+    Ranks share the set and find what a single process finds, to the last bit. Two things make that
+    so. A batch has the same records at the same places whatever the number of ranks, so its sums
+    are the same float32 numbers, wherever they are computed. And what they add up to does not
+    depend on their order: :func:`exact_sums` rounds once, at the end.
+    """
 
     figure = LOSS
     of_untrained = True  # what later figures are compared with
@@ -83,7 +90,7 @@ class TermEvaluation:
 
         Args:
           input_fn: the batches of this rank.
-          ranks: all ranks.
+          ranks: all ranks, with as many batches each.
           terms: of the objective.
           perplexity_of: term whose perplexity is reported, or None.
           max_steps: most batches of a rank, None for all.
@@ -98,62 +105,56 @@ class TermEvaluation:
         """As in :class:`Evaluation`."""
         sums = objective.sums(features, dropout=None)
         return tf.estimator.EstimatorSpec(
-            tf.estimator.ModeKeys.EVAL,
-            loss=tf.add_n([s.loss_sum for s in sums.values()]),
-            eval_metric_ops=term_metrics(sums, self._ranks),
+            tf.estimator.ModeKeys.PREDICT,
+            predictions={
+                _SUMS: tf.stack([tf.stack(sums[term]) for term in self._terms]),
+                tf.GraphKeys.GLOBAL_STEP: tf.train.get_global_step().read_value(),
+            },
         )
 
     def run(self, estimator: tf.estimator.Estimator, output_dir: Path) -> Results:
         """As in :class:`Evaluation`."""
         del output_dir
-        metrics = estimator.evaluate(
-            self._input_fn, steps=self._max_steps, hooks=self._ranks.broadcast_hooks()
+        batches = list(
+            estimator.predict(
+                self._input, hooks=self._ranks.broadcast_hooks(), yield_single_examples=False
+            )
         )
-        return with_derived_results(metrics, terms=self._terms, perplexity_of=self._perplexity_of)
+        of_rank = np.stack([batch[_SUMS] for batch in batches])
+        totals = exact_sums(np.concatenate(self._ranks.gather(of_rank)))
+        sums = {term: ClassificationSums(*values) for term, values in zip(self._terms, totals)}
+        step = int(batches[0][tf.GraphKeys.GLOBAL_STEP])
+        return {**results_of(sums, perplexity_of=self._perplexity_of), "global_step": step}
+
+    def _input(self) -> tf.data.Dataset:
+        return self._input_fn().take(-1 if self._max_steps is None else self._max_steps)
 
 
-def term_metrics(
-    sums: Mapping[str, ClassificationSums], ranks: SingleProcess
-) -> dict[str, tuple[tf.Tensor, tf.Operation]]:
-    """Estimator metrics: each term's loss and accuracy over every batch of every rank.
+_SUMS = "sums"
 
-    Sums are kept in float64, so that the result does not depend on how the set was cut into
-    batches and ranks. Ranks may have different numbers of batches: they communicate once, when the
-    values are read at the end.
+
+def exact_sums(batches: np.ndarray) -> list[list[float]]:
+    """[batches, terms, sums] -> [terms][sums]: over the batches, in whatever order they come.
+
+    Each result is the float64 next to the sum of the exact numbers: ``math.fsum`` loses nothing on
+    the way (Shewchuk 1997), and so has no order.
     """
-    metrics = {}
+    return [[math.fsum(column) for column in term.T] for term in batches.transpose(1, 0, 2)]
+
+
+def results_of(sums: Mapping[str, ClassificationSums], *, perplexity_of: str | None) -> Results:
+    """Each term's loss and accuracy, the total loss, and the perplexity of a term or of none.
+
+    ``sums`` are over the whole set; a term without any weight has a loss of 0.
+    """
+    results = {}
     for term, values in sums.items():
-        batch = tf.cast(
-            tf.stack([values.loss_sum, values.weight_sum, values.correct_sum]), "double"
-        )
-        total = tf.get_variable(
-            f"evaluation/{term}",
-            initializer=tf.zeros([3], tf.float64),
-            trainable=False,
-            collections=[tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES],
-            use_resource=True,
-        )
-        update = total.assign_add(batch).op
-        loss, weight, correct = tf.unstack(ranks.sum_over_ranks(total, f"evaluation_{term}"), num=3)
-        weight = tf.maximum(weight, 1e-5)
-        metrics[f"{term}_loss"] = (loss / weight, update)
-        metrics[f"{term}_accuracy"] = (correct / weight, update)
-    return metrics
-
-
-def with_derived_results(
-    metrics: Mapping[str, float], *, terms: Sequence[str], perplexity_of: str | None
-) -> dict[str, float]:
-    """Estimator's metrics as plain numbers, with the total loss and a term's perplexity."""
-    results = {
-        f"{term}_{figure}": float(metrics[f"{term}_{figure}"])
-        for term in terms
-        for figure in ("loss", "accuracy")
-    }
-    results["loss"] = sum(results[f"{term}_loss"] for term in terms)
+        weight = max(values.weight_sum, 1e-5)
+        results[f"{term}_loss"] = values.loss_sum / weight
+        results[f"{term}_accuracy"] = values.correct_sum / weight
+    results["loss"] = sum(results[f"{term}_loss"] for term in sums)
     if perplexity_of is not None:
         results[f"{perplexity_of}_perplexity"] = _exp(results[f"{perplexity_of}_loss"])
-    results["global_step"] = int(metrics["global_step"])
     return results
 
 
@@ -165,7 +166,10 @@ def _exp(value: float) -> float:
 
 
 def write_results(output_dir: Path, results: Mapping[str, float]) -> None:
-    """Writes ``eval_results.txt`` (``key = value`` lines) and ``eval_results.json``."""
+    """Writes ``eval_results.txt`` (``key = value`` lines) and ``eval_results.json``.
+
+    A result that is infinite or no number is ``inf`` or ``nan`` in the first, null in the second.
+    """
     with atomic_open(output_dir / f"{RESULTS}.txt") as file:
         for name in sorted(results):
             file.write(f"{name} = {results[name]}\n")

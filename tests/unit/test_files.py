@@ -1,6 +1,7 @@
 """Finding inputs, hashing them, and outputs that are whole or not there."""
 
 import hashlib
+import math
 import os
 
 import pytest
@@ -148,6 +149,13 @@ def test_json_there_and_back(tmp_path):
     text = (tmp_path / "v.json").read_text(encoding="utf-8")
     assert "naïve" in text
     assert text.endswith("}\n")
+
+
+def test_json_has_null_for_numbers_that_it_cannot_write(tmp_path):
+    value = {"a": [math.inf, 1.5, {"b": (-math.inf, math.nan)}], "c": "nan", "d": True}
+    files.write_json(tmp_path / "v.json", value)
+    expected = {"a": [None, 1.5, {"b": [None, None]}], "c": "nan", "d": True}
+    assert files.read_json(tmp_path / "v.json", what="values") == expected
 
 
 def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):

@@ -206,6 +206,19 @@ def test_evaluation_has_every_record_once(data, batch_size, world_size):
         assert (masked_weights[weights == 1].sum(axis=1) == 3).all()
 
 
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_ranks_take_the_batches_of_one_process_in_turn(data, world_size):
+    # To the last place: what a network makes of a batch may depend on all that is in it.
+    whole = batches(data.evaluate, batch_size=4)
+    parts = [
+        batches(data.evaluate, batch_size=4, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    in_turn = [batch for same in zip(*parts) for batch in same]
+    assert_equal(in_turn[: len(whole)], whole)
+    assert not any(batch["example_weights"].any() for batch in in_turn[len(whole) :])
+
+
 def test_evaluation_always_asks_for_the_same_words(unmasked):
     def masks(**options):
         found = batches(unmasked.evaluate, **options)

@@ -2,7 +2,11 @@
 
 import json
 import math
+from fractions import Fraction
 
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -11,56 +15,129 @@ from bert_tf.model.losses import ClassificationSums
 from bert_tf.training import evaluation
 from bert_tf.training.distribution import SingleProcess
 
-
-def run_metrics(batches):
-    """The values after feeding (loss_sum, weight_sum, correct_sum) batch by batch."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        fed = tf.placeholder(tf.float32, [3])
-        metrics = evaluation.term_metrics(
-            {"masked_lm": ClassificationSums(*tf.unstack(fed))}, SingleProcess()
-        )
-        session.run(tf.local_variables_initializer())
-        for batch in batches:
-            session.run([update for _, update in metrics.values()], {fed: batch})
-        return session.run({name: value for name, (value, _) in metrics.items()})
+FLOATS = st.floats(0, 2.0**100, width=32, allow_subnormal=False)
+BATCHES = hnp.arrays(np.float32, st.tuples(st.integers(1, 40)), elements=FLOATS)
 
 
-def test_metrics_are_ratios_of_sums_and_not_means_of_ratios():
-    found = run_metrics([(10.0, 2.0, 1.0), (1.0, 8.0, 7.0)])
-    assert found["masked_lm_loss"] == pytest.approx(1.1)
-    assert found["masked_lm_accuracy"] == pytest.approx(0.8)
+@hypothesis.settings(deadline=None)  # the machine may be busy
+@hypothesis.given(BATCHES, st.randoms(use_true_random=False))
+def test_sums_are_exact_and_have_no_order(values, random):
+    exact = float(sum(map(Fraction, values.tolist())))
+    shuffled = values.tolist()
+    random.shuffle(shuffled)
+    for found in (values, np.float32(shuffled)):
+        [[total]] = evaluation.exact_sums(found[:, None, None])
+        assert total == exact
 
 
-def test_each_batch_counts_once_however_many_metrics_there_are():
-    # Loss and accuracy share a total; running both updates together must add a batch once.
-    found = run_metrics([(3.0, 1.0, 0.0)])
-    assert found["masked_lm_loss"] == pytest.approx(3.0)
+def test_sums_keep_what_adding_in_float64_would_lose():
+    values = np.float32([2.0**60, 1.0, 2.0**60] + [1.0] * 511)
+    [[total]] = evaluation.exact_sums(values[:, None, None])
+    assert total == 2.0**61 + 512
+    assert sum(values.tolist()) != total
 
 
-def test_sums_keep_what_float32_would_lose():
-    batches = [(1.0, 2.0**25, 0.0)] + [(1.0, 1.0, 0.0)] * 4
-    assert run_metrics(batches)["masked_lm_loss"] == pytest.approx(5.0 / (2**25 + 4), rel=1e-12)
+def test_sums_of_each_term_by_itself():
+    batches = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    assert evaluation.exact_sums(batches) == [[6, 8, 10], [12, 14, 16]]
 
 
-def test_an_empty_set_gives_zero():
-    assert run_metrics([(0.0, 0.0, 0.0)])["masked_lm_loss"] == 0
+@pytest.mark.parametrize("wrong", [math.inf, math.nan])
+def test_a_loss_that_is_not_finite_stays_so(wrong):
+    [[total]] = evaluation.exact_sums(np.float32([1.0, wrong, 2.0])[:, None, None])
+    assert total == pytest.approx(wrong, nan_ok=True)
 
 
-def test_derived_results():
-    metrics = {
-        "masked_lm_loss": np.float64(2.0),
-        "masked_lm_accuracy": np.float64(0.5),
-        "next_sentence_loss": np.float64(0.5),
-        "next_sentence_accuracy": np.float64(0.75),
-        "loss": np.float32(99),
-        "global_step": np.int64(7),
+def test_results_are_ratios_of_sums():
+    sums = {
+        "masked_lm": ClassificationSums(20.0, 10.0, 4.0),
+        "next_sentence": ClassificationSums(1.0, 2.0, 1.5),
     }
-    results = evaluation.with_derived_results(
-        metrics, terms=["masked_lm", "next_sentence"], perplexity_of="masked_lm"
+    assert evaluation.results_of(sums, perplexity_of="masked_lm") == {
+        "masked_lm_loss": 2.0,
+        "masked_lm_accuracy": 0.4,
+        "next_sentence_loss": 0.5,
+        "next_sentence_accuracy": 0.75,
+        "loss": 2.5,
+        "masked_lm_perplexity": math.exp(2.0),
+    }
+
+
+def test_results_of_a_term_without_weight_and_of_one_that_diverged():
+    sums = {"a": ClassificationSums(0.0, 0.0, 0.0), "b": ClassificationSums(1e6, 1.0, 0.0)}
+    found = evaluation.results_of(sums, perplexity_of="b")
+    assert found["a_loss"] == found["a_accuracy"] == 0
+    assert found["b_perplexity"] == math.inf
+
+
+class WordCounts:
+    """An objective whose sums are the features themselves; terms in another order than asked."""
+
+    def create_variables(self):
+        tf.get_variable("v", initializer=0.0)
+
+    def sums(self, features, *, dropout):
+        assert dropout is None
+        return {
+            "other": ClassificationSums(*tf.unstack(features["x"] + 100)),
+            "words": ClassificationSums(*tf.unstack(features["x"])),
+        }
+
+
+class Ranks(SingleProcess):
+    """This rank found what is evaluated; the others of three found ``beside``."""
+
+    def __init__(self, beside=()):
+        self._beside = beside
+
+    def gather(self, value):
+        return [value, *self._beside]
+
+
+def evaluate(tmp_path, ranks, max_steps=None):
+    """The results of the batches [1, 1, 1], [2, 2, 2] ... of weights at step 7."""
+
+    def input_fn():
+        rows = np.arange(1, 6, dtype=np.float32)[:, None] * np.ones(3, np.float32)
+        return tf.data.Dataset.from_tensor_slices({"x": rows})
+
+    objective = WordCounts()
+    measured = evaluation.TermEvaluation(
+        input_fn, ranks=ranks, terms=["words", "other"], max_steps=max_steps
     )
-    assert results["loss"] == 2.5
-    assert results["masked_lm_perplexity"] == pytest.approx(math.exp(2.0))
-    assert results["global_step"] == 7
+
+    def model_fn(features, mode):
+        objective.create_variables()
+        return measured.spec(objective, features)
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        objective.create_variables()
+        step = tf.train.create_global_step()
+        session.run([tf.global_variables_initializer()])
+        session.run(step.assign(7))
+        tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    estimator = tf.estimator.Estimator(model_fn, model_dir=str(tmp_path))
+    return measured.run(estimator, tmp_path)
+
+
+def test_an_evaluation_of_every_batch(tmp_path):
+    results = evaluate(tmp_path, SingleProcess())
+    assert results == {
+        "words_loss": 1.0,
+        "words_accuracy": 1.0,
+        "other_loss": 1.0,
+        "other_accuracy": 1.0,
+        "loss": 2.0,
+        "global_step": 7,
+    }
+
+
+def test_an_evaluation_counts_the_batches_of_all_ranks(tmp_path):
+    # Losses of 30 and 45 at weights of 10 each, beside the first two batches of this rank: 1 + 2.
+    beside = [np.float32([[[30, 10, 0], [1, 1, 1]]]), np.float32([[[45, 10, 0], [1, 1, 1]]])]
+    results = evaluate(tmp_path, Ranks(beside), max_steps=2)
+    assert results["words_loss"] == 78 / 23
+    assert results["words_accuracy"] == 3 / 23
 
 
 def test_result_files(tmp_path):
@@ -70,6 +147,14 @@ def test_result_files(tmp_path):
         "loss": 1.5,
         "global_step": 3,
     }
+
+
+def test_results_that_are_not_finite(tmp_path):
+    evaluation.write_results(tmp_path, {"loss": math.nan, "perplexity": math.inf})
+    assert (tmp_path / "eval_results.txt").read_text() == "loss = nan\nperplexity = inf\n"
+    text = (tmp_path / "eval_results.json").read_text()
+    assert json.loads(text) == {"loss": None, "perplexity": None}
+    assert "NaN" not in text
 
 
 def save_checkpoint(directory, step):
@@ -121,6 +206,8 @@ def test_the_best_by_a_figure_that_should_be_high(tmp_path):
         (F1, [1.0, 0.5, 2.0], 0),
         (evaluation.LOSS, [1.0, 0.5, 0.7, 0.6], 2),
         (evaluation.LOSS, [1.0, math.inf, 0.7], 0),
+        (evaluation.LOSS, [1.0, None, math.nan], 2),
+        (F1, [None, 1.0, 0.5], 1),
     ],
 )
 def test_evaluations_since_the_best(tmp_path, figure, values, since):
