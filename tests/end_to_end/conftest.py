@@ -1,38 +1,13 @@
 """Small real data, made once by the real pipeline."""
 
-import inspect
-import json
-import pkgutil
-from pathlib import Path
-
 import pytest
 
-from tests.support import run
-
-GEOMETRY = ["--max_seq_length=32", "--max_predictions_per_seq=5"]
-VOCAB_SIZE = 600
-
-
-def stdlib_documentation(least_bytes):
-    """Paragraphs of real English: docstrings of the standard library, a document a module."""
-    documents = []
-    for module in sorted(m.name for m in pkgutil.iter_modules() if not m.name.startswith("_")):
-        source = Path(inspect.__file__).with_name(f"{module}.py")
-        if source.is_file():
-            documents += _docstrings(source)
-        if sum(map(len, documents)) > least_bytes:
-            break
-    return "\n\n".join(documents) + "\n"
-
-
-def _docstrings(source):
-    import ast
-
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    kinds = (ast.Module, ast.FunctionDef, ast.ClassDef)
-    found = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)]
-    text = "\n".join(" ".join(part.split()) for part in found if part)
-    return [text] if len(text) > 200 else []
+from tests.small_pretraining import (
+    flags_of_a_short_run,
+    make_data,
+    stdlib_documentation,
+    write_bert_config,
+)
 
 
 @pytest.fixture(scope="session")
@@ -46,47 +21,18 @@ def text_file(tmp_path_factory):
 def data(tmp_path_factory, text_file):
     """A data directory with stored masks."""
     directory = tmp_path_factory.mktemp("data")
-    run(
-        "-m",
-        "data_prep.pipeline",
-        f"--input_file={text_file}",
-        f"--output_dir={directory}",
-        f"--vocab_size={VOCAB_SIZE}",
-        "--dupe_factor=1",
-        *GEOMETRY,
-    )
+    make_data(text_file, directory)
     return directory
 
 
 @pytest.fixture(scope="session")
 def bert_config(tmp_path_factory):
     path = tmp_path_factory.mktemp("config") / "bert_config.json"
-    config = {
-        "vocab_size": VOCAB_SIZE,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "max_position_embeddings": 32,
-    }
-    path.write_text(json.dumps(config))
+    write_bert_config(path)
     return path
 
 
 @pytest.fixture(scope="session")
 def flags(data, bert_config):
     """Flags of a short run; later ones win."""
-    return [
-        f"--bert_config_file={bert_config}",
-        f"--input_file={data / 'records' / 'train'}",
-        f"--eval_file={data / 'records' / 'heldout'}",
-        *GEOMETRY,
-        "--precision=fp32",  # what is compared must not depend on what this machine is fast at
-        "--train_batch_size=8",
-        "--eval_batch_size=16",
-        "--num_train_steps=6",
-        "--num_warmup_steps=2",
-        "--learning_rate=1e-3",
-        "--save_checkpoints_steps=3",
-        "--display_loss_steps=1",
-    ]
+    return flags_of_a_short_run(data, bert_config)

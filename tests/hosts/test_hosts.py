@@ -67,7 +67,8 @@ def test_a_delay_is_there_on_both_ways():
         try:
             slow = stack.enter_context(Hosts(2, delay_ms=20.0, mbit_per_second=100))
         except UserError as error:
-            assert "netem" in str(error)
+            if "netem" not in str(error):
+                raise
             pytest.skip(str(error))
         stack.enter_context(answering(slow))
         assert float(send(slow, "host1")) > 0.04
@@ -153,7 +154,9 @@ def test_nothing_is_left_when_its_owner_ends(asked):
     with owner:
         found = networks(owner)
         owner.send_signal(asked)
-        assert owner.communicate() == ("", "")
+        stdout, stderr = owner.communicate()  # until the last that could write to it has ended
+        assert stdout == ""
+        assert "Traceback" not in stderr
     assert owner.returncode in (-asked, 128 + asked)
     deadline = time.monotonic() + 60
     while left := [pid for network in found for pid in processes_in(network)]:
