@@ -1,0 +1,207 @@
+"""Predicts the time of an update on any number of ranks, and compares that with what is measured.
+
+    python -m benchmarks.scaling_model --json=scaling_model.json
+
+Part one checks the model: on 2, 3 and 4 hosts (network namespaces, which need root) with a link of
+1 Gbit/s it predicts the allreduce and the update, and shows the error. The bandwidth, the overhead
+and the share of communication that computation hides are measured on the first number of hosts;
+the time of computation on each, since hosts share this machine's cores. ``--hosts=`` leaves it out.
+
+Part two takes the speed of one GPU from NVIDIA's published figures and predicts the efficiency of 8
+to 1024 of them for BERT-base and BERT-large. Part three does the same for clusters whose speed-up
+was published. Neither knows of stragglers, of input or of an optimizer that works beside others:
+what published figures lack to the prediction is what those cost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from absl import app, flags
+
+from benchmarks import cases as kinds
+from benchmarks import communication_model as model
+from benchmarks.cases import Case
+from benchmarks.communication_model import Link
+from benchmarks.delayed_allreduce import NETWORK
+from benchmarks.machine import describe_machine
+from benchmarks.predicted_scaling import print_efficiencies, print_published
+from benchmarks.rank_jobs import (
+    Job,
+    Measured,
+    Result,
+    describe_link,
+    mbit_of,
+    read_network,
+    run_on_hosts,
+    spread_result,
+)
+from bert_tf import environment
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.files import write_json
+from tools.hosts import Hosts
+
+_FITTED_BYTES = (1 << 12, 1 << 20, 1 << 22, 1 << 24)
+_COMMUNICATION = Case(kinds.COMMUNICATION)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """What a link does, measured on the fewest hosts.
+
+    Attributes:
+      overhead_seconds: of an allreduce, whatever its size: Horovod's agreement of all ranks.
+      link: its bandwidth as allreduces see it.
+      hidden_share: of the communication, in an update of one micro batch.
+    """
+
+    overhead_seconds: float
+    link: Link
+    hidden_share: float
+
+    def allreduce_seconds(self, num_bytes: float, ranks: int) -> float:
+        """The model's prediction for one allreduce."""
+        return self.overhead_seconds + model.ring_allreduce_seconds(num_bytes, ranks, self.link)
+
+
+def fit(measured: Measured) -> Fitted:
+    """Fits the model to a job that timed ``_FITTED_BYTES`` and an update of one micro batch."""
+    cases = [Case(kinds.ALLREDUCE, size) for size in _FITTED_BYTES]
+    try:
+        overhead, link = model.fit_ring(
+            _FITTED_BYTES, [measured.median(case) for case in cases], measured.facts["ranks"]
+        )
+    except ValueError as error:
+        raise UserError(f"the link cannot be measured here: {error}; use a slower one.") from error
+    hidden = model.hidden_share(
+        measured.median(Case(kinds.DELAYED)),
+        measured.median(Case(kinds.COMPUTE)),
+        measured.median(_COMMUNICATION),
+    )
+    return Fitted(overhead, link, hidden)
+
+
+def check_results(
+    measured: Measured, fitted: Fitted, accumulation_steps: int, config: dict[str, object]
+) -> Iterator[Result]:
+    """Measured and predicted seconds, and the error, of the allreduce and of both updates.
+
+    An update of several micro batches communicates after the last, so nothing is hidden; how much
+    is in an update of one was measured on the fewest hosts.
+    """
+    facts = measured.facts
+    communication = fitted.allreduce_seconds(facts["gradient_bytes"], facts["ranks"])
+    predicted = {_COMMUNICATION: communication}
+    for steps, hidden in ((1, fitted.hidden_share), (accumulation_steps, 0.0)):
+        compute = measured.median(Case(kinds.COMPUTE, steps))
+        predicted[Case(kinds.DELAYED, steps)] = model.update_seconds(compute, communication, hidden)
+    described = {**config, **facts, "hidden_share": fitted.hidden_share}
+    for case, seconds in predicted.items():
+        name = "allreduce of the gradients"
+        if case.kind == kinds.DELAYED:
+            name = f"update of {case.number} micro batches"
+        name = f"{name}, {facts['ranks']} hosts"
+        found = measured.median(case)
+        yield spread_result(name, measured.seconds[case], "s", described)
+        yield spread_result(name, [seconds], "s", described, subject="model")
+        error = 100.0 * (seconds / found - 1.0)
+        yield spread_result(f"{name}, error", [error], "%", described, subject="model")
+
+
+def measure_check(
+    job: Job, hosts: Sequence[int], link: str, accumulation_steps: int, config: dict[str, object]
+) -> list[Result]:
+    """Part one on one link: a job on each number of hosts, the first of which is fitted to."""
+    updates = [
+        Case(kind, steps)
+        for steps in (1, accumulation_steps)
+        for kind in (kinds.COMPUTE, kinds.DELAYED)
+    ]
+    sizes = [Case(kinds.ALLREDUCE, size) for size in _FITTED_BYTES]
+    described = {**config, "link": describe_link(link)}
+    results: list[Result] = []
+    fitted = None
+    for count in hosts:
+        cases = [*updates, _COMMUNICATION, *(sizes if fitted is None else ())]
+        with Hosts(count, mbit_per_second=mbit_of(link)) as running:
+            measured = run_on_hosts(job, cases, running)
+        if fitted is None:
+            fitted = fit(measured)
+            print(
+                f"\n{describe_link(link)}: {fitted.link.bytes_per_second / 1e6:.1f} MB/s, "
+                f"{fitted.overhead_seconds * 1e3:.2f} ms before the first byte, "
+                f"{fitted.hidden_share:.0%} of an allreduce beside the backward pass",
+                flush=True,
+            )
+        found = list(check_results(measured, fitted, accumulation_steps, described))
+        for ours, predicted, error in zip(found[::3], found[1::3], found[2::3]):
+            print(
+                f"{ours['name']:44}{ours['value']:9.3f} s   model {predicted['value']:9.3f} s"
+                f"{error['value']:+8.1f} %",
+                flush=True,
+            )
+        results += found
+    return results
+
+
+def run() -> None:
+    """Runs the benchmark from its flags."""
+    values = flags.FLAGS
+    hosts = _numbers(values.hosts, flag="hosts")
+    if hosts and hosts[0] < 2:
+        raise UserError(f"--hosts={','.join(values.hosts)}: one host sends nothing; start with 2.")
+    job = Job(
+        network=read_network(values.bert_config_file, NETWORK),
+        micro_batch_size=values.micro_batch_size,
+        seq_length=values.seq_length,
+        turns=values.turns,
+        micro_batches_a_turn=values.micro_batches_a_turn,
+    )
+    config = {"network": job.network.to_dict(), **job.flags(), **describe_machine()}
+    results: list[Result] = []
+    for link in values.links if hosts else ():
+        results += measure_check(job, hosts, link, values.accumulation_steps, config)
+    environment.quiet_tensorflow(verbose=False)
+    results += print_efficiencies(
+        _numbers(values.host_gbits, flag="host_gbits"),
+        _numbers(values.predicted_accumulation_steps, flag="predicted_accumulation_steps"),
+        values.gpu_micro_batch_size,
+    )
+    results += print_published()
+    if values.json:
+        write_json(values.json, results)
+
+
+def _numbers(texts: Sequence[str], *, flag: str) -> list[int]:
+    numbers = [int(text) if text.isdecimal() else 0 for text in texts]
+    if numbers and min(numbers) < 1:
+        raise UserError(f"--{flag}={','.join(texts)}: give whole numbers from 1 on.")
+    return numbers
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m benchmarks.scaling_model``."""
+    flags.DEFINE_list("hosts", ["2", "3", "4"], "Hosts to check on; the first is fitted to.")
+    flags.DEFINE_list("links", ["1000"], "Mbit/s of each link to check on.")
+    flags.DEFINE_integer("accumulation_steps", 4, "Micro batches of an update.", lower_bound=2)
+    flags.DEFINE_string("bert_config_file", None, "Another network than the small one.")
+    flags.DEFINE_integer("micro_batch_size", 8, "Sequences of a micro batch.", lower_bound=1)
+    flags.DEFINE_integer("seq_length", 64, "Tokens of a sequence.", lower_bound=2)
+    flags.DEFINE_integer("turns", 5, "Turns of every case.", lower_bound=1)
+    flags.DEFINE_integer("micro_batches_a_turn", 8, "About this many a case.", lower_bound=1)
+    flags.DEFINE_list("host_gbits", ["10", "100"], "Gbit/s of a host of 8 GPUs, to predict for.")
+    flags.DEFINE_list("predicted_accumulation_steps", ["1", "50"], "Micro batches to predict for.")
+    flags.DEFINE_integer("gpu_micro_batch_size", 32, "Sequences of a GPU's.", lower_bound=1)
+    flags.DEFINE_string("json", None, "Where to write the results.")
+
+
+def main(_) -> None:
+    """Measures without TensorFlow's start-up messages."""
+    environment.prepare_environment(verbose=False, use_xla=False)
+    exit_on_user_error(run)
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)
