@@ -9,6 +9,7 @@ HOROVOD ?= 1
 ACCELERATOR ?= cpu
 DEMO_DIR ?= demo
 BROWSER ?= 0
+HOSTS ?= 0
 
 SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR)
 BIN = $(VENV)/bin
@@ -31,7 +32,7 @@ demo-qa: setup
 	@$(BIN)/python tools/demo_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
 
 test: python
-	@$(SETUP) --dev --browser $(BROWSER)
+	@$(SETUP) --dev --browser $(BROWSER) --hosts $(HOSTS)
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n auto --dist loadfile
 

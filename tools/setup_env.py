@@ -27,8 +27,9 @@ WITHOUT_DEPENDENCIES = (
     "tensorflow-text==2.15.0",
     "tensorflow-hub==0.15.0",
 )
-BROWSER = ("chromium", "chromedriver")
-BROWSER_PACKAGES = ("chromium", "chromium-driver")
+# Programs that some tests need, and the Debian packages that they are in.
+BROWSER = (("chromium", "chromedriver"), ("chromium", "chromium-driver"))
+HOSTS = (("ip", "tc", "nsenter"), ("iproute2", "util-linux"))
 HEARTBEAT_SECONDS = 15
 
 
@@ -54,8 +55,8 @@ def _works(python):
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
-def check_tools(python, with_horovod):
-    """Raises SetupError for what no package of ours can bring: venv, a compiler, make."""
+def check_tools(python, with_horovod, accelerator="cpu"):
+    """Raises SetupError for what no package of ours can bring: venv, compilers, make."""
     if subprocess.run([python, "-c", "import ensurepip, venv"], check=False).returncode:
         raise SetupError(
             f"{python} has no venv module; install it (on Debian and Ubuntu: the package "
@@ -71,6 +72,28 @@ def check_tools(python, with_horovod):
         )
     if not shutil.which("make"):
         raise SetupError("'make' was not found, which Horovod's build needs; install it.")
+    if accelerator == "gpu" and not shutil.which("nvcc"):
+        raise SetupError(
+            "nvcc was not found, which Horovod's build for GPUs needs; install NVIDIA's CUDA "
+            "toolkit 12 and the NCCL development package and put nvcc on the PATH, or build "
+            "recipes/Containerfile, whose base image has them."
+        )
+
+
+def check_accelerator(venv, accelerator):
+    """Raises SetupError for an environment that was built for another accelerator.
+
+    Both TensorFlows would lie over each other there, and Horovod would stay what it is.
+    """
+    stamp = venv / ".done-packages.json"
+    if not stamp.is_file():
+        return
+    command = " ".join(json.loads(stamp.read_text())["commands"][-1])
+    if f"[{accelerator}," not in command:
+        raise SetupError(
+            f"{venv} was built for another accelerator than {accelerator}; build a second "
+            f"environment with 'make setup ACCELERATOR={accelerator} VENV=.venv-{accelerator}'."
+        )
 
 
 class Environment:
@@ -144,27 +167,32 @@ def horovod_build_env(venv, accelerator):
     return env
 
 
-def install_browser(environment):
-    """Installs the browser that the test of the SQuAD report drives, on Debian and as root.
+def install_programs(environment, name, programs, packages):
+    """Installs programs that only some tests need, by Debian's package manager and as root.
 
-    What cannot be installed is said and no failure: that test is skipped without a browser.
+    What cannot be installed is said and no failure: those tests are skipped then.
     """
-    if all(map(shutil.which, BROWSER)):
-        print("setup: browser is up to date", flush=True)
+    if all(map(shutil.which, programs)):
+        print(f"setup: {name} is up to date", flush=True)
         return
-    install = ["apt-get", "install", "--yes", "--no-install-recommends", *BROWSER_PACKAGES]
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     try:
-        environment.step("browser", "", [["apt-get", "update"], install], env=quiet)
+        environment.step(name, "", [["apt-get", "update"], install], env=quiet)
     except (SetupError, OSError) as error:
-        print(f"setup: no browser could be installed, its test is skipped ({error})", flush=True)
+        programs = " and ".join(programs)
+        print(
+            f"setup: {programs} could not be installed, tests that need them are skipped ({error})",
+            flush=True,
+        )
 
 
 def build(options):
     """Runs every step that the options ask for."""
     python = find_python()
-    check_tools(python, with_horovod=options.horovod)
+    check_tools(python, with_horovod=options.horovod, accelerator=options.accelerator)
     venv = Path(os.path.abspath(options.venv))
+    check_accelerator(venv, options.accelerator)
     environment = Environment(venv, python)
     version = subprocess.run(
         [python, "-c", "import sys; print(*sys.version_info[:3], sep='.')"],
@@ -189,6 +217,8 @@ def build(options):
         # --no-cache-dir: pip would reuse a wheel that was built against another MPI or TensorFlow.
         build_command = [*pinned, "--no-build-isolation", "--no-cache-dir", HOROVOD]
         check = "import horovod.tensorflow as hvd; assert hvd.mpi_built() and hvd.gloo_built()"
+        if options.accelerator == "gpu":
+            check += " and hvd.nccl_built()"
         environment.step(
             "horovod",
             pins,
@@ -205,7 +235,9 @@ def build(options):
              [*pip, "--no-deps", *WITHOUT_DEPENDENCIES]],
         )  # fmt: skip
     if options.browser:
-        install_browser(environment)
+        install_programs(environment, "browser", *BROWSER)
+    if options.hosts:
+        install_programs(environment, "hosts", *HOSTS)
     print(f"setup: ready in {venv}", flush=True)
 
 
@@ -218,6 +250,9 @@ def main():
     parser.add_argument("--dev", action="store_true", help="add what the tests need")
     parser.add_argument(
         "--browser", type=int, choices=(0, 1), default=0, help="Chromium for a test"
+    )
+    parser.add_argument(
+        "--hosts", type=int, choices=(0, 1), default=0, help="ip and tc for tests on hosts"
     )
     try:
         build(parser.parse_args())

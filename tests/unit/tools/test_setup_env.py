@@ -78,3 +78,48 @@ def test_a_step_that_failed_runs_again(tmp_path):
     flag.touch()
     environment.step("packages", "key", [command])
     assert list(tmp_path.glob(".done-packages*"))
+
+
+def test_programs_that_are_there_are_not_installed(tmp_path, capsys):
+    environment = setup_env.Environment(tmp_path, sys.executable)
+    setup_env.install_programs(environment, "hosts", ["sh", "ls"], ["no-such-package"])
+    assert capsys.readouterr().out == "setup: hosts is up to date\n"
+    assert not (tmp_path / "setup.log").exists()
+
+
+def test_programs_that_cannot_be_installed_are_told(tmp_path, monkeypatch, capsys):
+    package_manager = tmp_path / "apt-get"
+    package_manager.write_text("#!/bin/sh\necho asked: $*\nexit 100\n")
+    package_manager.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    environment = setup_env.Environment(tmp_path, sys.executable)
+    setup_env.install_programs(environment, "hosts", ["sh", "no-such-program"], ["a-package"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("setup: sh and no-such-program could not be installed")
+    assert "skipped" in last
+    assert "asked: update" in (tmp_path / "setup.log").read_text()
+
+
+def test_no_cuda_compiler_is_one_sentence(tmp_path):
+    for name in ("g++", "make"):
+        (tmp_path / name).symlink_to(sys.executable)
+    done = run_setup(tmp_path, path=tmp_path, args=["--accelerator=gpu"])
+    assert done.returncode == 1
+    assert done.stderr.startswith("setup: nvcc was not found")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_horovod_for_gpus_speaks_nccl(tmp_path):
+    def variables(accelerator):
+        return setup_env.horovod_build_env(tmp_path, accelerator).items()
+
+    assert variables("gpu") - variables("cpu") == {("HOROVOD_GPU_OPERATIONS", "NCCL")}
+
+
+def test_an_environment_has_one_accelerator(tmp_path):
+    setup_env.check_accelerator(tmp_path, "gpu")
+    environment = setup_env.Environment(tmp_path, sys.executable)
+    environment.step("packages", "key", [[sys.executable, "-c", "", ".[cpu,demo]"]])
+    setup_env.check_accelerator(tmp_path, "cpu")
+    with pytest.raises(setup_env.SetupError, match=r"another accelerator .*VENV=\.venv-gpu"):
+        setup_env.check_accelerator(tmp_path, "gpu")
