@@ -1,0 +1,191 @@
+"""The recipes are flags that exist and batches that come out even; the container file is built from
+what is there. No container engine runs here: what can be read is checked, and what its commands
+need is tried in a directory that holds nothing but what they were given.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
+from bert_tf.training.batch_plan import resolve_batch_plan, resolve_step_plan
+from tests.support import ROOT
+
+FLAG_FILES = sorted((ROOT / "recipes").glob("*.flags"))
+CONFIGS = sorted((ROOT / "recipes").glob("*.json"))
+CONTAINER_FILE = ROOT / "recipes/Containerfile"
+
+
+def settings_of(path, tmp_path, monkeypatch, *more):
+    monkeypatch.chdir(ROOT)
+    records = tmp_path / "part-00000.tfrecord"
+    records.touch()
+    values = flags.FlagValues()
+    define_pretraining_flags(values)
+    arguments = [f"--flagfile={path}", f"--input_file={records}", f"--eval_file={records}"]
+    values(["program", *arguments, f"--output_dir={tmp_path}", "--horovod", *more])
+    return pretraining_settings(values)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_architectures(path):
+    assert BertConfig.from_json_file(path).to_dict().items() >= json.loads(path.read_text()).items()
+
+
+@pytest.mark.parametrize("path", FLAG_FILES, ids=lambda path: path.name)
+def test_a_recipe_says_where_it_comes_from(path):
+    comments = "".join(line for line in path.read_text().splitlines(True) if line[0] == "#")
+    for part in ("Source:", "Expected:", "Give --in"):
+        assert part in comments
+    assert max(map(len, path.read_text().splitlines())) <= 100
+
+
+@pytest.mark.parametrize("ranks", [1, 8, 32])
+@pytest.mark.parametrize("path", FLAG_FILES, ids=lambda path: path.name)
+def test_a_recipe_is_the_same_on_any_number_of_ranks(path, ranks, tmp_path, monkeypatch):
+    settings = settings_of(path, tmp_path, monkeypatch)
+    optimization = settings.optimization
+    assert optimization.accumulation_steps is None, "it follows from the number of ranks"
+    micro = min(optimization.micro_batch_size, optimization.global_batch_size // ranks)
+    batch = resolve_batch_plan(
+        micro_batch_size=micro,
+        accumulation_steps=None,
+        global_batch_size=optimization.global_batch_size,
+        world_size=ranks,
+    )
+    assert micro * batch.accumulation_steps * ranks == optimization.global_batch_size
+    steps = resolve_step_plan(
+        num_train_steps=optimization.num_train_steps,
+        num_warmup_steps=optimization.num_warmup_steps,
+        learning_rate=optimization.learning_rate,
+        world_size=ranks,
+        scale_steps_by_ranks=optimization.scale_steps_by_ranks,
+        learning_rate_scaling=optimization.learning_rate_scaling,
+    )
+    assert steps.num_train_steps == optimization.num_train_steps
+    assert steps.num_warmup_steps == optimization.num_warmup_steps
+    config = "_".join(path.name.split("_")[:2])
+    assert settings.bert_config_file.samefile(ROOT / f"recipes/{config}.json")
+
+
+@pytest.mark.parametrize(
+    ("phase", "length", "batch", "rate", "steps", "warmup"),
+    [(1, 128, 65536, 6e-3, 7038, 2000), (2, 512, 32768, 4e-3, 1564, 200)],
+)
+def test_lamb_as_published(phase, length, batch, rate, steps, warmup, tmp_path, monkeypatch):
+    path = ROOT / f"recipes/bert_large_lamb_phase{phase}.flags"
+    settings = settings_of(path, tmp_path, monkeypatch)
+    found = settings.optimization
+    assert settings.data.max_seq_length == length
+    assert (found.optimizer, found.decay_power) == ("lamb", 0.5)
+    assert (found.global_batch_size, found.learning_rate) == (batch, rate)
+    assert (found.num_train_steps, found.num_warmup_steps) == (steps, warmup)
+
+
+def instructions():
+    """(instruction, words) of the container file, with continued lines joined."""
+    text = re.sub(r"^#.*\n", "", CONTAINER_FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.strip():
+            name, _, rest = line.partition(" ")
+            yield name, rest.strip()
+
+
+def stages():
+    """Stage -> its instructions; what stands before the first one is under None."""
+    found, stage = {None: []}, None
+    for name, rest in instructions():
+        if name == "FROM":
+            base, stage = re.fullmatch(r"(\S+) AS (\w+)", rest).groups()
+            found[stage] = [("FROM", base)]
+        else:
+            found[stage].append((name, rest))
+    return found
+
+
+def copies_from_the_project(stage):
+    for name, rest in stage:
+        if name == "COPY" and not rest.startswith("--from="):
+            *sources, target = shlex.split(rest)
+            yield sources, target
+
+
+def test_container_instructions_and_bases():
+    known = {"ARG", "FROM", "ENV", "RUN", "WORKDIR", "COPY", "CMD"}
+    assert {name for name, _ in instructions()} == known
+    found = stages()
+    arguments = dict(rest.split("=") for name, rest in found[None] if name == "ARG")
+    assert arguments == {"BUILD_BASE": "python:3.11-slim", "RUN_BASE": "python:3.11-slim"}
+    assert [found[stage][0] for stage in ("build", "run")] == [
+        ("FROM", "${BUILD_BASE}"),
+        ("FROM", "${RUN_BASE}"),
+    ]
+    for image in re.findall(r"_BASE=(\S+)", CONTAINER_FILE.read_text(encoding="utf-8")):
+        assert "." not in image.split("/")[0].split(":")[0], f"{image} names a registry's host"
+
+
+def test_a_container_is_given_what_is_in_the_project():
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    for stage in stages().values():
+        for sources, _ in copies_from_the_project(stage):
+            for source in sources:
+                assert (ROOT / source).exists(), source
+                assert not tracked or any(
+                    name == source or name.startswith(f"{source}/") for name in tracked
+                ), f"{source} is not in the repository"
+
+
+def test_the_second_stage_takes_the_directory_where_the_first_one_worked():
+    found = stages()
+    work = [rest for stage in ("build", "run") for name, rest in found[stage] if name == "WORKDIR"]
+    taken = [rest for name, rest in found["run"] if name == "COPY" and "--from=build" in rest]
+    assert taken == [f"--from=build {work[0]} {work[0]}"]
+    assert work[0] == work[1], "the environment's scripts have its path in them"
+    variables = " ".join(rest for name, rest in found["run"] if name == "ENV")
+    assert f"VIRTUAL_ENV={work[0]}/.venv" in variables
+
+
+@pytest.fixture
+def build_directory(tmp_path):
+    """What the first stage holds when it runs make."""
+    for sources, target in copies_from_the_project(stages()["build"]):
+        (tmp_path / target).mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            shutil.copy(ROOT / source, tmp_path / target)
+    return tmp_path
+
+
+def test_the_environment_is_made_from_the_files_that_are_there(build_directory):
+    [command] = [r for name, r in stages()["build"] if name == "RUN" and "make setup" in r]
+    [make] = re.findall(r"make setup [^&]*", command)
+    rehearsed = subprocess.run(
+        ["make", "--dry-run", *shlex.split(make.replace("$ACCELERATOR", "gpu"))[1:]],
+        cwd=build_directory,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    program = re.search(r"(\S+\.py) --venv \S+ .*--accelerator gpu", rehearsed.stdout)[1]
+    for arguments in ([program, "--help"], ["setup.py", "--quiet", "egg_info"]):
+        subprocess.run(
+            [sys.executable, *arguments], cwd=build_directory, check=True, capture_output=True
+        )
+    sources = (build_directory / "bert_tf.egg-info/SOURCES.txt").read_text()
+    for name in ("bert_tf/__init__.py", "data_prep/__init__.py", "run_squad.py"):
+        assert name in sources
+
+
+def test_the_command_of_a_container_is_there():
+    found = stages()["run"]
+    [command] = [json.loads(rest) for name, rest in found if name == "CMD"]
+    assert command[0] == "python"
+    assert any(command[1] in sources for sources, _ in copies_from_the_project(stages()["build"]))
