@@ -1,6 +1,7 @@
 """Every collective operation once, as one rank of a job; rank 0 prints what each rank found.
 
-Run under mpirun by test_ranks.py: ``python ranks_program.py exchange`` or ``... mismatch``.
+Run under mpirun by test_ranks.py: ``python ranks_program.py exchange``, ``... communicate`` or
+``... mismatch``.
 """
 
 import json
@@ -8,8 +9,10 @@ import sys
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.settings import CommunicationSettings
 from bert_tf.errors import UserError, exit_on_user_error
-from bert_tf.training.distribution import check_same_on_all_ranks, connect
+from bert_tf.training.agreement import check_same_on_all_ranks
+from bert_tf.training.distribution import connect
 
 
 def exchange():
@@ -58,6 +61,35 @@ def sums(ranks):
     return {name: v.tolist() if hasattr(v, "tolist") else v for name, v in found.items()}
 
 
+def combine(ranks, own):
+    """The gradients ``own``, combined over ranks, as lists."""
+    with tf.Graph().as_default():
+        variables = [
+            tf.get_variable(f"v{i}", initializer=tf.zeros(len(g)), use_resource=True)
+            for i, g in enumerate(own)
+        ]
+        combined = ranks.sum_gradients([tf.constant(g) for g in own], variables)
+        with tf.train.MonitoredSession() as session:
+            return [g.tolist() for g in session.run(combined)]
+
+
+def communicate():
+    """Gradients under each of the settings that Horovod takes when they are combined."""
+    kinds = {
+        "plain": CommunicationSettings(),
+        "fp16": CommunicationSettings(compression="fp16"),
+        "groups": CommunicationSettings(groups=2),
+        "adasum": CommunicationSettings(adasum=True),
+    }
+    found = {}
+    for name, settings in kinds.items():
+        ranks = connect(horovod=True, communication=settings)
+        own = [[1.0 + ranks.rank, 0.1], [3.0 - 4 * ranks.rank, 1e-3, 7.0]]
+        found[name] = combine(ranks, own)
+    if ranks.is_chief:
+        print(json.dumps(found))
+
+
 def mismatch():
     ranks = connect(horovod=True)
     facts = {"training data": "abc" if ranks.rank == 0 else "xyz"}
@@ -73,4 +105,5 @@ def mismatch():
 
 if __name__ == "__main__":
     tf.disable_eager_execution()
-    exit_on_user_error({"exchange": exchange, "mismatch": mismatch}[sys.argv[1]])
+    actions = {"exchange": exchange, "communicate": communicate, "mismatch": mismatch}
+    exit_on_user_error(actions[sys.argv[1]])

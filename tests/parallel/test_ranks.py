@@ -4,6 +4,7 @@ import json
 import os
 import socket
 
+import numpy as np
 import pytest
 
 from bert_tf.training.distribution import threads_of_a_rank
@@ -56,12 +57,42 @@ def test_variables_start_as_those_of_rank_0(found):
     assert [f["variable"] for f in found] == [10.0] * SIZE
 
 
+@pytest.fixture(scope="module")
+def combined():
+    """Gradients combined under each setting, as rank 0 found them."""
+    return json.loads(mpirun(SIZE, PROGRAM, "communicate").stdout.splitlines()[-1])
+
+
+# What the two ranks bring: see communicate() in the program.
+GRADIENTS = [np.array([[1.0, 0.1], [2.0, 0.1]]), np.array([[3.0, 1e-3, 7.0], [-1.0, 1e-3, 7.0]])]
+
+
+def test_gradients_are_added_in_float32_whatever_the_groups(combined):
+    for name in ("plain", "groups"):
+        for found, own in zip(combined[name], GRADIENTS):
+            np.testing.assert_array_equal(found, own.astype(np.float32).sum(axis=0))
+
+
+def test_compressed_gradients_are_added_in_float16(combined):
+    for found, own in zip(combined["fp16"], GRADIENTS):
+        np.testing.assert_array_equal(found, own.astype(np.float16).sum(axis=0))
+    assert combined["fp16"] != combined["plain"]
+
+
+def test_adasum_against_its_formula(combined):
+    # Maleki et al. 2020, section 3.2, on the ranks' own gradients: their shares times the ranks.
+    for found, own in zip(combined["adasum"], GRADIENTS):
+        a, b = SIZE * own
+        expected = (1 - a @ b / (2 * a @ a)) * a + (1 - a @ b / (2 * b @ b)) * b
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_a_mismatch_ends_every_rank_with_one_sentence():
     done = mpirun(SIZE, PROGRAM, "mismatch", check=False)
     assert done.returncode != 0
     sentence = (
-        f"rank 1 on host {socket.gethostname()} has another training data (xyz) than rank 0 "
-        "(abc); give every rank the same."
+        f"rank 1 on host {socket.gethostname()} differs from rank 0 in training data (xyz instead "
+        "of abc); give every rank the same."
     )
     assert json.loads(done.stdout.splitlines()[0]) == [sentence] * SIZE
     assert f"error: {sentence}" in done.stderr
