@@ -17,6 +17,8 @@ _PROCESS_COUNTS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
 _SLURM_STEP = "SLURM_STEP_NUM_TASKS"
 # A shell from 'srun --pty bash' hands the count of its step to all that is started in it.
 _SLURM_TERMINAL = "SLURM_PTY_PORT"
+# Set by Open MPI's mpirun where it ties a process to some cores: to a single one if it starts two.
+_BOUND = "OMPI_MCA_orte_bound_at_launch"
 # What an MPI library needs to find the other processes of a launcher.
 _MPI_RENDEZVOUS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")
 
@@ -64,3 +66,21 @@ def check_all_met(variables: Mapping[str, str], world_size: int) -> None:
             "launcher belongs to another MPI than Horovod; use the mpirun in the bin directory of "
             "the environment that 'make setup' built."
         )
+
+
+def binding_warning(
+    variables: Mapping[str, str], *, allowed_cores: int, all_cores: int, local_size: int
+) -> str | None:
+    """One sentence where mpirun tied the ranks of this host to fewer cores than it has, else None.
+
+    Args:
+      allowed_cores: cores that this process may run on.
+      all_cores: cores of the host.
+      local_size: ranks on this host.
+    """
+    if variables.get(_BOUND) != "1" or allowed_cores * local_size >= all_cores:
+        return None
+    return (
+        f"mpirun tied each of the {local_size} ranks of this host to {allowed_cores} of its "
+        f"{all_cores} cores; 'mpirun --bind-to none' lets them share all"
+    )

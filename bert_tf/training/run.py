@@ -29,6 +29,7 @@ from bert_tf.training.batch_plan import BatchPlan, StepPlan, resolve_batch_plan,
 from bert_tf.training.communication import communication_facts
 from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.evaluation import Evaluation, Results
+from bert_tf.training.launched import binding_warning
 from bert_tf.training.memory import estimate_memory, format_memory
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.session import SessionSettings, gpu_of_a_rank
@@ -130,7 +131,13 @@ def _begin(
     chosen = choose_precision(runtime, hardware)
     log = RunLog(settings.output_dir) if ranks.is_chief else None
     run = Run(settings, runtime, ranks, watch, start, hardware, chosen, log)
-    for warning in precision_warnings(runtime, chosen, hardware):
+    idle = binding_warning(
+        os.environ,
+        allowed_cores=environment.available_cores(),
+        all_cores=os.cpu_count() or 1,
+        local_size=ranks.local_size,
+    )
+    for warning in filter(None, [*precision_warnings(runtime, chosen, hardware), idle]):
         run.message(f"warning: {warning}")
     return run
 

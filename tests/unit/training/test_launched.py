@@ -4,6 +4,7 @@ import pytest
 
 from bert_tf.errors import UserError
 from bert_tf.training.launched import (
+    binding_warning,
     check_all_met,
     check_alone,
     check_launcher,
@@ -94,3 +95,19 @@ def test_ranks_that_did_not_meet(variables):
 def test_more_ranks_than_a_launcher_told_of_are_no_fault(variables):
     check_all_met(variables, world_size=1)
     check_all_met(variables, world_size=8)
+
+
+@pytest.mark.parametrize(
+    ("bound", "allowed_cores", "warns"),
+    [("1", 1, True), ("1", 7, True), ("1", 8, False), ("1", 16, False), ("0", 1, False)],
+)
+def test_cores_that_lie_idle(bound, allowed_cores, warns):
+    variables = {**MPIRUN, "OMPI_MCA_orte_bound_at_launch": bound}
+    warning = binding_warning(variables, allowed_cores=allowed_cores, all_cores=16, local_size=2)
+    assert (warning is not None) == warns
+    if warns:
+        assert f"{allowed_cores} of its 16 cores; 'mpirun --bind-to none'" in warning
+
+
+def test_a_job_systems_own_limits_are_no_fault_of_mpirun():
+    assert binding_warning(MPIRUN, allowed_cores=2, all_cores=64, local_size=2) is None
