@@ -65,6 +65,38 @@ def hierarchical_allreduce_seconds(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Ranks on hosts.
+
+    Attributes:
+      ranks_per_host: on a full host; fewer ranks than these are on one host.
+      local: what a rank sends through to another of its host.
+      remote: what all ranks of a host together send through to other hosts.
+    """
+
+    ranks_per_host: int
+    local: Link
+    remote: Link
+
+    def allreduce_seconds(self, num_bytes: float, ranks: int, *, hierarchical: bool) -> float:
+        """Time to add up ``num_bytes`` of each of ``ranks`` ranks, which fill their hosts.
+
+        One ring over all ranks enters and leaves each host once, so that a host's link carries
+        what one rank sends. Raises ValueError for ranks that leave a host partly filled.
+        """
+        if ranks <= self.ranks_per_host:
+            return ring_allreduce_seconds(num_bytes, ranks, self.local)
+        hosts, left = divmod(ranks, self.ranks_per_host)
+        if left:
+            raise ValueError(f"{ranks} ranks do not fill hosts of {self.ranks_per_host}")
+        if not hierarchical:
+            return ring_allreduce_seconds(num_bytes, ranks, slower_of(self.local, self.remote))
+        return hierarchical_allreduce_seconds(
+            num_bytes, hosts, self.ranks_per_host, local=self.local, remote=self.remote
+        )
+
+
 def update_seconds(
     compute_seconds: float, communication_seconds: float, hidden_share: float = 0.0
 ) -> float:

@@ -1,0 +1,190 @@
+"""Several ranks of one host against one process with all of their threads, same global batch.
+
+    python -m benchmarks.ranks_per_host --json=ranks_per_host.json
+
+Both sides take turns, each time in a new job: one process with ``--ranks`` threads, and so many
+ranks with one thread each under every setting of ``--settings``. Beside the ratio of their speeds
+stands what the ranks' time is made of: an update without communication on all ranks at once,
+against the one process, is what it costs to compute apart; the rest is communication.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from absl import app, flags
+
+from benchmarks import cases as kinds
+from benchmarks.cases import Case
+from benchmarks.machine import describe_machine
+from benchmarks.rank_jobs import (
+    Job,
+    Measured,
+    Result,
+    print_result,
+    ratio_result,
+    read_network,
+    run_alone,
+    run_on_one_host,
+    spread_result,
+)
+from bert_tf import environment
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.files import write_json
+
+# Four of BERT-base's layers at two thirds of their width: most of an update is products.
+NETWORK = BertConfig(
+    vocab_size=30522,
+    hidden_size=512,
+    num_hidden_layers=4,
+    num_attention_heads=8,
+    intermediate_size=2048,
+    type_vocab_size=2,
+)
+_UPDATE, _COMPUTE, _COMMUNICATION = (
+    Case(kind) for kind in (kinds.DELAYED, kinds.COMPUTE, kinds.COMMUNICATION)
+)
+_ONE_PROCESS = "one process"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """How the ranks are started.
+
+    Attributes:
+      bind_to: what mpirun binds a rank to.
+      options: flags of update_time.
+    """
+
+    bind_to: str = "none"
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+
+SETTINGS = {
+    "unbound": Setting(),
+    "core": Setting(bind_to="core"),
+    "cycle_0.1_ms": Setting(options={"cycle_time_ms": 0.1}),
+    "cycle_5_ms": Setting(options={"cycle_time_ms": 5.0}),
+    "cycle_20_ms": Setting(options={"cycle_time_ms": 20.0}),
+}
+
+
+def measure(
+    job: Job, settings: Sequence[str], *, ranks: int, rounds: int
+) -> dict[str, dict[Case, list[float]]]:
+    """Seconds of each case, by ``one process`` and the settings' names; a figure a turn.
+
+    ``job`` is that of one rank. Every round starts each side anew, and its turns follow those of
+    the round before.
+    """
+    whole = dataclasses.replace(
+        job, micro_batch_size=ranks * job.micro_batch_size, num_threads=ranks * job.num_threads
+    )
+    found: dict[str, dict[Case, list[float]]] = {}
+    for _ in range(rounds):
+        _add(found, _ONE_PROCESS, run_alone(whole, [_UPDATE]))
+        for name in settings:
+            setting = SETTINGS[name]
+            of_ranks = run_on_one_host(
+                dataclasses.replace(job, options=setting.options),
+                [_UPDATE, _COMPUTE, _COMMUNICATION],
+                ranks=ranks,
+                bind_to=setting.bind_to,
+            )
+            _add(found, name, of_ranks)
+    return found
+
+
+def _add(found: dict[str, dict[Case, list[float]]], name: str, measured: Measured) -> None:
+    of_name = found.setdefault(name, {})
+    for case, seconds in measured.seconds.items():
+        of_name.setdefault(case, []).extend(seconds)
+
+
+def results_of(
+    found: Mapping[str, Mapping[Case, Sequence[float]]],
+    *,
+    sequences: int,
+    config: Mapping[str, object],
+) -> Iterator[Result]:
+    """Sequences a second of both sides, the ranks' ratio, and the parts of their time.
+
+    ``sequences`` are those of an update, the same on both sides.
+    """
+    alone = found[_ONE_PROCESS][_UPDATE]
+    rates = [sequences / seconds for seconds in alone]
+    yield spread_result("one process", rates, "sequences/s", config)
+    for name, seconds in found.items():
+        if name == _ONE_PROCESS:
+            continue
+        setting = SETTINGS[name]
+        described = {**config, "bind_to": setting.bind_to, **setting.options}
+        rates = [sequences / taken for taken in seconds[_UPDATE]]
+        yield spread_result(f"ranks, {name}", rates, "sequences/s", described)
+        for part, case in (
+            ("ranks to one process", _UPDATE),
+            ("ranks without communication to one process", _COMPUTE),
+        ):
+            yield ratio_result(f"{part}, {name}", alone, seconds[case], described)
+        yield ratio_result(
+            f"allreduce alone to an update, {name}",
+            seconds[_COMMUNICATION],
+            seconds[_UPDATE],
+            described,
+        )
+
+
+def run() -> None:
+    """Runs the benchmark from its flags."""
+    values = flags.FLAGS
+    unknown = [name for name in values.settings if name not in SETTINGS]
+    if unknown:
+        raise UserError(f"--settings: {unknown[0]!r} is unknown; known are {', '.join(SETTINGS)}.")
+    job = Job(
+        network=read_network(values.bert_config_file, NETWORK),
+        micro_batch_size=values.micro_batch_size,
+        seq_length=values.seq_length,
+        precision=values.precision,
+        turns=values.turns,
+        micro_batches_a_turn=values.micro_batches_a_turn,
+    )
+    found = measure(job, values.settings, ranks=values.ranks, rounds=values.rounds)
+    config = {
+        "network": job.network.to_dict(),
+        **job.flags(),
+        "ranks": values.ranks,
+        **describe_machine(),
+    }
+    sequences = values.ranks * job.micro_batch_size
+    results = list(results_of(found, sequences=sequences, config=config))
+    for result in results:
+        print_result(result)
+    if values.json:
+        write_json(values.json, results)
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m benchmarks.ranks_per_host``."""
+    flags.DEFINE_integer("ranks", 2, "Ranks, and threads of the one process.", lower_bound=2)
+    flags.DEFINE_list("settings", ["unbound", "core"], f"Of {', '.join(SETTINGS)}.")
+    flags.DEFINE_integer("rounds", 3, "Jobs of each side.", lower_bound=1)
+    flags.DEFINE_integer("turns", 2, "Turns of a job.", lower_bound=1)
+    flags.DEFINE_integer("micro_batches_a_turn", 4, "Updates of a turn.", lower_bound=1)
+    flags.DEFINE_string("bert_config_file", None, "Another network than the middling one.")
+    flags.DEFINE_integer("micro_batch_size", 8, "Sequences of a rank.", lower_bound=1)
+    flags.DEFINE_integer("seq_length", 128, "Tokens of a sequence.", lower_bound=2)
+    flags.DEFINE_string("precision", "auto", "Precision of products, as in training.")
+    flags.DEFINE_string("json", None, "Where to write the results.")
+
+
+def main(_) -> None:
+    """Measures without TensorFlow's start-up messages."""
+    environment.prepare_environment(verbose=False, use_xla=False)
+    exit_on_user_error(run)
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)
