@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from tools.host_keeper import network_of, processes_in
 from tools.hosts import Hosts
 
 TRANSFER = "tests/hosts/transfer_program.py"
+TELL_NETWORK = "stat -L -c %i /proc/self/ns/net"
 # Says which network it is in and stays.
-STAY = ["sh", "-c", "stat -L -c %i /proc/self/ns/net; exec sleep 100000"]
+STAY = ["sh", "-c", f"{TELL_NETWORK}; exec sleep 100000"]
 
 
 @contextlib.contextmanager
@@ -135,11 +137,18 @@ def test_nothing_is_left_after_an_error():
     assert not [pid for network in found for pid in processes_in(network)]
 
 
-def test_nothing_is_left_after_a_program_that_takes_too_long():
+def test_nothing_is_left_after_a_program_that_takes_too_long(tmp_path):
+    # A host without a network does not hear that mpirun has ended.
+    down = f"{shutil.which('ip')} link set eth0 down"
+    goes_deaf = f"{TELL_NETWORK} > {tmp_path}/network; {down}; exec sleep 100000"
     with Hosts(2) as hosts:
         with pytest.raises(subprocess.TimeoutExpired):
-            hosts.run(["sleep", "100000"], ranks_per_host=[1, 1], timeout=2)
-        assert hosts.run(["hostname"], ranks_per_host=[0, 1]).stdout == "host1\n"
+            hosts.run(
+                ["sh", "-c", f"{goes_deaf}; exec sleep 100000"], ranks_per_host=[0, 1], timeout=2
+            )
+        network = int((tmp_path / "network").read_text())
+        assert len(list(processes_in(network))) == 1, "what keeps the host"
+        assert hosts.run(["hostname"], ranks_per_host=[1, 0]).stdout == "host0\n"
 
 
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
