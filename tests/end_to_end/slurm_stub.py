@@ -124,7 +124,9 @@ def srun(arguments):
     assert options.pop("mpi") == "pmix", "srun --mpi=list: pmix"
     launcher = ["mpirun", "-np", tasks, "--bind-to", "none"]
     launcher += ["-x", f"SLURM_STEP_NUM_TASKS={tasks}"]
-    return subprocess.run([*launcher, *program], check=False).returncode
+    job = subprocess.Popen([*launcher, *program])
+    signal.signal(signal.SIGUSR1, lambda number, _: job.send_signal(number))
+    return job.wait()
 
 
 if __name__ == "__main__":

@@ -49,9 +49,8 @@ def losses(output_dir):
 
 
 def launch(launcher, *arguments, **variables):
-    for program in launcher[:1]:
-        if shutil.which(program, path=environment()["PATH"]) is None:
-            pytest.skip(f"{program} is not installed")
+    if launcher and shutil.which(launcher[0], path=environment()["PATH"]) is None:
+        pytest.skip(f"{launcher[0]} is not installed")
     return subprocess.run(
         [*launcher, sys.executable, SCRIPT, *arguments],
         cwd=ROOT,

@@ -23,14 +23,11 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
     seen = {n: v for n, v in os.environ.items() if n.startswith(("OMPI_COMM", "OPAL", "SLURM"))}
     print(json.dumps([sys.argv[1:], seen]), flush=True)
 """
-WAIT_FOR_THE_LOG = """
-import pathlib, sys, time
-log = pathlib.Path(sys.argv[-1])
+STOPS_WHEN_TOLD = """
+import signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(int(sys.argv[-1])))
 print("waiting", flush=True)
-while "of MAX_REQUEUES" not in log.read_text():
-    time.sleep(0.01)
-print("ended by itself", flush=True)
-sys.exit(5)
+signal.pause()
 """
 
 
@@ -166,24 +163,28 @@ def test_what_cannot_be_meant_is_one_sentence(slurm, variables, sentence):
 
 
 @requires_horovod
-def test_a_job_is_not_requeued_for_ever(slurm, program):
-    log_file = slurm.directory / "bert-7.log"
+@pytest.mark.parametrize(
+    ("limit", "status_of_run"),
+    [("50", 0), ("0", 138)],
+    ids=["finished", "too often"],
+)
+def test_a_job_out_of_time_that_is_not_requeued(slurm, program, limit, status_of_run):
     status, log = slurm.sbatch(
-        str(log_file),
+        str(status_of_run),
         options=[*ON_THIS_MACHINE, "--ntasks-per-node=1"],
-        SCRIPT=program(WAIT_FOR_THE_LOG),
-        MAX_REQUEUES="0",
+        SCRIPT=program(STOPS_WHEN_TOLD),
+        MAX_REQUEUES=limit,
         SLURM_STUB_SIGNAL="waiting",
     )
+    assert status == status_of_run
     assert slurm.calls("scontrol") == []
-    assert "ended by itself" in log, "the signal is not the run's"
-    assert status == 5
+    assert ("of MAX_REQUEUES=0 times" in log) == (limit == "0")
 
 
 @pytest.fixture(scope="module")
 def training(flags):
     batch = ["--global_batch_size=8", "--train_batch_size=4", "--scale_steps_by_ranks=false"]
-    return [*flags, "--do_train", *batch]
+    return [*flags, "--do_train", "--num_train_steps=60", *batch]
 
 
 @pytest.fixture(scope="module")
@@ -207,15 +208,18 @@ def test_out_of_time_a_run_goes_on_from_its_checkpoint(
         *training,
         f"--output_dir={tmp_path / 'model'}",
         LAUNCHER=launcher,
-        SLURM_STUB_SIGNAL="step 4/",
+        SLURM_STUB_SIGNAL="step 4/60",
     )
     assert status == 0, log
     assert len(slurm.calls("scontrol")) == 1
     assert "queued again, to go on from the last checkpoint" in log
-    # Both runs are in one log, and the second one began at the checkpoint of the first.
+    # Both runs are in one log, and the second one began at a checkpoint of the first.
     assert log.count("-- ledger") == 2
-    assert "(step 3)" in log
-    assert log.count("step 6/6") == 1
+    first, second = log.split("queued again")
+    [start] = map(int, re.findall(r"going on from .* \(step (\d+)\)", second))
+    assert 3 <= start < 60
+    assert "step 60/60" not in first
+    assert second.count("step 60/60") == 1
     last = last_line(tmp_path / "model")
-    assert last["step"] == last_line_of_one_process["step"] == 6
-    assert last["loss"] == pytest.approx(last_line_of_one_process["loss"], rel=1e-5)
+    assert last["step"] == last_line_of_one_process["step"] == 60
+    assert last["loss"] == pytest.approx(last_line_of_one_process["loss"], rel=1e-3)
