@@ -81,6 +81,6 @@ def binding_warning(
     if variables.get(_BOUND) != "1" or allowed_cores * local_size >= all_cores:
         return None
     return (
-        f"mpirun ties each rank to {allowed_cores} of this host's {all_cores} cores, and others lie "
-        "idle; 'mpirun --bind-to none' lets the ranks share all"
+        f"mpirun ties each rank to {allowed_cores} of this host's {all_cores} cores, and others "
+        "lie idle; 'mpirun --bind-to none' lets the ranks share all"
     )
