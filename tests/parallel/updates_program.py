@@ -1,38 +1,88 @@
-"""Ten updates of a small network, as one rank of a job; rank 0 writes what every update did.
+"""Ten updates of a small network, for several kinds of training and cuts of the global batch.
 
-Run under mpirun by test_equivalence.py: ``python updates_program.py OUT.npz MICRO STEPS HOROVOD
-OPTIMIZER DROPOUT EVERY_MICRO_BATCH``.
+Run under mpirun by the tests beside it: ``python updates_program.py OUT.npz GROUPS KIND...`` runs
+every cut of each kind for the number of ranks that there are. One process runs them all, because
+importing TensorFlow takes longer than any of them. GROUPS is what gradients are sent in, 0 to let
+Horovod fuse what is ready. Rank 0 writes, under ``KIND/CUT/...``, what each update did; the
+operations of a run have the name scope ``KIND.CUT``.
 """
 
+from __future__ import annotations
+
+import dataclasses
+import os
 import sys
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.precision import policy_for
 from bert_tf.tasks.pretraining import PretrainingObjective
+from bert_tf.tasks.squad import SpanObjective
 from bert_tf.training.batch_plan import BatchPlan
 from bert_tf.training.distribution import connect
-from bert_tf.training.loss_scale import NoLossScale
+from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.training.optimizers import AdamW, Lamb
 from bert_tf.training.train_op import UpdateSettings, build_train_op
 
 UPDATES = 10
-GLOBAL_BATCH = 4
+GLOBAL_BATCH = 8
+LEARNING_RATE = 1e-3
+CLIP_NORM = 0.5
 S, P, V = 16, 4, 50
 
 
-def global_batches():
-    """[updates, 4, ...] sequences with unequal numbers of masked words; the same in every run."""
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What is trained, and how."""
+
+    optimizer: str = "adam"
+    dropout: float = 0.0
+    precision: str = "fp32"
+    objective: str = "pretraining"
+    allreduce_every_micro_batch: bool = False
+
+
+KINDS = {
+    "adam": Kind(),
+    "adam-dropout": Kind(dropout=0.1),
+    "lamb": Kind("lamb"),
+    "lamb-dropout": Kind("lamb", dropout=0.1),
+    "bf16": Kind(dropout=0.1, precision="bf16"),
+    "fp16": Kind(dropout=0.1, precision="fp16"),
+    "squad": Kind(dropout=0.1, objective="squad"),
+    "every-micro-batch": Kind(allreduce_every_micro_batch=True),
+}
+
+
+def cuts(ranks):
+    """Every (micro batch, accumulation steps) that makes the global batch with so many ranks."""
+    share = GLOBAL_BATCH // ranks
+    return [(share // steps, steps) for steps in (1, 2, 4, 8) if steps <= share]
+
+
+def global_batches(objective):
+    """[updates, 8, ...] sequences with unequal numbers of tokens and of masked words."""
     rng = np.random.default_rng(7)
     shape = [UPDATES, GLOBAL_BATCH]
     lengths = rng.integers(6, S + 1, shape)
-    predictions = rng.integers(1, P + 1, shape)
-    return {
+    features = {
         "input_ids": rng.integers(5, V, [*shape, S]),
         "input_mask": (np.arange(S) < lengths[..., None]).astype(np.int32),
         "segment_ids": (np.arange(S) >= lengths[..., None] // 2).astype(np.int32),
+    }
+    if objective == "squad":
+        first = rng.integers(0, 3, [*shape, 1])
+        return {
+            **features,
+            "start_positions": first,
+            "end_positions": first + rng.integers(0, 3, [*shape, 1]),
+        }
+    predictions = rng.integers(1, P + 1, shape)
+    return {
+        **features,
         "masked_lm_positions": np.sort(rng.integers(1, 6, [*shape, P]), axis=-1),
         "masked_lm_ids": rng.integers(5, V, [*shape, P]),
         "masked_lm_weights": (np.arange(P) < predictions[..., None]).astype(np.float32),
@@ -40,62 +90,100 @@ def global_batches():
     }
 
 
-def config(dropout):
-    return BertConfig(
+def make_objective(kind):
+    config = BertConfig(
         vocab_size=V,
         hidden_size=16,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=S,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
+        hidden_dropout_prob=kind.dropout,
+        attention_probs_dropout_prob=kind.dropout,
     )
+    policy = policy_for(kind.precision)
+    if kind.objective == "squad":
+        return SpanObjective(config, policy, seed=3)
+    return PretrainingObjective(config, policy, masked_lm=True, next_sentence=True, seed=3)
 
 
-def main(out, micro, steps, horovod, optimizer_name, dropout, every_micro_batch):
-    ranks = connect(horovod=horovod == "1")
-    plan = BatchPlan(int(micro), int(steps), ranks.world_size)
-    assert plan.global_batch_size == GLOBAL_BATCH
-    batches = global_batches()
+def run_updates(ranks, kind, plan, scope):
+    """What ten updates did, as arrays by name; everything of the network in one row."""
+    batches = global_batches(kind.objective)
     start = ranks.rank * plan.rank_batch_size
     mine = {k: v[:, start : start + plan.rank_batch_size] for k, v in batches.items()}
-    fed = {
-        name: tf.placeholder(
-            tf.float32 if value.dtype == np.float32 else tf.int32, value.shape[1:], name=name
-        )
-        for name, value in mine.items()
-    }
-    objective = PretrainingObjective(
-        config(float(dropout)), policy_for("fp32"), masked_lm=True, next_sentence=True, seed=3
-    )
-    objective.create_variables()
-    rate = tf.constant(1e-3)
-    optimizer = {"adam": AdamW, "lamb": Lamb}[optimizer_name](rate, weight_decay=0.01)
-    outputs = build_train_op(
-        objective,
-        fed,
-        plan=plan,
-        optimizer=optimizer,
-        learning_rate=rate,
-        loss_scale=NoLossScale(),
-        ranks=ranks,
-        settings=UpdateSettings(
-            clip_norm=0.5, seed=11, allreduce_every_micro_batch=every_micro_batch == "1"
-        ),
-    )
-    variables = tf.trainable_variables()
-    found = {"names": np.array([v.op.name for v in variables])}
-    with tf.train.MonitoredSession(hooks=ranks.broadcast_hooks()) as session:
-        for update in range(UPDATES):
-            _, gradients, norm = session.run(
-                [outputs.train_op, outputs.gradients, outputs.gradient_norm],
-                {fed[name]: mine[name][update] for name in fed},
+    with tf.Graph().as_default(), tf.name_scope(scope):
+        fed = {
+            name: tf.placeholder(
+                tf.float32 if value.dtype == np.float32 else tf.int32, value.shape[1:], name=name
             )
-            found[f"norm_{update}"] = norm
-            found.update({f"gradient_{update}_{i}": g for i, g in enumerate(gradients)})
-        for i, value in enumerate(session.run(variables)):
-            found[f"weight_{i}"] = value
+            for name, value in mine.items()
+        }
+        objective = make_objective(kind)
+        objective.create_variables()
+        rate = tf.constant(LEARNING_RATE)
+        optimizer = {"adam": AdamW, "lamb": Lamb}[kind.optimizer](rate, weight_decay=0.01)
+        # A scale that grows on the way and that nothing overflows with.
+        scale = DynamicLossScale(2.0**10, period=4) if kind.precision == "fp16" else NoLossScale()
+        outputs = build_train_op(
+            objective,
+            fed,
+            plan=plan,
+            optimizer=optimizer,
+            learning_rate=rate,
+            loss_scale=scale,
+            ranks=ranks,
+            settings=UpdateSettings(
+                clip_norm=CLIP_NORM,
+                seed=11,
+                allreduce_every_micro_batch=kind.allreduce_every_micro_batch,
+            ),
+        )
+        variables = tf.trainable_variables()
+        weights = _in_a_row(variables)
+        update = [
+            _in_a_row(outputs.gradients),
+            outputs.gradient_norm,
+            outputs.loss_scale,
+            outputs.train_op,
+        ]
+        config = tf.ConfigProto(intra_op_parallelism_threads=ranks.threads)
+        with tf.train.MonitoredSession(
+            tf.train.ChiefSessionCreator(config=config), hooks=ranks.broadcast_hooks()
+        ) as session:
+            first = session.run(weights)
+            done = [
+                session.run(update, {fed[name]: mine[name][number] for name in fed})
+                for number in range(UPDATES)
+            ]
+            last = session.run(weights)
+    gradients, norms, scales, _ = zip(*done)
+    return {
+        "names": np.array([v.op.name for v in variables]),
+        "sizes": np.array([v.shape.num_elements() for v in variables]),
+        "gradients": np.stack(gradients),
+        "norms": np.stack(norms),
+        "scales": np.stack(scales),
+        "first_weights": first,
+        "last_weights": last,
+    }
+
+
+def _in_a_row(tensors):
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+
+
+def main(out, groups, *names):
+    launched = "OMPI_COMM_WORLD_SIZE" in os.environ
+    ranks = connect(horovod=launched, communication=CommunicationSettings(groups=int(groups)))
+    found = {}
+    for name in names:
+        for micro, steps in cuts(ranks.world_size):
+            plan = BatchPlan(micro, steps, ranks.world_size)
+            assert plan.global_batch_size == GLOBAL_BATCH
+            cut = f"{micro}x{steps}x{ranks.world_size}"
+            for what, value in run_updates(ranks, KINDS[name], plan, f"{name}.{cut}").items():
+                found[f"{name}/{cut}/{what}"] = value
     if ranks.is_chief:
         np.savez(out, **found)
 

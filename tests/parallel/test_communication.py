@@ -1,0 +1,112 @@
+"""How often ranks communicate, counted in the timeline that Horovod writes.
+
+An update exchanges each gradient once, however many micro batches it has. Beside the gradients
+there is one small vector, each term's weight in the global batch.
+"""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+
+from tests.parallel.updates_program import UPDATES, cuts
+from tests.support import mpirun, requires_horovod
+
+pytestmark = [requires_horovod, pytest.mark.parallel]
+
+PROGRAM = "tests/parallel/updates_program.py"
+RANKS = 2
+CUTS = {f"{micro}x{steps}x{RANKS}": steps for micro, steps in cuts(RANKS)}
+KINDS = ("adam", "every-micro-batch")
+
+
+def read_timeline(path):
+    """Tensor name -> its allreduces and their rounds on the wire, each [(first, last)] in us."""
+    tensors = {}
+    began = collections.defaultdict(list)
+    exchanges = collections.defaultdict(lambda: {"ALLREDUCE": [], "MPI_ALLREDUCE": []})
+    for event in json.loads(path.read_text()):
+        tensor, name = event.get("pid"), event.get("name")
+        if name == "process_name":
+            tensors[tensor] = event["args"].get("name")
+        elif event["ph"] == "B":
+            began[tensor].append((name, event["ts"]))
+        elif event["ph"] == "E":  # of what began last
+            name, first = began[tensor].pop()
+            if name in ("ALLREDUCE", "MPI_ALLREDUCE"):
+                exchanges[tensors[tensor]][name].append((first, event["ts"]))
+    return exchanges
+
+
+def exchanges_of(timeline, kind, cut):
+    """(allreduces of each gradient, of anything else, rounds of gradients on the wire)."""
+    scope = f"{kind}.{cut}/"
+    own = {name: found for name, found in timeline.items() if name.startswith(scope)}
+    gradients = {name: found for name, found in own.items() if "SummedGradients" in name}
+    others = {name: len(found["ALLREDUCE"]) for name, found in own.items() if name not in gradients}
+    on_the_wire = [span for found in gradients.values() for span in found["MPI_ALLREDUCE"]]
+    counts = {name: len(found["ALLREDUCE"]) for name, found in gradients.items()}
+    return counts, others, rounds(on_the_wire)
+
+
+def rounds(spans):
+    """How many exchanges there were: those of the tensors that travel together overlap."""
+    count, last = 0, -1.0
+    for first, end in sorted(spans):
+        count += first > last
+        last = max(last, end)
+    return count
+
+
+def launch(directory, groups):
+    """What the updates did, and the timeline."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOROVOD_TIMELINE", str(directory / "timeline.json"))
+        mpirun(RANKS, PROGRAM, directory / "found.npz", groups, *KINDS, timeout=900)
+    return dict(np.load(directory / "found.npz")), read_timeline(directory / "timeline.json")
+
+
+@pytest.fixture(scope="module")
+def fused_when_ready(tmp_path_factory):
+    return launch(tmp_path_factory.mktemp("ready"), groups=0)
+
+
+@pytest.fixture(scope="module")
+def one_group(tmp_path_factory):
+    return launch(tmp_path_factory.mktemp("group"), groups=1)
+
+
+def test_rounds_are_told_apart():
+    assert rounds([(0, 4), (1, 5), (7, 9), (6, 8), (12, 13)]) == 3
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_each_gradient_travels_once_an_update(fused_when_ready, cut):
+    updates, timeline = fused_when_ready
+    gradients, others, _ = exchanges_of(timeline, "adam", cut)
+    assert len(gradients) == len(updates[f"adam/{cut}/names"])
+    assert set(gradients.values()) == {UPDATES}
+    assert list(others.values()) == [UPDATES], others
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_all_gradients_travel_in_one_round(one_group, cut):
+    gradients, _, on_the_wire = exchanges_of(one_group[1], "adam", cut)
+    assert set(gradients.values()) == {UPDATES}
+    assert on_the_wire == UPDATES
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_after_every_micro_batch_there_are_as_many_rounds_as_these(one_group, cut):
+    gradients, others, on_the_wire = exchanges_of(one_group[1], "every-micro-batch", cut)
+    assert set(gradients.values()) == {UPDATES * CUTS[cut]}
+    assert on_the_wire == UPDATES * CUTS[cut]
+    assert list(others.values()) == [UPDATES], others
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_communicating_after_every_micro_batch_gives_the_same_updates(fused_when_ready, cut):
+    updates, _ = fused_when_ready
+    once, often = (updates[f"{kind}/{cut}/gradients"] for kind in KINDS)
+    assert np.linalg.norm(often - once, axis=-1).max() <= 1e-6 * np.linalg.norm(once, axis=-1).min()
