@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -110,6 +111,15 @@ def test_horovod_that_is_not_installed_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
     with pytest.raises(UserError, match=r"--horovod: Horovod cannot be imported .*'make setup'"):
         connect(horovod=True)
+
+
+def test_exchanging_values_leaves_the_gpus_to_later_sessions():
+    ranks = HorovodRanks.__new__(HorovodRanks)
+    ranks.threads = 1
+    ranks._hvd = types.SimpleNamespace(allgather_object=lambda value, session, name: session)
+    config = ranks.gather("value")._config
+    assert dict(config.device_count) == {"GPU": 0}
+    assert config.intra_op_parallelism_threads == 1
 
 
 class FakeRanks(SingleProcess):
