@@ -109,15 +109,15 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
         num_threads=runtime.num_threads,
         communication=runtime.communication,
     )
-    check_same_on_all_ranks(
-        ranks,
-        {
-            "bert_tf version": ledger.versions()["bert_tf"],
-            "bert_tf code": code_sha256(),
-            **comparable_flags(settings.flags),
-        },
-    )
     with watched(ranks, settings, timeout_seconds=runtime.rank_timeout_seconds) as watch:
+        check_same_on_all_ranks(
+            ranks,
+            {
+                "bert_tf version": ledger.versions()["bert_tf"],
+                "bert_tf code": code_sha256(),
+                **comparable_flags(settings.flags),
+            },
+        )
         yield _begin(settings, runtime, ranks, watch)
 
 

@@ -158,12 +158,15 @@ class RankWatch(NoWatch):
         with selectors.DefaultSelector() as selector:
             for other in self._others.values():
                 selector.register(other.link, selectors.EVENT_READ, other)
-            next_beat = 0.0
+            next_beat, before = 0.0, time.monotonic()
             while not self._stopping.is_set():
                 ready = selector.select(_POLL_SECONDS)
-                # Taken before reading: a process that was itself stopped for a while must not
-                # blame others for what it has not read.
                 now = time.monotonic()
+                if now - before > self._beat_seconds:
+                    # This process was stopped itself, and may not have read what others sent.
+                    for other in self._others.values():
+                        other.heard = now
+                before = now
                 for key, _ in ready:
                     self._read(key.data, now, selector)
                 if now >= next_beat:
@@ -257,9 +260,10 @@ def watched(
 ) -> Iterator[NoWatch]:
     """Watches the ranks while the body runs; an exception in it ends the whole job.
 
-    Collective. ``timeout_seconds`` is that of --rank_timeout, 0 for no watch. Raises UserError when
-    ranks cannot connect.
+    Collective. ``timeout_seconds`` is that of --rank_timeout, 0 for no watch; rank 0's counts.
+    Raises UserError when ranks cannot connect.
     """
+    timeout_seconds = ranks.broadcast(timeout_seconds)
     if ranks.world_size == 1 or not timeout_seconds:
         yield NoWatch(ranks)
         return
