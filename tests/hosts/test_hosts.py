@@ -16,6 +16,8 @@ from tests.support import ROOT, environment
 from tools.host_keeper import network_of, processes_in
 from tools.hosts import Hosts
 
+pytestmark = pytest.mark.parallel
+
 TRANSFER = "tests/hosts/transfer_program.py"
 TELL_NETWORK = "stat -L -c %i /proc/self/ns/net"
 # Says which network it is in and stays.

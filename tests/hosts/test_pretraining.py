@@ -15,6 +15,8 @@ from tests.small_pretraining import (
 from tests.support import environment, run
 from tools.hosts import Hosts
 
+pytestmark = pytest.mark.parallel
+
 SCRIPT = "run_pretraining.py"
 TRAIN_AND_EVALUATE = ["--do_train", "--do_eval"]
 LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
