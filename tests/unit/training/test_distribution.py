@@ -1,7 +1,6 @@
 """The facade of ranks on one process; tests/parallel/test_ranks.py has it on two."""
 
 import os
-import socket
 import sys
 import types
 
@@ -14,7 +13,6 @@ from bert_tf.training import distribution
 from bert_tf.training.distribution import (
     HorovodRanks,
     SingleProcess,
-    check_same_on_all_ranks,
     connect,
     threads_of_a_rank,
 )
@@ -120,55 +118,6 @@ def test_exchanging_values_leaves_the_gpus_to_later_sessions():
     config = ranks.gather("value")._config
     assert dict(config.device_count) == {"GPU": 0}
     assert config.intra_op_parallelism_threads == 1
-
-
-class FakeRanks(SingleProcess):
-    """Rank 0 asks; the others have answered already."""
-
-    def __init__(self, others):
-        super().__init__()
-        self._others = others
-
-    def gather(self, value):
-        return [value, *self._others]
-
-
-def check(expected, *others):
-    check_same_on_all_ranks(FakeRanks([("host-b", facts) for facts in others]), expected)
-
-
-def test_the_same_facts_everywhere():
-    check(
-        {"data": "d1", "code": "1.0"}, {"data": "d1", "code": "1.0"}, {"code": "1.0", "data": "d1"}
-    )
-
-
-def test_alone_nothing_can_differ():
-    check_same_on_all_ranks(SingleProcess(), {"data": "d1"})
-
-
-@pytest.mark.parametrize(
-    ("other", "found"), [({"data": "d2", "code": "1.0"}, "d2"), ({"code": "1.0"}, "None")]
-)
-def test_another_fact_names_rank_host_and_both_values(other, found):
-    same = {"data": "d1", "code": "1.0"}
-    with pytest.raises(UserError) as error:
-        check(same, same, other)
-    assert str(error.value) == (
-        f"rank 2 on host host-b has another data ({found}) than rank 0 (d1); "
-        "give every rank the same."
-    )
-
-
-def test_a_rank_says_where_it_is():
-    class Recorder(SingleProcess):
-        def gather(self, value):
-            self.sent = value
-            return [value]
-
-    ranks = Recorder()
-    check_same_on_all_ranks(ranks, {"data": "d1"})
-    assert ranks.sent == (socket.gethostname(), {"data": "d1"})
 
 
 def test_both_kinds_of_ranks_have_the_same_methods():
