@@ -257,6 +257,47 @@ def test_evaluation_on_two_ranks_equals_that_of_one(trained, flags):
     assert two == pytest.approx(one, rel=1e-6)
 
 
+def test_a_dry_run_shows_the_arithmetic_and_writes_nothing(flags, tmp_path):
+    output_dir = tmp_path / "planned"
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={output_dir}",
+        "--do_train",
+        "--dry_run",
+        "--train_batch_size=2",
+        "--global_batch_size=8",
+    )
+    assert "arithmetic=2 (micro batch) x 4 (accumulation steps) x 1 (ranks) = 8" in done.stdout
+    memory = re.search(r"memory, estimated: about ([\d.]+) GiB a rank \(", done.stdout)
+    # The program itself is all but everything of a network this small.
+    assert 0.5 < float(memory[1]) < 1
+    assert "dry run" in done.stdout
+    assert "step 1/" not in done.stdout
+    assert not output_dir.exists()
+
+
+@requires_horovod
+@pytest.mark.parallel
+def test_fewer_ranks_go_on_with_the_same_data_and_schedule(flags, tmp_path):
+    """Two updates on two ranks, and the rest of the eight of a single rank on one."""
+    common = [*flags, f"--output_dir={tmp_path}", "--do_train", "--save_checkpoints_steps=1"]
+    mpirun(2, SCRIPT, "--horovod", *common, "--num_train_steps=4")
+    done = run(SCRIPT, *common, "--scale_steps_by_ranks", "--num_train_steps=8")
+    changes = "world size 2 -> 1, global batch 16 -> 8"
+    assert f"changed since the run's last start: {changes};" in done.stdout
+    facts = json.loads((tmp_path / "run.json").read_text())["ledger"]
+    assert facts["changed"] == {"world_size": "2 -> 1", "global_batch": "16 -> 8"}
+    # Two updates of 16 sequences are four of the eight of a single rank: four are left.
+    steps = facts["steps"]
+    assert (steps["start_step"], steps["schedule_offset"], steps["last_step"]) == (2, 2, 6)
+    assert facts["consumption"]["sequences"] == 8 * 8
+    assert variables_of(tmp_path / "model.ckpt-6")["training/consumed_sequences"] == 8 * 8
+    rates = [line["learning_rate"] for line in read_lines(tmp_path / "log.jsonl")]
+    # The peak of 1e-3 comes after two of eight steps; what is left of the decay after four.
+    assert rates[2:] == pytest.approx([1e-3 * left / 6 for left in (4, 3, 2, 1)])
+
+
 @requires_horovod
 @pytest.mark.parallel
 def test_steps_are_scaled_by_ranks(flags, tmp_path):
