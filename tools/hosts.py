@@ -163,8 +163,8 @@ class Hosts:
                 self._network.end_programs()
                 raise
         if check and process.returncode:
-            command = " ".join(process.args)
-            raise RuntimeError(f"{command}: status {process.returncode}\n{stdout}\n{stderr}")
+            failed = f"{' '.join(program)} on {len(self.names)} hosts: status {process.returncode}"
+            raise RuntimeError(f"{failed}\n{stdout}\n{stderr}")
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def set_rate(self, mbit_per_second: float | None) -> None:
