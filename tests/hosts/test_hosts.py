@@ -141,14 +141,17 @@ def test_nothing_is_left_after_an_error():
 
 def test_nothing_is_left_after_a_program_that_takes_too_long(tmp_path):
     # A host without a network does not hear that mpirun has ended.
+    told = tmp_path / "network"
+    told.touch()
     down = f"{shutil.which('ip')} link set eth0 down"
-    goes_deaf = f"{TELL_NETWORK} > {tmp_path}/network; {down}; exec sleep 100000"
+    goes_deaf = f"{TELL_NETWORK} > {told}; {down}; exec sleep 100000"
     with Hosts(2) as hosts:
-        with pytest.raises(subprocess.TimeoutExpired):
-            hosts.run(
-                ["sh", "-c", f"{goes_deaf}; exec sleep 100000"], ranks_per_host=[0, 1], timeout=2
-            )
-        network = int((tmp_path / "network").read_text())
+        timeout = 2
+        while not told.read_text():  # on a busy machine it may not even have started by then
+            with pytest.raises(subprocess.TimeoutExpired):
+                hosts.run(["sh", "-c", goes_deaf], ranks_per_host=[0, 1], timeout=timeout)
+            timeout *= 2
+        network = int(told.read_text())
         assert len(list(processes_in(network))) == 1, "what keeps the host"
         assert hosts.run(["hostname"], ranks_per_host=[1, 0]).stdout == "host0\n"
 
