@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike, read_json, require_file, sha256_of_file
+from bert_tf.files import PathLike, read_json, require_file
 
 
 class Answer(NamedTuple):
@@ -52,14 +52,12 @@ class SquadFile:
 
     Attributes:
       path: of the file.
-      sha256: of its bytes.
       version: what the file says of itself, may be empty.
       examples: at least one.
       unusable: ids of the questions whose first answer is not in the context where it should be.
     """
 
     path: Path
-    sha256: str
     version: str
     examples: tuple[Example, ...]
     unusable: tuple[str, ...]
@@ -93,7 +91,6 @@ def read_squad(
         raise UserError(f"--{flag}: {path} holds no questions; give a SQuAD file.")
     squad = SquadFile(
         path=path,
-        sha256=sha256_of_file(path),
         version=str(content.get("version", "")),
         examples=examples,
         unusable=tuple(e.question_id for e in examples if e.answers and not _is_in_place(e)),

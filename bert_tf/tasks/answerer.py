@@ -111,7 +111,7 @@ class Answerer:
             is_impossible=False,
         )
         predictions = decode_answers(
-            SquadFile(path=Path(), sha256="", version="", examples=(example,), unusable=()),
+            SquadFile(path=Path(), version="", examples=(example,), unusable=()),
             self._tokenizer,
             self.windows,
             self._candidates(question, context),

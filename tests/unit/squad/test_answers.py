@@ -44,7 +44,7 @@ def squad_of(*contexts, questions=1):
         for paragraph, context in enumerate(contexts)
         for number in range(questions)
     ]
-    return SquadFile(Path("squad.json"), "", "", tuple(examples), ())
+    return SquadFile(Path("squad.json"), "", tuple(examples), ())
 
 
 # What the network would give, and the rules, both a position at a time.

@@ -18,8 +18,8 @@ def test_what_the_backward_pass_reads_is_counted_once():
         tf.gradients(loss, [w])
         backward = [op for op in graph.get_operations() if op not in before.union(forward)]
         kept = kept_bytes(forward, backward)
-    # Of float32 tensors that grow with the batch only tanh's result, which squaring and the sum
-    # read as well under other names. The input is made by nobody here, the variable is no activation.
+    # Of tensors that grow with the batch only tanh's result, which squaring and the sum read as
+    # well under other names. The input is made by nobody here, the variable is no activation.
     large = [size for size in kept if size > 16]
     assert large == [5 * 3 * 4]
 
