@@ -59,7 +59,10 @@ def _define_data_flags(define: Definer) -> None:
     define.boolean("do_eval", False, "Evaluate on the held-out records, at the end at least.")
     define.integer("eval_batch_size", 8, "Sequences in an evaluation batch of a rank.")
     define.integer(
-        "max_eval_steps", None, "Evaluation batches of a rank; all held-out records if not given."
+        "max_eval_steps",
+        None,
+        "Evaluation batches of a rank, N times as many with N ranks; all held-out records if not "
+        "given.",
     )
     define.boolean("nsp", True, "Train the next-sentence head.")
     define.boolean("mlm", True, "Train the masked-word head.")

@@ -59,22 +59,22 @@ def rounds(spans):
     return count
 
 
-def launch(directory, groups):
+def launch(directory, groups, kinds=KINDS):
     """What the updates did, and the timeline."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOROVOD_TIMELINE", str(directory / "timeline.json"))
-        mpirun(RANKS, PROGRAM, directory / "found.npz", groups, *KINDS, timeout=900)
+        mpirun(RANKS, PROGRAM, directory / "found.npz", groups, *kinds, timeout=900)
     return dict(np.load(directory / "found.npz")), read_timeline(directory / "timeline.json")
 
 
 @pytest.fixture(scope="module")
 def fused_when_ready(tmp_path_factory):
-    return launch(tmp_path_factory.mktemp("ready"), groups=0)
+    return launch(tmp_path_factory.mktemp("ready"), 0, kinds=["adam"])
 
 
 @pytest.fixture(scope="module")
 def one_group(tmp_path_factory):
-    return launch(tmp_path_factory.mktemp("group"), groups=1)
+    return launch(tmp_path_factory.mktemp("group"), 1)
 
 
 def test_rounds_are_told_apart():
@@ -106,7 +106,7 @@ def test_after_every_micro_batch_there_are_as_many_rounds_as_these(one_group, cu
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_communicating_after_every_micro_batch_gives_the_same_updates(fused_when_ready, cut):
-    updates, _ = fused_when_ready
+def test_communicating_after_every_micro_batch_gives_the_same_updates(one_group, cut):
+    updates, _ = one_group
     once, often = (updates[f"{kind}/{cut}/gradients"] for kind in KINDS)
     assert np.linalg.norm(often - once, axis=-1).max() <= 1e-6 * np.linalg.norm(once, axis=-1).min()
