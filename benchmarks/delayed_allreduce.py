@@ -40,8 +40,8 @@ from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import write_json
 
 RANKS = 2
-# Its gradients of 9 MB take 0.1 s on a link of 1 Gbit/s, and 8 x 64 tokens on one core of a CPU not
-# longer than that: communication weighs as much as on GPUs, in runs short enough to repeat.
+# Large gradients against its computation, as on GPUs, in runs short enough to repeat; how large is
+# measured on each link and printed first.
 NETWORK = BertConfig(
     vocab_size=2000,
     hidden_size=256,
