@@ -6,7 +6,10 @@ is alone. Both are told here in one sentence, before or right after Horovod star
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 from bert_tf.errors import UserError
 
@@ -19,6 +22,7 @@ _SLURM_STEP = "SLURM_STEP_NUM_TASKS"
 _SLURM_TERMINAL = "SLURM_PTY_PORT"
 # Set by Open MPI's mpirun where it ties a process to some cores: to a single one if it starts two.
 _BOUND = "OMPI_MCA_orte_bound_at_launch"
+_LAUNCHER_NAMES = ("mpirun", "mpiexec", "orterun")
 # What an MPI library needs to find the other processes of a launcher.
 _MPI_RENDEZVOUS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")
 
@@ -83,4 +87,26 @@ def binding_warning(
     return (
         f"mpirun ties each rank to {allowed_cores} of this host's {all_cores} cores, and others "
         "lie idle; 'mpirun --bind-to none' lets the ranks share all"
+    )
+
+
+def kill_launcher_if_it_hangs(after_seconds: float) -> None:
+    """Leaves a process behind that kills this one's mpirun, if that still runs so much later.
+
+    mpirun ends all its processes when one has failed, and then waits for each host to confirm it;
+    for a host that cannot be reached, it waits for ever. Does nothing for other launchers, and
+    where mpirun runs on another host.
+    """
+    launcher = os.getppid()
+    name = Path(f"/proc/{launcher}/comm")
+    if not name.is_file() or name.read_text().strip() not in _LAUNCHER_NAMES:
+        return
+    nothing = subprocess.DEVNULL
+    subprocess.Popen(
+        # The number could be another process's by then.
+        ["sh", "-c", f"sleep {after_seconds:g}; grep -q 'mpi\\|orte' {name} && kill -9 {launcher}"],
+        stdin=nothing,
+        stdout=nothing,
+        stderr=nothing,
+        start_new_session=True,
     )
