@@ -313,6 +313,11 @@ def _define_communication_flags(define: Definer) -> None:
     define.integer(
         "num_allreduce_groups", 0, "Send gradients in so many groups; 0: whatever is ready."
     )
+    define.boolean(
+        "embedding_gradient_rows",
+        False,
+        "Send the word embeddings' gradient as a batch's rows and not as a table: in fine-tuning.",
+    )
     define.number("fusion_threshold_mb", None, "Horovod's: most MiB that travel together (128).")
     define.number("cycle_time_ms", None, "Horovod's: how often it looks for gradients (1).")
     define.boolean("hierarchical_allreduce", None, "Horovod's: add up within each host first.")
@@ -325,10 +330,16 @@ def _communication_settings(values: flags.FlagValues) -> CommunicationSettings:
         if values[name].value is not None and values[name].value < 0:
             raise UserError(f"--{name}={values[name].value} must not be negative.")
     at_least_one(values, "num_nccl_streams")
+    if values.embedding_gradient_rows and (values.adasum or values.num_allreduce_groups):
+        raise UserError(
+            "--embedding_gradient_rows goes with neither --adasum nor --num_allreduce_groups: they "
+            "combine tables; drop one."
+        )
     return CommunicationSettings(
         compression="fp16" if values.fp16_compression else "none",
         adasum=values.adasum,
         groups=values.num_allreduce_groups,
+        embedding_rows=values.embedding_gradient_rows,
         fusion_threshold_mb=values.fusion_threshold_mb,
         cycle_time_ms=values.cycle_time_ms,
         hierarchical=values.hierarchical_allreduce,

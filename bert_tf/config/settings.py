@@ -60,6 +60,8 @@ class CommunicationSettings:
       adasum: combine gradients by Adasum (Maleki et al. 2020) instead of adding them.
       groups: send gradients in so many groups, each as soon as it is complete; 0 lets Horovod fuse
         whatever is ready.
+      embedding_rows: send the gradient of a table that was only looked up as the rows of the batch,
+        which each rank then receives of all others, instead of as a table.
       fusion_threshold_mb: most bytes of gradients that travel together, in MiB.
       cycle_time_ms: how often Horovod looks for gradients that are ready.
       hierarchical: add up within each host first.
@@ -70,6 +72,7 @@ class CommunicationSettings:
     compression: str = "none"
     adasum: bool = False
     groups: int = 0
+    embedding_rows: bool = False
     fusion_threshold_mb: float | None = None
     cycle_time_ms: float | None = None
     hierarchical: bool | None = None

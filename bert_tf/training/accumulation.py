@@ -25,8 +25,9 @@ def accumulate_gradients(
       accumulation_steps: number of micro batches; one needs no loop.
       num_metrics: length of the metrics' vector.
       variables: what to differentiate by; they must exist already.
-      reduce: applied to each micro batch's gradients before they are added. Communicating here,
-        and not once on the sum, is what the delay of communication is compared with.
+      reduce: applied to each micro batch's gradients before they are added; some come as
+        tf.IndexedSlices, all must be dense afterwards. Communicating here, and not once on the sum,
+        is what the delay of communication is compared with.
 
     Returns:
       float32 dense gradients, one a variable, and the summed metrics.
@@ -38,7 +39,7 @@ def accumulate_gradients(
         unused = [v.name for v, gradient in zip(variables, gradients) if gradient is None]
         if unused:
             raise ValueError(f"the objective does not depend on {', '.join(unused)}")
-        return reduce([tf.convert_to_tensor(gradient) for gradient in gradients]), metrics
+        return reduce(gradients), metrics
 
     if accumulation_steps == 1:
         return gradients_of(tf.constant(0))

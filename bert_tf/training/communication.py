@@ -50,6 +50,7 @@ def communication_facts(
         "compression": settings.compression,
         "combined_by": "adasum" if settings.adasum else "sum",
         "groups": settings.groups or "as they are ready",
+        "embeddings": "rows" if settings.embedding_rows else "table",
     }
     for name, (variable, _, parse) in _TUNABLES.items():
         text = environment.get(variable)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -19,6 +19,8 @@ from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.training.communication import check_adasum, horovod_environment
 from bert_tf.training.launched import check_all_met, check_alone, check_launcher
+
+Gradient = Union[tf.Tensor, tf.IndexedSlices]
 
 _HOROVODS_OWN = CommunicationSettings()
 
@@ -41,16 +43,17 @@ class SingleProcess:
         return self.rank == 0
 
     def sum_gradients(
-        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
+        self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]
     ) -> list[tf.Tensor]:
         """The gradients of the global batch from each rank's share in them.
 
         A share is divided by the weight of the global batch already, so that the gradients are the
         sum of the shares, and no sum is larger than what it is the gradient of: float16 holds the
-        sum of any number of ranks where it holds the mean.
+        sum of any number of ranks where it holds the mean. A share may be tf.IndexedSlices; what is
+        returned is dense.
         """
         del variables
-        return list(gradients)
+        return as_tables(gradients)
 
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """``tensor`` summed over ranks; ``name`` must be unique in the graph."""
@@ -127,11 +130,13 @@ class HorovodRanks(SingleProcess):
         super().__init__(num_threads)
 
     def sum_gradients(
-        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
+        self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]
     ) -> list[tf.Tensor]:
         """The gradients of the global batch, combined in one fused round."""
         hvd, settings = self._hvd, self._communication
         compression = getattr(hvd.Compression, settings.compression)
+        if not settings.embedding_rows:
+            gradients = as_tables(gradients)
         if settings.adasum:
             # Adasum of equal gradients is their mean: it takes each rank's own, not its share.
             reduced = [
@@ -143,9 +148,9 @@ class HorovodRanks(SingleProcess):
                 _SummedGradients(), op=hvd.Sum, compression=compression, num_groups=settings.groups
             )
             pairs = optimizer.compute_gradients(list(gradients), var_list=list(variables))
-            reduced = [tensor for tensor, _ in pairs]
-        for tensor, gradient in zip(reduced, gradients):
-            tensor.set_shape(gradient.shape)
+            reduced = as_tables([gradient for gradient, _ in pairs])
+        for tensor, variable in zip(reduced, variables):
+            tensor.set_shape(variable.shape)
         return reduced
 
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -166,6 +171,11 @@ class HorovodRanks(SingleProcess):
         )
         with tf.Graph().as_default(), tf.Session(config=config) as session:
             return self._hvd.allgather_object(value, session=session, name="gather")
+
+
+def as_tables(gradients: Sequence[Gradient]) -> list[tf.Tensor]:
+    """Dense gradients; the rows of a looked-up table are added at their places in it."""
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
 def threads_of_a_rank(local_size: int) -> int:

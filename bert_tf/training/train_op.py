@@ -12,7 +12,7 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.training.accumulation import accumulate_gradients
 from bert_tf.training.batch_plan import BatchPlan
-from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.distribution import SingleProcess, as_tables
 from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.training.optimizers import clip_by_global_norm
 
@@ -128,7 +128,9 @@ def build_train_op(
     def reduce(gradients):
         return ranks.sum_gradients(gradients, variables)
 
-    each, once = (reduce, list) if settings.allreduce_every_micro_batch else (list, reduce)
+    # With one micro batch both come to the same, but its gradients may still be sent as rows.
+    at_once = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
+    each, once = (reduce, list) if at_once else (as_tables, reduce)
     gradients, metrics = accumulate_gradients(
         micro_batch,
         accumulation_steps=plan.accumulation_steps,

@@ -73,6 +73,18 @@ def combine(ranks, own):
             return [g.tolist() for g in session.run(combined)]
 
 
+def look_up(ranks):
+    """The gradient of a table of which ranks look up different rows, some of them twice."""
+    with tf.Graph().as_default():
+        table = tf.get_variable("table", initializer=tf.zeros([5, 2]), use_resource=True)
+        rows = tf.nn.embedding_lookup(table, [ranks.rank, 3, 3])
+        [own] = tf.gradients(tf.reduce_sum(rows) * (1.0 + ranks.rank), [table])
+        assert isinstance(own, tf.IndexedSlices)
+        combined = ranks.sum_gradients([own], [table])
+        with tf.train.MonitoredSession() as session:
+            return session.run(combined)[0].tolist()
+
+
 def communicate():
     """Gradients under each of the settings that Horovod takes when they are combined."""
     kinds = {
@@ -86,6 +98,9 @@ def communicate():
         ranks = connect(horovod=True, communication=settings)
         own = [[1.0 + ranks.rank, 0.1], [3.0 - 4 * ranks.rank, 1e-3, 7.0]]
         found[name] = combine(ranks, own)
+    for name, rows in (("table", False), ("rows", True)):
+        ranks = connect(horovod=True, communication=CommunicationSettings(embedding_rows=rows))
+        found[name] = look_up(ranks)
     if ranks.is_chief:
         print(json.dumps(found))
 

@@ -79,6 +79,12 @@ def test_compressed_gradients_are_added_in_float16(combined):
     assert combined["fp16"] != combined["plain"]
 
 
+def test_a_looked_up_table_travels_as_table_or_rows(combined):
+    # Rank r looks up row r once and row 3 twice, with a factor of r + 1.
+    expected = [[1, 1], [2, 2], [0, 0], [6, 6], [0, 0]]
+    assert combined["table"] == combined["rows"] == expected
+
+
 def test_adasum_against_its_formula(combined):
     # Maleki et al. 2020, section 3.2, on the ranks' own gradients: their shares times the ranks.
     for found, own in zip(combined["adasum"], GRADIENTS):

@@ -42,6 +42,7 @@ def test_settings_in_the_units_that_horovod_reads():
         "compression": "fp16",
         "combined_by": "adasum",
         "groups": 3,
+        "embeddings": "table",
         "fusion_threshold_mb": 0.5,
         "cycle_time_ms": 2.5,
         "hierarchical": False,
