@@ -1,13 +1,19 @@
-"""What a run decides before its first update."""
+"""What all ranks can compute on, and the precision that follows from it."""
 
 import socket
 
 import pytest
 
+from bert_tf.config.settings import CommunicationSettings
 from bert_tf.errors import UserError
 from bert_tf.model.precision import Hardware
-from bert_tf.training import run
 from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.hardware import (
+    agree_on_hardware,
+    choose_precision,
+    needs_loss_scale,
+    precision_warnings,
+)
 from tests.support import runtime_settings
 
 PLAIN_CPU = Hardware()
@@ -29,7 +35,7 @@ OLD_GPU = Hardware(gpu_compute_capability=(7, 0))
     ],
 )
 def test_choose_precision(requested, hardware, expected):
-    assert run.choose_precision(runtime_settings(precision=requested), hardware) == expected
+    assert choose_precision(runtime_settings(precision=requested), hardware) == expected
 
 
 class Everywhere(SingleProcess):
@@ -54,28 +60,28 @@ class Everywhere(SingleProcess):
     ],
 )
 def test_all_ranks_choose_the_precision_of_the_weakest(own, other, expected):
-    agreed = run.agree_on_hardware(Everywhere(other), own)
-    assert run.choose_precision(runtime_settings(precision="auto"), agreed) == expected
+    agreed = agree_on_hardware(Everywhere(other), own)
+    assert choose_precision(runtime_settings(precision="auto"), agreed) == expected
 
 
 def test_alone_a_rank_agrees_with_itself():
     for hardware in (PLAIN_CPU, BF16_CPU, OLD_GPU):
-        assert run.agree_on_hardware(SingleProcess(1), hardware) == hardware
+        assert agree_on_hardware(SingleProcess(1), hardware) == hardware
 
 
 def test_a_host_without_its_gpu_is_named():
     with pytest.raises(UserError, match="rank 2 on host host-b finds no GPU"):
-        run.agree_on_hardware(Everywhere(NEW_GPU, PLAIN_CPU), NEW_GPU)
+        agree_on_hardware(Everywhere(NEW_GPU, PLAIN_CPU), NEW_GPU)
     with pytest.raises(UserError, match=f"rank 0 on host {socket.gethostname()} finds no GPU"):
-        run.agree_on_hardware(Everywhere(NEW_GPU), PLAIN_CPU)
+        agree_on_hardware(Everywhere(NEW_GPU), PLAIN_CPU)
 
 
 @pytest.mark.parametrize(("hardware", "advice"), [(PLAIN_CPU, "fp32"), (BF16_CPU, "bf16")])
 def test_float16_on_a_cpu_is_refused_unless_asked_for_twice(hardware, advice):
     with pytest.raises(UserError, match=f"--precision=fp16 on a CPU .*--precision={advice},"):
-        run.choose_precision(runtime_settings(precision="fp16"), hardware)
+        choose_precision(runtime_settings(precision="fp16"), hardware)
     allowed = runtime_settings(precision="fp16", allow_slow_fp16=True)
-    assert run.choose_precision(allowed, hardware) == "fp16"
+    assert choose_precision(allowed, hardware) == "fp16"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,7 @@ def test_float16_on_a_cpu_is_refused_unless_asked_for_twice(hardware, advice):
     ],
 )
 def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(amp, chosen, hardware, parts):
-    found = run.precision_warnings(runtime_settings(amp=amp), chosen, hardware)
+    found = precision_warnings(runtime_settings(amp=amp), chosen, hardware)
     assert len(found) == len(parts)
     for warning, part in zip(found, parts):
         assert part in warning
@@ -110,4 +116,11 @@ def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(amp, chosen, 
     ],
 )
 def test_loss_scaling_goes_with_float16(amp, chosen, hardware, expected):
-    assert run.needs_loss_scale(runtime_settings(amp=amp), chosen, hardware) == expected
+    assert needs_loss_scale(runtime_settings(amp=amp), chosen, hardware) == expected
+
+
+def test_loss_scaling_goes_with_compressed_gradients():
+    half = CommunicationSettings(compression="fp16")
+    for horovod in (False, True):
+        settings = runtime_settings(horovod=horovod, communication=half)
+        assert needs_loss_scale(settings, "fp32", PLAIN_CPU) == horovod
