@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import hmac
 import json
-import os
 import secrets
 import socket
 import struct
@@ -31,11 +30,10 @@ _LOOPBACK = "127.0.0.1"
 class Link:
     """One end of a connection to another rank."""
 
-    def __init__(self, connection: socket.socket, *, rank: int, host: str, pid: int) -> None:
-        """``rank``, ``host`` and ``pid`` are those of the other end."""
+    def __init__(self, connection: socket.socket, *, rank: int, host: str) -> None:
+        """``rank`` and ``host`` are those of the other end."""
         self.rank = rank
         self.host = host
-        self.pid = pid
         self._connection = connection
         self._connection.settimeout(_SECONDS_TO_SEND)
         self._sending = threading.Lock()
@@ -100,7 +98,6 @@ def _welcome(ranks: SingleProcess) -> list[Link]:
         ranks.broadcast(
             {
                 "host": socket.gethostname(),
-                "pid": os.getpid(),
                 "addresses": own_addresses(),
                 "port": server.getsockname()[1],
                 "token": token,
@@ -117,7 +114,7 @@ def _welcome(ranks: SingleProcess) -> list[Link]:
 def _join(offer: Message, rank: int) -> tuple[list[Link], str | None]:
     """Another rank's side: the link, or the addresses that were tried in vain."""
     own_host = socket.gethostname()
-    hello = {"token": offer["token"], "rank": rank, "host": own_host, "pid": os.getpid()}
+    hello = {"token": offer["token"], "rank": rank, "host": own_host}
     # A host's own address leads elsewhere on another host.
     near = own_host == offer["host"]
     addresses = [address for address in offer["addresses"] if near or address != _LOOPBACK]
@@ -142,7 +139,7 @@ def _shake_hands(
         if answer is not None:
             _send_hello(connection, answer)
         other = hello if known is None else {"rank": 0, **known}
-        return Link(connection, rank=other["rank"], host=other["host"], pid=other["pid"])
+        return Link(connection, rank=other["rank"], host=other["host"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         connection.close()
         raise ConnectionError("no rank of this job") from error
