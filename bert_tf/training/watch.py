@@ -164,7 +164,7 @@ class RankWatch(NoWatch):
             while not self._stopping.is_set():
                 ready = selector.select(_POLL_SECONDS)
                 now = time.monotonic()
-                if now - before > self._beat_seconds:
+                if now - before > self._timeout / 2:
                     # This process was stopped itself, and may not have read what others sent.
                     for other in self._others.values():
                         other.heard = now

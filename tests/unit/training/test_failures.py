@@ -107,7 +107,8 @@ def test_a_cause_is_said_before_what_it_causes():
     cut_off = {0: Failure(CUT_OFF, "shut down"), 1: Failure(CUT_OFF, "shut down")}
     for kind in (USER_ERROR, CRASH, ENDED, SILENT, STUCK, ABSENT):
         sentence, status = described({**cut_off, 4: Failure(kind, "text")})
-        assert "rank 4 on host c" in sentence and "rank 1" not in sentence
+        assert "rank 4 on host c" in sentence
+        assert "rank 1" not in sentence
         assert status == STATUS[kind]
 
 

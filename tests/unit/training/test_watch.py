@@ -1,0 +1,389 @@
+"""What a rank's watch notices, says and does, on real connections inside one process."""
+
+import contextlib
+import json
+import queue
+import socket
+import threading
+import types
+
+import pytest
+
+from bert_tf.errors import UserError
+from bert_tf.training import rank_links, watch
+from bert_tf.training.distribution import SingleProcess
+from bert_tf.training.rank_links import (
+    CannotConnectError,
+    Link,
+    connect_ranks,
+    own_addresses,
+)
+from bert_tf.training.watch import NoWatch, RankWatch, watched
+
+# A process that ends is played by a thread that ends.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+LIMIT = 60  # seconds for what takes a fraction of one
+
+
+class Job:
+    """Rank 0's watch, and another end of each of its connections, to be a rank or to play one."""
+
+    def __init__(self, size, *, timeout_seconds=LIMIT):
+        self.timeout = timeout_seconds
+        self.ended = queue.Queue()
+        self.watches = []
+        ends = [socket.socketpair() for _ in range(size - 1)]
+        self.others = [other for _, other in ends]
+        links = [Link(own, rank=i + 1, host=f"host{i + 1}") for i, (own, _) in enumerate(ends)]
+        self.size = size
+        self.chief = self.start(0, links)
+
+    def start(self, rank, links):
+        ranks = types.SimpleNamespace(rank=rank, world_size=self.size, is_chief=rank == 0)
+
+        def end(status):
+            self.ended.put((rank, status))
+            raise SystemExit  # what ends a process ends this thread
+
+        made = RankWatch(
+            ranks,
+            links,
+            timeout_seconds=self.timeout,
+            how_to_go_on=lambda: "start again",
+            end_process=end,
+        )
+        made.start()
+        self.watches.append(made)
+        return made
+
+    def rank(self, number):
+        """Makes the other end of a connection a rank."""
+        return self.start(number, [Link(self.others[number - 1], rank=0, host="host0")])
+
+    def play(self, number, *messages):
+        """Sends as a rank would."""
+        for message in messages:
+            self.others[number - 1].sendall(json.dumps(message).encode() + b"\n")
+
+    def fails(self, rank, error):
+        """An exception in a rank's main thread."""
+        threading.Thread(target=rank.fail, args=[error], daemon=True).start()
+
+    def statuses(self, number):
+        """The first ``number`` ranks that ended, with their statuses."""
+        return dict(self.ended.get(timeout=LIMIT) for _ in range(number))
+
+
+@pytest.fixture
+def job():
+    """Makes jobs, and ends their threads."""
+    jobs = []
+
+    def make(*arguments, **options):
+        jobs.append(Job(*arguments, **options))
+        return jobs[-1]
+
+    yield make
+    for made in jobs:
+        for other in made.others:
+            other.close()
+        for one in made.watches:
+            one._stopping.set()
+
+
+def beat(**changes):
+    return {"kind": "beat", "stuck": 0.0, "where": "", **changes}
+
+
+@pytest.fixture(autouse=True)
+def no_activity(monkeypatch):
+    """The main thread of these tests waits, which is not what they are about."""
+    monkeypatch.setattr(watch.Activity, "look", lambda self: (0.0, ""))
+
+
+def test_a_rank_that_is_gone_ends_all_others(job, capfd):
+    made = job(3)
+    made.rank(2)
+    made.others[0].close()
+    assert made.statuses(2) == {0: 3, 2: 3}
+    said = capfd.readouterr().err
+    assert said.startswith("error: the process of rank 1 on host host1 ended without a word")
+    assert said.count("\n") == 1
+
+
+def test_a_rank_that_is_silent(job, capfd):
+    made = job(3, timeout_seconds=1.0)
+    made.rank(2)
+    assert made.statuses(2) == {0: 3, 2: 3}
+    said = capfd.readouterr().err
+    assert said.startswith("error: nothing was heard of rank 1 on host host1 for 1 seconds")
+    assert "rank 2" not in said
+
+
+def test_ranks_that_beat_are_left_alone(job):
+    made = job(2, timeout_seconds=1.0)
+    made.rank(1)
+    with pytest.raises(queue.Empty):
+        made.ended.get(timeout=3.0)
+
+
+def test_a_rank_that_is_stuck(job, capfd):
+    made = job(2)
+    made.play(1, beat(stuck=LIMIT - 1.0), beat(stuck=LIMIT + 1.0, where="read (a.py, line 3)"))
+    assert made.statuses(1) == {0: 3}
+    assert "rank 1 on host host1 did not move for 60 seconds" in (said := capfd.readouterr().err)
+    assert "in read (a.py, line 3); start again." in said
+
+
+def test_rank_0_itself_is_stuck(job, capfd, monkeypatch):
+    monkeypatch.setattr(watch.Activity, "look", lambda self: (LIMIT + 1.0, "save (b.py, line 1)"))
+    assert job(2).statuses(1) == {0: 3}
+    name = f"rank 0 on host {socket.gethostname()}"
+    assert f"{name} did not move for 60 seconds" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_mistake_on_one_rank_is_said_with_its_name(job, capfd, rank):
+    made = job(2)
+    ranks = [made.chief, made.rank(1)]
+    made.fails(ranks[rank], UserError("the file is damaged."))
+    assert made.statuses(2) == {0: 2, 1: 2}
+    host = [socket.gethostname(), "host1"][rank]
+    assert capfd.readouterr().err == f"error: rank {rank} on host {host}: the file is damaged.\n"
+
+
+def test_a_mistake_of_all_ranks_is_said_once(job, capfd):
+    made = job(2)
+    for rank in (made.rank(1), made.chief):
+        made.fails(rank, UserError("--x is bad."))
+    assert made.statuses(2) == {0: 2, 1: 2}
+    assert capfd.readouterr().err == "error: --x is bad.\n"
+
+
+def test_an_error_of_the_program_keeps_its_stack_trace(job, capfd):
+    made = job(2)
+    made.fails(made.rank(1), ZeroDivisionError("by zero"))
+    assert made.statuses(2) == {0: 1, 1: 1}
+    said = capfd.readouterr().err
+    assert "\nerror: rank 1 on host host1 failed with ZeroDivisionError: by zero" in said
+
+
+def test_a_rank_that_was_waiting_is_not_blamed(job, capfd, monkeypatch):
+    """Horovod gives up on ranks 0 and 1; the one that did not come is rank 2."""
+    monkeypatch.setitem(watch._GRACE_SECONDS, watch.CUT_OFF, 0.5)
+    made = job(3)
+    gave_up = RuntimeError("Horovod has been shut down. This was caused by ...")
+    made.rank(2)
+    for rank in (made.rank(1), made.chief):
+        made.fails(rank, gave_up)
+    assert made.statuses(3) == {0: 3, 1: 3, 2: 3}
+    said = capfd.readouterr().err
+    assert said.startswith("error: rank 2 on host host2 did not take part")
+    assert "Traceback" not in said
+
+
+def test_a_rank_that_loses_rank_0(job, capfd):
+    made = job(2)
+    made.rank(1)
+    made.watches.remove(made.chief)
+    made.chief._stopping.set()
+    made.chief._thread.join()
+    made.chief._others[1].link.close()
+    assert made.statuses(1) == {1: 3}
+    said = capfd.readouterr().err
+    assert said.startswith("error: the process of rank 0 on host host0 ended without a word")
+
+
+def test_a_rank_that_fails_when_rank_0_does_not_answer_says_so_itself(job, capfd, monkeypatch):
+    monkeypatch.setattr(watch, "_SECONDS_FOR_RANK_0_TO_SPEAK", 0.5)
+    made = job(2)
+    made.chief._stopping.set()
+    made.chief._thread.join()
+    made.fails(made.rank(1), UserError("--x is bad."))
+    assert made.statuses(1) == {1: 2}
+    assert capfd.readouterr().err.endswith(": --x is bad.\n")
+
+
+def test_ranks_that_are_done_are_not_missed(job):
+    made = job(3, timeout_seconds=1.0)
+    made.rank(2).stop()
+    made.play(1, {"kind": "done"})
+    made.others[0].close()
+    with pytest.raises(queue.Empty):
+        made.ended.get(timeout=2.0)
+    made.chief.stop()
+
+
+def test_a_rank_goes_on_alone_when_rank_0_is_done(job, capfd):
+    made = job(2, timeout_seconds=1.0)
+    other = made.rank(1)
+    made.chief.stop()
+    with pytest.raises(queue.Empty):
+        made.ended.get(timeout=2.0)
+    made.fails(other, UserError("--x is bad."))
+    assert made.statuses(1) == {1: 2}
+    assert ": --x is bad.\n" in capfd.readouterr().err
+
+
+def test_all_stop_after_the_update_that_rank_0_names(job):
+    made = job(2)
+    other = made.rank(1)
+    found = {}
+
+    def ask():
+        found[0] = made.chief.stop_after(4, 15)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join(LIMIT)
+    assert found == {0: None}
+    assert other.stop_after(4, None) is None
+    assert made.chief.stop_after(5, 15) == other.stop_after(5, None) == 15
+
+
+def test_a_single_process_stops_when_it_is_asked():
+    alone = NoWatch(SingleProcess())
+    assert alone.can_stop
+    assert alone.stop_after(3, None) is None
+    assert alone.stop_after(4, 2) == 2
+
+
+class Thread(SingleProcess):
+    """A rank that is a thread; values are exchanged at a barrier."""
+
+    def __init__(self, rank, board):
+        super().__init__(1)
+        self.rank, self.board, self.world_size = rank, board, len(board.values)
+
+    def gather(self, value):
+        self.board.values[self.rank] = value
+        self.board.together.wait(LIMIT)
+        values = list(self.board.values)
+        self.board.together.wait(LIMIT)
+        return values
+
+
+def run_ranks(size, action):
+    """``action`` of each rank, in a thread; what it returned or raised."""
+    board = types.SimpleNamespace(values=[None] * size, together=threading.Barrier(size))
+    found = [None] * size
+
+    def run(rank):
+        try:
+            found[rank] = action(Thread(rank, board))
+        except Exception as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=[rank], daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    return found
+
+
+def test_every_rank_connects_to_rank_0():
+    links = run_ranks(3, connect_ranks)
+    assert sorted(link.rank for link in links[0]) == [1, 2]
+    assert [link.rank for own in links[1:] for link in own] == [0, 0]
+    by_rank = {link.rank: link for link in links[0]}
+    for rank in (1, 2):
+        by_rank[rank].send({"kind": "to", "rank": rank})
+        assert links[rank][0].receive() == [{"kind": "to", "rank": rank}]
+    by_rank[1].close()
+    assert links[1][0].receive() is None
+    for link in (links[1][0], links[2][0], by_rank[2]):
+        link.close()
+
+
+def test_a_stranger_is_not_taken_for_a_rank(monkeypatch):
+    """It connects first and talks; the ranks find each other all the same."""
+    welcomed = rank_links._join
+
+    def join_after_a_stranger(offer, rank):
+        with socket.create_connection(("127.0.0.1", offer["port"])) as stranger:
+            stranger.sendall(b'{"token": "guess", "rank": 1, "host": "x"}\n')
+            assert stranger.recv(100) == b""
+        return welcomed(offer, rank)
+
+    monkeypatch.setattr(rank_links, "_join", join_after_a_stranger)
+    links = run_ranks(2, connect_ranks)
+    assert [link.host for own in links for link in own] == [socket.gethostname()] * 2
+    for own in links:
+        own[0].close()
+
+
+def test_a_rank_that_cannot_connect_is_named_on_every_rank(monkeypatch):
+    monkeypatch.setattr(rank_links, "_SECONDS_TO_JOIN", 1.0)
+    monkeypatch.setattr(rank_links, "own_addresses", list)
+    errors = run_ranks(2, connect_ranks)
+    assert all(isinstance(error, CannotConnectError) for error in errors)
+    assert str(errors[0]) == str(errors[1])
+    assert f"rank 1 on host {socket.gethostname()} cannot connect to rank 0" in str(errors[0])
+
+    settings = types.SimpleNamespace(output_dir="out")
+
+    def begin(ranks):
+        with watched(ranks, settings, timeout_seconds=5.0):
+            pass
+
+    for error in run_ranks(2, begin):
+        assert isinstance(error, UserError)
+        assert "--rank_timeout=0" in str(error)
+
+
+def test_the_loopback_is_among_the_addresses_once():
+    assert own_addresses().count("127.0.0.1") == 1
+
+
+def test_a_message_may_come_in_pieces():
+    own, other = socket.socketpair()
+    link = Link(own, rank=1, host="b")
+    with contextlib.closing(link), other:
+        other.sendall(b'{"a": 1}\n{"b"')
+        assert link.receive() == [{"a": 1}]
+        other.sendall(b": 2}\n")
+        assert link.receive() == [{"b": 2}]
+
+
+def test_a_watch_of_several_ranks_begins_and_ends(tmp_path):
+    settings = types.SimpleNamespace(output_dir=tmp_path)
+
+    def work(ranks):
+        with watched(ranks, settings, timeout_seconds=5.0) as found:
+            ranks.gather(None)
+            return type(found)
+
+    assert run_ranks(2, work) == [RankWatch] * 2
+
+
+def test_no_watch_without_other_ranks_or_a_timeout(tmp_path):
+    settings = types.SimpleNamespace(output_dir=tmp_path)
+    with watched(SingleProcess(), settings, timeout_seconds=5.0) as found:
+        assert type(found) is NoWatch
+
+    def work(ranks):
+        with watched(ranks, settings, timeout_seconds=0.0) as found:
+            return type(found), found.can_stop
+
+    assert run_ranks(2, work) == [(NoWatch, False)] * 2
+
+
+@pytest.mark.parametrize(("newest", "says"), [
+    (None, "start again (no checkpoint was saved yet)"),
+    ("out/model.ckpt-5", "start again to go on from out/model.ckpt-5, which is intact"),
+])  # fmt: skip
+def test_how_to_go_on(monkeypatch, newest, says):
+    monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
+    assert watch._how_to_go_on("out", look=True) == says
+    other = "start again to go on from the newest checkpoint in out, which is intact"
+    assert watch._how_to_go_on("out", look=False) == other
+
+
+def test_a_disk_that_hangs_does_not_keep_the_sentence_back(monkeypatch):
+    monkeypatch.setattr(watch, "_SECONDS_TO_READ", 0.2)
+    hangs = threading.Event()
+    monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: hangs.wait(LIMIT))
+    assert "the newest checkpoint in out" in watch._how_to_go_on("out", look=True)
+    hangs.set()
