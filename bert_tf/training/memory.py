@@ -16,8 +16,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.dropout import Dropout
 from bert_tf.training.trainer import Job
 
-# Measured on Linux with BERT-base, a network of 6 x 384 and a tiny one, micro batches of 4 to 32 and
-# fp32 or bf16: with these numbers the estimate is within 10 % of the peak.
+# Measured on Linux with BERT-base, a network of 6 x 384 and a tiny one, micro batches of 4 to 32,
+# fp32 or bf16: with these numbers the estimate is within 11 % of the peak.
 # Resident memory of a process that has imported TensorFlow and built a graph.
 PROCESS_BYTES = 512 << 20
 # How many times the bytes of all parameters gradients take: as they come, clipped, the parts of the
