@@ -13,7 +13,7 @@ import pytest
 from tests.parallel.updates_program import UPDATES, cuts
 from tests.support import mpirun, requires_horovod
 
-pytestmark = [requires_horovod, pytest.mark.parallel]
+pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]
 
 PROGRAM = "tests/parallel/updates_program.py"
 RANKS = 2
@@ -63,7 +63,7 @@ def launch(directory, groups, kinds=KINDS):
     """What the updates did, and the timeline."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOROVOD_TIMELINE", str(directory / "timeline.json"))
-        mpirun(RANKS, PROGRAM, directory / "found.npz", groups, *kinds, timeout=900)
+        mpirun(RANKS, PROGRAM, directory / "found.npz", groups, *kinds, timeout=1800)
     return dict(np.load(directory / "found.npz")), read_timeline(directory / "timeline.json")
 
 

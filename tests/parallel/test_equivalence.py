@@ -29,7 +29,7 @@ from tests.parallel.updates_program import (
 )
 from tests.support import mpirun, requires_horovod
 
-pytestmark = [requires_horovod, pytest.mark.parallel]
+pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]
 
 PROGRAM = "tests/parallel/updates_program.py"
 # On every number of ranks; eight take long where there are fewer cores, and do some.

@@ -15,7 +15,7 @@ from tests.end_to_end import squad_files
 from tests.parallel import updates_program
 from tests.support import mpirun, requires_horovod, run
 
-pytestmark = [requires_horovod, pytest.mark.parallel]
+pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]
 
 RANKS = (2, 3)
 WRITTEN = {
@@ -72,7 +72,7 @@ def job(request, tmp_path_factory):
     model = directory / "model"
     flags = [*JOBS[request.param](directory), f"--output_dir={model}", "--precision=fp32"]
     training = ["--do_train", "--num_train_steps=1", "--train_batch_size=2"]
-    run(request.param, *flags, *training, timeout=900)
+    run(request.param, *flags, *training, timeout=1800)
     return request.param, flags, model, take(model, request.param)
 
 
@@ -87,5 +87,5 @@ def take(model, script):
 @pytest.mark.parametrize("ranks", RANKS)
 def test_several_ranks_write_the_bytes_of_one(job, ranks):
     script, flags, model, expected = job
-    mpirun(ranks, script, "--horovod", *flags, timeout=900)
+    mpirun(ranks, script, "--horovod", *flags, timeout=1800)
     assert take(model, script) == expected
