@@ -23,7 +23,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.errors import UserError, exit_on_user_error, first_line
 
 _USAGE_ERROR = 2
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -73,10 +73,11 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     """``a:4,b:4`` as hosts; one rank where no number is given. Raises UserError for other forms."""
     hosts = []
     for part in filter(None, text.split(",")):
-        name, _, slots = part.partition(":")
-        if not name or not (slots or "1").isdigit() or int(slots or 1) < 1:
+        name, colon, slots = part.partition(":")
+        slots = slots if colon else "1"
+        if not name or not slots.isdigit() or int(slots) < 1:
             raise UserError(f"--hosts: {part!r} is not HOST or HOST:RANKS; give e.g. a:4,b:4.")
-        hosts.append(Host(name, int(slots or 1)))
+        hosts.append(Host(name, int(slots)))
     return tuple(hosts)
 
 
@@ -101,10 +102,16 @@ def find_mpirun() -> str:
 
 
 def find_output_dir(program: Sequence[str]) -> Path | None:
-    """The --output_dir of a training script's command or of its flag files; None without one."""
+    """The --output_dir of a training script's command or of its flag files; None without one.
+
+    Raises UserError for a flag file that cannot be read.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--output_dir", "-output_dir", type=Path)
-    expanded = flags.FlagValues().read_flags_from_files(list(program))
+    try:
+        expanded = flags.FlagValues().read_flags_from_files(list(program))
+    except flags.CantOpenFlagFileError as error:
+        raise UserError(f"{first_line(error)}; give an existing --flagfile.") from error
     return parser.parse_known_args(expanded)[0].output_dir
 
 

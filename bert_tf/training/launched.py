@@ -98,13 +98,16 @@ def kill_launcher_if_it_hangs(after_seconds: float) -> None:
     where mpirun runs on another host.
     """
     launcher = os.getppid()
-    name = Path(f"/proc/{launcher}/comm")
-    if not name.is_file() or name.read_text().strip() not in _LAUNCHER_NAMES:
+    command = Path(f"/proc/{launcher}/cmdline")
+    if not command.is_file():
+        return
+    name = Path(command.read_text().partition("\0")[0]).name
+    if name not in _LAUNCHER_NAMES:
         return
     nothing = subprocess.DEVNULL
     subprocess.Popen(
         # The number could be another process's by then.
-        ["sh", "-c", f"sleep {after_seconds:g}; grep -q 'mpi\\|orte' {name} && kill -9 {launcher}"],
+        ["sh", "-c", f"sleep {after_seconds:g}; grep -qa {name} {command} && kill -9 {launcher}"],
         stdin=nothing,
         stdout=nothing,
         stderr=nothing,

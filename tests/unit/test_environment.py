@@ -85,3 +85,42 @@ def test_quiet_tensorflow(verbose):
         assert tf.logging.get_verbosity() == (tf.logging.INFO if verbose else tf.logging.ERROR)
     finally:
         tf.logging.set_verbosity(before)
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank"),
+    [
+        ({}, 0),
+        ({"OMPI_COMM_WORLD_RANK": "3", "SLURM_PROCID": "1"}, 3),
+        ({"HOROVOD_RANK": "2"}, 2),
+        ({"PMI_RANK": "5"}, 5),
+        ({"SLURM_PROCID": "7"}, 7),
+        ({"PMI_RANK": "", "SLURM_PROCID": "7"}, 7),
+    ],
+)
+def test_the_rank_that_a_launcher_gave(monkeypatch, variables, rank):
+    for name in subject._LAUNCHERS_RANKS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert subject.launched_rank() == rank
+
+
+CHECK, SHUTDOWN = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "before", "after"),
+    [
+        (300.0, {}, {CHECK: "300", SHUTDOWN: "1200"}),
+        (5.0, {CHECK: "60"}, {CHECK: "60", SHUTDOWN: "20"}),
+        (5.0, {CHECK: "60", SHUTDOWN: "0"}, {CHECK: "60", SHUTDOWN: "0"}),
+        (0.0, {}, {}),
+    ],
+)
+def test_horovods_limits_follow_the_timeout_where_the_user_set_none(
+    monkeypatch, timeout, before, after
+):
+    monkeypatch.setattr(subject.os, "environ", dict(before))
+    subject.limit_stalls(timeout)
+    assert subject.os.environ == after

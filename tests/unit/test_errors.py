@@ -1,7 +1,10 @@
 """One sentence on the terminal for what a user can mend, and a stack trace for all else."""
 
+import socket
+
 import pytest
 
+from bert_tf import errors
 from bert_tf.errors import UserError, exit_on_user_error, first_line
 
 
@@ -37,3 +40,27 @@ def test_other_errors_keep_their_stack_trace():
 )
 def test_first_line(error, expected):
     assert first_line(error) == expected
+
+
+def fail(text):
+    raise UserError(text)
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK"])
+def test_a_rank_gives_rank_0_time_to_say_it_and_then_its_name(monkeypatch, capsys, name):
+    said_after = []
+    monkeypatch.setattr(errors.time, "sleep", said_after.append)
+    monkeypatch.setenv(name, "3")
+    with pytest.raises(SystemExit):
+        exit_on_user_error(fail, "--x is bad.")
+    host = socket.gethostname()
+    assert capsys.readouterr().err == f"error: rank 3 on host {host}: --x is bad.\n"
+    assert said_after == [errors._SECONDS_FOR_RANK_0]
+
+
+def test_rank_0_speaks_for_all_at_once(monkeypatch, capsys):
+    monkeypatch.setattr(errors.time, "sleep", fail)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    with pytest.raises(SystemExit):
+        exit_on_user_error(fail, "--x is bad.")
+    assert capsys.readouterr().err == "error: --x is bad.\n"
