@@ -1,0 +1,123 @@
+"""A host that is cut off: the job ends in time, and goes on without it."""
+
+import re
+import shlex
+import subprocess
+import sys
+import threading
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from tests.small_pretraining import (
+    flags_of_a_short_run,
+    make_data,
+    stdlib_documentation,
+    write_bert_config,
+)
+from tests.support import environment
+from tools.hosts import Hosts
+
+pytestmark = pytest.mark.parallel
+
+TIMEOUT = 10  # seconds without a word
+LIMIT = 600
+STEPS = 150
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("data")
+    text_file = directory / "my_text.txt"
+    text_file.write_text(stdlib_documentation(100_000), encoding="utf-8")
+    make_data(text_file, directory)
+    return directory
+
+
+@pytest.fixture
+def program(data, tmp_path):
+    """A run that is long enough to be met at its work."""
+    write_bert_config(tmp_path / "bert_config.json")
+    flags = flags_of_a_short_run(data, tmp_path / "bert_config.json")
+    flags += ["--do_train", "--horovod", f"--output_dir={tmp_path / 'out'}"]
+    flags += ["--scale_steps_by_ranks=false", f"--num_train_steps={STEPS}"]
+    flags += ["--global_batch_size=8", f"--rank_timeout={TIMEOUT}"]
+    flags.remove("--train_batch_size=8")  # one rank takes twice what each of two does
+    return [sys.executable, "run_pretraining.py", *flags]
+
+
+class Output:
+    """What a process prints, line by line, read by a thread: its pipe may outlive it."""
+
+    def __init__(self, process):
+        self.lines = []
+        self._news = threading.Condition()
+        for stream in (process.stdout, process.stderr):
+            threading.Thread(target=self._read, args=[stream], daemon=True).start()
+
+    def _read(self, stream):
+        for line in stream:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+
+    def matching(self, pattern):
+        return [line for line in self.lines if re.search(pattern, line)]
+
+    def wait_for(self, pattern, number=1):
+        with self._news:
+            assert self._news.wait_for(lambda: len(self.matching(pattern)) >= number, LIMIT)
+
+
+def newest_step(tmp_path):
+    path = tf.train.latest_checkpoint(str(tmp_path / "out"))
+    return int(tf.train.load_checkpoint(path).get_tensor(tf.GraphKeys.GLOBAL_STEP))
+
+
+def test_a_link_that_is_cut_ends_the_job(program, tmp_path):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Hosts(2) as hosts:
+        process = hosts.start(program, ranks_per_host=[1, 1], environment=environment(), **pipes)
+        output = Output(process)
+        output.wait_for("^step 4/")
+        hosts.cut(1)
+        # mpirun alone would wait for host1 for ever.
+        assert process.wait(LIMIT) != 0
+        output.wait_for("^error: ")
+    (sentence,) = output.matching("^error: ")
+    assert sentence.startswith("error: nothing was heard of rank 1 on host host1 for 10 seconds")
+    assert sentence.endswith(", which is intact.")
+    assert newest_step(tmp_path) >= 3
+
+
+def launcher_command(hosts, program):
+    """The launcher on the first host, with the flags that mpirun needs for these hosts."""
+    command = hosts.command(["PROGRAM"], ranks_per_host=[1, 1], environment=environment())
+    mpirun = next(i for i, part in enumerate(command) if part.endswith("/mpirun"))
+    flags = command[mpirun + 1 : command.index("PROGRAM")]
+    for name in ("-np", "-H"):
+        del flags[flags.index(name) : flags.index(name) + 2]
+    launcher = [sys.executable, "-m", "bert_tf.launch", "--hosts=host0:1,host1:1"]
+    launcher += ["--restart_delay=0.1", f"--mpirun_flags={shlex.join(flags)}"]
+    return [*command[:mpirun], *launcher, "--", *program]
+
+
+def test_the_launcher_goes_on_without_the_host(program, tmp_path):
+    with Hosts(2) as hosts:
+        process = subprocess.Popen(
+            launcher_command(hosts, program),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        output = Output(process)
+        output.wait_for("^step 4/")
+        hosts.cut(1)
+        status = process.wait(LIMIT)
+        output.wait_for("^output is in ")
+    assert status == 0
+    assert len(output.matching("^error: nothing was heard of rank 1 on host host1")) == 1
+    assert output.matching("^launch: left out, as mpirun cannot reach them: host1:1")
+    assert output.matching("world size 2 -> 1")
+    assert newest_step(tmp_path) == STEPS

@@ -1,0 +1,201 @@
+"""Ranks that die, hang, fail or were given other things: one sentence, and a run that goes on.
+
+Two ranks of the real program on this host. Time limits are those of a user who has no patience.
+"""
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from tests.parallel.faulty_rank import STEP
+from tests.small_pretraining import (
+    flags_of_a_short_run,
+    make_data,
+    stdlib_documentation,
+    write_bert_config,
+)
+from tests.support import ROOT, environment, requires_horovod
+
+pytestmark = [requires_horovod, pytest.mark.parallel]
+
+HOST = socket.gethostname()
+FAULTY = "tests/parallel/faulty_rank.py"
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none"]
+TIMEOUT = 10  # seconds without a word, with margin for a machine that has other work
+LIMIT = 600
+
+
+def make_records(directory, least_bytes):
+    text_file = directory / "my_text.txt"
+    text_file.write_text(stdlib_documentation(least_bytes), encoding="utf-8")
+    make_data(text_file, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_records(tmp_path_factory.mktemp("data"), 100_000)
+
+
+@pytest.fixture
+def flags(data, tmp_path):
+    """Six updates, a checkpoint after the third."""
+    write_bert_config(tmp_path / "bert_config.json")
+    return [
+        *flags_of_a_short_run(data, tmp_path / "bert_config.json"),
+        "--do_train",
+        "--horovod",
+        "--scale_steps_by_ranks=false",
+        f"--rank_timeout={TIMEOUT}",
+        f"--output_dir={tmp_path / 'out'}",
+    ]
+
+
+def finish(command, **variables):
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=ROOT,
+        env={**environment(), **variables},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    done.sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    return done
+
+
+def run_faulty(tmp_path, flags, fault, rank, **variables):
+    """Two ranks, one of which has a fault."""
+    program = [sys.executable, FAULTY, fault, rank, tmp_path / "marker", *flags]
+    return finish([*MPIRUN, "-np", "2", *program], **variables)
+
+
+def run_different(flags, *own):
+    """Two ranks, the second of which has flags of its own."""
+    program = ["-np", "1", sys.executable, "run_pretraining.py", *flags]
+    return finish([*MPIRUN, *program, ":", *program, *own])
+
+
+def newest_step(tmp_path):
+    """Of a checkpoint whose files are there and can be read."""
+    path = tf.train.latest_checkpoint(str(tmp_path / "out"))
+    return int(tf.train.load_checkpoint(path).get_tensor(tf.GraphKeys.GLOBAL_STEP))
+
+
+def assert_lost(done, tmp_path, expected, *, status):
+    """One sentence that names the rank and the host and says how to go on, which is true."""
+    (sentence,) = done.sentences
+    assert re.match(f"error: {expected}", sentence), sentence
+    assert f"on host {HOST}" in sentence
+    assert sentence.endswith("which is intact.")
+    assert done.returncode == status
+    assert newest_step(tmp_path) == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed(tmp_path, flags, rank):
+    done = run_faulty(tmp_path, flags, "killed", rank)
+    assert_lost(done, tmp_path, f"the process of rank {rank} on host .* ended", status=128 + 9)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_stopped(tmp_path, flags, rank):
+    done = run_faulty(tmp_path, flags, "stopped", rank)
+    assert_lost(done, tmp_path, f"nothing was heard of rank {rank} on host", status=3)
+
+
+def test_a_rank_that_hangs(tmp_path, flags):
+    done = run_faulty(tmp_path, flags, "hangs", 1)
+    assert_lost(done, tmp_path, "rank 1 on host .* did not move for 10 seconds", status=3)
+
+
+def test_a_rank_that_hangs_while_it_reads(tmp_path, flags):
+    """In its input: the main thread is in TensorFlow, as that of a rank that waits is."""
+    done = run_faulty(tmp_path, flags, "hangs in reading", 1)
+    (sentence,) = done.sentences
+    assert sentence.startswith(f"error: rank 1 on host {HOST} did not move for 10 seconds")
+    assert "bert_tf/data/" in sentence
+    assert done.returncode == 3
+
+
+def test_a_rank_that_works_on_something_else_for_ever(tmp_path, flags):
+    """Horovod's own check, here with a limit of the user's."""
+    limits = {"CHECK": "2", "SHUTDOWN": "5"}
+    variables = {f"HOROVOD_STALL_{name}_TIME_SECONDS": limits[name] for name in limits}
+    done = run_faulty(tmp_path, flags, "works", 1, **variables)
+    assert_lost(done, tmp_path, "rank 1 on host .* did not take part", status=3)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_rank_with_a_bug(tmp_path, flags):
+    done = run_faulty(tmp_path, flags, "fails", 1)
+    assert_lost(done, tmp_path, "rank 1 on host .* failed with ZeroDivisionError: a bug", status=1)
+    assert done.stderr.count("Traceback") == 1
+
+
+def test_all_ranks_stop_together_when_one_is_asked_to(tmp_path, flags):
+    done = run_faulty(tmp_path, flags, "asked", 1)
+    assert done.returncode == 128 + 10
+    assert "stopped by SIGUSR1; " in done.stdout
+    assert STEP <= newest_step(tmp_path) <= STEP + 2
+    assert done.sentences == []
+
+
+def test_a_rank_with_other_flags(flags):
+    done = run_different(flags, "--learning_rate=0.5", "--seed=3", "--num_threads=1")
+    assert done.sentences == [
+        f"error: rank 1 on host {HOST} differs from rank 0 in --seed (3 instead of 12345), "
+        "--learning_rate (0.5 instead of 0.001); give every rank the same."
+    ]
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mistake_of_all_ranks_is_said_once(flags):
+    done = run_different([*flags, "--micro_batch_size=3"])
+    assert len(done.sentences) == 1
+    assert done.sentences[0].startswith("error: --train_batch_size=8 and --micro_batch_size=3")
+    assert done.returncode == 2
+
+
+def test_a_rank_with_other_data_and_vocabulary(tmp_path, flags):
+    (tmp_path / "other").mkdir()
+    other = make_records(tmp_path / "other", 50_000)
+    done = run_different(flags, f"--input_file={other / 'records' / 'train'}")
+    (sentence,) = done.sentences
+    assert sentence.startswith(f"error: rank 1 on host {HOST} differs from rank 0 in training data")
+    assert ", vocabulary (" in sentence
+    assert done.returncode == 2
+
+
+def test_a_rank_whose_records_end_early(tmp_path, data, flags):
+    """Its copy of a file is cut: it runs out of data."""
+    shutil.copytree(data / "records" / "train", tmp_path / "copy")
+    file = sorted((tmp_path / "copy").glob("*.tfrecord"))[-1]
+    with file.open("r+b") as opened:
+        opened.truncate(file.stat().st_size - 10)
+    done = run_different(flags, f"--input_file={tmp_path / 'copy'}")
+    (sentence,) = done.sentences
+    assert sentence.startswith(f"error: rank 1 on host {HOST}: {file} ends inside record ")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_killed_while_saving_a_run_is_started_again_from_the_checkpoint_before(tmp_path, flags):
+    program = [sys.executable, FAULTY, "killed while saving", 0, tmp_path / "marker", *flags]
+    launcher = [sys.executable, "-m", "bert_tf.launch", "--np=2", "--restart_delay=0.1"]
+    done = finish([*launcher, "--mpirun_flags=--oversubscribe --bind-to none", "--", *program])
+    assert done.returncode == 0, done.stderr
+    assert len(done.sentences) == 1
+    assert f"go on from {tmp_path / 'out' / 'model.ckpt-3'}" not in done.sentences[0]  # rank 1's
+    assert "the newest checkpoint in" in done.sentences[0]
+    assert "launch: ended with status 137; restart 1 of 3" in done.stderr
+    assert f"going on from {tmp_path / 'out' / 'model.ckpt-3'} (step 3)" in done.stdout
+    assert newest_step(tmp_path) == 6
