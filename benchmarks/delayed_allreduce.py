@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks import cases as kinds
 from benchmarks import communication_model as model
@@ -34,9 +34,9 @@ from benchmarks.rank_jobs import (
     run_on_link,
     spread_result,
 )
-from bert_tf import environment
+from benchmarks.script import run_benchmark
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.errors import UserError
 from bert_tf.files import write_json
 
 RANKS = 2
@@ -179,12 +179,5 @@ def define_flags() -> None:
     flags.DEFINE_string("json", None, "Where to write the results.")
 
 
-def main(_) -> None:
-    """Measures without TensorFlow's start-up messages."""
-    environment.prepare_environment(verbose=False, use_xla=False)
-    exit_on_user_error(run)
-
-
 if __name__ == "__main__":
-    define_flags()
-    app.run(main)
+    run_benchmark(define_flags, run)

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
-from bert_tf import environment
-from bert_tf.errors import UserError, exit_on_user_error
+from benchmarks.script import run_benchmark
+from bert_tf.errors import UserError
 from bert_tf.files import expand_record_files, write_json
 
 
@@ -182,12 +182,5 @@ def define_flags() -> None:
     flags.DEFINE_string("json", None, "Where to write the results.")
 
 
-def main(_) -> None:
-    """Measures without TensorFlow's start-up messages."""
-    environment.prepare_environment(verbose=False, use_xla=False)
-    exit_on_user_error(measure)
-
-
 if __name__ == "__main__":
-    define_flags()
-    app.run(main)
+    run_benchmark(define_flags, measure)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks import cases as kinds
 from benchmarks.cases import Case
@@ -29,9 +29,9 @@ from benchmarks.rank_jobs import (
     run_on_one_host,
     spread_result,
 )
-from bert_tf import environment
+from benchmarks.script import run_benchmark
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.errors import UserError
 from bert_tf.files import write_json
 
 # Four of BERT-base's layers at two thirds of their width: most of an update is products.
@@ -179,12 +179,5 @@ def define_flags() -> None:
     flags.DEFINE_string("json", None, "Where to write the results.")
 
 
-def main(_) -> None:
-    """Measures without TensorFlow's start-up messages."""
-    environment.prepare_environment(verbose=False, use_xla=False)
-    exit_on_user_error(run)
-
-
 if __name__ == "__main__":
-    define_flags()
-    app.run(main)
+    run_benchmark(define_flags, run)

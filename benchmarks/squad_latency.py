@@ -16,13 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 from benchmarks.machine import describe_machine
+from benchmarks.script import run_benchmark
 from bert_tf import environment
 from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.errors import UserError
 from bert_tf.files import require_file, write_json
 from bert_tf.tasks.span_model import INPUTS, SpanModel
 
@@ -235,12 +236,5 @@ def define_flags() -> None:
     flags.DEFINE_string("json", None, "Where to write the results.")
 
 
-def main(_) -> None:
-    """Measures without TensorFlow's start-up messages."""
-    environment.prepare_environment(verbose=False, use_xla=False)
-    exit_on_user_error(run)
-
-
 if __name__ == "__main__":
-    define_flags()
-    app.run(main)
+    run_benchmark(define_flags, run)

@@ -14,13 +14,14 @@ import json
 import socket
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.cases import KINDS, Case
+from benchmarks.script import run_benchmark
 from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.errors import UserError
 from bert_tf.files import require_file, write_json
 
 
@@ -96,12 +97,5 @@ def define_flags() -> None:
     flags.DEFINE_string("json", None, "Where rank 0 writes the figures.")
 
 
-def main(_) -> None:
-    """Measures without TensorFlow's start-up messages."""
-    environment.prepare_environment(verbose=False, use_xla=False)
-    exit_on_user_error(run)
-
-
 if __name__ == "__main__":
-    define_flags()
-    app.run(main)
+    run_benchmark(define_flags, run)

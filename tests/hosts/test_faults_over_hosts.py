@@ -11,8 +11,6 @@ import tensorflow.compat.v1 as tf
 
 from tests.small_pretraining import (
     flags_of_a_short_run,
-    make_data,
-    stdlib_documentation,
     write_bert_config,
 )
 from tests.support import environment
@@ -23,15 +21,6 @@ pytestmark = pytest.mark.parallel
 TIMEOUT = 10  # seconds without a word
 LIMIT = 600
 STEPS = 150
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("data")
-    text_file = directory / "my_text.txt"
-    text_file.write_text(stdlib_documentation(100_000), encoding="utf-8")
-    make_data(text_file, directory)
-    return directory
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ import pytest
 
 from tests.small_pretraining import (
     flags_of_a_short_run,
-    make_data,
-    stdlib_documentation,
     write_bert_config,
 )
 from tests.support import environment, run
@@ -20,15 +18,6 @@ pytestmark = pytest.mark.parallel
 SCRIPT = "run_pretraining.py"
 TRAIN_AND_EVALUATE = ["--do_train", "--do_eval"]
 LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("data")
-    text_file = directory / "my_text.txt"
-    text_file.write_text(stdlib_documentation(100_000), encoding="utf-8")
-    make_data(text_file, directory)
-    return directory
 
 
 @pytest.fixture(scope="module")
