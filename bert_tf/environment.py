@@ -45,16 +45,17 @@ def limit_stalls(timeout_seconds: float) -> None:
     """Sets after how long Horovod warns of ranks that others wait for, and when it gives up.
 
     It cannot tell a rank that hangs from one that works on its own for long, and so has a multiple
-    of the time. To be called before Horovod starts. Variables that the user set are kept; 0 changes
-    nothing.
+    of the time, and two minutes at least. To be called before Horovod starts. Variables that the
+    user set are kept; 0 changes nothing.
     """
     if timeout_seconds:
-        give_up = _STALLED_TIMEOUTS * timeout_seconds
+        give_up = max(_STALLED_TIMEOUTS * timeout_seconds, _LEAST_STALL_SECONDS)
         os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", f"{timeout_seconds:.0f}")
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", f"{give_up:.0f}")
 
 
 _STALLED_TIMEOUTS = 4
+_LEAST_STALL_SECONDS = 120
 
 
 def available_cores() -> int:

@@ -61,7 +61,7 @@ _GRACE_SECONDS = {USER_ERROR: 1.5, CRASH: 1.5, CUT_OFF: 5.0}
 _TURN_SECONDS, _LAST_TURN_SECONDS = 0.5, 5.0
 _SECONDS_FOR_RANK_0_TO_SPEAK = 10.0
 _SECONDS_TO_READ = 2.0
-_SECONDS_FOR_MPIRUN = 10.0
+_SECONDS_FOR_MPIRUN = 20.0
 
 
 class NoWatch:
@@ -249,7 +249,8 @@ class RankWatch(NoWatch):
         # Not through sys.stderr: the main thread may hold its lock for ever.
         os.write(2, f"error: {sentence}\n".encode())
         self._tell_all({"kind": "end", "status": status})
-        if SILENT in {failure.kind for failure in self._failures.values()}:
+        silent = [rank for rank, f in self._failures.items() if f.kind == SILENT]
+        if any(self._hosts[rank] != self._hosts[self._rank] for rank in silent):
             kill_launcher_if_it_hangs(_SECONDS_FOR_MPIRUN)
         self._end_process(status)
 

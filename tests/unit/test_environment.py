@@ -113,7 +113,7 @@ CHECK, SHUTDOWN = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TI
     ("timeout", "before", "after"),
     [
         (300.0, {}, {CHECK: "300", SHUTDOWN: "1200"}),
-        (5.0, {CHECK: "60"}, {CHECK: "60", SHUTDOWN: "20"}),
+        (5.0, {CHECK: "60"}, {CHECK: "60", SHUTDOWN: "120"}),
         (5.0, {CHECK: "60", SHUTDOWN: "0"}, {CHECK: "60", SHUTDOWN: "0"}),
         (0.0, {}, {}),
     ],
