@@ -260,7 +260,7 @@ def test_a_dry_run_shows_the_arithmetic_and_writes_nothing(flags, tmp_path):
     assert "arithmetic=2 (micro batch) x 4 (accumulation steps) x 1 (ranks) = 8" in done.stdout
     memory = re.search(r"memory, estimated: about ([\d.]+) GiB a rank \(", done.stdout)
     # The program itself is all but everything of a network this small.
-    assert 0.5 < float(memory[1]) < 1
+    assert 0.4 < float(memory[1]) < 1
     assert "dry run" in done.stdout
     assert "step 1/" not in done.stdout
     assert not output_dir.exists()

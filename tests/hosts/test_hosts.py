@@ -164,6 +164,8 @@ def test_nothing_is_left_when_its_owner_ends(asked):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where the tests run in the background, a shell may have made SIGINT one to ignore.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with owner:
         found = networks(owner)
