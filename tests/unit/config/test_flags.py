@@ -4,6 +4,7 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.config import pretraining_flags
+from bert_tf.errors import UserError
 
 
 @pytest.fixture
@@ -102,3 +103,15 @@ def test_every_flag_of_ours_is_in_the_record_and_no_other(parse):
     assert recorded["output_dir"].endswith("out")
     assert "flagfile" not in recorded
     assert "verbosity" not in recorded
+
+
+@pytest.mark.parametrize(("given", "seconds"), [([], 300), (["--rank_timeout=0"], 0),
+                                                (["--rank_timeout=5"], 5)])  # fmt: skip
+def test_how_long_a_rank_may_be_silent(parse, given, seconds):
+    assert parse(*given).runtime.rank_timeout_seconds == seconds
+
+
+@pytest.mark.parametrize("value", ["4.9", "-1", "nan", "inf"])
+def test_a_rank_timeout_that_cannot_be_kept(parse, value):
+    with pytest.raises(UserError, match=r"--rank_timeout=.* must be 0, for no limit, or at least"):
+        parse(f"--rank_timeout={value}")
