@@ -27,13 +27,13 @@ from benchmarks.cases import (
 )
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.precision import policy_for
+from bert_tf.ranks.distribution import SingleProcess, connect
 from bert_tf.tasks.pretraining import PretrainingObjective
-from bert_tf.training.batch_plan import BatchPlan
-from bert_tf.training.distribution import SingleProcess, connect
-from bert_tf.training.loss_scale import NoLossScale
-from bert_tf.training.optimizers import AdamW
 from bert_tf.training.session import SessionSettings, session_config
-from bert_tf.training.train_op import UpdateSettings, build_train_op
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.loss_scale import NoLossScale
+from bert_tf.update.optimizers import AdamW
+from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 _LEARNING_RATE = 1e-6  # the weights should stay what they are; the time does not depend on them
 _MASKED_SHARE = 0.15

@@ -31,7 +31,7 @@ def run() -> None:
 
     from benchmarks import case_graphs
     from bert_tf.model import precision
-    from bert_tf.training.distribution import connect
+    from bert_tf.ranks.distribution import connect
 
     values = flags.FLAGS
     environment.quiet_tensorflow(verbose=False)

@@ -19,11 +19,11 @@ from bert_tf.model.losses import ClassificationSums
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.pretraining import pretraining_output, pretraining_specs
 from bert_tf.model.variables import create_variables
+from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import run as training_run
-from bert_tf.training.batch_plan import BatchPlan
-from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.evaluation import Results, TermEvaluation
 from bert_tf.training.run import Run
+from bert_tf.update.batch_plan import BatchPlan
 
 MASKED_LM = "masked_lm"
 NEXT_SENTENCE = "next_sentence"

@@ -40,9 +40,9 @@ from bert_tf.tasks.span_model import ModelParts, find_model
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation
 from bert_tf.tasks.squad_report import write_squad_report
 from bert_tf.training import run as training_run
-from bert_tf.training.batch_plan import BatchPlan
 from bert_tf.training.evaluation import Results
 from bert_tf.training.run import Run
+from bert_tf.update.batch_plan import BatchPlan
 
 POSITION = "position"
 SEEDS_NAME = "seeds.json"

@@ -14,6 +14,7 @@ from bert_tf.data.batches import BatchReader, dataset_of_positions
 from bert_tf.data.length_buckets import LengthSortedBatches
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.progress import Progress
+from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.squad.answers import (
     AnswerSettings,
     CandidateArrays,
@@ -27,10 +28,9 @@ from bert_tf.squad.features import FeatureSet
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.squad_metrics import evaluate
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.evaluation import Figure, Results
-from bert_tf.training.train_op import Features
 from bert_tf.training.trainer import find_start
+from bert_tf.update.train_op import Features
 
 RATE = "predict_sequences_per_second"
 

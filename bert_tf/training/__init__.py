@@ -1,1 +1,1 @@
-"""One update done right: schedules, optimizers, accumulation, distribution, hooks."""
+"""From settings to a trained model: arithmetic, hardware, sessions, hooks, the run itself."""

@@ -15,9 +15,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.model_files import MODEL_FILES
 from bert_tf.files import atomic_open, read_json, write_json
 from bert_tf.model.losses import ClassificationSums
-from bert_tf.training.distribution import SingleProcess
+from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.run_log import EVALUATIONS, read_history
-from bert_tf.training.train_op import Features, Objective
+from bert_tf.update.train_op import Features, Objective
 
 RESULTS = "eval_results"
 BEST_DIRECTORY = "best"

@@ -7,7 +7,7 @@ import socket
 from bert_tf.config.settings import RuntimeSettings
 from bert_tf.errors import UserError
 from bert_tf.model import precision
-from bert_tf.training.distribution import SingleProcess
+from bert_tf.ranks.distribution import SingleProcess
 
 
 def agree_on_hardware(ranks: SingleProcess, own: precision.Hardware) -> precision.Hardware:

@@ -14,8 +14,8 @@ from typing import Any
 import bert_tf
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.files import read_json, write_json
-from bert_tf.training.batch_plan import BatchPlan, StepPlan
-from bert_tf.training.distribution import SingleProcess
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.update.batch_plan import BatchPlan, StepPlan
 
 _PACKAGES = ("tensorflow-cpu", "tensorflow", "horovod", "numpy", "sentencepiece", "tokenizers")
 

@@ -18,15 +18,17 @@ from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json
 from bert_tf.model import precision
-from bert_tf.training import distribution, ledger
-from bert_tf.training.agreement import (
+from bert_tf.ranks import distribution
+from bert_tf.ranks.agreement import (
     check_same_on_all_ranks,
     code_sha256,
     comparable_flags,
 )
-from bert_tf.training.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
-from bert_tf.training.communication import communication_facts
-from bert_tf.training.distribution import SingleProcess
+from bert_tf.ranks.communication import communication_facts
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.launched import binding_warning
+from bert_tf.ranks.watch import NoWatch, watched
+from bert_tf.training import ledger
 from bert_tf.training.evaluation import Evaluation, Results
 from bert_tf.training.hardware import (
     agree_on_hardware,
@@ -34,13 +36,12 @@ from bert_tf.training.hardware import (
     needs_loss_scale,
     precision_warnings,
 )
-from bert_tf.training.launched import binding_warning
 from bert_tf.training.memory import estimate_memory, format_memory
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.session import SessionSettings, gpu_of_a_rank
-from bert_tf.training.train_op import Objective
 from bert_tf.training.trainer import Job, StartPoint, Trainer, find_start
-from bert_tf.training.watch import NoWatch, watched
+from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
+from bert_tf.update.train_op import Objective
 
 
 @dataclasses.dataclass(frozen=True)

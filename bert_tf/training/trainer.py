@@ -21,12 +21,10 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.data.batches import user_errors
 from bert_tf.errors import UserError, first_line
-from bert_tf.training import evaluation, hooks, ledger, schedules
-from bert_tf.training.batch_plan import BatchPlan, StepPlan
-from bert_tf.training.distribution import SingleProcess
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.watch import NoWatch
+from bert_tf.training import evaluation, hooks, ledger
 from bert_tf.training.evaluation import Evaluation
-from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.training.optimizers import AdamW, Lamb
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.session import (
     CompiledClusters,
@@ -34,7 +32,11 @@ from bert_tf.training.session import (
     compile_first_cluster,
     session_config,
 )
-from bert_tf.training.train_op import (
+from bert_tf.update import schedules
+from bert_tf.update.batch_plan import BatchPlan, StepPlan
+from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.optimizers import AdamW, Lamb
+from bert_tf.update.train_op import (
     CONSUMED_SEQUENCES,
     SKIPPED_UPDATES,
     Objective,
@@ -42,7 +44,6 @@ from bert_tf.training.train_op import (
     UpdateSettings,
     build_train_op,
 )
-from bert_tf.training.watch import NoWatch
 
 LOSS_SCALE_FLOOR = 1.0
 

@@ -7,7 +7,7 @@ import socket
 import numpy as np
 import pytest
 
-from bert_tf.training.distribution import threads_of_a_rank
+from bert_tf.ranks.distribution import threads_of_a_rank
 from tests.support import mpirun, requires_horovod
 
 pytestmark = [requires_horovod, pytest.mark.parallel]

@@ -19,13 +19,13 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.precision import policy_for
+from bert_tf.ranks.distribution import connect
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.squad import SpanObjective
-from bert_tf.training.batch_plan import BatchPlan
-from bert_tf.training.distribution import connect
-from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.training.optimizers import AdamW, Lamb
-from bert_tf.training.train_op import UpdateSettings, build_train_op
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.optimizers import AdamW, Lamb
+from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 UPDATES = 10
 GLOBAL_BATCH = 8

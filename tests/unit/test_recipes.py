@@ -15,7 +15,7 @@ from absl import flags
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
-from bert_tf.training.batch_plan import resolve_batch_plan, resolve_step_plan
+from bert_tf.update.batch_plan import resolve_batch_plan, resolve_step_plan
 from tests.support import ROOT
 
 FLAG_FILES = sorted((ROOT / "recipes").glob("*.flags"))

@@ -15,8 +15,8 @@ from bert_tf.errors import UserError
 from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.model.squad import squad_specs
 from bert_tf.model.variables import create_variables
-from bert_tf.training.loss_scale import DynamicLossScale
-from bert_tf.training.optimizers import AdamW, Lamb
+from bert_tf.update.loss_scale import DynamicLossScale
+from bert_tf.update.optimizers import AdamW, Lamb
 from tests.unit.checkpoint.tiny_models import SIZES, huggingface_model, save_google
 
 RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8"

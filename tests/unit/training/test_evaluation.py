@@ -12,8 +12,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.losses import ClassificationSums
+from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import evaluation
-from bert_tf.training.distribution import SingleProcess
 
 FLOATS = st.floats(0, 2.0**100, width=32, allow_subnormal=False)
 BATCHES = hnp.arrays(np.float32, st.tuples(st.integers(1, 40)), elements=FLOATS)

@@ -7,7 +7,7 @@ import pytest
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.errors import UserError
 from bert_tf.model.precision import Hardware
-from bert_tf.training.distribution import SingleProcess
+from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.hardware import (
     agree_on_hardware,
     choose_precision,

@@ -9,11 +9,11 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
 from bert_tf.model.losses import ClassificationSums
+from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import hooks
-from bert_tf.training.batch_plan import BatchPlan
-from bert_tf.training.distribution import SingleProcess
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.train_op import TrainOutputs
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.train_op import TrainOutputs
 
 
 class FakeUpdate:

@@ -12,9 +12,9 @@ import pytest
 
 import bert_tf
 from bert_tf.errors import UserError
+from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import ledger
-from bert_tf.training.batch_plan import BatchPlan, resolve_step_plan
-from bert_tf.training.distribution import SingleProcess
+from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from tests.support import optimization_settings
 
 OPTIMIZATION = optimization_settings(

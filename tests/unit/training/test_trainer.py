@@ -6,8 +6,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
-from bert_tf.training.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 from bert_tf.training.trainer import StartPoint, find_start
+from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 
 
 def save(directory, *, steps=(12,), **variables):

@@ -12,8 +12,8 @@ from typing import Any
 import bert_tf
 from bert_tf.errors import UserError
 from bert_tf.files import sha256_of_file
-from bert_tf.training.distribution import SingleProcess
-from bert_tf.training.failures import name_ranks
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.failures import name_ranks
 
 # Where files lie may differ from host to host: their contents are compared instead, or rank 0 alone
 # reads or writes them. Threads and messages are a host's own affair.

@@ -32,9 +32,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import RunSettings
 from bert_tf.errors import UserError
-from bert_tf.training.activity import Activity
-from bert_tf.training.distribution import SingleProcess
-from bert_tf.training.failures import (
+from bert_tf.ranks.activity import Activity
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.failures import (
     ABSENT,
     CRASH,
     CUT_OFF,
@@ -46,9 +46,9 @@ from bert_tf.training.failures import (
     describe_failures,
     failure_of,
 )
-from bert_tf.training.launched import kill_launcher_if_it_hangs
-from bert_tf.training.rank_links import CannotConnectError, Link, Message, connect_ranks
-from bert_tf.training.stop_agreement import StopAgreement
+from bert_tf.ranks.launched import kill_launcher_if_it_hangs
+from bert_tf.ranks.rank_links import CannotConnectError, Link, Message, connect_ranks
+from bert_tf.ranks.stop_agreement import StopAgreement
 
 _POLL_SECONDS = 0.25
 _LONGEST_BEAT_SECONDS = 5.0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_tf.errors import UserError
-from bert_tf.training.batch_plan import BatchPlan, resolve_batch_plan, resolve_step_plan
+from bert_tf.update.batch_plan import BatchPlan, resolve_batch_plan, resolve_step_plan
 
 SMALL = st.integers(1, 64)
 

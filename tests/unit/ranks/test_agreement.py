@@ -12,13 +12,13 @@ import bert_tf
 from bert_tf.config.pretraining_flags import define_pretraining_flags
 from bert_tf.config.squad_flags import define_squad_flags
 from bert_tf.errors import UserError
-from bert_tf.training.agreement import (
+from bert_tf.ranks.agreement import (
     MAY_DIFFER,
     check_same_on_all_ranks,
     code_sha256,
     comparable_flags,
 )
-from bert_tf.training.distribution import SingleProcess
+from bert_tf.ranks.distribution import SingleProcess
 
 
 class FakeRanks(SingleProcess):

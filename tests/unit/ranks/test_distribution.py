@@ -9,8 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
-from bert_tf.training import distribution
-from bert_tf.training.distribution import (
+from bert_tf.ranks import distribution
+from bert_tf.ranks.distribution import (
     HorovodRanks,
     SingleProcess,
     connect,

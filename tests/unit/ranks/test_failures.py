@@ -3,7 +3,7 @@
 import pytest
 
 from bert_tf.errors import UserError
-from bert_tf.training.failures import (
+from bert_tf.ranks.failures import (
     ABSENT,
     CRASH,
     CUT_OFF,

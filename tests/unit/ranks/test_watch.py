@@ -10,15 +10,15 @@ import types
 import pytest
 
 from bert_tf.errors import UserError
-from bert_tf.training import rank_links, watch
-from bert_tf.training.distribution import SingleProcess
-from bert_tf.training.rank_links import (
+from bert_tf.ranks import rank_links, watch
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.rank_links import (
     CannotConnectError,
     Link,
     connect_ranks,
     own_addresses,
 )
-from bert_tf.training.watch import NoWatch, RankWatch, watched
+from bert_tf.ranks.watch import NoWatch, RankWatch, watched
 
 # A process that ends is played by a thread that ends.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

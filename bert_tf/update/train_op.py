@@ -10,11 +10,11 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.losses import ClassificationSums
-from bert_tf.training.accumulation import accumulate_gradients
-from bert_tf.training.batch_plan import BatchPlan
-from bert_tf.training.distribution import SingleProcess, as_tables
-from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.training.optimizers import clip_by_global_norm
+from bert_tf.ranks.distribution import SingleProcess, as_tables
+from bert_tf.update.accumulation import accumulate_gradients
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.optimizers import clip_by_global_norm
 
 # Both are int64 scalars that checkpoints hold.
 SKIPPED_UPDATES = "training/skipped_updates"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.training.accumulation import accumulate_gradients
+from bert_tf.update.accumulation import accumulate_gradients
 
 DATA = np.random.default_rng(0).normal(size=[12, 3]).astype(np.float32)
 WEIGHTS = np.array([0.5, -1.0, 2.0], np.float32)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.training.optimizers import UPDATE_COUNT, AdamW, Lamb, clip_by_global_norm, decays
+from bert_tf.update.optimizers import UPDATE_COUNT, AdamW, Lamb, clip_by_global_norm, decays
 
 STEPS = 20
 SHAPES = {

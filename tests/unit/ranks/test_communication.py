@@ -4,7 +4,7 @@ import pytest
 
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.errors import UserError
-from bert_tf.training.communication import (
+from bert_tf.ranks.communication import (
     DEFAULT,
     check_adasum,
     communication_facts,

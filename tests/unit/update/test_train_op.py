@@ -14,14 +14,14 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.model.precision import policy_for
+from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining import PretrainingObjective
-from bert_tf.training import train_op
-from bert_tf.training.batch_plan import BatchPlan
-from bert_tf.training.distribution import SingleProcess
-from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.training.optimizers import AdamW
-from bert_tf.training.schedules import polynomial
-from bert_tf.training.train_op import UpdateSettings, build_train_op
+from bert_tf.update import train_op
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.optimizers import AdamW
+from bert_tf.update.schedules import polynomial
+from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 EXAMPLES, WIDTH = 8, 3
 START = np.array([0.5, -1.0, 2.0], np.float32)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Callable
 
-from bert_tf.training.rank_links import Message
+from bert_tf.ranks.rank_links import Message
 
 ASK, STOP, NOTED = "ask to stop", "stop", "stop noted"
 

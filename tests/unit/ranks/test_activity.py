@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bert_tf.training.activity import _READERS, _SESSION, Activity
+from bert_tf.ranks.activity import _READERS, _SESSION, Activity
 
 
 def waiter_in(filename):

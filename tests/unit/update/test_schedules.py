@@ -4,7 +4,7 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.training.schedules import SCHEDULES, google, polynomial
+from bert_tf.update.schedules import SCHEDULES, google, polynomial
 
 
 @pytest.mark.parametrize(

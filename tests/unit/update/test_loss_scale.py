@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.training.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 
 
 class ReferenceScale:

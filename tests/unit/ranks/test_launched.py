@@ -3,7 +3,7 @@
 import pytest
 
 from bert_tf.errors import UserError
-from bert_tf.training.launched import (
+from bert_tf.ranks.launched import (
     binding_warning,
     check_all_met,
     check_alone,

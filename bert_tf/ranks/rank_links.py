@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from bert_tf.training.distribution import SingleProcess
+from bert_tf.ranks.distribution import SingleProcess
 
 Message = dict[str, Any]
 

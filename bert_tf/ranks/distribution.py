@@ -17,8 +17,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
-from bert_tf.training.communication import check_adasum, horovod_environment
-from bert_tf.training.launched import check_all_met, check_alone, check_launcher
+from bert_tf.ranks.communication import check_adasum, horovod_environment
+from bert_tf.ranks.launched import check_all_met, check_alone, check_launcher
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices]
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from bert_tf.training.stop_agreement import StopAgreement
+from bert_tf.ranks.stop_agreement import StopAgreement
 
 UPDATES = 60
 

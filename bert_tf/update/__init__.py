@@ -1,0 +1,1 @@
+"""One update done right: gradients, their sum, optimizers, schedules, loss scales."""
