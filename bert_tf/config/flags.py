@@ -311,12 +311,16 @@ def _define_communication_flags(define: Definer) -> None:
         "Combine gradients by Adasum (a power of two of ranks).",
     )
     define.integer(
-        "num_allreduce_groups", 0, "Send gradients in so many groups; 0: whatever is ready."
+        "num_allreduce_groups",
+        None,
+        "Send gradients in so many groups; 0: whatever is ready (default: 1 with several micro "
+        "batches an update, else 0).",
     )
     define.boolean(
         "embedding_gradient_rows",
-        False,
-        "Send the word embeddings' gradient as a batch's rows and not as a table: in fine-tuning.",
+        None,
+        "Send the word embeddings' gradient as a batch's rows and not as a table: in fine-tuning "
+        "(default: where that is much less to send).",
     )
     define.number("fusion_threshold_mb", None, "Horovod's: most MiB that travel together (128).")
     define.number("cycle_time_ms", None, "Horovod's: how often it looks for gradients (1).")
@@ -346,6 +350,11 @@ def _communication_settings(values: flags.FlagValues) -> CommunicationSettings:
         autotune=values.allreduce_autotune,
         nccl_streams=values.num_nccl_streams,
     )
+    if values.adasum and values.num_allreduce_groups:
+        raise UserError(
+            "--adasum combines gradients one by one, not in groups; drop it or "
+            "--num_allreduce_groups."
+        )
 
 
 def _same(values: flags.FlagValues, first: str, second: str) -> int | None:

@@ -59,9 +59,9 @@ class CommunicationSettings:
       compression: what gradients travel as, ``none`` (float32) or ``fp16``.
       adasum: combine gradients by Adasum (Maleki et al. 2020) instead of adding them.
       groups: send gradients in so many groups, each as soon as it is complete; 0 lets Horovod fuse
-        whatever is ready.
+        whatever is ready; None takes one group where all are complete at once.
       embedding_rows: send the gradient of a table that was only looked up as the rows of the batch,
-        which each rank then receives of all others, instead of as a table.
+        which each rank then receives of all others, instead of as a table; None decides by sizes.
       fusion_threshold_mb: most bytes of gradients that travel together, in MiB.
       cycle_time_ms: how often Horovod looks for gradients that are ready.
       hierarchical: add up within each host first.
@@ -71,8 +71,8 @@ class CommunicationSettings:
 
     compression: str = "none"
     adasum: bool = False
-    groups: int = 0
-    embedding_rows: bool = False
+    groups: int | None = None
+    embedding_rows: bool | None = None
     fusion_threshold_mb: float | None = None
     cycle_time_ms: float | None = None
     hierarchical: bool | None = None

@@ -6,13 +6,26 @@ the user set; without a flag the variable stands, and the ledger shows it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.errors import UserError
 
 _MIB = 1 << 20
 DEFAULT = "horovod's default"
+
+# Rows must be half as much to send as the table, or less. A gather costs what the count of bytes
+# does not show: it is not fused with other gradients, every rank keeps the rows of all and adds
+# them to a table itself. Two ranks measured 0.6 to 1.0 of the gain that their bytes promise (see
+# docs/many_machines.md), so that half of the bytes are a gain on any of those links. It also means
+# that the gathered rows of all ranks take no more memory than the table.
+_LEAST_GAIN = 2.0
+# A smaller table travels fused with the other gradients, in a round that there is anyway. Its rows
+# are two gathers, of values and of indices, each with an answer of the other ranks to wait for: a
+# cycle of Horovod's, 1 ms. Half of 4 MiB takes 1.7 ms at 10 Gbit/s.
+_LEAST_TABLE_BYTES = 4 * _MIB
+_BYTES_OF_AN_INDEX = 8  # int64; of int32 it is half
 
 # Name in the ledger -> (variable, from the setting to its text, from the text to the ledger).
 _TUNABLES = {
@@ -38,19 +51,71 @@ def horovod_environment(settings: CommunicationSettings) -> dict[str, str]:
     }
 
 
+def number_of_groups(settings: CommunicationSettings, *, complete_at_once: bool) -> int:
+    """How many groups the gradients of an update travel in; 0 for whatever is ready.
+
+    One group is sent when its last gradient is complete, and then as a whole. Where gradients are
+    ``complete_at_once`` that is for nothing; else the first ones would have to wait for the
+    backward pass beside which they could travel.
+    """
+    if settings.adasum:
+        return 0
+    if settings.groups is None:
+        return int(complete_at_once)
+    return settings.groups
+
+
+def travels_as_rows(
+    settings: CommunicationSettings,
+    table: Sequence[int],
+    *,
+    rows: int | None,
+    groups: int,
+    world_size: int,
+) -> bool:
+    """Whether the gradient of a looked-up table is sent as rows; all ranks must agree.
+
+    Args:
+      settings: what the user asked for, if anything.
+      table: shape of the table, [rows, width], float32.
+      rows: most rows that a rank looks up, None where nobody knows.
+      groups: :func:`number_of_groups`; a group is of tables.
+      world_size: ranks.
+    """
+    if settings.adasum or groups:
+        return False
+    if settings.embedding_rows is not None:
+        return settings.embedding_rows
+    if rows is None or world_size == 1:
+        return False
+    # Horovod compresses what it adds up, not what it gathers.
+    element_bytes = 2 if settings.compression == "fp16" else 4
+    table_bytes = element_bytes * math.prod(table)
+    row_bytes = rows * (4 * math.prod(table[1:]) + _BYTES_OF_AN_INDEX)
+    sent_as_table = 2 * (world_size - 1) / world_size * table_bytes
+    sent_as_rows = (world_size - 1) * row_bytes
+    return table_bytes >= _LEAST_TABLE_BYTES and sent_as_table >= _LEAST_GAIN * sent_as_rows
+
+
 def communication_facts(
-    settings: CommunicationSettings, environment: Mapping[str, str]
+    settings: CommunicationSettings, environment: Mapping[str, str], *, complete_at_once: bool
 ) -> dict[str, object]:
     """The ledger's section, without when gradients travel.
 
-    ``environment`` is the process's, with :func:`horovod_environment` already in it. Raises
-    UserError for a variable that is no number.
+    ``environment`` is the process's, with :func:`horovod_environment` already in it;
+    ``complete_at_once`` as for :func:`number_of_groups`. Raises UserError for a variable that is no
+    number.
     """
+    groups = number_of_groups(settings, complete_at_once=complete_at_once)
+    if settings.adasum or groups or complete_at_once:
+        embeddings = "table"
+    else:
+        embeddings = {None: "by size", True: "rows", False: "table"}[settings.embedding_rows]
     facts: dict[str, object] = {
         "compression": settings.compression,
         "combined_by": "adasum" if settings.adasum else "sum",
-        "groups": settings.groups or "as they are ready",
-        "embeddings": "rows" if settings.embedding_rows else "table",
+        "groups": groups or "as they are ready",
+        "embeddings": embeddings,
     }
     for name, (variable, _, parse) in _TUNABLES.items():
         text = environment.get(variable)

@@ -17,7 +17,12 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
-from bert_tf.ranks.communication import check_adasum, horovod_environment
+from bert_tf.ranks.communication import (
+    check_adasum,
+    horovod_environment,
+    number_of_groups,
+    travels_as_rows,
+)
 from bert_tf.ranks.launched import check_all_met, check_alone, check_launcher
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices]
@@ -43,16 +48,30 @@ class SingleProcess:
         return self.rank == 0
 
     def sum_gradients(
-        self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]
+        self,
+        gradients: Sequence[Gradient],
+        variables: Sequence[tf.Variable],
+        *,
+        complete_at_once: bool = False,
+        most_rows: int | None = None,
     ) -> list[tf.Tensor]:
         """The gradients of the global batch from each rank's share in them.
 
         A share is divided by the weight of the global batch already, so that the gradients are the
         sum of the shares, and no sum is larger than what it is the gradient of: float16 holds the
-        sum of any number of ranks where it holds the mean. A share may be tf.IndexedSlices; what is
-        returned is dense.
+        sum of any number of ranks where it holds the mean.
+
+        Args:
+          gradients: shares, dense or tf.IndexedSlices.
+          variables: what they are the gradients of.
+          complete_at_once: whether all are complete at the same time, as sums over micro batches
+            are, and not one by one in the course of a backward pass.
+          most_rows: rows that tf.IndexedSlices of unknown length have at most.
+
+        Returns:
+          Dense gradients.
         """
-        del variables
+        del variables, complete_at_once, most_rows
         return as_tables(gradients)
 
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -130,13 +149,21 @@ class HorovodRanks(SingleProcess):
         super().__init__(num_threads)
 
     def sum_gradients(
-        self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]
+        self,
+        gradients: Sequence[Gradient],
+        variables: Sequence[tf.Variable],
+        *,
+        complete_at_once: bool = False,
+        most_rows: int | None = None,
     ) -> list[tf.Tensor]:
-        """The gradients of the global batch, combined in one fused round."""
+        """The gradients of the global batch; each travels once, fused with others."""
         hvd, settings = self._hvd, self._communication
         compression = getattr(hvd.Compression, settings.compression)
-        if not settings.embedding_rows:
-            gradients = as_tables(gradients)
+        groups = number_of_groups(settings, complete_at_once=complete_at_once)
+        gradients = [
+            self._as_it_travels(gradient, variable, groups, most_rows)
+            for gradient, variable in zip(gradients, variables)
+        ]
         if settings.adasum:
             # Adasum of equal gradients is their mean: it takes each rank's own, not its share.
             reduced = [
@@ -145,13 +172,26 @@ class HorovodRanks(SingleProcess):
             ]
         else:
             optimizer = hvd.DistributedOptimizer(
-                _SummedGradients(), op=hvd.Sum, compression=compression, num_groups=settings.groups
+                _SummedGradients(), op=hvd.Sum, compression=compression, num_groups=groups
             )
-            pairs = optimizer.compute_gradients(list(gradients), var_list=list(variables))
+            pairs = optimizer.compute_gradients(gradients, var_list=list(variables))
             reduced = as_tables([gradient for gradient, _ in pairs])
         for tensor, variable in zip(reduced, variables):
             tensor.set_shape(variable.shape)
         return reduced
+
+    def _as_it_travels(
+        self, gradient: Gradient, variable: tf.Variable, groups: int, most_rows: int | None
+    ) -> Gradient:
+        if isinstance(gradient, tf.IndexedSlices) and travels_as_rows(
+            self._communication,
+            variable.shape.as_list(),
+            rows=gradient.values.shape[0] or most_rows,
+            groups=groups,
+            world_size=self.world_size,
+        ):
+            return gradient
+        return tf.convert_to_tensor(gradient)
 
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """``tensor`` summed over ranks; ``name`` must be unique in the graph."""

@@ -291,7 +291,12 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
             "xla": run.runtime.use_xla,
             **run.policy.describe(),
         },
-        communication=communication_facts(run.runtime.communication, os.environ),
+        communication=communication_facts(
+            run.runtime.communication,
+            os.environ,
+            complete_at_once=job.batch.accumulation_steps > 1
+            and not job.optimization.allreduce_every_micro_batch,
+        ),
         num_records=train_data["train_records"],
         data=train_data,
         start_step=run.start.step,

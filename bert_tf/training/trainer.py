@@ -214,6 +214,7 @@ class Trainer:
                 clip_norm=job.optimization.clip_norm,
                 loss_normalization=job.optimization.loss_normalization,
                 allreduce_every_micro_batch=job.optimization.allreduce_every_micro_batch,
+                most_rows=job.batch.micro_batch_size * job.max_seq_length,
                 seed=job.run.seed,
             ),
         )

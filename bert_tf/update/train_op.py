@@ -53,12 +53,14 @@ class UpdateSettings:
         by that of each micro batch and averages, as google-research/bert does with its only one.
       allreduce_every_micro_batch: communicate after each micro batch and not once an update; it
         exists to measure what the delay is worth.
+      most_rows: rows of a table that a micro batch looks up at most; None where its shape tells.
       seed: of dropout.
     """
 
     clip_norm: float | None = 1.0
     loss_normalization: str = "global_batch"
     allreduce_every_micro_batch: bool = False
+    most_rows: int | None = None
     seed: int = 0
 
 
@@ -125,12 +127,16 @@ def build_train_op(
         loss = tf.add_n([sums[t].loss_sum / denominators(t, sums) for t in objective.terms])
         return loss_scale.scale(loss), _stack(objective, sums)
 
-    def reduce(gradients):
-        return ranks.sum_gradients(gradients, variables)
+    # With one micro batch each and once come to the same, but its gradients travel one by one, as
+    # the backward pass makes them, and perhaps as rows.
+    one_by_one = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
 
-    # With one micro batch both come to the same, but its gradients may still be sent as rows.
-    at_once = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
-    each, once = (reduce, list) if at_once else (as_tables, reduce)
+    def reduce(gradients):
+        return ranks.sum_gradients(
+            gradients, variables, complete_at_once=not one_by_one, most_rows=settings.most_rows
+        )
+
+    each, once = (reduce, list) if one_by_one else (as_tables, reduce)
     gradients, metrics = accumulate_gradients(
         micro_batch,
         accumulation_steps=plan.accumulation_steps,

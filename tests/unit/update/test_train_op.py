@@ -217,7 +217,7 @@ class SecondOfTwoRanks(SingleProcess):
         self.summed.append(name)
         return tensor * 11.0
 
-    def sum_gradients(self, gradients, variables):
+    def sum_gradients(self, gradients, variables, **_):
         self.reductions += 1
         return [g + 1.0 for g in gradients]
 
@@ -230,7 +230,7 @@ class ManyRanks(SingleProcess):
     def sum_over_ranks(self, tensor, name):
         return tensor * float(self.world_size)
 
-    def sum_gradients(self, gradients, variables):
+    def sum_gradients(self, gradients, variables, **_):
         return [tf.numpy_function(self._add_up, [g], tf.float32) for g in gradients]
 
     def _add_up(self, share):
