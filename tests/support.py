@@ -100,6 +100,7 @@ def runtime_settings(**changes: object) -> RuntimeSettings:
         rank_timeout_seconds=0.0,
         communication=CommunicationSettings(),
         precision="auto",
+        policy_changes={},
         amp=False,
         use_xla=False,
         initial_loss_scale=2.0**16,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
+from bert_tf.config.policy_file import read_policy_file
 from bert_tf.config.settings import (
     CommunicationSettings,
     OptimizationSettings,
@@ -22,6 +23,7 @@ from bert_tf.config.settings import (
     RuntimeSettings,
 )
 from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.files import require_file
 
 # Flags of scripts for other hardware: accepted, so that known command lines go on working.
 _IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
@@ -176,11 +178,16 @@ def define_runtime_flags(define: Definer) -> None:
         ["auto", "fp32", "bf16", "fp16"],
         "Type of dense and attention products; auto takes what the hardware is fast at.",
     )
+    define.string(
+        "precision_policy",
+        None,
+        "JSON file: class of operation -> type, for classes that should not have --precision's.",
+    )
     define.boolean("manual_fp16", False, "NVIDIA's name of --precision=fp16.")
     define.boolean("amp", False, "TensorFlow's graph rewrite instead of --precision.")
     define.boolean("use_xla", False, "Compile clusters of the graph with XLA.")
     define.number("init_loss_scale", 2.0**16, "First loss scale, with fp16.")
-    define.boolean("allow_slow_fp16", False, "Train in fp16 on a CPU all the same.")
+    define.boolean("allow_slow_fp16", False, "Compute in float16 on a CPU all the same.")
     define.integer("num_threads", None, "Threads of a rank; its share of the cores (auto).")
     define.boolean("deterministic", False, "The same bits in every run, at some cost in speed.")
     define.boolean("verbose", False, "Show TensorFlow's own messages.")
@@ -277,6 +284,14 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
                 f"--amp rewrites a float32 graph and contradicts --precision={precision}; drop one."
             )
         precision = "fp32"
+    policy_changes = {}
+    if values.precision_policy:
+        if values.amp:
+            raise UserError(
+                "--amp rewrites a float32 graph and contradicts --precision_policy; drop one."
+            )
+        path = require_file(values.precision_policy, flag="precision_policy")
+        policy_changes = read_policy_file(path)
     if not 1 <= values.init_loss_scale <= 2.0**32:
         raise UserError(f"--init_loss_scale={values.init_loss_scale} must lie in [1, 2**32].")
     if values.rank_timeout and not _LEAST_RANK_TIMEOUT <= values.rank_timeout <= 1e6:
@@ -289,6 +304,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         rank_timeout_seconds=values.rank_timeout,
         communication=_communication_settings(values),
         precision=precision,
+        policy_changes=policy_changes,
         amp=values.amp,
         use_xla=values.use_xla,
         initial_loss_scale=values.init_loss_scale,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -86,12 +87,16 @@ class RuntimeSettings:
 
     Attributes:
       rank_timeout_seconds: how long a rank may be silent or stuck before the job ends, 0 for ever.
+      policy_changes: module class -> type, where it is not to be that of ``precision``.
+      amp: TensorFlow's rewrite of a float32 graph.
+      allow_slow_fp16: float16 on a CPU too.
     """
 
     horovod: bool
     rank_timeout_seconds: float
     communication: CommunicationSettings
     precision: str
+    policy_changes: Mapping[str, str]
     amp: bool
     use_xla: bool
     initial_loss_scale: float

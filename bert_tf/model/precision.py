@@ -8,16 +8,16 @@ pass of an operation has the type of its forward pass.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.policy_file import TYPE_OF_PRECISION
 from bert_tf.errors import UserError
 
-PRECISIONS = ("fp32", "fp16", "bf16")
+PRECISIONS = tuple(TYPE_OF_PRECISION)
 
-_PRODUCT_TYPES = {"fp32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}
 _CPU_FLAGS_OF_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
 
 
@@ -50,13 +50,27 @@ class PrecisionPolicy:
         """Module class -> name of its type, for the ledger."""
         return {field.name: getattr(self, field.name).name for field in dataclasses.fields(self)}
 
+    def changed(self, types: Mapping[str, str]) -> PrecisionPolicy:
+        """This policy with other types, by name, for the classes in ``types``."""
+        return dataclasses.replace(self, **{k: tf.as_dtype(name) for k, name in types.items()})
+
+    def classes_in(self, precision: str) -> list[str]:
+        """The classes that compute in ``fp32``, ``bf16`` or ``fp16``."""
+        name = TYPE_OF_PRECISION[precision]
+        return [module for module, found in self.describe().items() if found == name]
+
 
 def policy_for(precision: str) -> PrecisionPolicy:
     """The policy of ``fp32``, ``fp16`` or ``bf16``: the last two differ in their products only."""
-    if precision not in _PRODUCT_TYPES:
+    if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not one of {PRECISIONS}")
-    product_type = _PRODUCT_TYPES[precision]
-    return PrecisionPolicy(attention=product_type, dense=product_type)
+    product_type = TYPE_OF_PRECISION[precision]
+    return PrecisionPolicy().changed({"attention": product_type, "dense": product_type})
+
+
+def as_policy(precision: str | PrecisionPolicy) -> PrecisionPolicy:
+    """``precision`` itself, or the policy of that name."""
+    return precision if isinstance(precision, PrecisionPolicy) else policy_for(precision)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from bert_tf.ranks.failures import name_ranks
 MAY_DIFFER = frozenset({
     "output_dir", "dllog_path", "init_checkpoint", "bert_config_file", "vocab_file",
     "spm_model_file", "input_file", "eval_file", "train_file", "predict_file", "features_dir",
-    "num_threads", "num_workers", "verbose", "verbose_logging",
+    "precision_policy", "num_threads", "num_workers", "verbose", "verbose_logging",
 })  # fmt: skip
 
 _MOST_SHOWN = 4

@@ -7,6 +7,7 @@ import socket
 from bert_tf.config.settings import RuntimeSettings
 from bert_tf.errors import UserError
 from bert_tf.model import precision
+from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.ranks.distribution import SingleProcess
 
 
@@ -26,23 +27,40 @@ def agree_on_hardware(ranks: SingleProcess, own: precision.Hardware) -> precisio
     return precision.weakest(own, [found for _, found in everywhere])
 
 
-def choose_precision(runtime: RuntimeSettings, hardware: precision.Hardware) -> str:
-    """The precision of the products; raises UserError for float16 on a CPU."""
-    chosen = precision.resolve_precision(runtime.precision, hardware)
-    if chosen == "fp16" and not hardware.has_gpu and not runtime.allow_slow_fp16:
+def choose_policy(
+    runtime: RuntimeSettings, base: str, hardware: precision.Hardware
+) -> PrecisionPolicy:
+    """The policy of the precision ``base`` with the changes that the user asked for.
+
+    Raises UserError for float16 on a CPU.
+    """
+    policy = precision.policy_for(base).changed(runtime.policy_changes)
+    in_float16 = policy.classes_in("fp16")
+    if in_float16 and not hardware.has_gpu and not runtime.allow_slow_fp16:
+        from_file = [name for name in in_float16 if name in runtime.policy_changes]
+        asked, instead = "--precision=fp16", f"--precision={hardware.fast_precisions()[0]}"
+        if from_file:
+            asked = f"float16 for {', '.join(from_file)} (--precision_policy)"
+            instead = "float32 or bfloat16 there"
         raise UserError(
-            "--precision=fp16 on a CPU is hundreds of times slower than fp32, as TensorFlow only "
-            f"emulates it there; use --precision={hardware.fast_precisions()[0]}, or "
-            "--allow_slow_fp16 for a test."
+            f"{asked} on a CPU is hundreds of times slower than fp32, as TensorFlow only emulates "
+            f"it there; use {instead}, or --allow_slow_fp16 for a test."
         )
-    return chosen
+    return policy
+
+
+def comparable_policy_changes(runtime: RuntimeSettings) -> dict[str, str]:
+    """What --precision_policy says, as facts to compare: the file may lie anywhere on a host."""
+    changes = runtime.policy_changes
+    return {f"--precision_policy's {name}": changes[name] for name in sorted(changes)}
 
 
 def precision_warnings(
-    runtime: RuntimeSettings, chosen: str, hardware: precision.Hardware
+    runtime: RuntimeSettings, policy: PrecisionPolicy, hardware: precision.Hardware
 ) -> list[str]:
     """What a user should know of a precision that the hardware is not made for."""
-    warnings = [precision.slow_precision_warning(chosen, hardware)]
+    used = [name for name in precision.PRECISIONS if policy.classes_in(name)]
+    warnings = [precision.slow_precision_warning(name, hardware) for name in used]
     if runtime.amp and "bf16" not in hardware.fast_precisions() and not hardware.has_gpu:
         warnings.append(
             "--amp is of no use here: this CPU has no bfloat16 products, and TensorFlow may leave "
@@ -51,7 +69,9 @@ def precision_warnings(
     return [warning for warning in warnings if warning]
 
 
-def needs_loss_scale(runtime: RuntimeSettings, chosen: str, hardware: precision.Hardware) -> bool:
-    """Whether gradients pass through float16: in products, TensorFlow's rewrite or on the way."""
+def needs_loss_scale(
+    runtime: RuntimeSettings, policy: PrecisionPolicy, hardware: precision.Hardware
+) -> bool:
+    """Whether gradients pass through float16: in the network, by --amp or on their way."""
     compressed = runtime.horovod and runtime.communication.compression == "fp16"
-    return chosen == "fp16" or (runtime.amp and hardware.has_gpu) or compressed
+    return bool(policy.classes_in("fp16")) or (runtime.amp and hardware.has_gpu) or compressed

@@ -32,7 +32,8 @@ from bert_tf.training import ledger
 from bert_tf.training.evaluation import Evaluation, Results
 from bert_tf.training.hardware import (
     agree_on_hardware,
-    choose_precision,
+    choose_policy,
+    comparable_policy_changes,
     needs_loss_scale,
     precision_warnings,
 )
@@ -54,7 +55,8 @@ class Run:
       watch: over the other ranks.
       start: where training goes on.
       hardware: what every rank can compute on; the number of GPUs is this rank's own.
-      precision: name of the products' precision.
+      precision: name of the products' precision, where no file changes it.
+      policy: the type of each class of operation.
       log: None on ranks other than 0.
     """
 
@@ -65,12 +67,8 @@ class Run:
     start: StartPoint
     hardware: precision.Hardware
     precision: str
+    policy: precision.PrecisionPolicy
     log: RunLog | None
-
-    @property
-    def policy(self) -> precision.PrecisionPolicy:
-        """The precision of each class of operation."""
-        return precision.policy_for(self.precision)
 
     @property
     def keeps_files(self) -> bool:
@@ -122,6 +120,7 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
                 "bert_tf version": ledger.versions()["bert_tf"],
                 "bert_tf code": code_sha256(),
                 **comparable_flags(settings.flags),
+                **comparable_policy_changes(runtime),
             },
         )
         yield _begin(settings, runtime, ranks, watch)
@@ -134,16 +133,17 @@ def _begin(
         make_output_dir(settings.output_dir, flag="output_dir")
     start = ranks.broadcast(find_start(settings.output_dir) if ranks.is_chief else None)
     hardware = agree_on_hardware(ranks, precision.probe_hardware())
-    chosen = choose_precision(runtime, hardware)
+    chosen = precision.resolve_precision(runtime.precision, hardware)
+    policy = choose_policy(runtime, chosen, hardware)
     log = RunLog(settings.output_dir) if ranks.is_chief else None
-    run = Run(settings, runtime, ranks, watch, start, hardware, chosen, log)
+    run = Run(settings, runtime, ranks, watch, start, hardware, chosen, policy, log)
     idle = binding_warning(
         os.environ,
         allowed_cores=environment.available_cores(),
         all_cores=os.cpu_count() or 1,
         local_size=ranks.local_size,
     )
-    for warning in filter(None, [*precision_warnings(runtime, chosen, hardware), idle]):
+    for warning in filter(None, [*precision_warnings(runtime, policy, hardware), idle]):
         run.message(f"warning: {warning}")
     return run
 
@@ -213,7 +213,7 @@ def make_job(
             amp=run.runtime.amp,
             gpu=gpu_of_a_rank(run.ranks.local_rank, run.hardware.gpu_count),
         ),
-        needs_loss_scale=needs_loss_scale(run.runtime, run.precision, run.hardware),
+        needs_loss_scale=needs_loss_scale(run.runtime, run.policy, run.hardware),
         train_input=lambda: train_input(batch),
         max_seq_length=max_seq_length,
         length_flag=length_flag,
@@ -280,6 +280,7 @@ def _announce(run: Run, job: Job, train_data: Mapping[str, Any]) -> None:
 
 
 def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
+    changes = run.runtime.policy_changes
     return ledger.training_ledger(
         ranks=run.ranks,
         batch=job.batch,
@@ -289,6 +290,7 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
             "policy": run.precision,
             "amp": run.runtime.amp,
             "xla": run.runtime.use_xla,
+            **({"from_file": sorted(changes)} if changes else {}),
             **run.policy.describe(),
         },
         communication=communication_facts(

@@ -19,7 +19,7 @@ from bert_tf.update.batch_plan import resolve_batch_plan, resolve_step_plan
 from tests.support import ROOT
 
 FLAG_FILES = sorted((ROOT / "recipes").glob("*.flags"))
-CONFIGS = sorted((ROOT / "recipes").glob("*.json"))
+CONFIGS = sorted((ROOT / "recipes").glob("bert_*.json"))
 CONTAINER_FILE = ROOT / "recipes/Containerfile"
 
 

@@ -91,6 +91,33 @@ def test_names_of_nvidia_for_precision(parse):
     assert parse("--amp").runtime == parse("--amp", "--precision=fp32").runtime
 
 
+@pytest.fixture
+def policy_file(tmp_path):
+    path = tmp_path / "policy.json"
+    path.write_text('{"softmax": "bf16"}')
+    return path
+
+
+def test_a_precision_policy_from_a_file_goes_with_any_precision(parse, policy_file):
+    given = f"--precision_policy={policy_file}"
+    for flags in ([], ["--precision=fp16"], ["--manual_fp16"]):
+        runtime = parse(given, *flags).runtime
+        assert runtime.policy_changes == {"softmax": "bfloat16"}
+        assert runtime.precision == parse(*flags).runtime.precision
+    assert parse().runtime.policy_changes == {}
+    assert parse(given).run.flags["precision_policy"] == str(policy_file)
+
+
+def test_a_precision_policy_is_not_for_the_rewrite(parse, policy_file):
+    with pytest.raises(UserError, match=r"--amp .* contradicts --precision_policy; drop one"):
+        parse("--amp", f"--precision_policy={policy_file}")
+
+
+def test_a_missing_precision_policy(parse):
+    with pytest.raises(UserError, match=r"--precision_policy: nowhere\.json does not exist"):
+        parse("--precision_policy=nowhere.json")
+
+
 def test_flags_of_other_hardware_are_ignored_with_a_warning(parse, caplog):
     parse("--use_tpu", "--tpu_name=some", "--iterations_per_loop=5")
     for name in ("use_tpu", "tpu_name", "iterations_per_loop"):

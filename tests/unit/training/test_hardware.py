@@ -1,16 +1,20 @@
 """What all ranks can compute on, and the precision that follows from it."""
 
+import dataclasses
 import socket
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.errors import UserError
-from bert_tf.model.precision import Hardware
+from bert_tf.model.precision import Hardware, PrecisionPolicy, policy_for, resolve_precision
+from bert_tf.ranks.agreement import check_same_on_all_ranks, comparable_flags
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.hardware import (
     agree_on_hardware,
-    choose_precision,
+    choose_policy,
+    comparable_policy_changes,
     needs_loss_scale,
     precision_warnings,
 )
@@ -20,6 +24,12 @@ PLAIN_CPU = Hardware()
 BF16_CPU = Hardware(cpu_flags=frozenset({"avx512_bf16"}))
 NEW_GPU = Hardware(gpu_compute_capability=(9, 0))
 OLD_GPU = Hardware(gpu_compute_capability=(7, 0))
+
+
+def chosen_policy(hardware, **changes):
+    """What a run with these settings takes on the hardware."""
+    runtime = runtime_settings(**changes)
+    return choose_policy(runtime, resolve_precision(runtime.precision, hardware), hardware)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +44,8 @@ OLD_GPU = Hardware(gpu_compute_capability=(7, 0))
         ("bf16", PLAIN_CPU, "bf16"),
     ],
 )
-def test_choose_precision(requested, hardware, expected):
-    assert choose_precision(runtime_settings(precision=requested), hardware) == expected
+def test_the_policy_of_a_precision(requested, hardware, expected):
+    assert chosen_policy(hardware, precision=requested) == policy_for(expected)
 
 
 class Everywhere(SingleProcess):
@@ -61,7 +71,7 @@ class Everywhere(SingleProcess):
 )
 def test_all_ranks_choose_the_precision_of_the_weakest(own, other, expected):
     agreed = agree_on_hardware(Everywhere(other), own)
-    assert choose_precision(runtime_settings(precision="auto"), agreed) == expected
+    assert chosen_policy(agreed, precision="auto") == policy_for(expected)
 
 
 def test_alone_a_rank_agrees_with_itself():
@@ -79,48 +89,121 @@ def test_a_host_without_its_gpu_is_named():
 @pytest.mark.parametrize(("hardware", "advice"), [(PLAIN_CPU, "fp32"), (BF16_CPU, "bf16")])
 def test_float16_on_a_cpu_is_refused_unless_asked_for_twice(hardware, advice):
     with pytest.raises(UserError, match=f"--precision=fp16 on a CPU .*--precision={advice},"):
-        choose_precision(runtime_settings(precision="fp16"), hardware)
-    allowed = runtime_settings(precision="fp16", allow_slow_fp16=True)
-    assert choose_precision(allowed, hardware) == "fp16"
+        chosen_policy(hardware, precision="fp16")
+    allowed = chosen_policy(hardware, precision="fp16", allow_slow_fp16=True)
+    assert allowed == policy_for("fp16")
+
+
+FLOAT16_LOGITS = {"logits": "float16", "loss": "float32"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_float16_for_one_class_on_a_cpu_is_refused_too(precision):
+    settings = {"precision": precision, "policy_changes": FLOAT16_LOGITS}
+    expected = (
+        r"^float16 for logits \(--precision_policy\) on a CPU .*use float32 or bfloat16 there"
+    )
+    with pytest.raises(UserError, match=expected):
+        chosen_policy(BF16_CPU, **settings)
+    expected = dataclasses.replace(policy_for(precision), logits=tf.float16)
+    assert chosen_policy(BF16_CPU, **settings, allow_slow_fp16=True) == expected
+    assert chosen_policy(OLD_GPU, **settings) == expected
+
+
+def test_a_file_may_take_the_float16_out_of_a_precision():
+    changes = {"dense": "bfloat16", "attention": "float32"}
+    policy = chosen_policy(BF16_CPU, precision="fp16", policy_changes=changes)
+    assert policy == PrecisionPolicy(dense=tf.bfloat16)
+    assert not needs_loss_scale(runtime_settings(), policy, BF16_CPU)
+
+
+def test_missing_classes_keep_the_type_of_what_auto_found():
+    changes = {"softmax": "bfloat16", "dense": "float32"}
+    policy = chosen_policy(BF16_CPU, precision="auto", policy_changes=changes)
+    assert policy == PrecisionPolicy(attention=tf.bfloat16, softmax=tf.bfloat16)
+    policy = chosen_policy(PLAIN_CPU, precision="auto", policy_changes=changes)
+    assert policy == PrecisionPolicy(softmax=tf.bfloat16)
+
+
+class AnsweringRanks(SingleProcess):
+    """Rank 0; the others were told other things."""
+
+    def __init__(self, *others):
+        super().__init__()
+        self._others = others
+
+    def gather(self, value):
+        return [value, *(("host-b", facts) for facts in self._others)]
+
+
+def facts(path, **changes):
+    """What ranks compare of a run with a policy file."""
+    return {
+        **comparable_flags({"precision_policy": path, "seed": 3}),
+        **comparable_policy_changes(runtime_settings(policy_changes=changes)),
+    }
+
+
+def test_ranks_compare_what_the_file_says_and_not_where_it_lies():
+    own = facts("a.json", softmax="bfloat16", loss="float32")
+    same = {**facts("b.json", loss="float32", softmax="bfloat16"), "--seed": "3"}
+    check_same_on_all_ranks(AnsweringRanks(same), own)
+    other = {**facts("b.json", softmax="float16", loss="float32"), "--seed": "3"}
+    difference = r"rank 1 .*--precision_policy's softmax \(float16 instead of bfloat16\)"
+    with pytest.raises(UserError, match=difference):
+        check_same_on_all_ranks(AnsweringRanks(other), own)
+    without = {**facts(None), "--seed": "3"}
+    with pytest.raises(UserError, match=r"--precision_policy's loss \(None instead of float32\)"):
+        check_same_on_all_ranks(AnsweringRanks(without), own)
+
+
+SOFTMAX_BF16 = PrecisionPolicy(softmax=tf.bfloat16)
+BOTH_HALVES = PrecisionPolicy(dense=tf.float16, loss=tf.bfloat16)
 
 
 @pytest.mark.parametrize(
-    ("amp", "chosen", "hardware", "parts"),
+    ("amp", "policy", "hardware", "parts"),
     [
-        (False, "fp32", PLAIN_CPU, []),
-        (False, "bf16", BF16_CPU, []),
-        (False, "bf16", PLAIN_CPU, ["emulates bf16"]),
-        (True, "fp32", PLAIN_CPU, ["--amp"]),
-        (True, "fp32", BF16_CPU, []),
-        (True, "fp32", OLD_GPU, []),
-        (False, "bf16", OLD_GPU, ["emulates bf16"]),
+        (False, policy_for("fp32"), PLAIN_CPU, []),
+        (False, policy_for("bf16"), BF16_CPU, []),
+        (False, policy_for("bf16"), PLAIN_CPU, ["emulates bf16"]),
+        (True, policy_for("fp32"), PLAIN_CPU, ["--amp"]),
+        (True, policy_for("fp32"), BF16_CPU, []),
+        (True, policy_for("fp32"), OLD_GPU, []),
+        (False, policy_for("bf16"), OLD_GPU, ["emulates bf16"]),
+        (False, SOFTMAX_BF16, PLAIN_CPU, ["emulates bf16"]),
+        (False, SOFTMAX_BF16, BF16_CPU, []),
+        (False, BOTH_HALVES, PLAIN_CPU, ["emulates bf16", "emulates fp16"]),
+        (False, BOTH_HALVES, BF16_CPU, ["emulates fp16"]),
     ],
 )
-def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(amp, chosen, hardware, parts):
-    found = precision_warnings(runtime_settings(amp=amp), chosen, hardware)
+def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(amp, policy, hardware, parts):
+    found = precision_warnings(runtime_settings(amp=amp), policy, hardware)
     assert len(found) == len(parts)
     for warning, part in zip(found, parts):
         assert part in warning
 
 
 @pytest.mark.parametrize(
-    ("amp", "chosen", "hardware", "expected"),
+    ("amp", "policy", "hardware", "expected"),
     [
-        (False, "fp16", OLD_GPU, True),
-        (False, "fp16", PLAIN_CPU, True),
-        (False, "bf16", NEW_GPU, False),
-        (False, "fp32", NEW_GPU, False),
+        (False, policy_for("fp16"), OLD_GPU, True),
+        (False, policy_for("fp16"), PLAIN_CPU, True),
+        (False, policy_for("bf16"), NEW_GPU, False),
+        (False, policy_for("fp32"), NEW_GPU, False),
+        (False, BOTH_HALVES, NEW_GPU, True),
+        (False, SOFTMAX_BF16, NEW_GPU, False),
         # The rewrite computes in float16 on a GPU and in bfloat16 on a CPU.
-        (True, "fp32", NEW_GPU, True),
-        (True, "fp32", BF16_CPU, False),
+        (True, policy_for("fp32"), NEW_GPU, True),
+        (True, policy_for("fp32"), BF16_CPU, False),
     ],
 )
-def test_loss_scaling_goes_with_float16(amp, chosen, hardware, expected):
-    assert needs_loss_scale(runtime_settings(amp=amp), chosen, hardware) == expected
+def test_loss_scaling_goes_with_float16(amp, policy, hardware, expected):
+    assert needs_loss_scale(runtime_settings(amp=amp), policy, hardware) == expected
 
 
 def test_loss_scaling_goes_with_compressed_gradients():
     half = CommunicationSettings(compression="fp16")
     for horovod in (False, True):
         settings = runtime_settings(horovod=horovod, communication=half)
-        assert needs_loss_scale(settings, "fp32", PLAIN_CPU) == horovod
+        assert needs_loss_scale(settings, policy_for("fp32"), PLAIN_CPU) == horovod

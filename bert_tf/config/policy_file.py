@@ -1,0 +1,44 @@
+"""Files that say which class of operation computes in which floating-point type.
+
+    {"softmax": "bfloat16", "logits": "bfloat16"}
+
+``bert_tf.model.precision.PrecisionPolicy`` says what belongs to each class. Types have the ledger's
+names, or those of ``--precision``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bert_tf.errors import UserError
+from bert_tf.files import read_json
+
+MODULE_CLASSES = ("attention", "dense", "embeddings", "softmax", "layer_norm", "activations",
+                  "logits", "loss")  # fmt: skip
+TYPE_OF_PRECISION = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+_TYPES = {**{name: name for name in TYPE_OF_PRECISION.values()}, **TYPE_OF_PRECISION}
+
+
+def read_policy_file(path: Path) -> dict[str, str]:
+    """Module class -> ``float32``, ``bfloat16`` or ``float16``, of the classes that the file names.
+
+    Raises UserError for a file that cannot be read, and for unknown classes and types.
+    """
+    flag = "--precision_policy"
+    content = read_json(path, what=flag)
+    if not isinstance(content, dict):
+        raise UserError(f'{flag}: {path} is no JSON object; write e.g. {{"softmax": "bfloat16"}}.')
+    unknown = sorted(content.keys() - set(MODULE_CLASSES))
+    if unknown:
+        raise UserError(
+            f"{flag}: {path} names the unknown class {unknown[0]!r}; the classes are "
+            f"{', '.join(MODULE_CLASSES)}."
+        )
+    for name, given in content.items():
+        if not isinstance(given, str) or given not in _TYPES:
+            raise UserError(
+                f"{flag}: {path} gives {name} the unknown type {given!r}; choose one of "
+                f"{', '.join(_TYPES)}."
+            )
+    return {name: _TYPES[given] for name, given in content.items()}
