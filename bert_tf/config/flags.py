@@ -350,6 +350,11 @@ def _communication_settings(values: flags.FlagValues) -> CommunicationSettings:
         if values[name].value is not None and values[name].value < 0:
             raise UserError(f"--{name}={values[name].value} must not be negative.")
     at_least_one(values, "num_nccl_streams")
+    if values.adasum and values.num_allreduce_groups:
+        raise UserError(
+            "--adasum combines gradients one by one, not in groups; drop it or "
+            "--num_allreduce_groups."
+        )
     if values.embedding_gradient_rows and (values.adasum or values.num_allreduce_groups):
         raise UserError(
             "--embedding_gradient_rows goes with neither --adasum nor --num_allreduce_groups: they "
@@ -366,11 +371,6 @@ def _communication_settings(values: flags.FlagValues) -> CommunicationSettings:
         autotune=values.allreduce_autotune,
         nccl_streams=values.num_nccl_streams,
     )
-    if values.adasum and values.num_allreduce_groups:
-        raise UserError(
-            "--adasum combines gradients one by one, not in groups; drop it or "
-            "--num_allreduce_groups."
-        )
 
 
 def _same(values: flags.FlagValues, first: str, second: str) -> int | None:
