@@ -73,16 +73,36 @@ def combine(ranks, own):
             return [g.tolist() for g in session.run(combined)]
 
 
-def look_up(ranks):
-    """The gradient of a table of which ranks look up different rows, some of them twice."""
-    with tf.Graph().as_default():
-        table = tf.get_variable("table", initializer=tf.zeros([5, 2]), use_resource=True)
-        rows = tf.nn.embedding_lookup(table, [ranks.rank, 3, 3])
+def look_up(communication, *, shape=(5, 2), known=True, **options):
+    """A table's gradient, of which ranks look up different rows, some of them twice.
+
+    ``known``: whether the graph knows how many. Returns the first five rows, the sum of all, and by
+    which operations they travelled.
+    """
+    ranks = connect(horovod=True, communication=communication)
+    with tf.Graph().as_default() as graph:
+        table = tf.get_variable("table", initializer=tf.zeros(shape), use_resource=True)
+        numbers = tf.constant([ranks.rank, 3, 3])
+        numbers = numbers if known else tf.placeholder_with_default(numbers, [None])
+        rows = tf.nn.embedding_lookup(table, numbers)
         [own] = tf.gradients(tf.reduce_sum(rows) * (1.0 + ranks.rank), [table])
         assert isinstance(own, tf.IndexedSlices)
-        combined = ranks.sum_gradients([own], [table])
+        [combined] = ranks.sum_gradients([own], [table], **options)
         with tf.train.MonitoredSession() as session:
-            return session.run(combined)[0].tolist()
+            found = session.run(combined)
+    return {
+        "first": found[:5, :2].tolist(),
+        "sum": float(found.sum()),
+        "types": types_of_collectives(graph),
+    }
+
+
+def types_of_collectives(graph):
+    """Types of Horovod's operations in a graph, in the functions that it calls as well."""
+    definition = graph.as_graph_def()
+    functions = [node.op for function in definition.library.function for node in function.node_def]
+    types = {node.op for node in definition.node} | set(functions)
+    return sorted(name for name in types if name.startswith("Horovod"))
 
 
 def communicate():
@@ -98,11 +118,22 @@ def communicate():
         ranks = connect(horovod=True, communication=settings)
         own = [[1.0 + ranks.rank, 0.1], [3.0 - 4 * ranks.rank, 1e-3, 7.0]]
         found[name] = combine(ranks, own)
-    for name, rows in (("table", False), ("rows", True)):
-        ranks = connect(horovod=True, communication=CommunicationSettings(embedding_rows=rows))
-        found[name] = look_up(ranks)
+    auto = CommunicationSettings()
+    found["looked up"] = {
+        "as a table": look_up(CommunicationSettings(embedding_rows=False), shape=LARGE),
+        "as rows": look_up(CommunicationSettings(embedding_rows=True)),
+        "small": look_up(auto),
+        "large": look_up(auto, shape=LARGE),
+        "large, complete at once": look_up(auto, shape=LARGE, complete_at_once=True),
+        "large, number unknown": look_up(auto, shape=LARGE, known=False),
+        "large, number limited": look_up(auto, shape=LARGE, known=False, most_rows=4),
+    }
     if ranks.is_chief:
         print(json.dumps(found))
+
+
+# 8 MiB: more than a table needs to be sent as rows.
+LARGE = (1 << 14, 128)
 
 
 def mismatch():

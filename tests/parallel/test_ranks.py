@@ -79,10 +79,27 @@ def test_compressed_gradients_are_added_in_float16(combined):
     assert combined["fp16"] != combined["plain"]
 
 
-def test_a_looked_up_table_travels_as_table_or_rows(combined):
+ROWS, TABLE = ["HorovodAllgather"], ["HorovodAllreduce"]
+
+
+@pytest.mark.parametrize(
+    ("case", "width", "types"),
+    [
+        ("as a table", 128, TABLE),
+        ("as rows", 2, ROWS),
+        ("small", 2, TABLE),
+        ("large", 128, ROWS),
+        ("large, complete at once", 128, ["HorovodGroupedAllreduce"]),
+        ("large, number unknown", 128, TABLE),
+        ("large, number limited", 128, ROWS),
+    ],
+)
+def test_a_looked_up_table_travels_as_table_or_rows(combined, case, width, types):
+    found = combined["looked up"][case]
     # Rank r looks up row r once and row 3 twice, with a factor of r + 1.
-    expected = [[1, 1], [2, 2], [0, 0], [6, 6], [0, 0]]
-    assert combined["table"] == combined["rows"] == expected
+    assert found["first"] == [[1, 1], [2, 2], [0, 0], [6, 6], [0, 0]]
+    assert found["sum"] == 9 * width
+    assert found["types"] == types
 
 
 def test_adasum_against_its_formula(combined):
