@@ -11,6 +11,7 @@ from bert_tf.errors import UserError
 from bert_tf.export.text import text_features
 from bert_tf.export.versions import choose_version, written_at_once
 from bert_tf.files import PathLike
+from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import INPUTS, ModelParts, SpanModel, SpanOutputs
 
@@ -25,7 +26,7 @@ def export_squad(
     export_dir: PathLike,
     *,
     version: int | None = None,
-    precision: str = "fp32",
+    precision: str | PrecisionPolicy = "fp32",
     max_seq_length: int | None = None,
     num_candidates: int = 20,
     text_windows: WindowSettings | None = None,
@@ -36,7 +37,8 @@ def export_squad(
       parts: the model.
       export_dir: where its versions are.
       version: number of the new one; None for the one after the highest there.
-      precision: of the products; weights are float32 in any case.
+      precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation; weights
+        are float32 in any case.
       max_seq_length: longest sequence to answer; None for the longest that the network has.
       num_candidates: how many of the best positions to return.
       text_windows: lengths for the signature from strings; None for none.

@@ -22,7 +22,7 @@ from absl import app, flags
 from bert_tf import environment
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.squad.windows import WindowSettings
-from bert_tf.tasks.span_model import define_model_flags, model_from_flags
+from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
 
 
 def define_flags() -> None:
@@ -59,16 +59,16 @@ def _run() -> None:
         )
         windows.validate()
 
+    policy = policy_from_flags(values)
     # Imported here: what is wrong with the flags is said before TensorFlow starts.
     from bert_tf.export.saved_model import export_squad
-    from bert_tf.model.precision import probe_hardware, resolve_precision
 
     environment.quiet_tensorflow(verbose=False)
     target = export_squad(
         parts,
         values.export_dir,
         version=values.version,
-        precision=resolve_precision(values.precision, probe_hardware()),
+        precision=policy,
         max_seq_length=values.max_seq_length,
         num_candidates=values.n_best_size,
         text_windows=windows,

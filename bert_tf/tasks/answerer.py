@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from bert_tf.squad.examples import Example, SquadFile
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.tasks.span_model import ModelParts, SpanModel
+
+if TYPE_CHECKING:
+    from bert_tf.model.precision import PrecisionPolicy
 
 # Windows that run together; more need memory and gain nothing on a CPU.
 _BATCH_SIZE = 8
@@ -61,7 +65,7 @@ class Answerer:
         *,
         windows: WindowSettings | None = None,
         settings: AnswerSettings | None = None,
-        precision: str = "fp32",
+        precision: str | PrecisionPolicy = "fp32",
         threads: int | None = None,
     ) -> None:
         """Restores the weights.
@@ -70,7 +74,7 @@ class Answerer:
           parts: the model, from ``span_model.find_model``.
           windows: None for run_squad.py's defaults, shorter where the network is.
           settings: None for run_squad.py's defaults.
-          precision: ``fp32``, ``bf16`` or ``fp16``.
+          precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
           threads: cores to use; None for all.
 
         Raises:

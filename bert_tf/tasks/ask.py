@@ -22,7 +22,7 @@ from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import PathLike, require_file
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.tasks.answerer import Answerer, FoundAnswer
-from bert_tf.tasks.span_model import define_model_flags, model_from_flags
+from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
 
 # Where a sentence ends: after its stop and quotes or brackets that close, or at a blank line.
 _SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|\n\s*\n|[。！？]")
@@ -109,12 +109,14 @@ def _run() -> None:
         null_score_diff_threshold=values.null_score_diff_threshold,
     )
     settings.validate()
+    policy = policy_from_flags(values)
     # Imported here: what is wrong with the flags is said before TensorFlow starts.
-    from bert_tf.model.precision import probe_hardware, resolve_precision
+    from bert_tf.model.precision import probe_hardware, slow_policy_warnings
 
     environment.quiet_tensorflow(verbose=False)
-    precision = resolve_precision(values.precision, probe_hardware())
-    answerer = Answerer(parts, settings=settings, precision=precision)
+    for warning in slow_policy_warnings(policy, probe_hardware()):
+        print(f"warning: {warning}", file=sys.stderr)
+    answerer = Answerer(parts, settings=settings, precision=policy)
     if values.question is not None:
         questions = iter([values.question])
     else:

@@ -12,6 +12,7 @@ from absl import flags
 
 from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.policy_file import read_policy_file
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
@@ -20,6 +21,8 @@ from bert_tf.text.vocabulary import is_cased, read_vocab_file
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
+
+    from bert_tf.model.precision import PrecisionPolicy
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 
@@ -137,6 +140,7 @@ def define_model_flags() -> None:
     flags.DEFINE_string("spm_model_file", None, "SentencePiece model, instead of the directory's.")
     flags.DEFINE_bool("do_lower_case", None, "Lower-case the text, instead of what the model says.")
     flags.DEFINE_string("precision", "fp32", "Precision of products: fp32, bf16, fp16 or auto.")
+    flags.DEFINE_string("precision_policy", None, "JSON file: class of operation -> type.")
 
 
 def model_from_flags(values: flags.FlagValues) -> ModelParts:
@@ -149,6 +153,21 @@ def model_from_flags(values: flags.FlagValues) -> ModelParts:
         spm_model_file=values.spm_model_file,
         do_lower_case=values.do_lower_case,
     )
+
+
+def policy_from_flags(values: flags.FlagValues) -> PrecisionPolicy:
+    """The types that the flags of :func:`define_model_flags` ask for on this machine.
+
+    Raises UserError for an unknown precision and for a file that is none of precision.
+    """
+    changes = {}
+    if values.precision_policy:
+        path = require_file(values.precision_policy, flag="precision_policy")
+        changes = read_policy_file(path)
+    # Imported here: what is wrong with the file is said before TensorFlow starts.
+    from bert_tf.model.precision import policy_for, probe_hardware, resolve_precision
+
+    return policy_for(resolve_precision(values.precision, probe_hardware())).changed(changes)
 
 
 class SpanOutputs(NamedTuple):
@@ -185,7 +204,7 @@ class SpanModel:
         checkpoint: PathLike | None,
         *,
         num_candidates: int = 20,
-        precision: str = "fp32",
+        precision: str | PrecisionPolicy = "fp32",
         threads: int | None = None,
     ) -> None:
         """Restores the weights.
@@ -194,7 +213,7 @@ class SpanModel:
           config: the network's.
           checkpoint: a file or directory with the weights; None for random ones.
           num_candidates: K.
-          precision: ``fp32``, ``bf16`` or ``fp16``.
+          precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
           threads: cores to use; None for all.
 
         Raises:
@@ -202,13 +221,13 @@ class SpanModel:
         """
         import tensorflow.compat.v1 as tf
 
-        from bert_tf.model.precision import policy_for
+        from bert_tf.model.precision import as_policy
         from bert_tf.model.squad import squad_specs
         from bert_tf.model.variables import create_variables
         from bert_tf.training.session import SessionSettings, session_config
 
         self._config = config
-        self._policy = policy_for(precision)
+        self._policy = as_policy(precision)
         self._num_candidates = num_candidates
         self.graph = tf.Graph()
         with self.graph.as_default():

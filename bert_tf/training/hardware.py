@@ -59,14 +59,13 @@ def precision_warnings(
     runtime: RuntimeSettings, policy: PrecisionPolicy, hardware: precision.Hardware
 ) -> list[str]:
     """What a user should know of a precision that the hardware is not made for."""
-    used = [name for name in precision.PRECISIONS if policy.classes_in(name)]
-    warnings = [precision.slow_precision_warning(name, hardware) for name in used]
+    warnings = precision.slow_policy_warnings(policy, hardware)
     if runtime.amp and "bf16" not in hardware.fast_precisions() and not hardware.has_gpu:
         warnings.append(
             "--amp is of no use here: this CPU has no bfloat16 products, and TensorFlow may leave "
             "the graph as it is"
         )
-    return [warning for warning in warnings if warning]
+    return warnings
 
 
 def needs_loss_scale(

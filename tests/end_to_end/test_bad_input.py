@@ -54,6 +54,8 @@ def files(data, bert_config, tmp_path_factory):
         "few_positions": config(max_position_embeddings=16),
         "other_width": config(hidden_size=64),
         "empty_directory": directory / "empty_directory",
+        "policy": write("policy.json", json.dumps({"softmax": "fp16"})),
+        "misspelt_policy": write("misspelt_policy.json", json.dumps({"sofmax": "fp16"})),
     }
 
 
@@ -78,6 +80,9 @@ BEFORE_TENSORFLOW = [
     ("rewrite and precision", ["--amp", "--precision=bf16"], "--amp"),
     ("two precisions", ["--manual_fp16", "--precision=bf16"], "--manual_fp16"),
     ("two bias corrections", ["--optimizer_type=lamb", "--adam_bias_correction"], "LAMB"),
+    ("rewrite and policy", ["--amp", "--precision_policy={policy}"], "--amp"),
+    ("missing policy", ["--precision_policy=nowhere.json"], "nowhere.json"),
+    ("unknown class", ["--precision_policy={misspelt_policy}"], "unknown class 'sofmax'"),
     ("tiny loss scale", ["--init_loss_scale=0.5"], "--init_loss_scale=0.5"),
 ]
 
@@ -96,6 +101,7 @@ IN_TENSORFLOW = [
     ("batch arithmetic", ["--global_batch_size=20"], "20"),
     ("long warm-up", ["--num_warmup_steps=7"], "--num_warmup_steps=7"),
     ("float16 on a CPU", ["--precision=fp16"], "--precision=fp16"),
+    ("float16 from a file", ["--precision_policy={policy}"], "softmax (--precision_policy)"),
     ("rate that diverges", ["--learning_rate=1e30", "--clip_norm=0"], "not finite"),
     ("missing checkpoint", ["--init_checkpoint=nowhere/model.ckpt"], "nowhere/model.ckpt"),
     ("nothing to evaluate", ["--nodo_train", "--do_eval"], "holds no checkpoint"),

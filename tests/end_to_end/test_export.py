@@ -154,6 +154,7 @@ BAD = [
     ("no candidates", ["--n_best_size=0"], "--n_best_size=0"),
     ("too long", ["--max_seq_length=100"], "--max_seq_length=100"),
     ("unknown precision", ["--precision=fp8"], "--precision=fp8"),
+    ("no policy", ["--precision_policy={vocabulary}"], "--precision_policy: "),
     ("another vocabulary", ["--vocab_file={vocabulary}"], "the vocabulary has"),
 ]
 

@@ -75,6 +75,8 @@ def files(tmp_path_factory):
         "small": small,
         "no_vocabulary": no_vocabulary,
         "nothing": directory,
+        "float16": write("float16.json", {"logits": "fp16"}),
+        "other_policy": write("other_policy.json", {"gelu": "fp16"}),
     }
 
 
@@ -111,6 +113,12 @@ CASES = [
     ("the same seed twice", ["--seeds=1,1"], "--seeds=1,1"),
     ("no answers listed", ["--n_best_size=0"], "--n_best_size=0"),
     ("empty batches", ["--predict_batch_size=0"], "--predict_batch_size=0"),
+    ("float16 on a CPU", ["--precision=fp16"], "--allow_slow_fp16"),
+    ("float16 on a CPU, predicting",
+     ["--nodo_train", "--do_predict", "--predict_file={train2}", "--manual_fp16"],
+     "--allow_slow_fp16"),
+    ("float16 from a file on a CPU", ["--precision_policy={float16}"], "(--precision_policy)"),
+    ("unknown class of operation", ["--precision_policy={other_policy}"], "class 'gelu'"),
     ("stopping without evaluations", ["--early_stopping_evaluations=2"], "--eval_every_steps"),
 ]  # fmt: skip
 

@@ -177,6 +177,21 @@ def test_the_command_answers_one_question(model_dir, tmp_path, answerer):
     assert not done.stderr
 
 
+def test_the_command_takes_a_precision_policy(model_dir, tmp_path, answerer):
+    """float16 is kept as asked for, and what is emulated is said."""
+    (tmp_path / "document.txt").write_text(TEXT)
+    (tmp_path / "policy.json").write_text('{"logits": "fp16"}')
+    done = run("-m", "bert_tf.tasks.ask", f"--model_dir={model_dir}", "--json",
+               f"--precision_policy={tmp_path}/policy.json", "--n_best_size=1",
+               f"--file={tmp_path}/document.txt", f"--question={QUESTION}")  # fmt: skip
+    best = answerer.answer(QUESTION, TEXT)[0]
+    [found] = json.loads(done.stdout)["answers"]
+    assert found["score"] == pytest.approx(best.score, rel=1e-2)
+    assert found["score"] != best.score
+    assert done.stderr.startswith("warning: this CPU only emulates fp16 products, very slowly; ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_the_command_reads_questions_from_a_pipe(model_dir, tmp_path, answerer):
     (tmp_path / "document.txt").write_text(TEXT)
     command = ["-m", "bert_tf.tasks.ask", f"--model_dir={model_dir}",
@@ -210,6 +225,7 @@ BAD = [
     ("model without files", ["--model_dir={directory}"], "bert_config.json"),
     ("no span head", ["--model_dir={pretrained}"], "run_squad.py --do_train --init_checkpoint="),
     ("unknown precision", ["--precision=fp8"], "--precision=fp8"),
+    ("no policy", ["--precision_policy={blank}"], "--precision_policy: "),
 ]
 
 
