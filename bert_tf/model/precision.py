@@ -144,16 +144,16 @@ def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
     return f"this {where} only emulates {precision} products, very slowly; {fast[0]} is faster here"
 
 
-def _read_cpu_flags(cpuinfo: Path) -> frozenset[str]:
-    """The feature flags of the first CPU; empty where the system has no such file."""
-    if not cpuinfo.is_file():
-        return frozenset()
 def slow_policy_warnings(policy: PrecisionPolicy, hardware: Hardware) -> list[str]:
     """A sentence for each precision that some class has and the hardware only emulates."""
     used = [name for name in PRECISIONS if policy.classes_in(name)]
     return [warning for name in used if (warning := slow_precision_warning(name, hardware))]
 
 
+def _read_cpu_flags(cpuinfo: Path) -> frozenset[str]:
+    """The feature flags of the first CPU; empty where the system has no such file."""
+    if not cpuinfo.is_file():
+        return frozenset()
     for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features"):
