@@ -137,9 +137,10 @@ def ratio_result(
     above: Sequence[float],
     below: Sequence[float],
     config: Mapping[str, Any],
+    subject: str = "ours",
 ) -> Result:
     """The ratio of two measurements, turn by turn: what disturbs a turn disturbs both."""
-    return spread_result(name, [a / b for a, b in zip(above, below)], "ratio", config)
+    return spread_result(name, [a / b for a, b in zip(above, below)], "ratio", config, subject)
 
 
 def print_result(result: Result) -> None:

@@ -147,7 +147,7 @@ def train(model: torch.nn.Module, windows: Windows, settings: Settings) -> list[
     from transformers import get_linear_schedule_with_warmup
 
     steps = num_train_steps(len(windows), settings)
-    groups = _parameter_groups(model, settings.weight_decay)
+    groups = parameter_groups(model, settings.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
     schedule = get_linear_schedule_with_warmup(
         optimizer, int(steps * settings.warmup_proportion), steps
@@ -168,7 +168,7 @@ def train(model: torch.nn.Module, windows: Windows, settings: Settings) -> list[
     return timings
 
 
-def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """No decay for biases and layer norms, as the Trainer does it."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]

@@ -1,0 +1,25 @@
+"""A SQuAD fine-tuning step here, in google-research/bert and in transformers.
+
+    python -m benchmarks.finetuning_step --google_bert_dir=bert --json=finetuning_step.json
+
+The step itself, on full-length sequences; what length buckets save is benchmarks.squad_finetuning's
+subject. Who takes part and how is as in benchmarks.pretraining_step.
+"""
+
+from __future__ import annotations
+
+from absl import app
+
+from benchmarks.speed.step_comparison import compare_steps, define_step_flags
+from benchmarks.speed.steps import SPANS
+from bert_tf.errors import exit_on_user_error
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m benchmarks.finetuning_step``."""
+    define_step_flags(batch_size=8, seq_length=384)
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(lambda _: exit_on_user_error(compare_steps, SPANS))

@@ -1,0 +1,28 @@
+"""A pre-training step of BERT here, in google-research/bert and in transformers.
+
+    python -m benchmarks.pretraining_step --google_bert_dir=bert --json=pretraining_step.json
+
+Masked words and next sentence; forward and backward pass, gradients clipped, Adam with decay. All
+subjects (``--subjects``) get the same features without padding, and all cores. ``limit-*`` are
+the matrix products of the step and nothing else. Each turn of a subject is a process of its own,
+and the order of the subjects changes from turn to turn. docs/speed.md says who they are.
+"""
+
+from __future__ import annotations
+
+from absl import app, flags
+
+from benchmarks.speed.step_comparison import compare_steps, define_step_flags
+from benchmarks.speed.steps import PRETRAINING
+from bert_tf.errors import exit_on_user_error
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m benchmarks.pretraining_step``."""
+    define_step_flags(batch_size=16, seq_length=128)
+    flags.DEFINE_integer("predictions", 20, "Masked words of a sequence.", lower_bound=1)
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(lambda _: exit_on_user_error(compare_steps, PRETRAINING))

@@ -1,0 +1,135 @@
+"""google-research/bert's training step: its own code, unmodified, under TensorFlow 2.
+
+Written for TensorFlow 1: its ``import tensorflow`` finds here ``tensorflow.compat.v1``
+with the names of ``tf.contrib`` that a step needs and that TensorFlow 2 has not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
+
+from benchmarks.speed.steps import (
+    LEARNING_RATE,
+    PRETRAINING,
+    TRAIN_STEPS,
+    WARMUP_STEPS,
+    StepJob,
+    time_steps,
+)
+from bert_tf import environment
+
+_NORM_EPSILON = 1e-12  # tf.contrib's, for float32
+
+
+def layer_norm(
+    inputs: tf.Tensor, begin_norm_axis: int, begin_params_axis: int, scope: str | None = None
+) -> tf.Tensor:
+    """``tf.contrib.layers.layer_norm`` over the last axis, the only one that BERT asks for.
+
+    Its variables are ``beta`` and ``gamma`` in ``scope`` or ``LayerNorm``.
+    """
+    if (begin_norm_axis, begin_params_axis) != (-1, -1):
+        raise ValueError("only the last axis can be normalised")
+    width = inputs.shape[-1:]
+    with tf.variable_scope(scope, default_name="LayerNorm"):
+        beta = tf.get_variable("beta", width, initializer=tf.zeros_initializer())
+        gamma = tf.get_variable("gamma", width, initializer=tf.ones_initializer())
+        mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
+        return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, _NORM_EPSILON)
+
+
+class TensorFlow1(types.ModuleType):
+    """``tensorflow.compat.v1`` with ``contrib``."""
+
+    def __init__(self) -> None:
+        super().__init__("tensorflow")
+        self.contrib = types.SimpleNamespace(
+            layers=types.SimpleNamespace(layer_norm=layer_norm),
+            tpu=types.SimpleNamespace(TPUEstimatorSpec=types.SimpleNamespace),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(tf, name)
+
+
+@contextlib.contextmanager
+def as_tensorflow_1(directory: Path) -> Iterator[None]:
+    """Modules of ``directory`` come first and import TensorFlow 1 in here."""
+    real = sys.modules["tensorflow"]
+    sys.modules["tensorflow"] = TensorFlow1()
+    sys.path.insert(0, str(directory))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(directory))
+        sys.modules["tensorflow"] = real
+
+
+def google_module(directory: Path, name: str) -> types.ModuleType:
+    """A module of the checkout, not one of ours that has the same name."""
+    with as_tensorflow_1(directory):
+        return importlib.import_module(name)
+
+
+def google_spec(
+    job: StepJob, features: Mapping[str, tf.Tensor], mode: str
+) -> types.SimpleNamespace:
+    """What the checkout's ``model_fn`` gives: ``loss`` and ``train_op``, or ``predictions``."""
+    directory = Path(job.google_bert_dir)
+    program = "run_pretraining" if job.task == PRETRAINING else "run_squad"
+    modeling = google_module(directory, "modeling")
+    model_fn = google_module(directory, program).model_fn_builder(
+        bert_config=modeling.BertConfig.from_dict(job.network.to_dict()),
+        init_checkpoint=None,
+        learning_rate=LEARNING_RATE,
+        num_train_steps=TRAIN_STEPS,
+        num_warmup_steps=WARMUP_STEPS,
+        use_tpu=False,
+        use_one_hot_embeddings=False,
+    )
+    # SQuAD's features carry the number of the example, which a loss does not need.
+    numbered = {"unique_ids": tf.zeros([features["input_ids"].shape[0]], tf.int32), **features}
+    return model_fn(numbered, None, mode, {})
+
+
+def session_config(threads: int, *, amp: bool) -> tf.ConfigProto:
+    """TensorFlow's defaults; ``amp`` switches its rewrite to bfloat16 products on."""
+    config = tf.ConfigProto(
+        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
+    )
+    if amp:
+        config.graph_options.rewrite_options.auto_mixed_precision_onednn_bfloat16 = (
+            rewriter_config_pb2.RewriterConfig.ON
+        )
+    return config
+
+
+def train(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Times the step. There is no accumulation in that code: each micro batch is an update."""
+    environment.quiet_tensorflow(verbose=False)
+    tf.disable_v2_behavior()
+    job = StepJob.from_json(request)
+    micro_batches = job.micro_batches()
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in micro_batches[0].items()}
+        spec = google_spec(job, fed, tf.estimator.ModeKeys.TRAIN)
+        config = session_config(job.threads, amp=request["settings"]["amp"])
+        with tf.Session(config=config) as session:
+            session.run(tf.global_variables_initializer())
+            run = session.make_callable([spec.loss, spec.train_op], feed_list=list(fed.values()))
+            values = [[batch[name] for name in fed] for batch in micro_batches]
+
+            def step() -> float:
+                return sum(float(run(*of_batch)[0]) for of_batch in values) / len(values)
+
+            return time_steps(job, step, started=request["started"])

@@ -1,0 +1,103 @@
+"""This project's training step: the update that its tasks run, in the session that they use."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from benchmarks.speed.steps import (
+    CLIP_NORM,
+    LEARNING_RATE,
+    PRETRAINING,
+    TRAIN_STEPS,
+    WARMUP_STEPS,
+    WEIGHT_DECAY,
+    StepJob,
+    time_steps,
+)
+from bert_tf import environment
+from bert_tf.model.precision import policy_for, probe_hardware, resolve_precision
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.tasks.pretraining import PretrainingObjective
+from bert_tf.tasks.squad import SpanObjective
+from bert_tf.training.session import SessionSettings, session_config
+from bert_tf.update import schedules
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.loss_scale import NoLossScale
+from bert_tf.update.optimizers import AdamW
+from bert_tf.update.train_op import Objective, TrainOutputs, UpdateSettings, build_train_op
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What tells our contestants apart; see ``OUR_SETTINGS``.
+
+    Attributes:
+      precision: as --precision.
+      xla: as --use_xla.
+    """
+
+    precision: str = "auto"
+    xla: bool = False
+
+
+def train(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Times the step; the result also has the ``precision`` that ``auto`` became."""
+    environment.quiet_tensorflow(verbose=False)
+    tf.disable_eager_execution()
+    job, settings = StepJob.from_json(request), Settings(**request["settings"])
+    precision = resolve_precision(settings.precision, probe_hardware())
+    features = job.batch(job.sequences)
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in features.items()}
+        outputs = build_update(job, precision, fed)
+        loss = tf.add_n([s.loss_sum / s.weight_sum for s in outputs.term_sums.values()])
+        feed = {fed[name]: features[name] for name in fed}
+        config = session_config(SessionSettings(job.threads, use_xla=settings.xla))
+        with tf.Session(config=config) as session:
+            session.run(tf.global_variables_initializer())
+            run = session.make_callable([loss, outputs.train_op], feed_list=list(feed))
+            values = list(feed.values())
+            found = time_steps(job, lambda: float(run(*values)[0]), started=request["started"])
+    return {**found, "precision": precision}
+
+
+def build_update(job: StepJob, precision: str, features: Mapping[str, tf.Tensor]) -> TrainOutputs:
+    """Adds the network and its update to the current graph.
+
+    Args:
+      job: the step.
+      precision: one of ``bert_tf.model.precision.PRECISIONS``.
+      features: [accumulation steps x micro batch, ...].
+    """
+    objective = _objective(job, precision)
+    objective.create_variables()
+    rate = schedules.SCHEDULES["polynomial"](
+        tf.train.get_or_create_global_step().read_value(),
+        peak_rate=LEARNING_RATE,
+        total_steps=TRAIN_STEPS,
+        warmup_steps=WARMUP_STEPS,
+        end_rate=0.0,
+        power=1.0,
+    )
+    return build_train_op(
+        objective,
+        features,
+        plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
+        optimizer=AdamW(rate, weight_decay=WEIGHT_DECAY),
+        learning_rate=rate,
+        loss_scale=NoLossScale(),
+        ranks=SingleProcess(job.threads),
+        settings=UpdateSettings(clip_norm=CLIP_NORM, seed=1),
+    )
+
+
+def _objective(job: StepJob, precision: str) -> Objective:
+    policy = policy_for(precision)
+    if job.task == PRETRAINING:
+        return PretrainingObjective(job.network, policy, masked_lm=True, next_sentence=True, seed=1)
+    return SpanObjective(job.network, policy, seed=1)

@@ -1,0 +1,80 @@
+"""A turn of a subject: one function of its module, in a process of its own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed.subjects import Subject
+from bert_tf import environment
+from bert_tf.errors import UserError, first_line
+from bert_tf.files import read_json, write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Found = dict[str, Any]
+
+_QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "USE_TF": "0",  # transformers would import TensorFlow, only to have it
+    "TOKENIZERS_PARALLELISM": "true",
+}
+
+
+def run_in_process(subject: Subject, job: Mapping[str, Any], function: str) -> Found:
+    """One turn: calls ``function(job)`` of the subject's module in a new process.
+
+    Args:
+      subject: its settings and the time of the start are added to the job as ``settings`` and
+        ``started`` (of ``time.monotonic``).
+      job: JSON.
+      function: returns what was found, as JSON.
+
+    Raises:
+      UserError: it failed; the reason is the last line that it printed.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        request, answer = Path(directory, "job.json"), Path(directory, "found.json")
+        started = time.monotonic()
+        write_json(request, {**job, "settings": dict(subject.settings), "started": started})
+        words = [subject.module, function, str(request), str(answer)]
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.speed.process", *words],
+            cwd=ROOT,
+            env={**os.environ, **_QUIET, **subject.environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+            raise UserError(lines[-1])
+        return read_json(answer, what=f"what {subject.name} found")
+
+
+def _child(module: str, function: str, request: str, answer: str) -> None:
+    """The process of one turn."""
+    job = read_json(request, what="job")
+    environment.prepare_environment(verbose=False, use_xla=job["settings"].get("xla", False))
+    try:
+        found = getattr(importlib.import_module(module), function)(job)
+    except Exception as error:
+        # The parent shows one line; where it broke is for who runs this module by hand.
+        print(f"{type(error).__name__}: {first_line(error)}", file=sys.stderr)
+        raise SystemExit(1) from error
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    write_json(answer, {**found, "peak_memory_bytes": peak})
+
+
+if __name__ == "__main__":
+    _child(*sys.argv[1:])

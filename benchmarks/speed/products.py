@@ -1,0 +1,136 @@
+"""The matrix products of a training step and nothing else: no training can be faster.
+
+All products of the encoder and the heads, forward and backward, in float32 or bfloat16, one after
+the other; query, key and value are one product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from benchmarks.speed.steps import PRETRAINING, StepJob, time_steps
+from bert_tf import environment
+from bert_tf.config.bert_config import BertConfig
+
+_TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
+
+
+class Product(NamedTuple):
+    """[matrices, rows, inner] by [matrices, inner, columns].
+
+    ``transposed``: the right side lies in memory as [matrices, columns, inner].
+    """
+
+    matrices: int
+    rows: int
+    inner: int
+    columns: int
+    transposed: bool = False
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.matrices * self.rows * self.inner * self.columns
+
+
+def forward_products(
+    network: BertConfig, *, batch_size: int, seq_length: int, predictions: int | None
+) -> Iterator[Product]:
+    """The products of a forward pass; with a span head where ``predictions`` is None."""
+    tokens, hidden, heads = (
+        batch_size * seq_length,
+        network.hidden_size,
+        network.num_attention_heads,
+    )
+    width = hidden // heads
+    for _ in range(network.num_hidden_layers):
+        yield Product(1, tokens, hidden, 3 * hidden)
+        yield Product(batch_size * heads, seq_length, width, seq_length, transposed=True)
+        yield Product(batch_size * heads, seq_length, seq_length, width)
+        yield Product(1, tokens, hidden, hidden)
+        yield Product(1, tokens, hidden, network.intermediate_size)
+        yield Product(1, tokens, network.intermediate_size, hidden)
+    if predictions is None:
+        yield Product(1, tokens, hidden, 2, transposed=True)
+        return
+    yield Product(1, batch_size * predictions, hidden, hidden)
+    yield Product(1, batch_size * predictions, hidden, network.vocab_size, transposed=True)
+    yield Product(1, batch_size, hidden, hidden)
+    yield Product(1, batch_size, hidden, 2, transposed=True)
+
+
+def step_operations(products: Iterator[Product]) -> int:
+    """Multiplications and additions of a step: the backward pass has two products for each."""
+    return 3 * sum(product.operations for product in products)
+
+
+def build_products(products: Iterator[Product], precision: str) -> tf.Operation:
+    """Adds a step's products to the current graph; its variables hold their sides."""
+    return tf.group(
+        *(result for product in products for result in _with_gradients(product, _TYPES[precision]))
+    )
+
+
+def _with_gradients(product: Product, dtype: tf.DType) -> list[tf.Tensor]:
+    """A product and those for the gradients of its two sides."""
+    matrices, rows, inner, columns, transposed = product
+    left, output = _held(matrices, rows, inner, dtype), _held(matrices, rows, columns, dtype)
+    if transposed:
+        right = _held(matrices, columns, inner, dtype)
+        of_right = tf.matmul(output, left, transpose_a=True)
+    else:
+        right = _held(matrices, inner, columns, dtype)
+        of_right = tf.matmul(left, output, transpose_a=True)
+    return [
+        tf.matmul(left, right, transpose_b=transposed),
+        tf.matmul(output, right, transpose_b=not transposed),
+        of_right,
+    ]
+
+
+def _held(matrices: int, rows: int, columns: int, dtype: tf.DType) -> tf.Tensor:
+    """Ones that the session keeps; sides of one shape share them."""
+    # A single matrix is multiplied as such: the kernel for stacks of them is another one.
+    shape = [rows, columns] if matrices == 1 else [matrices, rows, columns]
+    with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+        name = f"matrix_{matrices}_{rows}_{columns}"
+        ones = tf.ones_initializer()
+        return tf.get_variable(name, shape, dtype, ones, trainable=False, use_resource=True)
+
+
+def session_config(threads: int) -> tf.ConfigProto:
+    """One product at a time, and none left out because it equals another one."""
+    config = tf.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1)
+    config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return config
+
+
+def train(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Times the products of a step."""
+    environment.quiet_tensorflow(verbose=False)
+    tf.disable_eager_execution()
+    job = StepJob.from_json(request)
+    products = list(
+        forward_products(
+            job.network,
+            batch_size=job.batch_size,
+            seq_length=job.seq_length,
+            predictions=job.predictions if job.task == PRETRAINING else None,
+        )
+    )
+    with tf.Graph().as_default(), tf.Session(config=session_config(job.threads)) as session:
+        operation = build_products(products, request["settings"]["precision"])
+        session.run(tf.global_variables_initializer())
+
+        def step() -> float:
+            for _ in range(job.accumulation_steps):
+                session.run(operation)
+            return 0.0  # there is no loss
+
+        found = time_steps(job, step, started=request["started"])
+    operations = job.accumulation_steps * step_operations(products)
+    return {**found, "gflops": operations / found["seconds"] / 1e9}

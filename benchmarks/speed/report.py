@@ -1,0 +1,115 @@
+"""Results and tables of comparisons: medians of turns, their spread, ratios turn by turn."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+from benchmarks.machine import describe_machine
+from benchmarks.rank_jobs import Result, ratio_result, spread_result
+from benchmarks.speed.process import Found
+from benchmarks.speed.subjects import Subject
+
+_MIB = 1 << 20
+
+
+def step_results(
+    task: str,
+    subjects: Sequence[Subject],
+    found: Mapping[str, Sequence[Found]],
+    *,
+    sequences: int,
+    config: Mapping[str, Any],
+) -> list[Result]:
+    """Speed, start-up and memory of each subject, and how many times faster ours are than others.
+
+    Args:
+      task: what a step is of.
+      subjects: of these, those that are in ``found``.
+      found: what ``time_steps`` gave in each turn, by the subject's name.
+      sequences: of one step.
+      config: beside the machine, for each result.
+    """
+    present = [subject for subject in subjects if subject.name in found]
+    rates = {s.name: [sequences / turn["seconds"] for turn in found[s.name]] for s in present}
+    results = []
+    for subject in present:
+        turns = found[subject.name]
+        described = {**config, **describe_machine(), **_facts(subject, turns)}
+        add = _adder(results, subject, described)
+        if subject.is_limit:
+            name = f"{task} step, products alone, {subject.settings['precision']}"
+            add(name, rates[subject.name], "sequences/s")
+            continue
+        add(f"{task} step", rates[subject.name], "sequences/s")
+        add(f"{task}, start to first step", [t["first_step_seconds"] for t in turns], "s")
+        add(f"{task}, peak memory", [t["peak_memory_bytes"] / _MIB for t in turns], "MiB")
+    machine = {**config, **describe_machine()}
+    for ours in present:
+        for other in present:
+            if ours.is_ours and not other.is_ours:
+                name = f"{task} step, {ours.name} to {other.name}"
+                values = rates[ours.name], rates[other.name]
+                results.append(ratio_result(name, *values, machine, subject=ours.name))
+    return results
+
+
+def _adder(
+    results: list[Result], subject: Subject, config: Mapping[str, Any]
+) -> Callable[[str, Sequence[float], str], None]:
+    def add(name: str, values: Sequence[float], unit: str) -> None:
+        results.append(spread_result(name, values, unit, config, subject.reported_name))
+
+    return add
+
+
+def _facts(subject: Subject, turns: Sequence[Found]) -> dict[str, Any]:
+    """What belongs to a subject's results alone."""
+    return {
+        "settings": dict(subject.settings),
+        "environment": dict(subject.environment),
+        "others_share_of_machine": [turn["foreign_share"] for turn in turns],
+        "step_seconds": [turn["step_seconds"] for turn in turns],
+        **{name: turns[0][name] for name in ("precision", "gflops", "loss") if name in turns[0]},
+    }
+
+
+def machine_line() -> str:
+    """The CPU, what it has for fast products, and the cores."""
+    machine = describe_machine()
+    return f"{machine['cpu']}, {machine['cores']} cores, {' '.join(machine['cpu_features'])}"
+
+
+def step_table(
+    subjects: Sequence[Subject],
+    found: Mapping[str, Sequence[Found]],
+    *,
+    sequences: int,
+    most_foreign: float,
+) -> list[str]:
+    """A line for each subject; an asterisk where others disturbed a turn.
+
+    The ratio is that of the first of ours to the subject.
+    """
+    present = [subject for subject in subjects if subject.name in found]
+    rates = {s.name: [sequences / turn["seconds"] for turn in found[s.name]] for s in present}
+    ours = next((subject.name for subject in present if subject.is_ours), None)
+    ratio = f"{ours} to it" if ours else ""
+    lines = [f"{'':30}{'sequences/s':>12}  {'turns':18}{ratio:>14}{'start, s':>10}{'MiB':>8}"]
+    for subject in present:
+        turns, of_subject = found[subject.name], rates[subject.name]
+        spread = f"{min(of_subject):.4g} to {max(of_subject):.4g}"
+        times = f"{_median_ratio(rates[ours], of_subject):.2f}" if ours else ""
+        start = statistics.median(turn["first_step_seconds"] for turn in turns)
+        memory = statistics.median(turn["peak_memory_bytes"] for turn in turns) / _MIB
+        mark = any((turn["foreign_share"] or 0.0) > most_foreign for turn in turns)
+        lines.append(
+            f"{subject.name + ' *' * mark:30}{statistics.median(of_subject):12.4g}  {spread:18}"
+            f"{times:>14}{start:10.1f}{memory:8.0f}"
+        )
+    return lines
+
+
+def _median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(above, below))

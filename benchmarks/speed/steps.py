@@ -1,0 +1,114 @@
+"""A training step of any subject: what it is of, and how it is timed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any, Callable
+
+import numpy as np
+
+from benchmarks.speed.batches import pretraining_batch, span_batch
+from benchmarks.speed.load import ForeignLoad
+from bert_tf.config.bert_config import BertConfig
+
+PRETRAINING, SPANS = "pretraining", "fine-tuning"
+LEARNING_RATE, TRAIN_STEPS, WARMUP_STEPS = 1e-4, 100_000, 10_000
+WEIGHT_DECAY, CLIP_NORM = 0.01, 1.0
+
+Batch = dict[str, np.ndarray]
+Step = Callable[[], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepJob:
+    """The step that all subjects take.
+
+    Attributes:
+      task: ``PRETRAINING`` or ``SPANS``.
+      network: its sizes.
+      batch_size: sequences of a micro batch.
+      seq_length: tokens of a sequence.
+      predictions: masked words of a sequence, in pre-training.
+      accumulation_steps: micro batches of an update.
+      threads: cores to use.
+      warmup_steps: steps before the timed ones, at least 1.
+      timed_steps: steps that count.
+      google_bert_dir: a checkout of google-research/bert.
+    """
+
+    task: str
+    network: BertConfig
+    batch_size: int
+    seq_length: int
+    predictions: int
+    accumulation_steps: int
+    threads: int
+    warmup_steps: int
+    timed_steps: int
+    google_bert_dir: str | None = None
+
+    @classmethod
+    def from_json(cls, job: Mapping[str, Any]) -> StepJob:
+        """Reads what :meth:`to_json` gave, among other keys."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        values = {name: job[name] for name in names}
+        return cls(**{**values, "network": BertConfig(**job["network"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """For the subject's process."""
+        return dataclasses.asdict(self)
+
+    @property
+    def sequences(self) -> int:
+        """Those of one step."""
+        return self.batch_size * self.accumulation_steps
+
+    def batch(self, sequences: int) -> Batch:
+        """Features of so many sequences, the same in every process."""
+        sizes = {"vocab_size": self.network.vocab_size, "seq_length": self.seq_length, "seed": 1}
+        if self.task == PRETRAINING:
+            return pretraining_batch(sequences, predictions=self.predictions, **sizes)
+        return span_batch(sequences, **sizes)
+
+    def micro_batches(self) -> list[Batch]:
+        """The features of a step, cut into micro batches."""
+        whole = self.batch(self.sequences)
+        starts = range(0, self.sequences, self.batch_size)
+        return [{n: v[s : s + self.batch_size] for n, v in whole.items()} for s in starts]
+
+
+def time_steps(job: StepJob, step: Step, *, started: float) -> dict[str, Any]:
+    """Runs the warm-up and the timed steps.
+
+    Args:
+      job: how many.
+      step: one update; returns its loss.
+      started: ``time.monotonic()`` when the process was started.
+
+    Returns:
+      ``seconds`` (the median step), ``step_seconds``, ``first_step_seconds`` (from ``started`` to
+      the end of the first step), ``loss`` (of the first step) and ``foreign_share``.
+    """
+    loss = step()
+    first_step_seconds = time.monotonic() - started
+    if not math.isfinite(loss):
+        raise ArithmeticError(f"the first step's loss is {loss}")
+    for _ in range(job.warmup_steps - 1):
+        step()
+    load = ForeignLoad()
+    step_seconds = []
+    for _ in range(job.timed_steps):
+        start = time.perf_counter()
+        step()
+        step_seconds.append(time.perf_counter() - start)
+    return {
+        "seconds": statistics.median(step_seconds),
+        "step_seconds": step_seconds,
+        "first_step_seconds": first_step_seconds,
+        "loss": loss,
+        "foreign_share": load.share(),
+    }

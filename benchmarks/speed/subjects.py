@@ -1,0 +1,117 @@
+"""Who takes part: programs with the settings that make each of them a contestant of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.squad_subjects import MALLOC
+from bert_tf.errors import UserError
+
+OURS = "benchmarks.speed.ours"
+GOOGLE = "benchmarks.speed.google_bert"
+TRANSFORMERS = "benchmarks.speed.huggingface"
+LIMIT = "benchmarks.speed.products"
+
+_FEATURES_OF_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A program with its settings.
+
+    Attributes:
+      name: in tables and flags; ours begin with ``ours``, limits with ``limit``.
+      module: what runs it, in a process of its own.
+      settings: for that module.
+      environment: further variables of its process.
+    """
+
+    name: str
+    module: str
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this project computes."""
+        return self.module == OURS
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether it computes less than what is compared, so that nothing can be faster."""
+        return self.module == LIMIT
+
+    @property
+    def reported_name(self) -> str:
+        """The ``subject`` of its results; what limits it are is told by their names."""
+        return "limit" if self.is_limit else self.name
+
+
+# Name -> settings of benchmarks.speed.ours.Settings. A row more is a contestant more.
+OUR_SETTINGS: dict[str, dict[str, Any]] = {
+    "ours": {"precision": "auto"},
+    "ours-xla": {"precision": "auto", "xla": True},
+    "ours-fp32": {"precision": "fp32"},
+    "ours-fp32-xla": {"precision": "fp32", "xla": True},
+    "ours-bf16": {"precision": "bf16"},
+}
+
+
+def _subjects() -> dict[str, Subject]:
+    subjects = [Subject(name, OURS, settings) for name, settings in OUR_SETTINGS.items()]
+    subjects.append(Subject("google-bert", GOOGLE, {"amp": False}))
+    subjects.append(Subject("google-bert-amp", GOOGLE, {"amp": True, "precision": "bf16"}))
+    for name, precision, compiled in (
+        ("transformers-fp32", "fp32", False),
+        ("transformers-bf16", "bf16", False),
+        ("transformers-bf16-compile", "bf16", True),
+    ):
+        settings = {"precision": precision, "compile": compiled}
+        subjects.append(Subject(name, TRANSFORMERS, settings))
+        subjects.append(Subject(f"{name}-malloc", TRANSFORMERS, settings, MALLOC))
+    for precision in ("fp32", "bf16"):
+        subjects.append(Subject(f"limit-{precision}", LIMIT, {"precision": precision}))
+    return {subject.name: subject for subject in subjects}
+
+
+SUBJECTS = _subjects()
+
+
+def default_subjects(
+    *,
+    cpu_features: Iterable[str],
+    has_google_bert: bool,
+    subjects: Mapping[str, Subject] = SUBJECTS,
+) -> list[Subject]:
+    """All, but for bf16 on a CPU that only emulates it, and google-research/bert without its code.
+
+    Args:
+      cpu_features: as in benchmarks.machine.
+      has_google_bert: whether --google_bert_dir is given.
+      subjects: by name.
+    """
+    has_bfloat16 = bool(_FEATURES_OF_BFLOAT16 & set(cpu_features))
+    return [
+        subject
+        for subject in subjects.values()
+        if (has_bfloat16 or subject.settings.get("precision") != "bf16")
+        and (has_google_bert or subject.module != GOOGLE)
+    ]
+
+
+def chosen_subjects(
+    names: Sequence[str], *, has_google_bert: bool, subjects: Mapping[str, Subject] = SUBJECTS
+) -> list[Subject]:
+    """The subjects of --subjects; raises UserError for a name that is none, or that cannot run."""
+    chosen = []
+    for name in dict.fromkeys(names):
+        if name not in subjects:
+            raise UserError(f"--subjects: {name!r} is none of {', '.join(subjects)}.")
+        if subjects[name].module == GOOGLE and not has_google_bert:
+            raise UserError(
+                f"--subjects: {name} needs --google_bert_dir, a checkout of google-research/bert."
+            )
+        chosen.append(subjects[name])
+    return chosen
