@@ -19,7 +19,10 @@ setup(
     long_description_content_type="text/markdown",
     packages=find_packages(include=["bert_tf", "bert_tf.*", "data_prep", "data_prep.*"]),
     py_modules=["run_pretraining", "run_squad"],
-    package_data={"bert_tf.squad.report_page": ["*.html", "*.css", "*.js"]},
+    package_data={
+        "bert_tf.native": ["*.cc"],
+        "bert_tf.squad.report_page": ["*.html", "*.css", "*.js"],
+    },
     python_requires=">=3.9,<3.12",
     install_requires=[
         "absl-py",

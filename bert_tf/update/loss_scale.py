@@ -6,8 +6,6 @@ an update: it is read once, and changed after the gradients have been judged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import tensorflow.compat.v1 as tf
 
 
@@ -22,9 +20,9 @@ class NoLossScale:
         """``loss`` itself."""
         return loss
 
-    def unscale(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """``gradients`` themselves."""
-        return list(gradients)
+    def inverse(self) -> tf.Tensor | None:
+        """What undoes the scale: None, as there is nothing to undo."""
+        return None
 
     def update(self, is_finite: tf.Tensor) -> tf.Operation:
         """Nothing to learn from whether the gradients were finite."""
@@ -71,10 +69,9 @@ class DynamicLossScale:
         """The float32 ``loss`` times the scale."""
         return loss * self._current
 
-    def unscale(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """float32 ``gradients`` divided by the scale."""
-        inverse = 1.0 / self._current
-        return [gradient * inverse for gradient in gradients]
+    def inverse(self) -> tf.Tensor:
+        """What gradients are to be multiplied by, a float32 scalar."""
+        return 1.0 / self._current
 
     def update(self, is_finite: tf.Tensor) -> tf.Operation:
         """Moves the state on after an update.

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+
+from bert_tf.ranks.distribution import Gradient
+from bert_tf.update.kernels import Kernels, Part, Rule, TensorFlowKernels
 
 DecayMask = Callable[[str], bool]
 
@@ -25,30 +28,15 @@ def decays(variable_name: str) -> bool:
     return _WITHOUT_DECAY.search(variable_name) is None
 
 
-def clip_by_global_norm(
-    gradients: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: float
-) -> list[tf.Tensor]:
-    """Scales ``gradients`` down to ``clip_norm`` where their ``norm`` is larger.
+def clip_factor(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
+    """What gradients are multiplied by, so that their global norm is at most ``clip_norm``.
 
     Args:
-      gradients: float32 tensors.
       norm: scalar, their global norm; finite, so check that before.
       clip_norm: positive.
     """
     # Exactly 1 where nothing is to be clipped.
-    factor = clip_norm / tf.maximum(norm, clip_norm)
-    return [gradient * factor for gradient in gradients]
-
-
-class _Coefficients(NamedTuple):
-    """Float32 scalars of one update, the same for all variables.
-
-    Adam's direction is ``scale * m / (sqrt(v) + epsilon)``.
-    """
-
-    learning_rate: tf.Tensor
-    scale: tf.Tensor
-    epsilon: tf.Tensor
+    return clip_norm / tf.maximum(norm, clip_norm)
 
 
 class AdamBase(tf.train.Optimizer):
@@ -62,6 +50,7 @@ class AdamBase(tf.train.Optimizer):
       epsilon: added to the root of the second moment.
       weight_decay: rate of the decay.
       decay_mask: says of a variable's name whether the variable decays.
+      kernels: the form of the arithmetic; None takes TensorFlow's.
       name: prefix of the operations' names.
     """
 
@@ -75,11 +64,13 @@ class AdamBase(tf.train.Optimizer):
         epsilon: float = 1e-6,
         weight_decay: float = 0.01,
         decay_mask: DecayMask = decays,
+        kernels: Kernels | None = None,
         name: str,
     ):
         super().__init__(use_locking=False, name=name)
+        self.kernels = kernels or TensorFlowKernels()
         self._learning_rate = learning_rate
-        # The kernel computes 1 - beta in float32. Rounded here already, so that the bias
+        # The kernels compute 1 - beta in float32. Rounded here already, so that the bias
         # correction, in float64, corrects for the same beta.
         self._beta_1, self._beta_2 = float(np.float32(beta_1)), float(np.float32(beta_2))
         self._epsilon = epsilon
@@ -87,7 +78,24 @@ class AdamBase(tf.train.Optimizer):
         self._decay_mask = decay_mask
         self._bias_correction = bias_correction
         self._update_count = None
-        self._coefficients = None
+        self._factor: tf.Tensor | None = None
+        self._parts: list[Part] = []
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Sequence[tuple[Gradient, tf.Variable]],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+        *,
+        factor: tf.Tensor | None = None,
+    ) -> tf.Operation:
+        """Updates the variables by ``factor`` times their gradients; else as TensorFlow's method.
+
+        ``factor`` is a float32 scalar and costs no pass over the gradients of its own where the
+        kernels can do without; None is 1.
+        """
+        self._factor = factor
+        return super().apply_gradients(grads_and_vars, global_step, name)
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         for variable in var_list:
@@ -105,28 +113,13 @@ class AdamBase(tf.train.Optimizer):
             )
 
     def _prepare(self) -> None:
-        learning_rate = tf.convert_to_tensor(self._learning_rate, tf.float32)
-        if not self._bias_correction:
-            self._coefficients = _Coefficients(
-                learning_rate, tf.constant(1.0), tf.constant(self._epsilon)
-            )
-            return
-        # The rule is m / (1 - beta_1**t) over sqrt(v / (1 - beta_2**t)) + epsilon, t being 1 in
-        # the first update; here the corrections are moved from the tensors to the scalars.
-        # float64: in float32 the first 1 - beta_2**t would be off by 6e-5 of itself.
-        number = tf.cast(self._update_count.read_value() + 1, tf.float64)
-        root = tf.sqrt(1.0 - tf.pow(tf.constant(self._beta_2, tf.float64), number))
-        scale = root / (1.0 - tf.pow(tf.constant(self._beta_1, tf.float64), number))
-        self._coefficients = _Coefficients(
-            learning_rate, tf.cast(scale, tf.float32), tf.cast(root * self._epsilon, tf.float32)
-        )
+        self._parts = []
 
-    def _finish(self, update_ops: Sequence[tf.Operation], name_scope: str) -> tf.Operation:
-        if not self._bias_correction:
-            return tf.group(*update_ops, name=name_scope)
-        # The updates read the count, so it may only change after them.
-        with tf.control_dependencies(update_ops):
-            return tf.group(self._update_count.assign_add(1), name=name_scope)
+    def _resource_apply_dense(self, grad: tf.Tensor, variable: tf.Variable) -> tf.Operation:
+        """Notes the gradient: all variables are updated together, in :meth:`_finish`."""
+        moments = self.get_slot(variable, "m"), self.get_slot(variable, "v")
+        self._parts.append(Part(variable, *moments, grad, self._decay_mask(variable.op.name)))
+        return grad.op
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, variable: tf.Variable, indices: tf.Tensor
@@ -134,6 +127,43 @@ class AdamBase(tf.train.Optimizer):
         """Rows that no index names decay and follow their momentum as well, so all are updated."""
         dense = tf.math.unsorted_segment_sum(grad, indices, variable.shape[0])
         return self._resource_apply_dense(dense, variable)
+
+    def _finish(self, update_ops: Sequence[tf.Operation], name_scope: str) -> tf.Operation:
+        del update_ops  # the gradients, which the update takes anyway
+        update = self._update(self._parts, self._rule())
+        if not self._bias_correction:
+            return tf.group(update, name=name_scope)
+        # The update reads the count, so it may only change after it.
+        with tf.control_dependencies([update]):
+            return tf.group(self._update_count.assign_add(1), name=name_scope)
+
+    def _update(self, parts: Sequence[Part], rule: Rule) -> tf.Operation:
+        """Moves all variables and moments."""
+        raise NotImplementedError
+
+    def _rule(self) -> Rule:
+        scale, epsilon = self._bias_corrected()
+        return Rule(
+            factor=self._factor,
+            learning_rate=tf.convert_to_tensor(self._learning_rate, tf.float32),
+            scale=scale,
+            epsilon=epsilon,
+            beta_1=self._beta_1,
+            beta_2=self._beta_2,
+            weight_decay=self._weight_decay,
+        )
+
+    def _bias_corrected(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The scale of Adam's direction and its epsilon."""
+        if not self._bias_correction:
+            return tf.constant(1.0), tf.constant(self._epsilon)
+        # The rule is m / (1 - beta_1**t) over sqrt(v / (1 - beta_2**t)) + epsilon, t being 1 in
+        # the first update; here the corrections are moved from the tensors to the scalars.
+        # float64: in float32 the first 1 - beta_2**t would be off by 6e-5 of itself.
+        number = tf.cast(self._update_count.read_value() + 1, tf.float64)
+        root = tf.sqrt(1.0 - tf.pow(tf.constant(self._beta_2, tf.float64), number))
+        scale = root / (1.0 - tf.pow(tf.constant(self._beta_1, tf.float64), number))
+        return tf.cast(scale, tf.float32), tf.cast(root * self._epsilon, tf.float32)
 
 
 class AdamW(AdamBase):
@@ -153,27 +183,8 @@ class AdamW(AdamBase):
     ):
         super().__init__(learning_rate, bias_correction=bias_correction, name=name, **settings)
 
-    def _resource_apply_dense(self, grad: tf.Tensor, variable: tf.Variable) -> tf.Operation:
-        coefficients = self._coefficients
-        before = []
-        if self._weight_decay and self._decay_mask(variable.op.name):
-            decayed = coefficients.learning_rate * self._weight_decay * variable
-            before.append(variable.assign_sub(decayed, read_value=False))
-        # One pass over memory. Beta powers of 0 switch the kernel's own correction off, whose
-        # epsilon is not corrected; ours is in the rate and in epsilon.
-        with tf.control_dependencies(before):
-            return tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=self.get_slot(variable, "m").handle,
-                v=self.get_slot(variable, "v").handle,
-                beta1_power=0.0,
-                beta2_power=0.0,
-                lr=coefficients.learning_rate * coefficients.scale,
-                beta1=self._beta_1,
-                beta2=self._beta_2,
-                epsilon=coefficients.epsilon,
-                grad=grad,
-            )
+    def _update(self, parts: Sequence[Part], rule: Rule) -> tf.Operation:
+        return self.kernels.adamw(parts, rule)
 
 
 class Lamb(AdamBase):
@@ -202,27 +213,10 @@ class Lamb(AdamBase):
         **settings: Any,
     ):
         super().__init__(learning_rate, bias_correction=bias_correction, name=name, **settings)
-        self._min_trust_ratio = 0.0 if min_trust_ratio is None else min_trust_ratio
-        self._max_trust_ratio = float("inf") if max_trust_ratio is None else max_trust_ratio
-
-    def _resource_apply_dense(self, grad: tf.Tensor, variable: tf.Variable) -> tf.Operation:
-        coefficients = self._coefficients
-        slot_m, slot_v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
-        m = slot_m * self._beta_1 + grad * (1.0 - self._beta_1)
-        v = slot_v * self._beta_2 + tf.square(grad) * (1.0 - self._beta_2)
-        update = coefficients.scale * m / (tf.sqrt(v) + coefficients.epsilon)
-        rate = coefficients.learning_rate
-        if self._decay_mask(variable.op.name):
-            update += self._weight_decay * variable
-            rate *= self._trust_ratio(variable, update)
-        return tf.group(
-            slot_m.assign(m, read_value=False),
-            slot_v.assign(v, read_value=False),
-            variable.assign_sub(rate * update, read_value=False),
+        self._bounds = (
+            0.0 if min_trust_ratio is None else min_trust_ratio,
+            float("inf") if max_trust_ratio is None else max_trust_ratio,
         )
 
-    def _trust_ratio(self, variable: tf.Variable, update: tf.Tensor) -> tf.Tensor:
-        weight_norm, update_norm = tf.norm(variable), tf.norm(update)
-        ratio = tf.math.divide_no_nan(weight_norm, update_norm)
-        bounded = tf.clip_by_value(ratio, self._min_trust_ratio, self._max_trust_ratio)
-        return tf.where_v2(ratio > 0.0, bounded, 1.0)
+    def _update(self, parts: Sequence[Part], rule: Rule) -> tf.Operation:
+        return self.kernels.lamb(parts, rule, self._bounds)

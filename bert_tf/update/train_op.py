@@ -13,8 +13,9 @@ from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess, as_tables
 from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.kernels import times
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.update.optimizers import clip_by_global_norm
+from bert_tf.update.optimizers import AdamBase, clip_factor
 
 # Both are int64 scalars that checkpoints hold.
 SKIPPED_UPDATES = "training/skipped_updates"
@@ -75,7 +76,8 @@ class TrainOutputs:
       gradient_norm: float32 scalar, global norm before clipping.
       learning_rate: float32 scalar of this update.
       loss_scale: float32 scalar of this update.
-      gradients: reduced, unscaled and clipped, in the order of ``tf.trainable_variables()``.
+      gradients: reduced, unscaled and clipped, in the order of ``tf.trainable_variables()``; only
+        computed where they are fetched.
     """
 
     train_op: tf.Operation
@@ -92,7 +94,7 @@ def build_train_op(
     features: Features,
     *,
     plan: BatchPlan,
-    optimizer: tf.train.Optimizer,
+    optimizer: AdamBase,
     learning_rate: tf.Tensor,
     loss_scale: NoLossScale | DynamicLossScale,
     ranks: SingleProcess,
@@ -144,11 +146,13 @@ def build_train_op(
         variables=variables,
         reduce=each,
     )
-    gradients = loss_scale.unscale(once(gradients))
-    norm = tf.linalg.global_norm(gradients)
+    gradients = once(gradients)
+    # Unscaling and clipping are one factor, which the optimizer applies as it reads the gradients.
+    factor = loss_scale.inverse()
+    norm = times(optimizer.kernels.global_norm(gradients), factor)
     is_finite = tf.is_finite(norm)
     if settings.clip_norm is not None:
-        gradients = clip_by_global_norm(gradients, norm, settings.clip_norm)
+        factor = times(factor, clip_factor(norm, settings.clip_norm))
 
     # What describes this update must be read before the update changes it.
     used_scale = tf.identity(loss_scale.current())
@@ -156,7 +160,9 @@ def build_train_op(
         apply = tf.cond(
             is_finite,
             lambda: _as_bool(
-                optimizer.apply_gradients(list(zip(gradients, variables)), global_step=global_step)
+                optimizer.apply_gradients(
+                    list(zip(gradients, variables)), global_step, factor=factor
+                )
             ),
             lambda: _as_bool(skipped_updates.assign_add(1).op),
         )
@@ -169,7 +175,7 @@ def build_train_op(
         gradient_norm=norm,
         learning_rate=learning_rate,
         loss_scale=used_scale,
-        gradients=gradients,
+        gradients=[times(gradient, factor) for gradient in gradients],
     )
 
 

@@ -18,7 +18,8 @@ ALLOWED = {
     "bert_tf.model": {"bert_tf.config"},
     "bert_tf.checkpoint": {"bert_tf.config", "bert_tf.model"},
     "bert_tf.ranks": {"bert_tf.config"},
-    "bert_tf.update": {"bert_tf.model", "bert_tf.ranks"},
+    "bert_tf.native": set(),
+    "bert_tf.update": {"bert_tf.model", "bert_tf.native", "bert_tf.ranks"},
     "bert_tf.training": {
         "bert_tf.checkpoint",
         "bert_tf.config",

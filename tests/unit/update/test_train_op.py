@@ -96,7 +96,7 @@ class Built(NamedTuple):
 
 
 @pytest.fixture(name="build")
-def builder():
+def builder(kernels):
     """Builds an update in a graph of its own; ``loss_scale`` is made within it."""
     with tf.Graph().as_default(), tf.Session() as session:
 
@@ -124,7 +124,12 @@ def builder():
                 objective,
                 fed,
                 plan=BatchPlan(micro, steps, world_size),
-                optimizer=AdamW(learning_rate, weight_decay=DECAY, bias_correction=bias_correction),
+                optimizer=AdamW(
+                    learning_rate,
+                    weight_decay=DECAY,
+                    bias_correction=bias_correction,
+                    kernels=kernels,
+                ),
                 learning_rate=learning_rate,
                 loss_scale=loss_scale(),
                 ranks=ranks or SingleProcess(),

@@ -1,0 +1,596 @@
+// TensorFlow operations of block_kernels.inc, for CPUs. bert_tf/model/blocks.py says what each
+// computes, in plain TensorFlow. Work is cut into blocks of rows that do not depend on the number
+// of threads, and sums over rows are taken block by block in order: results never depend on threads.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace bert_tf {
+
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+// What the masks of a micro batch are drawn from.
+struct Draw {
+  uint64_t key, low, high;
+  uint16_t threshold;  // of 2**16; numbers below it drop their element
+  float scale;         // of the elements that stay
+};
+
+template <class T>
+struct GeluArgs {
+  int64_t width;
+  const T* product;
+  const float* bias;
+  T* y;
+  const T* dy;
+  T* dproduct;
+};
+
+template <class T>
+struct NormArgs {
+  int64_t width, rows_of_an_example;
+  Draw draw;
+  const T* product;
+  const float *bias, *residual, *gamma, *beta;
+  float* y;
+  T* half;
+  float* stats;  // mean and 1 / standard deviation of each row
+  const float* dy;
+  const T* dhalf;
+  T* dproduct;
+  float* dresidual;
+};
+
+template <class T>
+struct SoftmaxArgs {
+  int64_t width, rows_of_an_example;
+  Draw draw;
+  const T* scores;
+  const float* bias;  // a row for each example
+  T *probabilities, *dropped;
+  const T* ddropped;
+  T* dscores;
+};
+
+template <class T>
+struct HeadsArgs {
+  int64_t positions, heads, size;
+  float scale;
+  const T* joined;
+  const float* bias;
+  T* parts[3];
+  const T* given[3];
+  T* djoined;
+
+  // Where a head of a position starts in [B, N, S, H].
+  int64_t PlaceOf(int64_t row, int64_t head) const {
+    return ((row / positions * heads + head) * positions + row % positions) * size;
+  }
+};
+
+namespace generic {
+#include "simd.inc"
+#include "block_kernels.inc"
+}  // namespace generic
+
+#if defined(__x86_64__)
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+namespace avx2 {
+#include "simd.inc"
+#include "block_kernels.inc"
+}  // namespace avx2
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
+namespace avx512 {
+#include "simd.inc"
+#include "block_kernels.inc"
+}  // namespace avx512
+#pragma GCC pop_options
+
+enum class Instructions { kGeneric, kAvx2, kAvx512 };
+
+Instructions Best() {
+  static const Instructions best =
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+          ? Instructions::kAvx512
+      : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Instructions::kAvx2
+                                                                        : Instructions::kGeneric;
+  return best;
+}
+
+// Calls a kernel in the best form that this CPU has.
+#define BERT_TF_RUN(kernel, ...)                                         \
+  switch (Best()) {                                                      \
+    case Instructions::kAvx512: avx512::kernel(__VA_ARGS__); break;      \
+    case Instructions::kAvx2: avx2::kernel(__VA_ARGS__); break;          \
+    case Instructions::kGeneric: generic::kernel(__VA_ARGS__); break;    \
+  }
+#else
+#define BERT_TF_RUN(kernel, ...) generic::kernel(__VA_ARGS__)
+#endif
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::errors::InvalidArgument;
+
+constexpr int64_t kRowsOfABlock = 64;
+
+// float stands for itself, tensorflow::bfloat16 for Bfloat16, which the kernels know.
+template <class T>
+struct KernelTypeOf {
+  using type = T;
+};
+template <>
+struct KernelTypeOf<tensorflow::bfloat16> {
+  using type = Bfloat16;
+};
+template <class T>
+using KernelType = typename KernelTypeOf<T>::type;
+
+template <class T>
+const KernelType<T>* Read(const Tensor& tensor) {
+  return reinterpret_cast<const KernelType<T>*>(tensor.flat<T>().data());
+}
+
+template <class T>
+KernelType<T>* Write(Tensor* tensor) {
+  return reinterpret_cast<KernelType<T>*>(tensor->flat<T>().data());
+}
+
+using Rows = std::function<void(int64_t begin, int64_t end)>;
+using SummedRows = std::function<void(int64_t begin, int64_t end, float* sums)>;
+
+// Shares blocks of rows among the threads; `cost` is of a row, in cycles, roughly.
+void ForRows(OpKernelContext* context, int64_t rows, int64_t cost, const Rows& compute) {
+  auto* workers = context->device()->tensorflow_cpu_worker_threads()->workers;
+  workers->ParallelFor(rows, cost, compute);
+}
+
+// The same with sums over all rows, `width` of them, which go to `sums` in the order of blocks.
+tensorflow::Status ForSummedRows(OpKernelContext* context, int64_t rows, int64_t cost,
+                                 int64_t width, const SummedRows& compute,
+                                 const std::vector<Tensor*>& sums) {
+  const int64_t blocks = (rows + kRowsOfABlock - 1) / kRowsOfABlock;
+  Tensor room;
+  TF_RETURN_IF_ERROR(
+      context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({blocks, width}), &room));
+  float* parts = room.flat<float>().data();
+  auto* workers = context->device()->tensorflow_cpu_worker_threads()->workers;
+  workers->ParallelFor(blocks, cost * kRowsOfABlock, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      float* part = parts + block * width;
+      std::fill(part, part + width, 0.0f);
+      compute(block * kRowsOfABlock, std::min(rows, (block + 1) * kRowsOfABlock), part);
+    }
+  });
+  int64_t first = 0;
+  for (Tensor* sum : sums) {
+    auto total = sum->flat<float>();
+    total.setZero();
+    for (int64_t block = 0; block < blocks; ++block) {
+      const float* part = parts + block * width + first;
+      for (int64_t i = 0; i < total.size(); ++i) total.data()[i] += part[i];
+    }
+    first += total.size();
+  }
+  return tensorflow::OkStatus();
+}
+
+// The inputs key [1] and counter [2], and the attribute threshold, of what draws masks.
+class DrawingKernel : public OpKernel {
+ public:
+  explicit DrawingKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("threshold", &threshold_));
+    OP_REQUIRES(context, threshold_ >= 0 && threshold_ < kLevels,
+                InvalidArgument("threshold ", threshold_, " is outside [0, 2**16)"));
+  }
+
+ protected:
+  Draw DrawOf(OpKernelContext* context, int key, int counter) const {
+    const auto place = context->input(counter).flat<tensorflow::uint64>();
+    return {context->input(key).flat<tensorflow::uint64>()(0), place(0), place(1),
+            static_cast<uint16_t>(threshold_),
+            static_cast<float>(kLevels) / static_cast<float>(kLevels - threshold_)};
+  }
+
+  bool drops() const { return threshold_ > 0; }
+
+ private:
+  static constexpr int kLevels = 1 << 16;
+  int threshold_;
+};
+
+template <class T>
+class BiasGeluOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &product = context->input(0), &bias = context->input(1);
+    Tensor* y;
+    OP_REQUIRES_OK(context, context->allocate_output(0, product.shape(), &y));
+    if (product.NumElements() == 0) return;
+    GeluArgs<KernelType<T>> args{bias.NumElements()};
+    args.product = Read<T>(product);
+    args.bias = Read<float>(bias);
+    args.y = Write<T>(y);
+    ForRows(context, product.NumElements() / args.width, 2 * args.width,
+            [&](int64_t begin, int64_t end) { BERT_TF_RUN(BiasGelu, args, begin, end); });
+  }
+};
+
+template <class T>
+class BiasGeluGradOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &product = context->input(0), &bias = context->input(1);
+    Tensor *dproduct, *dbias;
+    OP_REQUIRES_OK(context, context->allocate_output(0, product.shape(), &dproduct));
+    OP_REQUIRES_OK(context, context->allocate_output(1, bias.shape(), &dbias));
+    GeluArgs<KernelType<T>> args{bias.NumElements()};
+    args.product = Read<T>(product);
+    args.bias = Read<float>(bias);
+    args.dy = Read<T>(context->input(2));
+    args.dproduct = Write<T>(dproduct);
+    OP_REQUIRES_OK(context, ForSummedRows(context, product.NumElements() / args.width,
+                                          3 * args.width, args.width,
+                                          [&](int64_t begin, int64_t end, float* sums) {
+                                            BERT_TF_RUN(BiasGeluGrad, args, begin, end, sums);
+                                          },
+                                          {dbias}));
+  }
+};
+
+template <class T>
+class ResidualNormOp : public DrawingKernel {
+ public:
+  using DrawingKernel::DrawingKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &product = context->input(0), &residual = context->input(2);
+    Tensor *y, *half, *stats;
+    NormArgs<KernelType<T>> args{residual.dim_size(2), residual.dim_size(1)};
+    const int64_t rows = residual.dim_size(0) * residual.dim_size(1);
+    OP_REQUIRES_OK(context, context->allocate_output(0, residual.shape(), &y));
+    OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({rows, 2}), &stats));
+    if (std::is_same<T, float>::value) {
+      context->set_output(1, *y);
+    } else {
+      OP_REQUIRES_OK(context, context->allocate_output(1, residual.shape(), &half));
+      args.half = Write<T>(half);
+    }
+    args.draw = DrawOf(context, 5, 6);
+    args.product = Read<T>(product);
+    args.bias = Read<float>(context->input(1));
+    args.residual = Read<float>(residual);
+    args.gamma = Read<float>(context->input(3));
+    args.beta = Read<float>(context->input(4));
+    args.y = Write<float>(y);
+    args.stats = Write<float>(stats);
+    ForRows(context, rows, 3 * args.width,
+            [&](int64_t begin, int64_t end) { BERT_TF_RUN(ResidualNorm, args, begin, end); });
+  }
+};
+
+template <class T>
+class ResidualNormGradOp : public DrawingKernel {
+ public:
+  using DrawingKernel::DrawingKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &product = context->input(0), &residual = context->input(2);
+    NormArgs<KernelType<T>> args{residual.dim_size(2), residual.dim_size(1)};
+    const int64_t rows = residual.dim_size(0) * residual.dim_size(1);
+    Tensor *dproduct, *dresidual, *dbias, *dgamma, *dbeta;
+    const TensorShape vector({args.width});
+    OP_REQUIRES_OK(context, context->allocate_output(0, product.shape(), &dproduct));
+    OP_REQUIRES_OK(context, context->allocate_output(1, vector, &dbias));
+    OP_REQUIRES_OK(context, context->allocate_output(2, residual.shape(), &dresidual));
+    OP_REQUIRES_OK(context, context->allocate_output(3, vector, &dgamma));
+    OP_REQUIRES_OK(context, context->allocate_output(4, vector, &dbeta));
+    args.draw = DrawOf(context, 5, 6);
+    args.product = Read<T>(product);
+    args.bias = Read<float>(context->input(1));
+    args.residual = Read<float>(residual);
+    args.gamma = Read<float>(context->input(3));
+    args.stats = const_cast<float*>(Read<float>(context->input(4)));
+    args.dy = Read<float>(context->input(7));
+    args.dhalf = Read<T>(context->input(8));
+    args.dproduct = Write<T>(dproduct);
+    args.dresidual = Write<float>(dresidual);
+    OP_REQUIRES_OK(context,
+                   ForSummedRows(context, rows, 5 * args.width, 3 * args.width,
+                                 [&](int64_t begin, int64_t end, float* sums) {
+                                   BERT_TF_RUN(ResidualNormGrad, args, begin, end, sums);
+                                 },
+                                 {dbias, dgamma, dbeta}));
+  }
+};
+
+template <class T>
+class SoftmaxDropoutOp : public DrawingKernel {
+ public:
+  using DrawingKernel::DrawingKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& scores = context->input(0);
+    Tensor *probabilities, *dropped;
+    OP_REQUIRES_OK(context, context->allocate_output(0, scores.shape(), &probabilities));
+    SoftmaxArgs<KernelType<T>> args{scores.dim_size(3), scores.dim_size(1) * scores.dim_size(2)};
+    if (drops()) {
+      OP_REQUIRES_OK(context, context->allocate_output(1, scores.shape(), &dropped));
+      args.dropped = Write<T>(dropped);
+    } else {
+      context->set_output(1, *probabilities);
+    }
+    args.draw = DrawOf(context, 2, 3);
+    args.scores = Read<T>(scores);
+    args.bias = Read<float>(context->input(1));
+    args.probabilities = Write<T>(probabilities);
+    ForRows(context, scores.dim_size(0) * args.rows_of_an_example, 4 * args.width,
+            [&](int64_t begin, int64_t end) { BERT_TF_RUN(SoftmaxDropout, args, begin, end); });
+  }
+};
+
+template <class T>
+class SoftmaxDropoutGradOp : public DrawingKernel {
+ public:
+  using DrawingKernel::DrawingKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& probabilities = context->input(0);
+    Tensor* dscores;
+    OP_REQUIRES_OK(context, context->allocate_output(0, probabilities.shape(), &dscores));
+    SoftmaxArgs<KernelType<T>> args{probabilities.dim_size(3),
+                                    probabilities.dim_size(1) * probabilities.dim_size(2)};
+    args.draw = DrawOf(context, 1, 2);
+    args.probabilities = const_cast<KernelType<T>*>(Read<T>(probabilities));
+    args.ddropped = Read<T>(context->input(3));
+    args.dscores = Write<T>(dscores);
+    ForRows(context, probabilities.dim_size(0) * args.rows_of_an_example, 3 * args.width,
+            [&](int64_t begin, int64_t end) { BERT_TF_RUN(SoftmaxDropoutGrad, args, begin, end); });
+  }
+};
+
+// What splitting heads and its gradient are told by attributes.
+class HeadsKernel : public OpKernel {
+ public:
+  explicit HeadsKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("heads", &heads_));
+    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
+    OP_REQUIRES(context, heads_ > 0, InvalidArgument("heads must be positive, not ", heads_));
+  }
+
+ protected:
+  int heads_;
+  float scale_;
+};
+
+template <class T>
+class SplitHeadsOp : public HeadsKernel {
+ public:
+  using HeadsKernel::HeadsKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& joined = context->input(0);
+    const int64_t batch = joined.dim_size(0), positions = joined.dim_size(1);
+    const int64_t size = joined.dim_size(2) / (3 * heads_);
+    HeadsArgs<KernelType<T>> args{positions, heads_, size, scale_};
+    args.joined = Read<T>(joined);
+    args.bias = Read<float>(context->input(1));
+    for (int part = 0; part < 3; ++part) {
+      Tensor* y;
+      OP_REQUIRES_OK(context, context->allocate_output(
+                                  part, TensorShape({batch, heads_, positions, size}), &y));
+      args.parts[part] = Write<T>(y);
+    }
+    ForRows(context, batch * positions, joined.dim_size(2),
+            [&](int64_t begin, int64_t end) { BERT_TF_RUN(SplitHeads, args, begin, end); });
+  }
+};
+
+template <class T>
+class SplitHeadsGradOp : public HeadsKernel {
+ public:
+  using HeadsKernel::HeadsKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& dquery = context->input(0);
+    const int64_t batch = dquery.dim_size(0), positions = dquery.dim_size(2);
+    const int64_t size = dquery.dim_size(3), width = 3 * heads_ * size;
+    Tensor *djoined, *dbias;
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                0, TensorShape({batch, positions, width}), &djoined));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({width}), &dbias));
+    HeadsArgs<KernelType<T>> args{positions, heads_, size, scale_};
+    for (int part = 0; part < 3; ++part) args.given[part] = Read<T>(context->input(part));
+    args.djoined = Write<T>(djoined);
+    OP_REQUIRES_OK(context, ForSummedRows(context, batch * positions, width, width,
+                                          [&](int64_t begin, int64_t end, float* sums) {
+                                            BERT_TF_RUN(SplitHeadsGrad, args, begin, end, sums);
+                                          },
+                                          {dbias}));
+  }
+};
+
+}  // namespace bert_tf
+
+namespace {
+
+using tensorflow::OkStatus;
+using tensorflow::shape_inference::InferenceContext;
+
+// Outputs in the shape of the inputs of these numbers.
+std::function<tensorflow::Status(InferenceContext*)> LikeInputs(std::vector<int> inputs) {
+  return [inputs](InferenceContext* c) {
+    for (size_t i = 0; i < inputs.size(); ++i) c->set_output(i, c->input(inputs[i]));
+    return OkStatus();
+  };
+}
+
+tensorflow::Status HeadsShape(InferenceContext* c) {
+  int64_t heads;
+  TF_RETURN_IF_ERROR(c->GetAttr("heads", &heads));
+  tensorflow::shape_inference::ShapeHandle joined;
+  tensorflow::shape_inference::DimensionHandle size;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 3, &joined));
+  TF_RETURN_IF_ERROR(c->Divide(c->Dim(joined, 2), 3 * heads, true, &size));
+  for (int part = 0; part < 3; ++part) {
+    c->set_output(part, c->MakeShape({c->Dim(joined, 0), c->MakeDim(heads), c->Dim(joined, 1),
+                                      size}));
+  }
+  return OkStatus();
+}
+
+tensorflow::Status JoinedShape(InferenceContext* c) {
+  tensorflow::shape_inference::ShapeHandle part;
+  tensorflow::shape_inference::DimensionHandle width;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &part));
+  TF_RETURN_IF_ERROR(c->Multiply(c->Dim(part, 1), c->Dim(part, 3), &width));
+  TF_RETURN_IF_ERROR(c->Multiply(width, 3, &width));
+  c->set_output(0, c->MakeShape({c->Dim(part, 0), c->Dim(part, 2), width}));
+  c->set_output(1, c->MakeShape({width}));
+  return OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("BertTfBiasGelu")
+    .Input("product: T")
+    .Input("bias: float")
+    .Output("y: T")
+    .Attr("T: {float, bfloat16}")
+    .SetShapeFn(LikeInputs({0}));
+
+REGISTER_OP("BertTfBiasGeluGrad")
+    .Input("product: T")
+    .Input("bias: float")
+    .Input("dy: T")
+    .Output("dproduct: T")
+    .Output("dbias: float")
+    .Attr("T: {float, bfloat16}")
+    .SetShapeFn(LikeInputs({0, 1}));
+
+REGISTER_OP("BertTfResidualNorm")
+    .Input("product: T")
+    .Input("bias: float")
+    .Input("residual: float")
+    .Input("gamma: float")
+    .Input("beta: float")
+    .Input("key: uint64")
+    .Input("counter: uint64")
+    .Output("y: float")
+    .Output("half: T")
+    .Output("stats: float")
+    .Attr("T: {float, bfloat16}")
+    .Attr("threshold: int")
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->input(2));
+      c->set_output(1, c->input(2));
+      c->set_output(2, c->MakeShape({c->UnknownDim(), c->MakeDim(2)}));
+      return OkStatus();
+    });
+
+REGISTER_OP("BertTfResidualNormGrad")
+    .Input("product: T")
+    .Input("bias: float")
+    .Input("residual: float")
+    .Input("gamma: float")
+    .Input("stats: float")
+    .Input("key: uint64")
+    .Input("counter: uint64")
+    .Input("dy: float")
+    .Input("dhalf: T")
+    .Output("dproduct: T")
+    .Output("dbias: float")
+    .Output("dresidual: float")
+    .Output("dgamma: float")
+    .Output("dbeta: float")
+    .Attr("T: {float, bfloat16}")
+    .Attr("threshold: int")
+    .SetShapeFn(LikeInputs({0, 1, 2, 3, 3}));
+
+REGISTER_OP("BertTfSoftmaxDropout")
+    .Input("scores: T")
+    .Input("bias: float")
+    .Input("key: uint64")
+    .Input("counter: uint64")
+    .Output("probabilities: T")
+    .Output("dropped: T")
+    .Attr("T: {float, bfloat16}")
+    .Attr("threshold: int")
+    .SetShapeFn(LikeInputs({0, 0}));
+
+REGISTER_OP("BertTfSoftmaxDropoutGrad")
+    .Input("probabilities: T")
+    .Input("key: uint64")
+    .Input("counter: uint64")
+    .Input("ddropped: T")
+    .Output("dscores: T")
+    .Attr("T: {float, bfloat16}")
+    .Attr("threshold: int")
+    .SetShapeFn(LikeInputs({0}));
+
+REGISTER_OP("BertTfSplitHeads")
+    .Input("joined: T")
+    .Input("bias: float")
+    .Output("query: T")
+    .Output("key: T")
+    .Output("value: T")
+    .Attr("T: {float, bfloat16}")
+    .Attr("heads: int")
+    .Attr("scale: float")
+    .SetShapeFn(HeadsShape);
+
+REGISTER_OP("BertTfSplitHeadsGrad")
+    .Input("dquery: T")
+    .Input("dkey: T")
+    .Input("dvalue: T")
+    .Output("djoined: T")
+    .Output("dbias: float")
+    .Attr("T: {float, bfloat16}")
+    .Attr("heads: int")
+    .Attr("scale: float")
+    .SetShapeFn(JoinedShape);
+
+#define BERT_TF_REGISTER(name, T)                                                      \
+  REGISTER_KERNEL_BUILDER(                                                             \
+      Name("BertTf" #name).Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),      \
+      bert_tf::name##Op<T>)
+#define BERT_TF_REGISTER_BOTH(name) \
+  BERT_TF_REGISTER(name, float);    \
+  BERT_TF_REGISTER(name, tensorflow::bfloat16)
+
+BERT_TF_REGISTER_BOTH(BiasGelu);
+BERT_TF_REGISTER_BOTH(BiasGeluGrad);
+BERT_TF_REGISTER_BOTH(ResidualNorm);
+BERT_TF_REGISTER_BOTH(ResidualNormGrad);
+BERT_TF_REGISTER_BOTH(SoftmaxDropout);
+BERT_TF_REGISTER_BOTH(SoftmaxDropoutGrad);
+BERT_TF_REGISTER_BOTH(SplitHeads);
+BERT_TF_REGISTER_BOTH(SplitHeadsGrad);

@@ -1,0 +1,92 @@
+"""Compiles the native operations: ``python -m bert_tf.native.build``.
+
+The compiler is $CXX, or else g++.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import app
+
+from bert_tf import environment
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.native.library import COMPILER_FLAGS, SOURCE, MissingLibrary, library_path, load
+
+
+def build(compiler: Sequence[str], source: Path = SOURCE) -> Path:
+    """Compiles ``source``, unless that is done already, and returns the library's path.
+
+    ``compiler`` is a command with its own arguments. The library appears under its name when it is
+    complete, and is loaded once for proof. Raises UserError when there is no compiler, when it
+    fails, and for a directory that cannot be written.
+    """
+    path = library_path(source)
+    if path.is_file():
+        return path
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.touch()
+        _compile(compiler, source, temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(
+            f"the native operations cannot be written to {path.parent} ({error.strerror}); "
+            "training uses TensorFlow's own."
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    try:
+        load(source)
+    except MissingLibrary as error:
+        path.unlink()
+        raise UserError(
+            f"{error}; give the compiler that TensorFlow was built with in CXX."
+        ) from error
+    return path
+
+
+def _compile(compiler: Sequence[str], source: Path, output: Path) -> None:
+    import tensorflow.compat.v1 as tf
+
+    command = [
+        *compiler,
+        *COMPILER_FLAGS,
+        *tf.sysconfig.get_compile_flags(),
+        str(source),
+        "-o",
+        str(output),
+        *tf.sysconfig.get_link_flags(),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UserError(
+            f"no C++ compiler ({compiler[0]}) could be started ({error.strerror}); install g++ or "
+            "name another in CXX."
+        ) from error
+    if done.returncode:
+        lines = done.stderr.splitlines() or ["no message"]
+        told = next((line for line in lines if "error" in line), lines[0])
+        raise UserError(
+            f"{' '.join(compiler)} cannot compile {source.name} ({told}); name another compiler "
+            "in CXX, or do without: training uses TensorFlow's own operations."
+        )
+
+
+def _run() -> None:
+    print(f"built {build(shlex.split(os.environ.get('CXX') or 'g++'))}")
+
+
+def main(_) -> None:
+    """Builds, and ends with one sentence where that fails."""
+    environment.prepare_environment(verbose=False, use_xla=False)
+    exit_on_user_error(_run)
+
+
+if __name__ == "__main__":
+    app.run(main)

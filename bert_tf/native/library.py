@@ -1,0 +1,56 @@
+"""The compiled operations: what their file is called, and how they are loaded.
+
+The name holds a hash of all that the file was made from, so that a file of another source or of
+another TensorFlow is never loaded, and several may lie side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from pathlib import Path
+from types import ModuleType
+
+from bert_tf.errors import first_line
+
+SOURCE = Path(__file__).with_name("update_ops.cc")
+
+# Without -march, so that machines may share an environment: the source names the processors that
+# it has functions of its own for. The last two decide rounding: a square root is one instruction,
+# and products are not fused with sums, which some processors would do and others not.
+COMPILER_FLAGS = ("-O3", "-fPIC", "-shared", "-DNDEBUG", "-fno-math-errno", "-ffp-contract=off")
+
+BUILD_COMMAND = "python -m bert_tf.native.build"
+
+
+class MissingLibrary(Exception):  # noqa: N818 - a state of an environment, not a fault
+    """Why there are no compiled operations: a clause for the middle of a sentence."""
+
+
+def library_path(source: Path = SOURCE) -> Path:
+    """Where the operations compiled from ``source`` lie, whether or not they exist."""
+    import tensorflow.compat.v1 as tf
+
+    made_from = [tf.version.VERSION, platform.machine(), *COMPILER_FLAGS]
+    digest = hashlib.sha256("\n".join(made_from).encode() + source.read_bytes()).hexdigest()
+    return source.with_name(f"{source.stem}-{digest[:12]}.so")
+
+
+def load(source: Path = SOURCE) -> ModuleType:
+    """The operations as Python functions; raises MissingLibrary where they cannot be had.
+
+    The module has ``bert_tf_global_norm``, ``bert_tf_adam_w`` and ``bert_tf_lamb``, with the
+    arguments that ``source`` registers.
+    """
+    import tensorflow.compat.v1 as tf
+
+    path = library_path(source)
+    if not path.is_file():
+        raise MissingLibrary(
+            f"the native operations are not built for TensorFlow {tf.version.VERSION} "
+            f"('{BUILD_COMMAND}' does that)"
+        )
+    try:
+        return tf.load_op_library(str(path))
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise MissingLibrary(f"{path} cannot be loaded ({first_line(error)})") from error

@@ -1,0 +1,448 @@
+// What an update does to the weights, for all variables of a network at once and in one pass.
+//
+// TensorFlow's own operations go over memory once for each of unscaling, norm, clipping, decay and
+// Adam, variable by variable. Here each number is read and written once (twice for LAMB, whose
+// step needs the norms of a variable first), in pieces of equal size that all threads share.
+//
+// Results are the same bits on every machine and with any number of threads: pieces and the order
+// in which their sums are added are fixed, sums are kept in lanes that do not depend on the width
+// of the registers, and build.py forbids the compiler to fuse products and sums.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/lib/core/threadpool.h"
+
+// Compiles a function for several generations of processors; the loader takes the best one.
+#if defined(__x86_64__) && defined(__linux__)
+#define FOR_EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FOR_EVERY_CPU
+#endif
+
+namespace bert_tf {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::OpInputList;
+using tensorflow::Status;
+using tensorflow::Tensor;
+using tensorflow::Var;
+using tensorflow::errors::FailedPrecondition;
+using tensorflow::errors::InvalidArgument;
+
+using Variable = tensorflow::core::RefCountPtr<Var>;
+
+constexpr int64_t kPieceSize = 1 << 16;  // numbers; what is read of a piece fits into a core's cache
+constexpr int64_t kPiecesInTurn = 4;     // what a thread takes at a time
+constexpr int kLanes = 16;               // of a sum
+
+// ---- Arithmetic of one piece ----
+
+// Sums that are added up side by side, number i in lane i % kLanes.
+struct Lanes {
+  double sums[kLanes] = {};
+
+  double Total() const {
+    double total = 0.0;
+    for (double sum : sums) total += sum;
+    return total;
+  }
+};
+
+// Float32 numbers of one update, the same for all variables.
+struct Rule {
+  float factor;  // of the gradients
+  float learning_rate;
+  float scale;    // of Adam's direction
+  float epsilon;  // beside the root of the second moment
+  float beta_1;
+  float beta_2;
+  float weight_decay;
+};
+
+// The numbers of one piece of a variable; gradient is null where it is not needed.
+struct Span {
+  const float* gradient;
+  float* m;
+  float* v;
+  float* weights;
+  int64_t size;
+};
+
+FOR_EVERY_CPU double SumOfSquares(const float* values, int64_t size) {
+  Lanes lanes;
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const double value = values[i + lane];
+      lanes.sums[lane] += value * value;
+    }
+  }
+  for (; i < size; ++i) {
+    const double value = values[i];
+    lanes.sums[i % kLanes] += value * value;
+  }
+  return lanes.Total();
+}
+
+// As TensorFlow's ApplyAdam: decay first, then the step along Adam's direction.
+FOR_EVERY_CPU void AdamWOfPiece(const Span& span, const Rule& rule, bool decays) {
+  const float* __restrict gradient = span.gradient;
+  float* __restrict m = span.m;
+  float* __restrict v = span.v;
+  float* __restrict weights = span.weights;
+  const float factor = rule.factor, epsilon = rule.epsilon;
+  const float gain_1 = 1.0f - rule.beta_1, gain_2 = 1.0f - rule.beta_2;
+  const float decay = decays ? rule.learning_rate * rule.weight_decay : 0.0f;
+  const float rate = rule.learning_rate * rule.scale;
+  for (int64_t i = 0; i < span.size; ++i) {
+    const float g = gradient[i] * factor;
+    m[i] += (g - m[i]) * gain_1;
+    v[i] += (g * g - v[i]) * gain_2;
+    const float decayed = weights[i] - decay * weights[i];
+    weights[i] = decayed - (m[i] * rate) / (std::sqrt(v[i]) + epsilon);
+  }
+}
+
+// LAMB's step before its trust ratio.
+inline float LambDirection(float m, float v, float weight, const Rule& rule, float decay) {
+  return rule.scale * m / (std::sqrt(v) + rule.epsilon) + decay * weight;
+}
+
+struct Squares {
+  double weights = 0.0;
+  double directions = 0.0;
+};
+
+// Moves the moments on; returns the sums of squares that the trust ratio is made of.
+FOR_EVERY_CPU Squares LambMomentsOfPiece(const Span& span, const Rule& rule, float decay) {
+  const float* __restrict gradient = span.gradient;
+  float* __restrict m = span.m;
+  float* __restrict v = span.v;
+  const float* __restrict weights = span.weights;
+  const Rule local = rule;
+  const float gain_1 = 1.0f - rule.beta_1, gain_2 = 1.0f - rule.beta_2;
+  Lanes of_weights, of_directions;
+  const auto add = [&](int64_t i, int lane) __attribute__((always_inline)) {
+    const float g = gradient[i] * local.factor;
+    m[i] = m[i] * local.beta_1 + g * gain_1;
+    v[i] = v[i] * local.beta_2 + g * g * gain_2;
+    const double weight = weights[i];
+    const double direction = LambDirection(m[i], v[i], weights[i], local, decay);
+    of_weights.sums[lane] += weight * weight;
+    of_directions.sums[lane] += direction * direction;
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= span.size; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
+  }
+  for (; i < span.size; ++i) add(i, i % kLanes);
+  return {of_weights.Total(), of_directions.Total()};
+}
+
+FOR_EVERY_CPU void LambStepOfPiece(const Span& span, const Rule& rule, float decay, float rate) {
+  const float* __restrict m = span.m;
+  const float* __restrict v = span.v;
+  float* __restrict weights = span.weights;
+  const Rule local = rule;
+  for (int64_t i = 0; i < span.size; ++i) {
+    weights[i] -= rate * LambDirection(m[i], v[i], weights[i], local, decay);
+  }
+}
+
+// ---- Pieces and threads ----
+
+struct Piece {
+  int tensor;
+  int64_t start;
+  int64_t size;
+};
+
+// Cuts tensors of the given sizes; the pieces of one tensor follow each other.
+std::vector<Piece> CutIntoPieces(const std::vector<int64_t>& sizes) {
+  std::vector<Piece> pieces;
+  for (size_t tensor = 0; tensor < sizes.size(); ++tensor) {
+    for (int64_t start = 0; start < sizes[tensor]; start += kPieceSize) {
+      const int64_t size = std::min(kPieceSize, sizes[tensor] - start);
+      pieces.push_back({static_cast<int>(tensor), start, size});
+    }
+  }
+  return pieces;
+}
+
+// Calls work(number of a piece) for every piece, on the threads of the session.
+template <typename Work>
+void ForEachPiece(OpKernelContext* context, int64_t number_of_pieces, const Work& work) {
+  using tensorflow::thread::ThreadPool;
+  ThreadPool* threads = context->device()->tensorflow_cpu_worker_threads()->workers;
+  const ThreadPool::SchedulingParams in_turns(ThreadPool::SchedulingStrategy::kFixedBlockSize,
+                                              absl::nullopt, kPiecesInTurn);
+  threads->ParallelFor(number_of_pieces, in_turns, [&work](int64_t first, int64_t end) {
+    for (int64_t piece = first; piece < end; ++piece) work(piece);
+  });
+}
+
+// ---- Variables ----
+
+// The variables and moments of an update, locked, each with a buffer that nobody else reads.
+class LockedVariables {
+ public:
+  // Of the inputs "weights", "first_moments", "second_moments" and "gradients", lists of one
+  // length.
+  Status Lock(OpKernelContext* context) {
+    TF_RETURN_IF_ERROR(context->input_list("gradients", &gradients_));
+    const int count = gradients_.size();
+    TF_RETURN_IF_ERROR(LookUp(context, "weights", &weights_));
+    TF_RETURN_IF_ERROR(LookUp(context, "first_moments", &m_));
+    TF_RETURN_IF_ERROR(LookUp(context, "second_moments", &v_));
+    std::vector<tensorflow::mutex*> mutexes;
+    for (auto* variables : {&weights_, &m_, &v_}) {
+      for (Variable& variable : *variables) mutexes.push_back(variable->mu());
+    }
+    // The order in which all of TensorFlow locks several variables.
+    std::sort(mutexes.begin(), mutexes.end());
+    if (std::adjacent_find(mutexes.begin(), mutexes.end()) != mutexes.end()) {
+      return InvalidArgument("a variable or moment is given twice");
+    }
+    for (tensorflow::mutex* mutex : mutexes) locks_.emplace_back(*mutex);
+    for (int i = 0; i < count; ++i) {
+      for (Variable* variable : {&weights_[i], &m_[i], &v_[i]}) {
+        TF_RETURN_IF_ERROR(MakeOwn(context, variable->get(), gradients_[i]));
+      }
+      sizes_.push_back(gradients_[i].NumElements());
+    }
+    return tensorflow::OkStatus();
+  }
+
+  const std::vector<int64_t>& sizes() const { return sizes_; }
+
+  Span SpanOf(const Piece& piece) {
+    const auto start_of = [&piece](const Tensor& tensor) {
+      return static_cast<float*>(tensor.data()) + piece.start;
+    };
+    return {start_of(gradients_[piece.tensor]), start_of(*m_[piece.tensor]->tensor()),
+            start_of(*v_[piece.tensor]->tensor()), start_of(*weights_[piece.tensor]->tensor()),
+            piece.size};
+  }
+
+ private:
+  static Status LookUp(OpKernelContext* context, const char* name,
+                       std::vector<Variable>* variables) {
+    OpInputList handles;
+    TF_RETURN_IF_ERROR(context->input_list(name, &handles));
+    for (const Tensor& handle : handles) {
+      variables->emplace_back();
+      TF_RETURN_IF_ERROR(tensorflow::LookupResource(
+          context, handle.scalar<tensorflow::ResourceHandle>()(), &variables->back()));
+    }
+    return tensorflow::OkStatus();
+  }
+
+  // A tensor that was read from a variable may share its buffer, and must keep its value.
+  static Status MakeOwn(OpKernelContext* context, Var* variable, const Tensor& gradient) {
+    Tensor* tensor = variable->tensor();
+    if (!variable->is_initialized) return FailedPrecondition("a variable is not initialised");
+    if (tensor->dtype() != tensorflow::DT_FLOAT || tensor->shape() != gradient.shape()) {
+      return InvalidArgument("a variable is of type ", tensorflow::DataTypeString(tensor->dtype()),
+                             " and shape ", tensor->shape().DebugString(),
+                             ", its gradient of type float and shape ",
+                             gradient.shape().DebugString());
+    }
+    if (tensor->RefCountIsOne()) return tensorflow::OkStatus();
+    Tensor own;
+    TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), tensor->shape(), &own));
+    std::memcpy(own.data(), tensor->data(), tensor->TotalBytes());
+    *tensor = own;
+    return tensorflow::OkStatus();
+  }
+
+  // Locks are given back before the variables, which hold the mutexes.
+  std::vector<Variable> weights_, m_, v_;
+  OpInputList gradients_;
+  std::deque<tensorflow::mutex_lock> locks_;
+  std::vector<int64_t> sizes_;
+};
+
+// ---- Operations ----
+
+class GlobalNorm : public OpKernel {
+ public:
+  explicit GlobalNorm(OpKernelConstruction* construction) : OpKernel(construction) {}
+
+  void Compute(OpKernelContext* context) override {
+    OpInputList values;
+    OP_REQUIRES_OK(context, context->input_list("values", &values));
+    std::vector<int64_t> sizes;
+    for (const Tensor& value : values) sizes.push_back(value.NumElements());
+    const std::vector<Piece> pieces = CutIntoPieces(sizes);
+    std::vector<double> squares(pieces.size());
+    ForEachPiece(context, pieces.size(), [&](int64_t number) {
+      const Piece& piece = pieces[number];
+      const auto* start = static_cast<const float*>(values[piece.tensor].data()) + piece.start;
+      squares[number] = SumOfSquares(start, piece.size);
+    });
+    double total = 0.0;
+    for (double part : squares) total += part;
+    Tensor* norm = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &norm));
+    norm->scalar<float>()() = static_cast<float>(std::sqrt(total));
+  }
+};
+
+// What both optimizers are told.
+class Optimizer : public OpKernel {
+ public:
+  explicit Optimizer(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("beta_1", &rule_.beta_1));
+    OP_REQUIRES_OK(construction, construction->GetAttr("beta_2", &rule_.beta_2));
+    OP_REQUIRES_OK(construction, construction->GetAttr("weight_decay", &rule_.weight_decay));
+    OP_REQUIRES_OK(construction, construction->GetAttr("decays", &decays_));
+    int variables;
+    OP_REQUIRES_OK(construction, construction->GetAttr("N", &variables));
+    OP_REQUIRES(construction, decays_.size() == static_cast<size_t>(variables),
+                InvalidArgument("decays has ", decays_.size(), " entries for ", variables,
+                                " variables"));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    Rule rule = rule_;
+    OP_REQUIRES_OK(context, ReadScalar(context, "factor", &rule.factor));
+    OP_REQUIRES_OK(context, ReadScalar(context, "learning_rate", &rule.learning_rate));
+    OP_REQUIRES_OK(context, ReadScalar(context, "scale", &rule.scale));
+    OP_REQUIRES_OK(context, ReadScalar(context, "epsilon", &rule.epsilon));
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context));
+    Apply(context, rule, CutIntoPieces(variables.sizes()), &variables);
+  }
+
+ protected:
+  virtual void Apply(OpKernelContext* context, const Rule& rule, const std::vector<Piece>& pieces,
+                     LockedVariables* variables) = 0;
+
+  bool Decays(int tensor) const { return decays_[tensor]; }
+
+ private:
+  static Status ReadScalar(OpKernelContext* context, const char* name, float* value) {
+    const Tensor* tensor;
+    TF_RETURN_IF_ERROR(context->input(name, &tensor));
+    if (tensor->NumElements() != 1) return InvalidArgument(name, " is not a scalar");
+    *value = *static_cast<const float*>(tensor->data());
+    return tensorflow::OkStatus();
+  }
+
+  Rule rule_;
+  std::vector<bool> decays_;
+};
+
+class AdamW : public Optimizer {
+ public:
+  using Optimizer::Optimizer;
+
+ protected:
+  void Apply(OpKernelContext* context, const Rule& rule, const std::vector<Piece>& pieces,
+             LockedVariables* variables) override {
+    ForEachPiece(context, pieces.size(), [&](int64_t number) {
+      const Piece& piece = pieces[number];
+      AdamWOfPiece(variables->SpanOf(piece), rule, Decays(piece.tensor));
+    });
+  }
+};
+
+class Lamb : public Optimizer {
+ public:
+  explicit Lamb(OpKernelConstruction* construction) : Optimizer(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("min_trust_ratio", &min_trust_ratio_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("max_trust_ratio", &max_trust_ratio_));
+  }
+
+ protected:
+  void Apply(OpKernelContext* context, const Rule& rule, const std::vector<Piece>& pieces,
+             LockedVariables* variables) override {
+    std::vector<Squares> squares(pieces.size());
+    const auto decay_of = [&](const Piece& piece) {
+      return Decays(piece.tensor) ? rule.weight_decay : 0.0f;
+    };
+    ForEachPiece(context, pieces.size(), [&](int64_t number) {
+      const Piece& piece = pieces[number];
+      squares[number] = LambMomentsOfPiece(variables->SpanOf(piece), rule, decay_of(piece));
+    });
+    std::vector<Squares> totals(variables->sizes().size());
+    for (size_t number = 0; number < pieces.size(); ++number) {
+      Squares& total = totals[pieces[number].tensor];
+      total.weights += squares[number].weights;
+      total.directions += squares[number].directions;
+    }
+    ForEachPiece(context, pieces.size(), [&](int64_t number) {
+      const Piece& piece = pieces[number];
+      const float ratio = Decays(piece.tensor) ? TrustRatio(totals[piece.tensor]) : 1.0f;
+      LambStepOfPiece(variables->SpanOf(piece), rule, decay_of(piece), rule.learning_rate * ratio);
+    });
+  }
+
+ private:
+  float TrustRatio(const Squares& squares) const {
+    if (squares.weights == 0.0 || squares.directions == 0.0) return 1.0f;
+    const float ratio = std::sqrt(squares.weights) / std::sqrt(squares.directions);
+    return std::max(min_trust_ratio_, std::min(ratio, max_trust_ratio_));
+  }
+
+  float min_trust_ratio_;
+  float max_trust_ratio_;
+};
+
+Status ScalarOutput(tensorflow::shape_inference::InferenceContext* context) {
+  context->set_output(0, context->Scalar());
+  return tensorflow::OkStatus();
+}
+
+Status NoOutput(tensorflow::shape_inference::InferenceContext*) {
+  return tensorflow::OkStatus();
+}
+
+REGISTER_OP("BertTfGlobalNorm")
+    .Input("values: N * float")
+    .Output("norm: float")
+    .Attr("N: int >= 1")
+    .SetShapeFn(ScalarOutput);
+
+#define OPTIMIZER_OP(name)             \
+  REGISTER_OP(name)                    \
+      .Input("weights: N * resource")  \
+      .Input("first_moments: N * resource")   \
+      .Input("second_moments: N * resource")  \
+      .Input("gradients: N * float")   \
+      .Input("factor: float")          \
+      .Input("learning_rate: float")   \
+      .Input("scale: float")           \
+      .Input("epsilon: float")         \
+      .Attr("N: int >= 1")             \
+      .Attr("beta_1: float")           \
+      .Attr("beta_2: float")           \
+      .Attr("weight_decay: float")     \
+      .Attr("decays: list(bool)")      \
+      .SetIsStateful()                 \
+      .SetShapeFn(NoOutput)
+
+OPTIMIZER_OP("BertTfAdamW");
+OPTIMIZER_OP("BertTfLamb").Attr("min_trust_ratio: float").Attr("max_trust_ratio: float");
+
+#undef OPTIMIZER_OP
+
+REGISTER_KERNEL_BUILDER(Name("BertTfGlobalNorm").Device(tensorflow::DEVICE_CPU), GlobalNorm);
+REGISTER_KERNEL_BUILDER(Name("BertTfAdamW").Device(tensorflow::DEVICE_CPU), AdamW);
+REGISTER_KERNEL_BUILDER(Name("BertTfLamb").Device(tensorflow::DEVICE_CPU), Lamb);
+
+}  // namespace
+}  // namespace bert_tf

@@ -1,0 +1,16 @@
+"""Both forms of the arithmetic, for tests that hold for either."""
+
+import pytest
+
+from bert_tf.native.library import MissingLibrary
+from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
+
+
+@pytest.fixture(params=["tensorflow", "native"])
+def kernels(request):
+    if request.param == "tensorflow":
+        return TensorFlowKernels()
+    try:
+        return NativeKernels()
+    except MissingLibrary as error:
+        pytest.skip(str(error))
