@@ -29,7 +29,7 @@ from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.squad_metrics import evaluate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.evaluation import Figure, Results
-from bert_tf.training.trainer import find_start
+from bert_tf.training.start_point import find_start
 from bert_tf.update.train_op import Features
 
 RATE = "predict_sequences_per_second"

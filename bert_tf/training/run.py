@@ -40,7 +40,8 @@ from bert_tf.training.hardware import (
 from bert_tf.training.memory import estimate_memory, format_memory
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.session import SessionSettings, gpu_of_a_rank
-from bert_tf.training.trainer import Job, StartPoint, Trainer, find_start
+from bert_tf.training.start_point import StartPoint, find_start
+from bert_tf.training.trainer import Job, Trainer
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
 from bert_tf.update.train_op import Objective
 
@@ -77,9 +78,7 @@ class Run:
 
     def consumed_sequences(self, batch: BatchPlan) -> int:
         """Sequences that the run consumed before it starts here."""
-        if self.start.consumed_sequences is None:
-            return self.start.data_position * batch.global_batch_size
-        return self.start.consumed_sequences
+        return self.start.consumed(batch.global_batch_size)
 
     def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
         """This rank's part of every global batch; they go on in the data where the run stopped."""
@@ -203,6 +202,7 @@ def make_job(
         run=run.settings,
         ranks=run.ranks,
         watch=run.watch,
+        start=run.start,
         batch=batch,
         steps=steps,
         optimization=optimization,
@@ -273,6 +273,9 @@ def _announce(run: Run, job: Job, train_data: Mapping[str, Any]) -> None:
     if start.checkpoint is not None:
         ignored = "; --init_checkpoint is not read again" if settings.init_checkpoint else ""
         run.message(f"going on from {start.checkpoint} (step {start.step}){ignored}")
+        assumption = start.assumption(job.batch.global_batch_size)
+        if settings.do_train and assumption:
+            run.message(assumption)
     elif not settings.do_train and not settings.init_checkpoint:
         raise UserError(
             f"{settings.output_dir} holds no checkpoint; train first, or give --init_checkpoint."

@@ -32,13 +32,12 @@ from bert_tf.training.session import (
     compile_first_cluster,
     session_config,
 )
+from bert_tf.training.start_point import COUNTS, ResumingSaver, StartPoint, find_start
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW, Lamb
 from bert_tf.update.train_op import (
-    CONSUMED_SEQUENCES,
-    SKIPPED_UPDATES,
     Objective,
     TrainOutputs,
     UpdateSettings,
@@ -59,6 +58,7 @@ class Job:
       config: the network's, to be compared with that of a checkpoint to start from.
       evaluation: how it is measured, None for a job that is only trained.
       watch: knows of lost ranks, and when all stop.
+      start: where it goes on.
       batch, steps: resolved arithmetic.
       needs_loss_scale: whether gradients may underflow (float16).
       train_input: the data of this rank.
@@ -72,6 +72,7 @@ class Job:
     run: RunSettings
     ranks: SingleProcess
     watch: NoWatch
+    start: StartPoint
     batch: BatchPlan
     steps: StepPlan
     optimization: OptimizationSettings
@@ -238,7 +239,8 @@ class Trainer:
     def _check_checkpoint(self) -> None:
         """Raises UserError when the checkpoint to go on from is not of this graph."""
         if self._log is not None and self._latest_checkpoint():
-            loading.check_compatible(self._latest_checkpoint(), tf.global_variables())
+            wanted = [v for v in tf.global_variables() if v.op.name not in COUNTS]
+            loading.check_compatible(self._latest_checkpoint(), wanted)
 
     def _latest_checkpoint(self) -> str | None:
         return tf.train.latest_checkpoint(str(self._job.run.output_dir))
@@ -265,7 +267,12 @@ class Trainer:
     def _training_spec(self, outputs: TrainOutputs) -> tf.estimator.EstimatorSpec:
         job = self._job
         # Relative paths: a directory of checkpoints may be moved and still be resumed.
-        saver = tf.train.Saver(max_to_keep=job.run.keep_checkpoint_max, save_relative_paths=True)
+        saver = ResumingSaver(
+            tf.global_variables(),
+            consumed=job.start.consumed(job.batch.global_batch_size),
+            max_to_keep=job.run.keep_checkpoint_max,
+            save_relative_paths=True,
+        )
         total_steps = job.steps.last_step
         floor = LOSS_SCALE_FLOOR if job.needs_loss_scale else None
         session_hooks: list[tf.train.SessionRunHook] = [
@@ -334,50 +341,3 @@ def _explained_errors(output_dir: Path) -> Iterator[None]:
             f"a record holds an id that the model has no place for ({first_line(error)}); give "
             "records that were made with the vocabulary of --bert_config_file."
         ) from error
-
-
-@dataclasses.dataclass(frozen=True)
-class StartPoint:
-    """Where a run goes on.
-
-    Attributes:
-      checkpoint: None in a directory without one.
-      step: updates that were applied.
-      data_position: updates that consumed data.
-      consumed_sequences: by all of them; None where the checkpoint does not say.
-    """
-
-    checkpoint: str | None
-    step: int
-    data_position: int
-    consumed_sequences: int | None
-
-
-def find_start(output_dir: Path) -> StartPoint:
-    """Reads the newest checkpoint of ``output_dir``; raises UserError if it cannot be read."""
-    try:
-        checkpoint = tf.train.latest_checkpoint(str(output_dir))
-    except ValueError:  # an empty list of checkpoints
-        checkpoint = None
-    if checkpoint is None:
-        names = output_dir / "checkpoint"
-        if names.exists():
-            raise UserError(
-                f"--output_dir: the newest checkpoint that {names} names is missing; name an "
-                "older one there, or delete that file to start anew."
-            )
-        return StartPoint(None, 0, 0, 0)
-    try:
-        reader = tf.train.load_checkpoint(checkpoint)
-        step = int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP))
-        # Other programs' checkpoints count steps only.
-        skipped, consumed = (
-            int(reader.get_tensor(name)) if reader.has_tensor(name) else None
-            for name in (SKIPPED_UPDATES, CONSUMED_SEQUENCES)
-        )
-    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
-        raise UserError(
-            f"--output_dir: checkpoint {checkpoint} cannot be read ({first_line(error)}); "
-            f"name an older one in {output_dir / 'checkpoint'} or choose another directory."
-        ) from error
-    return StartPoint(checkpoint, step, step + (skipped or 0), consumed)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from tests.support import ROOT, environment, mpirun, requires_horovod, run
 
 SCRIPT = "run_pretraining.py"
@@ -115,6 +116,23 @@ def test_killed_and_started_again_it_ends_in_the_same_bits(trained, flags, tmp_p
     )
     assert "going on from" in done.stdout
     assert "(step 3)" in done.stdout
+    expected, found = variables_of(whole / "model.ckpt-6"), variables_of(tmp_path / "model.ckpt-6")
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_checkpoint_that_counts_steps_only_ends_in_the_same_bits(trained, flags, tmp_path):
+    """As google-research/bert saves them: weights, moments and global_step."""
+    whole, _ = trained
+    known = variables_of(whole / "model.ckpt-3")
+    counts = {"training/skipped_updates", "training/consumed_sequences"}
+    assert counts < known.keys()
+    kept = {name: value for name, value in known.items() if name not in counts}
+    write_checkpoint(str(tmp_path / "model.ckpt-3"), kept)
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-3"\n')
+    done = run(SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train", "--deterministic")
+    assert "taken as 3 updates x 8 (the global batch now) = 24\n" in done.stdout
     expected, found = variables_of(whole / "model.ckpt-6"), variables_of(tmp_path / "model.ckpt-6")
     assert expected.keys() == found.keys()
     for name, value in expected.items():

@@ -1,12 +1,13 @@
-"""Where a run goes on. The whole trainer runs in tests/end_to_end."""
+"""Where a run goes on, also from checkpoints that count less. The whole is in tests/end_to_end."""
 
+import json
 import shutil
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
-from bert_tf.training.trainer import StartPoint, find_start
+from bert_tf.training.start_point import COUNTS, ResumingSaver, StartPoint, find_start
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 
 
@@ -44,6 +45,57 @@ def test_the_newest_checkpoint_counts(tmp_path):
 def test_a_checkpoint_of_another_program_skipped_nothing(tmp_path):
     save(tmp_path)
     assert find_start(tmp_path) == StartPoint(str(tmp_path / "model.ckpt-12"), 12, 12, None)
+
+
+def test_sequences_that_nobody_counted_are_those_of_as_many_updates(tmp_path):
+    save(tmp_path, **{SKIPPED_UPDATES: 2})
+    start = find_start(tmp_path)
+    assert start.consumed(global_batch_size=8) == 14 * 8
+    assert "taken as 14 updates x 8 (the global batch now) = 112" in start.assumption(8)
+    (tmp_path / "run.json").write_text(json.dumps({"ledger": {"batch": {"global_batch": 32}}}))
+    start = find_start(tmp_path)
+    assert start.consumed(global_batch_size=8) == 14 * 32
+    assert "taken as 14 updates x 32 (as recorded in run.json) = 448" in start.assumption(8)
+
+
+def test_sequences_that_were_counted_are_taken_as_they_are(tmp_path):
+    save(tmp_path, **{SKIPPED_UPDATES: 2, CONSUMED_SEQUENCES: 170})
+    (tmp_path / "run.json").write_text(json.dumps({"ledger": {"batch": {"global_batch": 32}}}))
+    start = find_start(tmp_path)
+    assert start.consumed(global_batch_size=8) == 170
+    assert start.assumption(8) is None
+    assert find_start(tmp_path / "new").consumed(8) == 0
+    assert find_start(tmp_path / "new").assumption(8) is None
+
+
+@pytest.mark.parametrize(
+    ("saved", "skipped", "consumed"),
+    [
+        ({}, 0, 96),
+        ({SKIPPED_UPDATES: 5}, 5, 96),
+        ({SKIPPED_UPDATES: 5, CONSUMED_SEQUENCES: 7}, 5, 7),
+    ],
+)
+def test_what_a_checkpoint_counts_is_restored_and_the_rest_follows(
+    tmp_path, saved, skipped, consumed
+):
+    save(tmp_path, **saved)
+    with tf.Graph().as_default() as graph:
+        step = tf.train.get_or_create_global_step()
+        weight = tf.get_variable("a/weight", initializer=tf.zeros([1000]), use_resource=True)
+        counts = [
+            tf.get_variable(name, initializer=tf.constant(99, tf.int64), use_resource=True)
+            for name in (SKIPPED_UPDATES, CONSUMED_SEQUENCES)
+        ]
+        saver = ResumingSaver(tf.global_variables(), consumed=96)
+        graph.finalize()
+        with tf.Session() as session:
+            saver.restore(session, str(tmp_path / "model.ckpt-12"))
+            assert session.run([step, *counts]) == [12, skipped, consumed]
+            assert session.run(weight).tolist() == [1.0] * 1000
+            # What it writes is complete.
+            written = saver.save(session, str(tmp_path / "new"), write_meta_graph=False)
+    assert set(tf.train.load_checkpoint(written).get_variable_to_shape_map()) >= COUNTS
 
 
 def test_a_directory_may_be_moved(tmp_path):
