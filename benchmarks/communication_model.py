@@ -133,18 +133,21 @@ def rows_pay_up_to(table_bytes: float, row_bytes: float) -> float:
     return 2.0 * table_bytes / row_bytes
 
 
-def fit_ring(
-    num_bytes: Sequence[float], seconds: Sequence[float], ranks: int
-) -> tuple[float, Link]:
-    """What an allreduce costs before its first byte, and the bandwidth, by measured times.
+def fit_ring(num_bytes: Sequence[float], seconds: Sequence[float], ranks: int) -> Link:
+    """The link by what rings of different sizes took: a least-squares line through at least two.
 
-    A least-squares line through at least two different sizes, each weighted with its own time, so
-    that small ones count as much as large ones. The overhead has everything in it that does not
-    depend on the size; the link has no latency. Raises ValueError where larger sizes took no
-    longer.
+    Each size is weighted with its own time, so that small ones count as much as large ones. Where
+    the line would begin below 0 there is no latency, and the line begins at 0. Raises ValueError
+    where larger sizes took no longer, or one took no time.
     """
     sizes, taken = np.asarray(num_bytes, float), np.asarray(seconds, float)
-    slope, overhead = np.polyfit(sizes, taken, deg=1, w=1.0 / taken)
+    if taken.min() <= 0:
+        raise ValueError("messages took no time on the link")
+    slope, start = np.polyfit(sizes, taken, deg=1, w=1.0 / taken)
     if slope <= 0:
         raise ValueError("larger messages took no longer than small ones")
-    return max(0.0, float(overhead)), Link(2 * (ranks - 1) / ranks / float(slope))
+    if start < 0:
+        start, shares = 0.0, sizes / taken
+        slope = shares.sum() / (shares**2).sum()
+    steps = 2 * (ranks - 1)
+    return Link(steps / ranks / float(slope), float(start) / steps)

@@ -82,12 +82,19 @@ def run_on_one_host(
     return _run(job, cases, launcher, horovod=True)
 
 
-def run_on_hosts(job: Job, cases: Sequence[Case], hosts: Hosts) -> Measured:
-    """Measures with one rank on each of the hosts."""
+def run_on_hosts(
+    job: Job, cases: Sequence[Case], hosts: Hosts, environment: Mapping[str, str] | None = None
+) -> Measured:
+    """Measures with one rank on each of the hosts, which get ``environment`` in addition."""
     with tempfile.TemporaryDirectory() as directory:
         program = _program(job, cases, Path(directory), horovod=True)
         try:
-            hosts.run(program, ranks_per_host=[1] * len(hosts.names), timeout=_TIMEOUT_SECONDS)
+            hosts.run(
+                program,
+                ranks_per_host=[1] * len(hosts.names),
+                environment=environment,
+                timeout=_TIMEOUT_SECONDS,
+            )
         except RuntimeError as error:
             raise UserError(f"the ranks on {len(hosts.names)} hosts failed: {error}") from error
         return _read(Path(directory))

@@ -3,9 +3,11 @@
     python -m benchmarks.scaling_model --json=scaling_model.json
 
 Part one checks the model: on 2, 3 and 4 hosts (network namespaces, which need root) with a link of
-1 Gbit/s it predicts the allreduce and the update, and shows the error. The bandwidth, the overhead
-and the share of communication that computation hides are measured on the first number of hosts;
-the time of computation on each, since hosts share this machine's cores. ``--hosts=`` leaves it out.
+1 Gbit/s it predicts the allreduce and the update, and shows the error. What the hosts do by
+themselves (computation, waiting for each other, copies, sums) is measured on each number of hosts
+with links that are not throttled, since hosts share this machine's cores; what the link adds is
+predicted. Its bandwidth and latency, and the share of it that computation hides, are measured on
+the first number of hosts. ``--hosts=`` leaves this part out.
 
 Part two takes the speed of one GPU from NVIDIA's published figures and predicts the efficiency of 8
 to 1024 of them for BERT-base and BERT-large. Part three does the same for clusters whose speed-up
@@ -43,8 +45,32 @@ from bert_tf.errors import UserError
 from bert_tf.files import write_json
 from tools.hosts import Hosts
 
-_FITTED_BYTES = (1 << 12, 1 << 20, 1 << 22, 1 << 24)
-_COMMUNICATION = Case(kinds.COMMUNICATION)
+# Open MPI would choose by size and number of ranks; the model speaks of the ring.
+RING = {
+    "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+    "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
+}
+# Every Linux has it. What a machine uses may find two ranks' rates worse than those of more (BBR).
+CONGESTION_CONTROL = "reno"
+_FITTED_BYTES = (1 << 20, 1 << 22, 1 << 23, 1 << 24)
+_COMMUNICATION, _UPDATE = Case(kinds.COMMUNICATION), Case(kinds.DELAYED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """What the same job found on the same hosts.
+
+    Attributes:
+      free: with links that were not throttled.
+      slow: with the links that are checked.
+    """
+
+    free: Measured
+    slow: Measured
+
+    def link_seconds(self, case: Case) -> float:
+        """What the link added."""
+        return self.slow.median(case) - self.free.median(case)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,98 +78,97 @@ class Fitted:
     """What a link does, measured on the fewest hosts.
 
     Attributes:
-      overhead_seconds: of an allreduce, whatever its size: Horovod's agreement of all ranks.
-      link: its bandwidth as allreduces see it.
-      hidden_share: of the communication, in an update of one micro batch.
+      link: its bandwidth and latency as a ring sees them.
+      hidden_share: of the time on the link, in an update of one micro batch.
     """
 
-    overhead_seconds: float
     link: Link
     hidden_share: float
 
-    def allreduce_seconds(self, num_bytes: float, ranks: int) -> float:
-        """The model's prediction for one allreduce."""
-        return self.overhead_seconds + model.ring_allreduce_seconds(num_bytes, ranks, self.link)
 
-
-def fit(measured: Measured) -> Fitted:
-    """Fits the model to a job that timed ``_FITTED_BYTES`` and an update of one micro batch."""
-    cases = [Case(kinds.ALLREDUCE, size) for size in _FITTED_BYTES]
+def fit(pair: Pair) -> Fitted:
+    """Fits the model to jobs that timed ``_FITTED_BYTES`` and an update of one micro batch."""
+    added = [pair.link_seconds(Case(kinds.ALLREDUCE, size)) for size in _FITTED_BYTES]
     try:
-        overhead, link = model.fit_ring(
-            _FITTED_BYTES, [measured.median(case) for case in cases], measured.facts["ranks"]
-        )
+        link = model.fit_ring(_FITTED_BYTES, added, pair.slow.facts["ranks"])
     except ValueError as error:
         raise UserError(f"the link cannot be measured here: {error}; use a slower one.") from error
     hidden = model.hidden_share(
-        measured.median(Case(kinds.DELAYED)),
-        measured.median(Case(kinds.COMPUTE)),
-        measured.median(_COMMUNICATION),
+        pair.slow.median(_UPDATE), pair.free.median(_UPDATE), pair.link_seconds(_COMMUNICATION)
     )
-    return Fitted(overhead, link, hidden)
+    return Fitted(link, hidden)
 
 
 def check_results(
-    measured: Measured, fitted: Fitted, accumulation_steps: int, config: dict[str, object]
+    pair: Pair, fitted: Fitted, accumulation_steps: int, config: dict[str, object]
 ) -> Iterator[Result]:
-    """Measured and predicted seconds, and the error, of the allreduce and of both updates.
+    """Of the allreduce and of both updates: seconds on the slow link and of the hosts by
+    themselves, the prediction, and its error.
 
     An update of several micro batches communicates after the last, so nothing is hidden; how much
     is in an update of one was measured on the fewest hosts.
     """
-    facts = measured.facts
-    communication = fitted.allreduce_seconds(facts["gradient_bytes"], facts["ranks"])
-    predicted = {_COMMUNICATION: communication}
-    for steps, hidden in ((1, fitted.hidden_share), (accumulation_steps, 0.0)):
-        compute = measured.median(Case(kinds.COMPUTE, steps))
-        predicted[Case(kinds.DELAYED, steps)] = model.update_seconds(compute, communication, hidden)
-    described = {**config, **facts, "hidden_share": fitted.hidden_share}
-    for case, seconds in predicted.items():
+    facts = pair.slow.facts
+    on_link = model.ring_allreduce_seconds(facts["gradient_bytes"], facts["ranks"], fitted.link)
+    hidden_shares = {
+        _COMMUNICATION: 0.0,
+        _UPDATE: fitted.hidden_share,
+        Case(kinds.DELAYED, accumulation_steps): 0.0,
+    }
+    described = {**config, **facts, **dataclasses.asdict(fitted)}
+    for case, hidden in hidden_shares.items():
         name = "allreduce of the gradients"
         if case.kind == kinds.DELAYED:
             name = f"update of {case.number} micro batches"
         name = f"{name}, {facts['ranks']} hosts"
-        found = measured.median(case)
-        yield spread_result(name, measured.seconds[case], "s", described)
+        seconds = model.update_seconds(pair.free.median(case), on_link, hidden)
+        yield spread_result(name, pair.slow.seconds[case], "s", described)
+        yield spread_result(f"{name}, by themselves", pair.free.seconds[case], "s", described)
         yield spread_result(name, [seconds], "s", described, subject="model")
-        error = 100.0 * (seconds / found - 1.0)
+        error = 100.0 * (seconds / pair.slow.median(case) - 1.0)
         yield spread_result(f"{name}, error", [error], "%", described, subject="model")
 
 
 def measure_check(
     job: Job, hosts: Sequence[int], link: str, accumulation_steps: int, config: dict[str, object]
 ) -> list[Result]:
-    """Part one on one link: a job on each number of hosts, the first of which is fitted to."""
-    updates = [
-        Case(kind, steps)
-        for steps in (1, accumulation_steps)
-        for kind in (kinds.COMPUTE, kinds.DELAYED)
-    ]
+    """Part one on one link: two jobs on each number of hosts, the first of which is fitted to."""
+    checked = [_COMMUNICATION, _UPDATE, Case(kinds.DELAYED, accumulation_steps)]
     sizes = [Case(kinds.ALLREDUCE, size) for size in _FITTED_BYTES]
-    described = {**config, "link": describe_link(link)}
+    described = {
+        **config,
+        "link": describe_link(link),
+        "environment": RING,
+        "congestion_control": CONGESTION_CONTROL,
+    }
     results: list[Result] = []
     fitted = None
     for count in hosts:
-        cases = [*updates, _COMMUNICATION, *(sizes if fitted is None else ())]
-        with Hosts(count, mbit_per_second=mbit_of(link)) as running:
-            measured = run_on_hosts(job, cases, running)
+        pair = _measure_pair(job, [*checked, *(sizes if fitted is None else ())], count, link)
         if fitted is None:
-            fitted = fit(measured)
+            fitted = fit(pair)
             print(
                 f"\n{describe_link(link)}: {fitted.link.bytes_per_second / 1e6:.1f} MB/s, "
-                f"{fitted.overhead_seconds * 1e3:.2f} ms before the first byte, "
-                f"{fitted.hidden_share:.0%} of an allreduce beside the backward pass",
+                f"{fitted.link.latency_seconds * 1e3:.2f} ms before the first byte, "
+                f"{fitted.hidden_share:.0%} of the time on it beside the backward pass",
                 flush=True,
             )
-        found = list(check_results(measured, fitted, accumulation_steps, described))
-        for ours, predicted, error in zip(found[::3], found[1::3], found[2::3]):
+        found = list(check_results(pair, fitted, accumulation_steps, described))
+        for slow, free, predicted, error in zip(*(found[i::4] for i in range(4))):
             print(
-                f"{ours['name']:44}{ours['value']:9.3f} s   model {predicted['value']:9.3f} s"
-                f"{error['value']:+8.1f} %",
+                f"{slow['name']:40}{free['value']:8.3f} s by themselves{slow['value']:8.3f} s"
+                f"   model{predicted['value']:8.3f} s{error['value']:+7.1f} %",
                 flush=True,
             )
         results += found
     return results
+
+
+def _measure_pair(job: Job, cases: Sequence[Case], count: int, link: str) -> Pair:
+    with Hosts(count, congestion_control=CONGESTION_CONTROL) as hosts:
+        free = run_on_hosts(job, cases, hosts, RING)
+        hosts.set_rate(mbit_of(link))
+        return Pair(free, run_on_hosts(job, cases, hosts, RING))
 
 
 def run() -> None:

@@ -26,6 +26,7 @@ KEEPER = Path(__file__).with_name("host_keeper.py")
 SWITCH = "switch"
 # The link of a host is called so on the host; on the switch it has the host's name.
 DEVICE = "eth0"
+CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 LEAST_BURST_BYTES = 128 * 1024
 LONGEST_QUEUE_SECONDS = 0.05
 
@@ -93,6 +94,17 @@ class Network:
         for name in self._addresses:
             self._shape(name, DEVICE, mbit_per_second, delay_ms)
             self._shape(SWITCH, name, mbit_per_second, 0.0)
+
+    def set_congestion_control(self, congestion_control: str) -> None:
+        """Sets TCP's congestion control on all hosts; raises UserError where it is unknown."""
+        write = f'echo "$1" > {CONGESTION_CONTROL}'
+        try:
+            for name in self._addresses:
+                self.call(name, "sh", "-c", write, "sh", congestion_control)
+        except UserError as error:
+            raise UserError(
+                f"congestion control {congestion_control!r} is not among this kernel's; 'reno' is."
+            ) from error
 
     def set_link(self, name: str, state: str) -> None:
         """Sets the switch's end of a host's link ``up`` or ``down``."""

@@ -54,6 +54,7 @@ class Hosts:
         *,
         mbit_per_second: float | None = None,
         delay_ms: float = 0.0,
+        congestion_control: str | None = None,
         cores_per_host: int | None = None,
         private: Mapping[str | Path, Sequence[str | Path]] | None = None,
     ) -> None:
@@ -65,6 +66,8 @@ class Hosts:
             throttle.
           delay_ms: how much later each packet leaves its host, in milliseconds; there and back is
             twice that. Needs a kernel with netem.
+          congestion_control: how TCP finds out how fast it may send, ``reno`` for instance; None is
+            this machine's way.
           cores_per_host: how many of this process's cores each host has. None divides them; where
             there are too few, hosts share.
           private: directories that each host has a copy of its own of: what host number i finds at
@@ -77,6 +80,7 @@ class Hosts:
         self.names = tuple(f"host{i}" for i in range(count))
         self.addresses = tuple(f"10.77.0.{i + 1}" for i in range(count))
         self._rate, self._delay_ms = _checked_rate(mbit_per_second), delay_ms
+        self._congestion_control = congestion_control
         self._cores = divide_cores(count, cores_per_host)
         self._network = Network(
             dict(zip(self.names, self.addresses)),
@@ -91,6 +95,8 @@ class Hosts:
             raise UserError(reason)
         try:
             self._network.make()
+            if self._congestion_control:
+                self._network.set_congestion_control(self._congestion_control)
             self.set_rate(self._rate)
         except BaseException:
             self._network.close()

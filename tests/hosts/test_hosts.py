@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from bert_tf.errors import UserError
 from tests.support import ROOT, environment
 from tools.host_keeper import network_of, processes_in
+from tools.host_network import CONGESTION_CONTROL
 from tools.hosts import Hosts
 
 pytestmark = pytest.mark.parallel
@@ -76,6 +78,16 @@ def test_a_delay_is_there_on_both_ways():
             pytest.skip(str(error))
         stack.enter_context(answering(slow))
         assert float(send(slow, "host1")) > 0.04
+
+
+def test_congestion_control_is_that_of_the_hosts_alone():
+    before = Path(CONGESTION_CONTROL).read_text()
+    with Hosts(2, congestion_control="reno") as hosts:
+        for ranks in ([1, 0], [0, 1]):
+            assert hosts.run(["cat", CONGESTION_CONTROL], ranks_per_host=ranks).stdout == "reno\n"
+        assert Path(CONGESTION_CONTROL).read_text() == before
+    with pytest.raises(UserError, match="congestion control 'fast' is not among this kernel's"):
+        Hosts(2, congestion_control="fast").__enter__()
 
 
 def test_two_sets_of_hosts_know_nothing_of_each_other(pair):

@@ -89,46 +89,92 @@ def test_without_the_embedding():
     assert not any("embedding" in case.kind for case in delayed_allreduce.cases_of([1], 0))
 
 
-LINK = Link(1e8)
+LINK = Link(1e8, latency_seconds=1e-4)
 
 
-def hosts_seconds(ranks, *, hidden, disturbance=1.0):
-    """What a link of 100 MB/s and an overhead of 2 ms give, the updates ``disturbance`` slower."""
-
-    def allreduce(size):
-        return 0.002 + ring_allreduce_seconds(size, ranks, LINK)
-
-    seconds = {
-        "compute:1": 0.05,
-        "compute:4": 0.2,
-        "communication:1": allreduce(10**7),
-        "delayed:1": disturbance * (0.05 + (1 - hidden) * allreduce(10**7)),
-        "delayed:4": disturbance * (0.2 + allreduce(10**7)),
-    }
-    seconds.update({f"allreduce:{size}": allreduce(size) for size in scaling_model._FITTED_BYTES})
-    return measured({name: [value] * 3 for name, value in seconds.items()}, ranks=ranks)
+def pair_of_jobs(ranks, *, hidden, on_link=1.0):
+    """Hosts that take a while by themselves, and a link of 100 MB/s ``on_link`` times as slow."""
+    free = {"communication:1": 0.03, "delayed:1": 0.08, "delayed:4": 0.23}
+    free.update({f"allreduce:{size}": 1e-9 * size for size in scaling_model._FITTED_BYTES})
+    slow = {}
+    for name, seconds in free.items():
+        size = int(name.split(":")[1]) if name.startswith("allreduce") else 10**7
+        share = 1.0 - hidden if name == "delayed:1" else 1.0
+        slow[name] = seconds + share * on_link * ring_allreduce_seconds(size, ranks, LINK)
+    free, slow = (
+        measured({name: [value] * 3 for name, value in seconds.items()}, ranks=ranks)
+        for seconds in (free, slow)
+    )
+    return scaling_model.Pair(free, slow)
 
 
 def test_the_model_predicts_what_it_describes():
-    fitted = scaling_model.fit(hosts_seconds(2, hidden=0.25))
+    fitted = scaling_model.fit(pair_of_jobs(2, hidden=0.25))
     assert fitted.hidden_share == pytest.approx(0.25)
-    results = list(scaling_model.check_results(hosts_seconds(4, hidden=0.25), fitted, 4, {}))
+    assert fitted.link.bytes_per_second == pytest.approx(1e8)
+    assert fitted.link.latency_seconds == pytest.approx(1e-4)
+    results = list(scaling_model.check_results(pair_of_jobs(4, hidden=0.25), fitted, 4, {}))
     found, predicted = values(results), values(results, "model")
-    assert set(found) == {
-        "allreduce of the gradients, 4 hosts",
-        "update of 1 micro batches, 4 hosts",
-        "update of 4 micro batches, 4 hosts",
-    }
-    for name, seconds in found.items():
-        assert predicted[name] == pytest.approx(seconds)
+    for name, by_themselves in {
+        "allreduce of the gradients, 4 hosts": 0.03,
+        "update of 1 micro batches, 4 hosts": 0.08,
+        "update of 4 micro batches, 4 hosts": 0.23,
+    }.items():
+        assert found.pop(f"{name}, by themselves") == by_themselves
+        assert predicted[name] == pytest.approx(found.pop(name))
         assert predicted[f"{name}, error"] == pytest.approx(0.0, abs=1e-6)
+    assert not found
 
 
 def test_its_error_is_stated_with_its_sign():
-    fitted = scaling_model.fit(hosts_seconds(2, hidden=0.0))
-    slower = hosts_seconds(3, hidden=0.0, disturbance=2.0)
-    predicted = values(scaling_model.check_results(slower, fitted, 4, {}), "model")
-    assert predicted["update of 4 micro batches, 3 hosts, error"] == pytest.approx(-50.0)
+    fitted = scaling_model.fit(pair_of_jobs(2, hidden=0.0))
+    slower = pair_of_jobs(3, hidden=0.0, on_link=2.0)
+    results = list(scaling_model.check_results(slower, fitted, 4, {}))
+    # By hand: 4/3 of 10 MB at 100 MB/s and 4 x 0.1 ms are 133.7 ms, taken for half of the truth.
+    predicted = values(results, "model")
+    assert predicted["update of 4 micro batches, 3 hosts"] == pytest.approx(0.23 + 0.13373, 1e-4)
+    expected = 100 * ((0.23 + 0.13373) / (0.23 + 2 * 0.13373) - 1)
+    assert predicted["update of 4 micro batches, 3 hosts, error"] == pytest.approx(expected, 1e-3)
+
+
+def test_a_link_that_takes_no_time_is_refused():
+    pair = pair_of_jobs(2, hidden=0.0, on_link=0.0)
+    with pytest.raises(UserError, match=r"no time on the link; use a slower one\.$"):
+        scaling_model.fit(pair)
+
+
+def test_both_jobs_of_a_pair_run_in_a_ring_on_the_same_hosts(monkeypatch):
+    """The first with links as they are, the second with the link's rate."""
+    happened = []
+
+    class Recorded:
+        def __init__(self, count, **settings):
+            happened.append((count, settings))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            happened.append("gone")
+
+        def set_rate(self, rate):
+            happened.append(rate)
+
+    monkeypatch.setattr(scaling_model, "Hosts", Recorded)
+    ring = {
+        "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+        "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
+    }
+
+    def note(job, cases, hosts, environment):
+        assert environment == ring
+        happened.append("job")
+        return len(happened)
+
+    monkeypatch.setattr(scaling_model, "run_on_hosts", note)
+    pair = scaling_model._measure_pair(JOB, [], 3, "1000")
+    assert happened == [(3, {"congestion_control": "reno"}), "job", 1000.0, "job", "gone"]
+    assert (pair.free, pair.slow) == (2, 4)
 
 
 def test_bert_has_as_many_weights_as_published():

@@ -98,16 +98,31 @@ def test_rows_and_table_cost_the_same_at_the_crossing():
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_fit_finds_overhead_and_bandwidth(ranks):
+def test_the_fit_finds_bandwidth_and_latency(ranks):
     sizes = np.array([4e3, 1e6, 4e6, 16e6])
-    link = Link(1e8)
-    seconds = [0.003 + model.ring_allreduce_seconds(size, ranks, link) for size in sizes]
-    overhead, found = model.fit_ring(sizes, seconds, ranks)
-    assert overhead == pytest.approx(0.003)
+    link = Link(1e8, latency_seconds=0.002)
+    found = model.fit_ring(
+        sizes, [model.ring_allreduce_seconds(s, ranks, link) for s in sizes], ranks
+    )
     assert found.bytes_per_second == pytest.approx(1e8)
+    assert found.latency_seconds == pytest.approx(0.002)
+
+
+def test_no_latency_is_below_zero():
+    """The first bytes may pass at once; the rate is then that of sizes in proportion."""
+    sizes = np.array([1e6, 4e6, 16e6])
+    found = model.fit_ring(sizes, sizes / 1e8 - 0.001, ranks=2)
     assert found.latency_seconds == 0.0
+    relative = 1 - sizes / found.bytes_per_second / (sizes / 1e8 - 0.001)
+    steeper, flatter = (
+        1 - factor * sizes / found.bytes_per_second / (sizes / 1e8 - 0.001)
+        for factor in (0.999, 1.001)
+    )
+    assert (relative**2).sum() < min((steeper**2).sum(), (flatter**2).sum())
 
 
 def test_times_that_do_not_grow_are_no_link():
     with pytest.raises(ValueError, match="no longer than small ones"):
         model.fit_ring([1e3, 1e6], [0.2, 0.1], ranks=2)
+    with pytest.raises(ValueError, match="no time on the link"):
+        model.fit_ring([1e3, 1e6], [0.0, 0.1], ranks=2)
