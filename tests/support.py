@@ -105,6 +105,7 @@ def runtime_settings(**changes: object) -> RuntimeSettings:
         use_xla=False,
         initial_loss_scale=2.0**16,
         allow_slow_fp16=False,
+        native_ops=None,
         num_threads=1,
         deterministic=False,
         verbose=False,

@@ -188,6 +188,12 @@ def define_runtime_flags(define: Definer) -> None:
     define.boolean("use_xla", False, "Compile clusters of the graph with XLA.")
     define.number("init_loss_scale", 2.0**16, "First loss scale, with fp16.")
     define.boolean("allow_slow_fp16", False, "Compute in float16 on a CPU all the same.")
+    define.boolean(
+        "native_ops",
+        None,
+        "Update the weights with the operations that set-up compiled, in one pass over memory "
+        "(default: on CPUs, where they are built).",
+    )
     define.integer("num_threads", None, "Threads of a rank; its share of the cores (auto).")
     define.boolean("deterministic", False, "The same bits in every run, at some cost in speed.")
     define.boolean("verbose", False, "Show TensorFlow's own messages.")
@@ -309,6 +315,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         use_xla=values.use_xla,
         initial_loss_scale=values.init_loss_scale,
         allow_slow_fp16=values.allow_slow_fp16,
+        native_ops=values.native_ops,
         num_threads=values.num_threads,
         deterministic=values.deterministic,
         verbose=values.verbose or values.verbose_logging,

@@ -90,6 +90,8 @@ class RuntimeSettings:
       policy_changes: module class -> type, where it is not to be that of ``precision``.
       amp: TensorFlow's rewrite of a float32 graph.
       allow_slow_fp16: float16 on a CPU too.
+      native_ops: update weights with the operations compiled at set-up, or else fail; None takes
+        them where they are.
     """
 
     horovod: bool
@@ -101,6 +103,7 @@ class RuntimeSettings:
     use_xla: bool
     initial_loss_scale: float
     allow_slow_fp16: bool
+    native_ops: bool | None
     num_threads: int | None
     deterministic: bool
     verbose: bool

@@ -28,6 +28,7 @@ def training_ledger(
     batch: BatchPlan,
     steps: StepPlan,
     optimization: OptimizationSettings,
+    operations: str,
     precision: Mapping[str, Any],
     communication: Mapping[str, Any],
     num_records: int,
@@ -37,7 +38,8 @@ def training_ledger(
 ) -> Ledger:
     """Sections of facts, in the order in which they are shown.
 
-    ``precision``, ``communication`` and ``data`` are sections made by the caller;
+    ``operations`` names those of the update, ``precision``, ``communication`` and ``data`` are
+    sections made by the caller;
     ``consumed_sequences`` is how many there were before ``start_step``. Collective: every rank must
     call it.
     """
@@ -81,6 +83,7 @@ def training_ledger(
             "bias_correction": optimization.bias_correction or optimization.optimizer == "lamb",
             "clip_norm": optimization.clip_norm,
             "loss_normalization": optimization.loss_normalization,
+            "operations": operations,
         },
         "communication": {
             "allreduce": "every micro batch"

@@ -43,6 +43,7 @@ from bert_tf.training.session import SessionSettings, gpu_of_a_rank
 from bert_tf.training.start_point import StartPoint, find_start
 from bert_tf.training.trainer import Job, Trainer
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
+from bert_tf.update.kernels import Kernels, choose_kernels
 from bert_tf.update.train_op import Objective
 
 
@@ -58,6 +59,7 @@ class Run:
       hardware: what every rank can compute on; the number of GPUs is this rank's own.
       precision: name of the products' precision, where no file changes it.
       policy: the type of each class of operation.
+      kernels: the update's arithmetic, in one form on all ranks.
       log: None on ranks other than 0.
     """
 
@@ -69,6 +71,7 @@ class Run:
     hardware: precision.Hardware
     precision: str
     policy: precision.PrecisionPolicy
+    kernels: Kernels
     log: RunLog | None
 
     @property
@@ -135,7 +138,8 @@ def _begin(
     chosen = precision.resolve_precision(runtime.precision, hardware)
     policy = choose_policy(runtime, chosen, hardware)
     log = RunLog(settings.output_dir) if ranks.is_chief else None
-    run = Run(settings, runtime, ranks, watch, start, hardware, chosen, policy, log)
+    kernels = choose_kernels(runtime.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
+    run = Run(settings, runtime, ranks, watch, start, hardware, chosen, policy, kernels, log)
     idle = binding_warning(
         os.environ,
         allowed_cores=environment.available_cores(),
@@ -213,6 +217,7 @@ def make_job(
             amp=run.runtime.amp,
             gpu=gpu_of_a_rank(run.ranks.local_rank, run.hardware.gpu_count),
         ),
+        kernels=run.kernels,
         needs_loss_scale=needs_loss_scale(run.runtime, run.policy, run.hardware),
         train_input=lambda: train_input(batch),
         max_seq_length=max_seq_length,
@@ -289,6 +294,7 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
         batch=job.batch,
         steps=job.steps,
         optimization=job.optimization,
+        operations=job.kernels.description,
         precision={
             "policy": run.precision,
             "amp": run.runtime.amp,

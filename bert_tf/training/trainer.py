@@ -35,6 +35,7 @@ from bert_tf.training.session import (
 from bert_tf.training.start_point import COUNTS, ResumingSaver, StartPoint, find_start
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
+from bert_tf.update.kernels import Kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW, Lamb
 from bert_tf.update.train_op import (
@@ -60,6 +61,7 @@ class Job:
       watch: knows of lost ranks, and when all stop.
       start: where it goes on.
       batch, steps: resolved arithmetic.
+      kernels: the update's arithmetic.
       needs_loss_scale: whether gradients may underflow (float16).
       train_input: the data of this rank.
       max_seq_length: positions of the longest sequence.
@@ -78,6 +80,7 @@ class Job:
     optimization: OptimizationSettings
     runtime: RuntimeSettings
     session: SessionSettings
+    kernels: Kernels
     needs_loss_scale: bool
     train_input: InputFn
     max_seq_length: int
@@ -247,6 +250,7 @@ class Trainer:
 
     def _optimizer(self) -> tuple[tf.train.Optimizer, tf.Tensor]:
         optimization, steps = self._job.optimization, self._job.steps
+        settings = {"weight_decay": optimization.weight_decay, "kernels": self._job.kernels}
         learning_rate = schedules.SCHEDULES[optimization.schedule](
             tf.train.get_or_create_global_step().read_value() + steps.schedule_offset,
             peak_rate=steps.learning_rate,
@@ -256,12 +260,8 @@ class Trainer:
             power=optimization.decay_power,
         )
         if optimization.optimizer == "lamb":
-            return Lamb(learning_rate, weight_decay=optimization.weight_decay), learning_rate
-        adam = AdamW(
-            learning_rate,
-            weight_decay=optimization.weight_decay,
-            bias_correction=optimization.bias_correction,
-        )
+            return Lamb(learning_rate, **settings), learning_rate
+        adam = AdamW(learning_rate, bias_correction=optimization.bias_correction, **settings)
         return adam, learning_rate
 
     def _training_spec(self, outputs: TrainOutputs) -> tf.estimator.EstimatorSpec:

@@ -52,6 +52,7 @@ def make_ledger(ranks=None, *, num_records=3000, **changes):
         batch=BatchPlan(4, 3, ranks.world_size),
         steps=steps,
         optimization=optimization,
+        operations="native",
         precision={"policy": "bf16", "xla": False},
         num_records=num_records,
         communication={"compression": "none"},
