@@ -25,6 +25,7 @@ from benchmarks.cases import (
     UPDATES,
     Case,
 )
+from benchmarks.speed.batches import pretraining_batch
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.precision import policy_for
 from bert_tf.ranks.distribution import SingleProcess, connect
@@ -163,21 +164,14 @@ def _held(name: str, shape: list[int]) -> tf.Tensor:
 
 def synthetic_batch(workload: Workload, sequences: int, *, seed: int) -> dict[str, np.ndarray]:
     """Features of pre-training without padding: [sequences, ...] arrays of int32 and float32."""
-    draw = np.random.default_rng(seed)
-    words, length = workload.network.vocab_size, workload.seq_length
-    predictions = max(1, round(_MASKED_SHARE * length))
-    segments = np.zeros((sequences, length), np.int32)
-    segments[:, length // 2 :] = 1
-    positions = np.sort(draw.integers(length, size=(sequences, predictions), dtype=np.int32))
-    return {
-        "input_ids": draw.integers(words, size=(sequences, length), dtype=np.int32),
-        "input_mask": np.ones((sequences, length), np.int32),
-        "segment_ids": segments,
-        "masked_lm_positions": positions,
-        "masked_lm_ids": draw.integers(words, size=positions.shape, dtype=np.int32),
-        "masked_lm_weights": np.ones(positions.shape, np.float32),
-        "next_sentence_labels": draw.integers(2, size=(sequences, 1), dtype=np.int32),
-    }
+    length = workload.seq_length
+    return pretraining_batch(
+        sequences,
+        vocab_size=workload.network.vocab_size,
+        seq_length=length,
+        predictions=max(1, round(_MASKED_SHARE * length)),
+        seed=seed,
+    )
 
 
 def gradient_bytes() -> int:

@@ -10,29 +10,18 @@ exceed, so that the true ratio is higher. ``--json`` also writes the results to 
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from absl import flags
 
 from benchmarks.script import run_benchmark
+from benchmarks.speed.subjects import BERT_BASE
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.files import expand_record_files, write_json
-
-
-@dataclasses.dataclass(frozen=True)
-class BertBase:
-    """The sizes that decide the matrix products of BERT-base (Devlin et al. 2018)."""
-
-    hidden: int = 768
-    layers: int = 12
-    heads: int = 12
-    intermediate: int = 3072
-    vocab: int = 30522
 
 
 def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tuple[float, object]:
@@ -66,58 +55,21 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
 
 
 def product_rate(
-    model: BertBase, *, batch_size: int, seq_length: int, predictions: int, seconds: float
+    network: BertConfig, *, batch_size: int, seq_length: int, predictions: int, seconds: float
 ) -> float:
     """Sequences a second of the float32 matrix products of a training step, and nothing else."""
     import tensorflow.compat.v1 as tf
 
-    # Equal layers have equal products: none of them may be merged or left out.
-    config = tf.ConfigProto()
-    config.graph_options.optimizer_options.opt_level = -1
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    from benchmarks.speed import products
+
+    forward = products.forward_products(
+        network, batch_size=batch_size, seq_length=seq_length, predictions=predictions
+    )
+    config = products.session_config(available_cores())
     with tf.Graph().as_default(), tf.Session(config=config) as session:
-        products = [
-            product
-            for shape in _product_shapes(model, batch_size, seq_length, predictions)
-            for product in _products(*shape)
-        ]
-        step = tf.group(*products)
+        step = products.build_products(forward, "fp32")
         session.run(tf.global_variables_initializer())
         return batch_size * steps_per_second(lambda: session.run(step), seconds=seconds)
-
-
-def _product_shapes(
-    model: BertBase, batch_size: int, seq_length: int, predictions: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """(matrices, rows, inner, columns) of every product of a forward pass."""
-    tokens, masked = batch_size * seq_length, batch_size * predictions
-    head = model.hidden // model.heads
-    for _ in range(model.layers):
-        yield from itertools.repeat((1, tokens, model.hidden, model.hidden), 4)
-        yield batch_size * model.heads, seq_length, head, seq_length
-        yield batch_size * model.heads, seq_length, seq_length, head
-        yield 1, tokens, model.hidden, model.intermediate
-        yield 1, tokens, model.intermediate, model.hidden
-    yield 1, masked, model.hidden, model.hidden
-    yield 1, masked, model.hidden, model.vocab
-
-
-def _products(matrices: int, rows: int, inner: int, columns: int) -> list:
-    """A product and those for the gradients of its two sides."""
-    import tensorflow.compat.v1 as tf
-
-    def matrix(height: int, width: int) -> tf.Tensor:
-        name = f"matrix_{matrices}_{height}_{width}"
-        with tf.variable_scope("", reuse=tf.AUTO_REUSE):
-            shape = [matrices, height, width]
-            return tf.get_variable(name, shape, initializer=tf.ones_initializer())
-
-    left, right, output = matrix(rows, inner), matrix(inner, columns), matrix(rows, columns)
-    return [
-        tf.matmul(left, right),
-        tf.matmul(output, right, transpose_b=True),
-        tf.matmul(left, output, transpose_a=True),
-    ]
 
 
 def steps_per_second(step, *, seconds: float) -> float:
@@ -143,7 +95,7 @@ def measure() -> None:
     if training is None:
         subject, name = "limit", "matrix products of BERT-base"
         training = product_rate(
-            BertBase(),
+            BERT_BASE,
             batch_size=values.batch_size,
             seq_length=info.seq_length,
             predictions=info.max_predictions or round(0.15 * info.seq_length),

@@ -78,16 +78,12 @@ def _with_gradients(product: Product, dtype: tf.DType) -> list[tf.Tensor]:
     """A product and those for the gradients of its two sides."""
     matrices, rows, inner, columns, transposed = product
     left, output = _held(matrices, rows, inner, dtype), _held(matrices, rows, columns, dtype)
-    if transposed:
-        right = _held(matrices, columns, inner, dtype)
-        of_right = tf.matmul(output, left, transpose_a=True)
-    else:
-        right = _held(matrices, inner, columns, dtype)
-        of_right = tf.matmul(left, output, transpose_a=True)
+    right = _held(matrices, *((columns, inner) if transposed else (inner, columns)), dtype)
+    of_right = (output, left) if transposed else (left, output)
     return [
         tf.matmul(left, right, transpose_b=transposed),
         tf.matmul(output, right, transpose_b=not transposed),
-        of_right,
+        tf.matmul(*of_right, transpose_a=True),
     ]
 
 

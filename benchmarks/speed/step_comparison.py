@@ -11,14 +11,18 @@ from benchmarks.rank_jobs import read_network
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.report import machine_line, step_results, step_table
 from benchmarks.speed.steps import PRETRAINING, StepJob
-from benchmarks.speed.subjects import SUBJECTS, Subject, chosen_subjects, default_subjects
+from benchmarks.speed.subjects import (
+    BERT_BASE,
+    SUBJECTS,
+    Subject,
+    chosen_subjects,
+    default_subjects,
+)
 from benchmarks.speed.turns import Disturbance, take_turns
 from bert_tf import environment
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import require_file, write_json
 
-BERT_BASE = BertConfig(vocab_size=30522, type_vocab_size=2)
 _GOOGLE_FILES = ("modeling.py", "optimization.py", "run_pretraining.py", "run_squad.py")
 
 

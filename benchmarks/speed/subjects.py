@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.squad_subjects import MALLOC
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 
 OURS = "benchmarks.speed.ours"
 GOOGLE = "benchmarks.speed.google_bert"
 TRANSFORMERS = "benchmarks.speed.huggingface"
 LIMIT = "benchmarks.speed.products"
+
+BERT_BASE = BertConfig(vocab_size=30522, type_vocab_size=2)  # Devlin et al. 2018
 
 _FEATURES_OF_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
 
