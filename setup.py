@@ -20,7 +20,7 @@ setup(
     packages=find_packages(include=["bert_tf", "bert_tf.*", "data_prep", "data_prep.*"]),
     py_modules=["run_pretraining", "run_squad"],
     package_data={
-        "bert_tf.native": ["*.cc"],
+        "bert_tf.native": ["*.cc", "*.inc"],
         "bert_tf.squad.report_page": ["*.html", "*.css", "*.js"],
     },
     python_requires=">=3.9,<3.12",

@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
+NATIVE = ROOT / "bert_tf" / "native"
 SUPPORTED = ((3, 9), (3, 10), (3, 11))
 HOROVOD = "horovod==0.28.1"
 # Published models and an optional library, for tests; the dependencies that they ask for are not
@@ -108,7 +110,7 @@ class Environment:
 
     def step(self, name, key, commands, env=None):
         """Runs ``commands`` unless they succeeded before with the same ``key``."""
-        stamp = self.directory / f".done-{name}.json"
+        stamp = self._stamp(name)
         wanted = {"key": key, "commands": [[str(part) for part in c] for c in commands]}
         if stamp.is_file() and json.loads(stamp.read_text()) == wanted:
             print(f"setup: {name} is up to date", flush=True)
@@ -119,6 +121,13 @@ class Environment:
             self._run(name, command, env)
         stamp.write_text(json.dumps(wanted))
         print(f"setup: {name} done in {time.monotonic() - start:.0f} s", flush=True)
+
+    def forget(self, name):
+        """Lets the step run again, whatever its key."""
+        self._stamp(name).unlink(missing_ok=True)
+
+    def _stamp(self, name):
+        return self.directory / f".done-{name}.json"
 
     def _run(self, name, command, env):
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -146,6 +155,29 @@ class Environment:
                 process.kill()
         if status:
             raise SetupError(f"the step '{name}' failed; its output is in {self.log}.")
+
+
+def build_native_operations(environment, pins):
+    """Compiles the project's own operations; what cannot be compiled is said and no failure."""
+    compiler = (shlex.split(os.environ.get("CXX", "")) or ["g++"])[0]
+    if not shutil.which(compiler):
+        print(f"setup: {_WITHOUT_NATIVE} (no C++ compiler: {compiler})", flush=True)
+        return
+    if not any(NATIVE.glob("*.so")):
+        # The libraries lie beside their sources, and may be gone while the environment is not.
+        environment.forget("native-ops")
+    sources = sorted(path for path in NATIVE.iterdir() if path.suffix in (".cc", ".inc", ".py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    command = [environment.python, "-m", "bert_tf.native.build"]
+    try:
+        environment.step("native-ops", [pins, digest], [command])
+    except SetupError as error:
+        print(f"setup: {_WITHOUT_NATIVE} ({error})", flush=True)
+
+
+_WITHOUT_NATIVE = (
+    "the native operations are not built, training uses TensorFlow's own and is slower"
+)
 
 
 def horovod_build_env(venv, accelerator):
@@ -213,6 +245,7 @@ def build(options):
         [[*pinned, "setuptools", "wheel"],
          [*pinned, "--no-build-isolation", "--editable", f".[{options.accelerator},demo]"]],
     )  # fmt: skip
+    build_native_operations(environment, pins)
     if options.horovod:
         # --no-cache-dir: pip would reuse a wheel that was built against another MPI or TensorFlow.
         build_command = [*pinned, "--no-build-isolation", "--no-cache-dir", HOROVOD]

@@ -1,6 +1,7 @@
 """Compiles the native operations: ``python -m bert_tf.native.build``.
 
-The compiler is $CXX, or else g++.
+Every source of this room becomes a library of its own, several at a time. The compiler is $CXX, or
+else g++.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from absl import app
@@ -79,7 +81,11 @@ def _compile(compiler: Sequence[str], source: Path, output: Path) -> None:
 
 
 def _run() -> None:
-    print(f"built {build(shlex.split(os.environ.get('CXX') or 'g++'))}")
+    compiler = shlex.split(os.environ.get("CXX") or "g++")
+    sources = sorted(SOURCE.parent.glob("*.cc"))
+    with ThreadPoolExecutor(environment.available_cores()) as pool:
+        for path in pool.map(lambda source: build(compiler, source), sources):
+            print(f"built {path}")
 
 
 def main(_) -> None:

@@ -14,6 +14,7 @@ from types import ModuleType
 from bert_tf.errors import first_line
 
 SOURCE = Path(__file__).with_name("update_ops.cc")
+INCLUDED = "*.inc"  # what sources may include, beside them
 
 # Without -march, so that machines may share an environment: the source names the processors that
 # it has functions of its own for. The last two decide rounding: a square root is one instruction,
@@ -32,15 +33,17 @@ def library_path(source: Path = SOURCE) -> Path:
     import tensorflow.compat.v1 as tf
 
     made_from = [tf.version.VERSION, platform.machine(), *COMPILER_FLAGS]
-    digest = hashlib.sha256("\n".join(made_from).encode() + source.read_bytes()).hexdigest()
-    return source.with_name(f"{source.stem}-{digest[:12]}.so")
+    digest = hashlib.sha256("\n".join(made_from).encode())
+    for path in (source, *sorted(source.parent.glob(INCLUDED))):
+        digest.update(path.read_bytes())
+    return source.with_name(f"{source.stem}-{digest.hexdigest()[:12]}.so")
 
 
 def load(source: Path = SOURCE) -> ModuleType:
     """The operations as Python functions; raises MissingLibrary where they cannot be had.
 
-    The module has ``bert_tf_global_norm``, ``bert_tf_adam_w`` and ``bert_tf_lamb``, with the
-    arguments that ``source`` registers.
+    The module has a function for each operation that ``source`` registers, named as it is but in
+    lower case with underscores, and with its arguments.
     """
     import tensorflow.compat.v1 as tf
 

@@ -25,6 +25,7 @@ MAY_DIFFER = frozenset({
 
 _MOST_SHOWN = 4
 _CODE_DIGITS = 12
+_SOURCES = (".py", ".cc", ".inc")
 
 
 def check_same_on_all_ranks(ranks: SingleProcess, facts: Mapping[str, Any]) -> None:
@@ -68,6 +69,6 @@ def comparable_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def code_sha256(package: Path = Path(bert_tf.__file__).parent) -> str:
     """A short hash of the package's source files and their names: versions may not tell."""
-    files = sorted(package.rglob("*.py"))
+    files = sorted(path for path in package.rglob("*") if path.suffix in _SOURCES)
     content = [(str(path.relative_to(package)), sha256_of_file(path)) for path in files]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:_CODE_DIGITS]
