@@ -56,6 +56,7 @@ def job_variables(options, restarts):
         "SLURM_NODELIST": socket.gethostname(),
         "SLURM_NNODES": options["nodes"],
         "SLURM_NTASKS": str(tasks),
+        "SLURM_NTASKS_PER_NODE": options["ntasks-per-node"],
         "SLURM_TASKS_PER_NODE": str(tasks),
         "SLURM_CPUS_PER_TASK": options["cpus-per-task"],
         "SLURM_PROCID": "0",
@@ -106,8 +107,11 @@ def run_job(script, arguments, variables, beginning, options):
 
 
 def scontrol(arguments):
-    """``scontrol requeue ID`` ends the job's processes, with a while to clean up."""
+    """``requeue ID`` ends the job's processes, with a while to clean up; or ``show hostnames``."""
     record(program="scontrol", arguments=arguments)
+    if arguments[:2] == ["show", "hostnames"]:
+        print(*arguments[2].split(","), sep="\n")
+        return 0
     assert arguments == ["requeue", JOB_ID]
     (directory() / "requeued").touch()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

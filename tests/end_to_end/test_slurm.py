@@ -140,6 +140,38 @@ def test_srun_is_told_of_cores_and_the_processes_of_their_libraries(slurm, progr
     assert seen["SLURM_STEP_NUM_TASKS"] == "2"
 
 
+FAILS_ONCE = """
+import os, pathlib, sys
+mark = pathlib.Path(__file__).with_suffix(".failed")
+if not mark.exists() and os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    mark.touch()
+    os.kill(os.getpid(), 9)
+"""
+
+
+@requires_horovod
+def test_a_process_that_fails_is_started_again_in_the_same_allocation(slurm, program):
+    # The second time both ranks pass by the failure, and rank 0 shows what it was given.
+    status, log = slurm.sbatch(
+        "--a_flag=a value", SCRIPT=program(FAILS_ONCE + SHOW), LAUNCHER="launch"
+    )
+    assert status == 0, log
+    assert log.count("launch: ended with status 137; restart 1 of 3") == 1
+    arguments, seen = json.loads(log.splitlines()[-1])
+    assert arguments == ["--horovod", "--num_threads=1", "--a_flag=a value"]
+    assert seen["OMPI_COMM_WORLD_SIZE"] == "2"
+    assert [call["arguments"][:2] for call in slurm.calls("scontrol")] == [["show", "hostnames"]]
+
+
+@requires_horovod
+def test_a_process_that_goes_on_failing_ends_the_job(slurm, program):
+    status, log = slurm.sbatch(
+        SCRIPT=program("import sys; sys.exit(3)"), LAUNCHER="launch", MAX_RESTARTS="0"
+    )
+    assert status == 3
+    assert "not started again after 0 restarts" in log
+
+
 @requires_horovod
 def test_the_status_of_the_run_is_that_of_the_job(slurm, program):
     status, _ = slurm.sbatch(SCRIPT=program("import sys; sys.exit(3)"))
@@ -153,7 +185,7 @@ def test_the_status_of_the_run_is_that_of_the_job(slurm, program):
             {"VENV": "no_such_environment"},
             "there is no .*no_such_environment/bin/python; run",
         ),
-        ({"LAUNCHER": "mpich"}, "LAUNCHER=mpich is not mpirun or srun"),
+        ({"LAUNCHER": "mpich"}, "LAUNCHER=mpich is not mpirun, srun or launch"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(slurm, variables, sentence):
@@ -200,7 +232,7 @@ def last_line(output_dir):
 
 @requires_horovod
 @pytest.mark.parallel
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+@pytest.mark.parametrize("launcher", ["mpirun", "srun", "launch"])
 def test_out_of_time_a_run_goes_on_from_its_checkpoint(
     slurm, training, last_line_of_one_process, tmp_path, launcher
 ):
@@ -211,7 +243,8 @@ def test_out_of_time_a_run_goes_on_from_its_checkpoint(
         SLURM_STUB_SIGNAL="step 4/60",
     )
     assert status == 0, log
-    assert len(slurm.calls("scontrol")) == 1
+    requeued = [c for c in slurm.calls("scontrol") if c["arguments"][0] == "requeue"]
+    assert len(requeued) == 1
     assert "queued again, to go on from the last checkpoint" in log
     # Both runs are in one log, and the second one began at a checkpoint of the first.
     assert log.count("-- ledger") == 2
