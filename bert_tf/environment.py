@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import warnings
+from pathlib import Path
 
 
 def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
@@ -56,6 +57,21 @@ def limit_stalls(timeout_seconds: float) -> None:
 
 _STALLED_TIMEOUTS = 4
 _LEAST_STALL_SECONDS = 120
+
+
+def seconds_since_launch() -> float | None:
+    """Seconds since this process was started, to a hundredth; None where there is no /proc."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:
+        return None
+    ticks = int(fields[_STARTTIME_AFTER_NAME])
+    return round(uptime - ticks / os.sysconf("SC_CLK_TCK"), 2)
+
+
+# proc(5): starttime is field 22, the process's name, which may hold blanks, is field 2.
+_STARTTIME_AFTER_NAME = 22 - 3
 
 
 def available_cores() -> int:

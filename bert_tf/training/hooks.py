@@ -185,6 +185,19 @@ class ProgressHook(StepHook):
 _SUMS = ClassificationSums._fields
 
 
+class FirstUpdate(tf.train.SessionRunHook):
+    """Tells once that the first update is done: applied or, by the loss scale's will, skipped."""
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        """``report`` is called after the first update."""
+        self._report: Callable[[], None] | None = report
+
+    def after_run(self, run_context, run_values):
+        if self._report is not None:
+            self._report()
+            self._report = None
+
+
 class CheckpointHook(StepHook):
     """Rank 0 saves every so many steps, at the start and at the end.
 

@@ -20,6 +20,7 @@ from bert_tf.checkpoint import loading
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.data.batches import user_errors
+from bert_tf.environment import seconds_since_launch
 from bert_tf.errors import UserError, first_line
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.watch import NoWatch
@@ -294,7 +295,7 @@ class Trainer:
                 every_steps=job.run.save_checkpoints_steps,
                 saver=saver,
             )
-            session_hooks.append(checkpoint)
+            session_hooks += [checkpoint, hooks.FirstUpdate(self._report_first_update)]
             if job.session.use_xla:
                 session_hooks.append(CompiledClusters(self._report_clusters))
         if job.run.eval_every_steps is not None:
@@ -317,6 +318,10 @@ class Trainer:
             training_hooks=session_hooks,
             scaffold=tf.train.Scaffold(saver=saver),
         )
+
+    def _report_first_update(self) -> None:
+        seconds = {"seconds_to_first_update": seconds_since_launch()}
+        ledger.add_to_run_json(self._job.run.output_dir, seconds)
 
     def _report_clusters(self, clusters: int) -> None:
         self._log.message(f"XLA: {clusters} compiled clusters run in each update")

@@ -54,6 +54,7 @@ def test_the_files_of_a_run(trained):
     assert record["flags"]["learning_rate"] == 1e-3
     assert record["model"]["hidden_size"] == 32
     assert record["versions"]["bert_tf"]
+    assert 0 < record["seconds_to_first_update"] < 3600
     steps = read_lines(output_dir / "log.jsonl")
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
     for line in steps:
@@ -224,6 +225,30 @@ def test_bf16_and_lamb_with_accumulation(flags, tmp_path):
     assert record["precision"]["dense"] == "bfloat16"
     assert record["precision"]["softmax"] == "float32"
     assert record["batch"]["accumulation_steps"] == 2
+    losses = [line["loss"] for line in read_lines(tmp_path / "log.jsonl")]
+    assert losses[-1] < losses[0]
+
+
+def test_a_precision_policy_from_a_file(flags, tmp_path):
+    """Half precision in every class, float16 in one: under a loss scale, and still learning."""
+    policy = tmp_path / "policy.json"
+    classes = ["attention", "dense", "embeddings", "softmax", "layer_norm", "activations", "loss"]
+    types = {**dict.fromkeys(classes, "bfloat16"), "logits": "float16"}
+    policy.write_text(json.dumps(types))
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={tmp_path}",
+        "--do_train",
+        f"--precision_policy={policy}",
+        "--allow_slow_fp16",
+    )
+    assert "only emulates fp16" in done.stdout
+    precision = json.loads((tmp_path / "run.json").read_text())["ledger"]["precision"]
+    assert precision["policy"] == "fp32"
+    assert precision["from_file"] == sorted(types)
+    assert {name: precision[name] for name in types} == types
+    assert "loss_scale/scale" in " ".join(variables_of(tmp_path / "model.ckpt-6"))
     losses = [line["loss"] for line in read_lines(tmp_path / "log.jsonl")]
     assert losses[-1] < losses[0]
 

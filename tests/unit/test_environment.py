@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -124,3 +126,30 @@ def test_horovods_limits_follow_the_timeout_where_the_user_set_none(
     monkeypatch.setattr(subject.os, "environ", dict(before))
     subject.limit_stalls(timeout)
     assert subject.os.environ == after
+
+
+def test_seconds_since_launch_are_those_of_the_process():
+    code = (
+        "import time; from bert_tf.environment import seconds_since_launch as seconds\n"
+        "first, started = seconds(), time.monotonic()\n"
+        "while time.monotonic() < started + 0.3: pass\n"
+        "print(first, seconds() - first, time.monotonic() - started)"
+    )
+    before = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    around = time.monotonic() - before
+    first, passed, really = map(float, done.stdout.split())
+    assert 0 <= first < around
+    assert passed == pytest.approx(really, abs=0.05)
+
+
+def test_where_there_is_no_proc(monkeypatch):
+    monkeypatch.setattr(subject, "Path", lambda _: Path("/nowhere/at/all"))
+    assert subject.seconds_since_launch() is None

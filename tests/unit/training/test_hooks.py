@@ -62,6 +62,15 @@ class FakeClock:
         return self.now
 
 
+def test_the_first_update_is_told_once(update):
+    told = []
+    with training(hooks.FirstUpdate(lambda: told.append(len(told)))) as session:
+        assert told == []
+        for finite in (False, True, True):
+            update.run(session, finite=finite)
+            assert told == [0]
+
+
 def progress(update, tmp_path, **changes):
     arguments = {
         "plan": BatchPlan(4, 2, 1),
