@@ -1,0 +1,114 @@
+"""How much of an update runs in half precision: by the policy, and by TensorFlow's own rewrite.
+
+    python -m benchmarks.dtype_coverage --bert_config_file=recipes/bert_tiny.json
+
+One pre-training update on a made-up batch is run for each way, and the graphs that TensorFlow
+executed, after all its rewrites, are counted: products of matrices, and every other operation that
+computes on floating-point numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+from absl import app, flags
+
+from benchmarks.case_graphs import Workload, build_cases
+from benchmarks.cases import COMPUTE, Case
+from bert_tf import environment
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import exit_on_user_error
+from bert_tf.files import require_file
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.training.session import SessionSettings, session_config
+
+# A way to compute: its name, the policy's precision, whether with the rewrite.
+WAYS = (("fp32", "fp32", False), ("bf16", "bf16", False), ("amp", "fp32", True))
+
+_HALVES = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
+_FLOATS = {tf.float32.as_datatype_enum, *_HALVES}
+# They hold, move or convert numbers and compute nothing.
+_NO_COMPUTATION = ("Cast", "Const", "Identity", "Reshape", "Transpose", "Concat", "Pack", "Unpack",
+                   "Split", "Slice", "Gather", "ExpandDims", "Squeeze", "Shape", "Tile", "Fill",
+                   "Arg", "Retval", "Assign", "ReadVariable", "VarHandle", "Switch",
+                   "Merge", "Broadcast", "ZerosLike", "OnesLike", "Snapshot")  # fmt: skip
+
+
+class Coverage(NamedTuple):
+    """Operations that were executed, and how many of them in float16 or bfloat16.
+
+    Attributes:
+      products, half_products: products of matrices.
+      others, half_others: other computations on floating-point numbers.
+    """
+
+    products: int
+    half_products: int
+    others: int
+    half_others: int
+
+
+def coverage_of(run_metadata: tf.RunMetadata) -> Coverage:
+    """Counts the operations of a run made with ``output_partition_graphs``."""
+    products, others = [], []
+    for op, kind in _computations(run_metadata):
+        (products if "MatMul" in op or "Einsum" in op else others).append(kind in _HALVES)
+    return Coverage(len(products), sum(products), len(others), sum(others))
+
+
+def _computations(run_metadata: tf.RunMetadata) -> Iterator[tuple[str, int]]:
+    """The name and the floating-point type of each operation that computes."""
+    for graph in run_metadata.partition_graphs:
+        for node in graph.node:
+            kind = node.attr["T"].type if "T" in node.attr else None
+            moves = any(part in node.op for part in _NO_COMPUTATION)
+            if kind in _FLOATS and not moves:
+                yield node.op, kind
+
+
+def run_update(workload: Workload, *, amp: bool) -> Coverage:
+    """Runs one update of random weights and counts what was executed."""
+    ranks = SingleProcess(environment.available_cores())
+    update = Case(COMPUTE, 1, "none")
+    options = tf.RunOptions(output_partition_graphs=True)
+    metadata = tf.RunMetadata()
+    with tf.Graph().as_default():
+        operation, feed = build_cases([update], workload, ranks, horovod=False)[update]
+        config = session_config(SessionSettings(ranks.threads, amp=amp))
+        with tf.Session(config=config) as session:
+            session.run(tf.global_variables_initializer())
+            session.run(operation, feed, options=options, run_metadata=metadata)
+    return coverage_of(metadata)
+
+
+def define_flags() -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string("bert_config_file", None, "The network.", required=True)
+    flags.DEFINE_integer("batch_size", 8, "Sequences.")
+    flags.DEFINE_integer("seq_length", 32, "Tokens of a sequence.")
+
+
+def main(_) -> None:
+    """Prints a line for each way to compute."""
+    exit_on_user_error(_run)
+
+
+def _run() -> None:
+    values = flags.FLAGS
+    environment.quiet_tensorflow(verbose=False)
+    network = BertConfig.from_json_file(
+        require_file(values.bert_config_file, flag="bert_config_file")
+    )
+    print(f"{'':6}{'products':>10}{'in half':>9}{'others':>9}{'in half':>9}")
+    for name, precision, amp in WAYS:
+        workload = Workload(network, values.batch_size, values.seq_length, precision)
+        found = run_update(workload, amp=amp)
+        print(f"{name:6}{found.products:10}{found.half_products:9}", end="")
+        print(f"{found.others:9}{found.half_others:9}", flush=True)
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)
