@@ -1,4 +1,4 @@
-"""google-research/bert's training step: its own code, unmodified, under TensorFlow 2.
+"""google-research/bert's training step and prediction: its own code, unmodified, under TensorFlow 2.
 
 Written for TensorFlow 1: its ``import tensorflow`` finds here ``tensorflow.compat.v1``
 with the names of ``tf.contrib`` that a step needs and that TensorFlow 2 has not.
@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
+from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import (
     LEARNING_RATE,
     PRETRAINING,
@@ -26,6 +27,8 @@ from benchmarks.speed.steps import (
     time_steps,
 )
 from bert_tf import environment
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.tasks.span_model import INPUTS
 
 _NORM_EPSILON = 1e-12  # tf.contrib's, for float32
 
@@ -81,14 +84,20 @@ def google_module(directory: Path, name: str) -> types.ModuleType:
 
 
 def google_spec(
-    job: StepJob, features: Mapping[str, tf.Tensor], mode: str
+    directory: Path, program: str, network: BertConfig, features: Mapping[str, tf.Tensor], mode: str
 ) -> types.SimpleNamespace:
-    """What the checkout's ``model_fn`` gives: ``loss`` and ``train_op``, or ``predictions``."""
-    directory = Path(job.google_bert_dir)
-    program = "run_pretraining" if job.task == PRETRAINING else "run_squad"
+    """What a ``model_fn`` of the checkout gives: ``loss`` and ``train_op``, or ``predictions``.
+
+    Args:
+      directory: the checkout.
+      program: ``run_pretraining`` or ``run_squad``.
+      network: its sizes.
+      features: of the program's names; ``unique_ids`` of SQuAD's are added.
+      mode: one of tf.estimator.ModeKeys.
+    """
     modeling = google_module(directory, "modeling")
     model_fn = google_module(directory, program).model_fn_builder(
-        bert_config=modeling.BertConfig.from_dict(job.network.to_dict()),
+        bert_config=modeling.BertConfig.from_dict(network.to_dict()),
         init_checkpoint=None,
         learning_rate=LEARNING_RATE,
         num_train_steps=TRAIN_STEPS,
@@ -96,9 +105,8 @@ def google_spec(
         use_tpu=False,
         use_one_hot_embeddings=False,
     )
-    # SQuAD's features carry the number of the example, which a loss does not need.
-    numbered = {"unique_ids": tf.zeros([features["input_ids"].shape[0]], tf.int32), **features}
-    return model_fn(numbered, None, mode, {})
+    numbers = tf.zeros(tf.shape(features["input_ids"])[:1], tf.int32)
+    return model_fn({"unique_ids": numbers, **features}, None, mode, {})
 
 
 def session_config(threads: int, *, amp: bool) -> tf.ConfigProto:
@@ -122,7 +130,9 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     with tf.Graph().as_default():
         tf.set_random_seed(1)
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in micro_batches[0].items()}
-        spec = google_spec(job, fed, tf.estimator.ModeKeys.TRAIN)
+        program = "run_pretraining" if job.task == PRETRAINING else "run_squad"
+        directory, mode = Path(job.google_bert_dir), tf.estimator.ModeKeys.TRAIN
+        spec = google_spec(directory, program, job.network, fed, mode)
         config = session_config(job.threads, amp=request["settings"]["amp"])
         with tf.Session(config=config) as session:
             session.run(tf.global_variables_initializer())
@@ -133,3 +143,20 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
                 return sum(float(run(*of_batch)[0]) for of_batch in values) / len(values)
 
             return time_steps(job, step, started=request["started"])
+
+
+def predict(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Times the logits of its SQuAD model."""
+    environment.quiet_tensorflow(verbose=False)
+    tf.disable_v2_behavior()
+    job = PredictionJob.from_json(request)
+    with tf.Graph().as_default():
+        fed = {name: tf.placeholder(tf.int32, [None, job.seq_length], name) for name in INPUTS}
+        directory, mode = Path(job.google_bert_dir), tf.estimator.ModeKeys.PREDICT
+        spec = google_spec(directory, "run_squad", job.network, fed, mode)
+        logits = [spec.predictions["start_logits"], spec.predictions["end_logits"]]
+        config = session_config(job.threads, amp=request["settings"]["amp"])
+        with tf.Session(config=config) as session:
+            session.run(tf.global_variables_initializer())
+            run = session.make_callable(logits, feed_list=list(fed.values()))
+            return time_batches(job, lambda batch: run(*(batch[name] for name in fed)))

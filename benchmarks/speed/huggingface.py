@@ -1,4 +1,4 @@
-"""The training step of Hugging Face transformers on torch, as its user would write it."""
+"""Training step and prediction of Hugging Face transformers on torch, as users write them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import transformers
 
+from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import (
     CLIP_NORM,
     LEARNING_RATE,
@@ -52,6 +53,26 @@ def peer_batch(batch: Batch) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
 
 
+def autocast(settings: Mapping[str, Any]) -> torch.autocast:
+    """bfloat16 products where the settings say so."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=settings["precision"] == "bf16")
+
+
+def predict(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Times the logits of a span model."""
+    job, settings = PredictionJob.from_json(request), request["settings"]
+    torch.set_num_threads(job.threads)
+    model = transformers.BertForQuestionAnswering(peer_config(job.network)).eval()
+    network = torch.compile(model) if settings["compile"] else model
+
+    def run(batch: Batch) -> object:
+        with torch.inference_mode(), autocast(settings):
+            output = network(**peer_batch(batch))
+        return output.start_logits.float().numpy(), output.end_logits.float().numpy()
+
+    return time_batches(job, run)
+
+
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the step, with AdamW of one operation, as the library's Trainer takes by default."""
     job, settings = StepJob.from_json(request), request["settings"]
@@ -70,7 +91,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     def step() -> float:
         total = 0.0
         for batch in batches:
-            with torch.autocast("cpu", torch.bfloat16, enabled=settings["precision"] == "bf16"):
+            with autocast(settings):
                 loss = network(**batch).loss / len(batches)
             loss.backward()
             total += loss.item()

@@ -29,7 +29,8 @@ class ForeignLoad:
     def share(self) -> float | None:
         """The share in [0, 1] of the machine's cores that others took; None where unknown.
 
-        Others are all processes but this one and, where a hypervisor says so, other machines.
+        Others are all processes but this one and those that it started and that have ended and,
+        where a hypervisor says so, other machines.
         """
         now = self._read()
         if now.busy is None or self._start.busy is None or now.wall <= self._start.wall:
@@ -45,4 +46,4 @@ class ForeignLoad:
             ticks = [int(value) for value in columns[:_COLUMNS]]
             worked = sum(value for column, value in enumerate(ticks) if column not in _IDLE)
             busy = worked / os.sysconf("SC_CLK_TCK")
-        return _Reading(time.perf_counter(), busy, time.process_time())
+        return _Reading(time.perf_counter(), busy, sum(os.times()[:4]))

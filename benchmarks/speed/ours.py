@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import (
     CLIP_NORM,
     LEARNING_RATE,
@@ -22,6 +23,7 @@ from bert_tf import environment
 from bert_tf.model.precision import policy_for, probe_hardware, resolve_precision
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining import PretrainingObjective
+from bert_tf.tasks.span_model import INPUTS, SpanModel
 from bert_tf.tasks.squad import SpanObjective
 from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.update import schedules
@@ -63,6 +65,20 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
             run = session.make_callable([loss, outputs.train_op], feed_list=list(feed))
             values = list(feed.values())
             found = time_steps(job, lambda: float(run(*values)[0]), started=request["started"])
+    return {**found, "precision": precision}
+
+
+def predict(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Times the logits of a span model."""
+    environment.quiet_tensorflow(verbose=False)
+    tf.disable_eager_execution()
+    job = PredictionJob.from_json(request)
+    precision = resolve_precision(request["settings"]["precision"], probe_hardware())
+    model = SpanModel(job.network, None, precision=precision, threads=job.threads)
+    logits = [model.outputs.start_logits, model.outputs.end_logits]
+    fed = [model.inputs[name] for name in INPUTS]
+    run = model.session.make_callable(logits, feed_list=fed)
+    found = time_batches(job, lambda batch: run(*(batch[name] for name in INPUTS)))
     return {**found, "precision": precision}
 
 

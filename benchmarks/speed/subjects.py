@@ -14,6 +14,7 @@ OURS = "benchmarks.speed.ours"
 GOOGLE = "benchmarks.speed.google_bert"
 TRANSFORMERS = "benchmarks.speed.huggingface"
 LIMIT = "benchmarks.speed.products"
+RECORDS = "benchmarks.speed.records"
 
 BERT_BASE = BertConfig(vocab_size=30522, type_vocab_size=2)  # Devlin et al. 2018
 
@@ -25,7 +26,8 @@ class Subject:
     """A program with its settings.
 
     Attributes:
-      name: in tables and flags; ours begin with ``ours``, limits with ``limit``.
+      name: in tables and flags; what kind it is shows at its beginning: ``ours``, ``limit``,
+        ``google-bert``, or another peer's name.
       module: what runs it, in a process of its own.
       settings: for that module.
       environment: further variables of its process.
@@ -39,12 +41,17 @@ class Subject:
     @property
     def is_ours(self) -> bool:
         """Whether this project computes."""
-        return self.module == OURS
+        return self.name.startswith("ours")
 
     @property
     def is_limit(self) -> bool:
         """Whether it computes less than what is compared, so that nothing can be faster."""
-        return self.module == LIMIT
+        return self.name.startswith("limit")
+
+    @property
+    def is_google_bert(self) -> bool:
+        """Whether it is the code of --google_bert_dir."""
+        return self.name.startswith("google-bert")
 
     @property
     def reported_name(self) -> str:
@@ -81,6 +88,29 @@ def _subjects() -> dict[str, Subject]:
 
 SUBJECTS = _subjects()
 
+# A served model has no session settings, and what bounds a batch's time is not products alone.
+PREDICTING = {
+    name: subject
+    for name, subject in SUBJECTS.items()
+    if not subject.is_limit and not subject.settings.get("xla")
+}
+
+MAKING_RECORDS = {
+    subject.name: subject
+    for subject in (
+        Subject("ours", RECORDS, {"program": "ours", "num_workers": 0}),
+        Subject("ours-1-worker", RECORDS, {"program": "ours", "num_workers": 1}),
+        Subject("google-bert", RECORDS, {"program": "google-bert"}),
+        Subject("tokenizers", RECORDS, {"program": "tokenizers"}),
+        Subject(
+            "tokenizers-1-thread",
+            RECORDS,
+            {"program": "tokenizers"},
+            {"TOKENIZERS_PARALLELISM": "false"},
+        ),
+    )
+}
+
 
 def default_subjects(
     *,
@@ -100,7 +130,7 @@ def default_subjects(
         subject
         for subject in subjects.values()
         if (has_bfloat16 or subject.settings.get("precision") != "bf16")
-        and (has_google_bert or subject.module != GOOGLE)
+        and (has_google_bert or not subject.is_google_bert)
     ]
 
 
@@ -112,7 +142,7 @@ def chosen_subjects(
     for name in dict.fromkeys(names):
         if name not in subjects:
             raise UserError(f"--subjects: {name!r} is none of {', '.join(subjects)}.")
-        if subjects[name].module == GOOGLE and not has_google_bert:
+        if subjects[name].is_google_bert and not has_google_bert:
             raise UserError(
                 f"--subjects: {name} needs --google_bert_dir, a checkout of google-research/bert."
             )

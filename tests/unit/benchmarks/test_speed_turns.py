@@ -52,7 +52,8 @@ def test_a_subject_that_fails_is_left_out_and_said():
 def test_load_of_others(tmp_path, monkeypatch):
     stat, clock = tmp_path / "stat", {"wall": 100.0, "own": 3.0}
     monkeypatch.setattr(time, "perf_counter", lambda: clock["wall"])
-    monkeypatch.setattr(time, "process_time", lambda: clock["own"])
+    # Of this process and, in the third and fourth place, of those that it started.
+    monkeypatch.setattr(os, "times", lambda: (1.0, 1.0, clock["own"] - 3.0, 1.0, 77.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     second = os.sysconf("SC_CLK_TCK")
 

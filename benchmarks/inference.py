@@ -1,0 +1,161 @@
+"""How long a span model takes for a batch, here, in google-research/bert and in transformers.
+
+    python -m benchmarks.inference --google_bert_dir=bert --batch_sizes=1,8 --json=inference.json
+
+Percentiles of the batches of all turns, one batch at a time on all cores, and sequences a second.
+The weights are random, as the time does not depend on them; the sequences are full. Who takes part
+and how is as in benchmarks.pretraining_step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks.machine import describe_machine
+from benchmarks.rank_jobs import Result, read_network
+from benchmarks.speed.comparison import (
+    check_length,
+    compare,
+    define_comparison_flags,
+    google_bert_dir_from_flags,
+    subjects_from_flags,
+)
+from benchmarks.speed.predictions import PredictionJob
+from benchmarks.speed.process import Found
+from benchmarks.speed.subjects import BERT_BASE, PREDICTING, Subject
+from bert_tf import environment
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.files import write_json
+
+PERCENTILES = (50, 90, 99)
+_GOOGLE_FILES = ("modeling.py", "optimization.py", "run_squad.py", "tokenization.py")
+
+
+def prediction_results(
+    subjects: Sequence[Subject],
+    found: Mapping[str, Sequence[Found]],
+    batch_sizes: Sequence[int],
+    config: Mapping[str, Any],
+) -> list[Result]:
+    """Percentiles, sequences a second and how many times faster ours are, for each batch size."""
+    results = []
+    present = [subject for subject in subjects if subject.name in found]
+    for number, size in enumerate(batch_sizes):
+        rates = {}
+        for subject in present:
+            turns = found[subject.name]
+            seconds = np.concatenate([turn["batch_seconds"][number] for turn in turns])
+            described = {
+                **config,
+                "batch_size": size,
+                "batches": len(seconds),
+                "precision": turns[0].get("precision", subject.settings.get("precision", "fp32")),
+                "environment": dict(subject.environment),
+                "others_share_of_machine": [turn["foreign_share"] for turn in turns],
+            }
+            values = {
+                f"latency p{p}": (float(np.percentile(seconds, p)) * 1e3, "ms") for p in PERCENTILES
+            }
+            rates[subject.name] = size / float(np.median(seconds))
+            values["prediction"] = (rates[subject.name], "sequences/s")
+            results += [_result(n, subject.name, *v, described) for n, v in values.items()]
+        results += _ratios(present, rates, {**config, "batch_size": size})
+    return results
+
+
+def _ratios(
+    subjects: Sequence[Subject], rates: Mapping[str, float], config: Mapping[str, Any]
+) -> list[Result]:
+    return [
+        _result(
+            f"prediction, {ours.name} to {peer.name}",
+            ours.name,
+            rates[ours.name] / rates[peer.name],
+            "ratio",
+            config,
+        )
+        for ours in subjects
+        for peer in subjects
+        if ours.is_ours and not peer.is_ours
+    ]
+
+
+def _result(name: str, subject: str, value: float, unit: str, config: Mapping[str, Any]) -> Result:
+    return {"name": name, "subject": subject, "value": value, "unit": unit, "config": config}
+
+
+def prediction_table(results: Iterable[Result]) -> list[str]:
+    """A line for each subject and batch size."""
+    heads = "".join(f"{f'p{p} ms':>9}" for p in PERCENTILES)
+    lines = [f"{'':32}{'batch':>6}{heads}{'sequences/s':>13}"]
+    cells: list[str] = []
+    for result in results:
+        value = result["value"]
+        if result["unit"] == "ms":
+            cells.append(f"{value:9.1f}")
+        elif result["unit"] == "sequences/s":
+            size = result["config"]["batch_size"]
+            lines.append(f"{result['subject']:32}{size:6}{''.join(cells)}{value:13.2f}")
+            cells = []
+    return lines
+
+
+def measure() -> None:
+    """Runs the comparison of the flags."""
+    values = flags.FLAGS
+    network = read_network(values.bert_config_file, BERT_BASE)
+    check_length(values.seq_length, network.max_position_embeddings)
+    job = PredictionJob(
+        network=network,
+        batch_sizes=_numbers(values.batch_sizes, flag="batch_sizes"),
+        seq_length=values.seq_length,
+        threads=values.threads or environment.available_cores(),
+        warmup=values.warmup,
+        repetitions=values.repetitions,
+        google_bert_dir=google_bert_dir_from_flags(_GOOGLE_FILES),
+    )
+    subjects = subjects_from_flags(PREDICTING)
+    comparison = compare(
+        subjects,
+        dataclasses.asdict(job),
+        "predict",
+        lambda found: f"{np.median(found['batch_seconds'][0]) * 1e3:.1f} ms for the first size",
+    )
+    config = {
+        "network": network.to_dict(),
+        "seq_length": job.seq_length,
+        "threads": job.threads,
+        **describe_machine(),
+    }
+    results = prediction_results(subjects, comparison.found, job.batch_sizes, config)
+    print("\n".join(prediction_table(results)), flush=True)
+    if values.json:
+        write_json(values.json, results)
+    comparison.raise_failures()
+
+
+def _numbers(values: Sequence[str], *, flag: str) -> tuple[int, ...]:
+    numbers = tuple(int(value) if value.isdecimal() else 0 for value in values)
+    if not numbers or min(numbers) < 1:
+        raise UserError(f"--{flag}={','.join(values)}: give whole numbers from 1 on.")
+    return numbers
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m benchmarks.inference``."""
+    define_comparison_flags(PREDICTING)
+    flags.DEFINE_string("bert_config_file", None, "The network; BERT-base if not given.")
+    flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16", "32"], "Sequences of a batch.")
+    flags.DEFINE_integer("seq_length", 384, "Tokens of a sequence.", lower_bound=2)
+    flags.DEFINE_integer("repetitions", 10, "Measured batches of a size and turn.", lower_bound=1)
+    flags.DEFINE_integer("warmup", 2, "Batches of a size before them.", lower_bound=1)
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(lambda _: exit_on_user_error(measure))

@@ -1,0 +1,77 @@
+"""Raw text to records of pre-training, here and elsewhere, and tokenizing alone."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed.load import ForeignLoad
+from data_prep import create_pretraining_data
+
+_LINES_AT_ONCE = 10_000  # for tokenizers
+
+
+def make(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs the program of the settings once.
+
+    Returns ``seconds``, ``megabytes`` (10**6 bytes of text) and ``foreign_share``.
+    """
+    program: Callable[[Mapping[str, Any], Path], None] = _PROGRAMS[request["settings"]["program"]]
+    with tempfile.TemporaryDirectory() as directory:
+        start, load = time.perf_counter(), ForeignLoad()
+        with contextlib.redirect_stderr(io.StringIO()):
+            program(request, Path(directory))
+        seconds = time.perf_counter() - start
+    megabytes = Path(request["input_file"]).stat().st_size / 1e6
+    return {"seconds": seconds, "megabytes": megabytes, "foreign_share": load.share()}
+
+
+def _ours(request: Mapping[str, Any], directory: Path) -> None:
+    """The stage with its checksums and manifest."""
+    settings = create_pretraining_data.Settings(
+        output_dir=str(directory / "records"),
+        num_output_files=1,
+        num_workers=request["settings"]["num_workers"] or request["threads"],
+        **_rules(request),
+    )
+    create_pretraining_data.run(settings)
+
+
+def _google(request: Mapping[str, Any], directory: Path) -> None:
+    """The main function of its script, on its one core."""
+    from benchmarks.speed.google_bert import google_module
+
+    program = google_module(Path(request["google_bert_dir"]), "create_pretraining_data")
+    given = {**_rules(request), "output_file": directory / "records.tfrecord"}
+    program.FLAGS(["create_pretraining_data", *(f"--{n}={v}" for n, v in given.items())])
+    program.main(None)
+
+
+def _rules(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags of both sides, which have the same names and meanings."""
+    names = ("input_file", "vocab_file", "max_seq_length", "dupe_factor", "do_lower_case")
+    return {name: request[name] for name in names}
+
+
+def _tokenizers(request: Mapping[str, Any], directory: Path) -> None:
+    """Hugging Face's tokenizers over the lines: a part of the work, nothing is written."""
+    del directory
+    from tokenizers import BertWordPieceTokenizer
+
+    tokenizer = BertWordPieceTokenizer(request["vocab_file"], lowercase=request["do_lower_case"])
+    lines: list[str] = []
+    with open(request["input_file"], encoding="utf-8") as file:
+        for line in file:
+            lines.append(line)
+            if len(lines) == _LINES_AT_ONCE:
+                tokenizer.encode_batch(lines, add_special_tokens=False)
+                lines.clear()
+    tokenizer.encode_batch(lines, add_special_tokens=False)
+
+
+_PROGRAMS = {"ours": _ours, "google-bert": _google, "tokenizers": _tokenizers}

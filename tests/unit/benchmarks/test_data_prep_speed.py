@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.data_prep_speed import record_results
+from benchmarks.speed.subjects import MAKING_RECORDS
+from tests.support import run
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "a", "mat", "."]
+DOCUMENT = "the cat sat on a mat .\na mat sat .\non the mat a cat sat .\n\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (tmp_path / "text.txt").write_text(DOCUMENT * 20)
+    return [f"--input_file={tmp_path}/text.txt", f"--vocab_file={tmp_path}/vocab.txt"]
+
+
+def turn(seconds):
+    return {"seconds": seconds, "megabytes": 2.0, "foreign_share": 0.0}
+
+
+def test_results_are_rates_and_ratios():
+    found = {"ours": [turn(1.0), turn(0.5), turn(0.25)], "google-bert": [turn(4.0)] * 3}
+    results = record_results(list(MAKING_RECORDS.values()), found, {"cores": 2})
+    values = {(r["name"], r["subject"]): (r["value"], r["unit"]) for r in results}
+    assert values == {
+        ("text to records", "ours"): (4.0, "MB/s"),
+        ("text to records", "google-bert"): (0.5, "MB/s"),
+        ("text to records, ours to google-bert", "ours"): (8.0, "ratio"),
+    }
+    assert results[0]["config"]["others_share_of_machine"] == [0.0] * 3
+
+
+def test_whole_benchmark(files, tmp_path):
+    done = run(
+        "-m", "benchmarks.data_prep_speed", *files, "--turns=1", "--retries=0",
+        "--subjects=ours-1-worker,tokenizers", f"--json={tmp_path}/results.json",
+    )  # fmt: skip
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [r["subject"] for r in results] == ["ours-1-worker", "tokenizers", "ours-1-worker"]
+    assert results[0]["config"]["text_bytes"] == 20 * len(DOCUMENT)
+    assert {"cpu", "cpu_features", "cores"} <= set(results[0]["config"])
+    assert "text to records, ours-1-worker to tokenizers" in done.stdout
+
+
+FAKE = """
+import tensorflow as tf
+for name in ("input_file", "output_file", "vocab_file"):
+    tf.flags.DEFINE_string(name, None, "")
+tf.flags.DEFINE_integer("max_seq_length", None, "")
+tf.flags.DEFINE_integer("dupe_factor", None, "")
+tf.flags.DEFINE_bool("do_lower_case", None, "")
+FLAGS = tf.flags.FLAGS
+def main(_):
+    assert (FLAGS.max_seq_length, FLAGS.dupe_factor, FLAGS.do_lower_case) == (64, 3, True)
+    with tf.gfile.GFile(FLAGS.input_file) as source, open(FLAGS.output_file, "w") as target:
+        target.write(source.read())
+"""
+
+
+def test_the_peers_script_gets_the_same_flags(files, tmp_path):
+    (tmp_path / "create_pretraining_data.py").write_text(FAKE)
+    (tmp_path / "tokenization.py").write_text("import tensorflow\n")
+    done = run(
+        "-m", "benchmarks.data_prep_speed", *files, "--turns=1", "--retries=0",
+        "--max_seq_length=64", "--dupe_factor=3", "--subjects=google-bert",
+        f"--google_bert_dir={tmp_path}",
+    )  # fmt: skip
+    assert "text to records, google-bert" in done.stdout
+
+
+def test_bad_flags_end_in_one_sentence(files):
+    done = run("-m", "benchmarks.data_prep_speed", *files, "--google_bert_dir=/none", check=False)
+    assert done.returncode == 2
+    expected = "error: --google_bert_dir: /none/create_pretraining_data.py does not exist"
+    assert done.stderr.startswith(expected)
+    assert done.stderr.count("\n") == 1
