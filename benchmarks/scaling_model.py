@@ -115,7 +115,7 @@ def check_results(
         _UPDATE: fitted.hidden_share,
         Case(kinds.DELAYED, accumulation_steps): 0.0,
     }
-    described = {**config, **facts, **dataclasses.asdict(fitted)}
+    described = {**config, **facts, "fitted": dataclasses.asdict(fitted)}
     for case, hidden in hidden_shares.items():
         name = "allreduce of the gradients"
         if case.kind == kinds.DELAYED:

@@ -113,7 +113,9 @@ def test_the_model_predicts_what_it_describes():
     assert fitted.hidden_share == pytest.approx(0.25)
     assert fitted.link.bytes_per_second == pytest.approx(1e8)
     assert fitted.link.latency_seconds == pytest.approx(1e-4)
-    results = list(scaling_model.check_results(pair_of_jobs(4, hidden=0.25), fitted, 4, {}))
+    config = {"link": "1 Gbit/s"}
+    results = list(scaling_model.check_results(pair_of_jobs(4, hidden=0.25), fitted, 4, config))
+    assert all(result["config"]["link"] == "1 Gbit/s" for result in results)
     found, predicted = values(results), values(results, "model")
     for name, by_themselves in {
         "allreduce of the gradients, 4 hosts": 0.03,
