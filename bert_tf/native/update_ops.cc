@@ -39,7 +39,6 @@ using tensorflow::OpInputList;
 using tensorflow::Status;
 using tensorflow::Tensor;
 using tensorflow::Var;
-using tensorflow::errors::FailedPrecondition;
 using tensorflow::errors::InvalidArgument;
 
 using Variable = tensorflow::core::RefCountPtr<Var>;
@@ -253,7 +252,6 @@ class LockedVariables {
   // A tensor that was read from a variable may share its buffer, and must keep its value.
   static Status MakeOwn(OpKernelContext* context, Var* variable, const Tensor& gradient) {
     Tensor* tensor = variable->tensor();
-    if (!variable->is_initialized) return FailedPrecondition("a variable is not initialised");
     if (tensor->dtype() != tensorflow::DT_FLOAT || tensor->shape() != gradient.shape()) {
       return InvalidArgument("a variable is of type ", tensorflow::DataTypeString(tensor->dtype()),
                              " and shape ", tensor->shape().DebugString(),
@@ -417,22 +415,22 @@ REGISTER_OP("BertTfGlobalNorm")
     .Attr("N: int >= 1")
     .SetShapeFn(ScalarOutput);
 
-#define OPTIMIZER_OP(name)             \
-  REGISTER_OP(name)                    \
-      .Input("weights: N * resource")  \
-      .Input("first_moments: N * resource")   \
-      .Input("second_moments: N * resource")  \
-      .Input("gradients: N * float")   \
-      .Input("factor: float")          \
-      .Input("learning_rate: float")   \
-      .Input("scale: float")           \
-      .Input("epsilon: float")         \
-      .Attr("N: int >= 1")             \
-      .Attr("beta_1: float")           \
-      .Attr("beta_2: float")           \
-      .Attr("weight_decay: float")     \
-      .Attr("decays: list(bool)")      \
-      .SetIsStateful()                 \
+#define OPTIMIZER_OP(name)                   \
+  REGISTER_OP(name)                          \
+      .Input("weights: N * resource")        \
+      .Input("first_moments: N * resource")  \
+      .Input("second_moments: N * resource") \
+      .Input("gradients: N * float")         \
+      .Input("factor: float")                \
+      .Input("learning_rate: float")         \
+      .Input("scale: float")                 \
+      .Input("epsilon: float")               \
+      .Attr("N: int >= 1")                   \
+      .Attr("beta_1: float")                 \
+      .Attr("beta_2: float")                 \
+      .Attr("weight_decay: float")           \
+      .Attr("decays: list(bool)")            \
+      .SetIsStateful()                       \
       .SetShapeFn(NoOutput)
 
 OPTIMIZER_OP("BertTfAdamW");

@@ -1,0 +1,123 @@
+"""From a source to a library that is loaded, or to one sentence."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from bert_tf.errors import UserError
+from bert_tf.native import library
+from bert_tf.native.build import build
+from tests.support import ROOT, environment
+
+SMALL_SOURCE = """
+#include "tensorflow/core/framework/op.h"
+REGISTER_OP("BertTfNothingForTests");
+"""
+
+requires_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "small_ops.cc"
+    path.write_text(SMALL_SOURCE)
+    return path
+
+
+def compiler_of(tmp_path, script):
+    """A program in place of a compiler."""
+    path = tmp_path / "compiler"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return [str(path)]
+
+
+def test_a_library_belongs_to_its_source_and_what_that_includes(source):
+    names = [library.library_path(source)]
+    source.write_text(SMALL_SOURCE + "\n")
+    names.append(library.library_path(source))
+    source.with_name("part.inc").write_text("// included")
+    names.append(library.library_path(source))
+    assert len(set(names)) == 3
+    assert {path.parent for path in names} == {source.parent}
+
+
+def test_a_library_belongs_to_a_version_of_tensorflow(source, monkeypatch):
+    import tensorflow.compat.v1 as tf
+
+    before = library.library_path(source)
+    monkeypatch.setattr(tf.version, "VERSION", "2.16.0")
+    assert library.library_path(source) != before
+
+
+def test_what_was_not_built_is_missing(source):
+    with pytest.raises(
+        library.MissingLibrary, match=r"not built for TensorFlow 2\.15.*native\.build"
+    ):
+        library.load(source)
+
+
+def test_what_is_no_library_is_said(source):
+    library.library_path(source).write_text("no library")
+    with pytest.raises(library.MissingLibrary, match=r"small_ops-.*\.so cannot be loaded"):
+        library.load(source)
+
+
+@requires_compiler
+def test_a_source_is_built_once_and_loaded(source, tmp_path):
+    path = build(["g++"], source)
+    assert path == library.library_path(source)
+    assert hasattr(library.load(source), "bert_tf_nothing_for_tests")
+    assert build(["/no/such/compiler"], source) == path
+    assert sorted(tmp_path.iterdir()) == sorted([source, path])
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo >&2 'x.cc:1: error: no good'; exit 1", r"cannot compile small_ops.cc \(x.cc:1: err"),
+        ("exit 3", r"cannot compile small_ops.cc \(no message\)"),
+        ("while [ $1 != -o ]; do shift; done; echo >$2", "cannot be loaded .* CXX"),
+    ],
+)
+def test_a_compiler_that_fails_is_one_sentence(source, tmp_path, script, message):
+    with pytest.raises(UserError, match=message) as caught:
+        build(compiler_of(tmp_path, script), source)
+    assert "\n" not in str(caught.value)
+    assert not library.library_path(source).exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_no_compiler_is_one_sentence(source):
+    with pytest.raises(UserError, match=r"no C\+\+ compiler \(/no/such\) could be started .* CXX"):
+        build(["/no/such"], source)
+
+
+def test_a_directory_that_cannot_be_written_is_one_sentence(source, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(source), "touch", refuse)
+    with pytest.raises(UserError, match=r"cannot be written to .* \(Permission denied\)"):
+        build(["g++"], source)
+
+
+def test_the_command_ends_with_status_2_and_one_line(tmp_path):
+    """In a copy of the room, where nothing is built."""
+    shutil.copytree(
+        ROOT / "bert_tf", tmp_path / "bert_tf", ignore=shutil.ignore_patterns("*.so", ".*")
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_tf.native.build"],
+        cwd=tmp_path,
+        env={**environment(), "PYTHONPATH": str(tmp_path), "CXX": f"{os.devnull} -x"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no C++ compiler (/dev/null)")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,235 @@
+"""The operations of an update against float64, over odd sizes, threads and shared buffers."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SIZES = [1, 7, 16, 1000003, 65536, 65537, 33]
+BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))
+RATE, SCALE, EPSILON, DECAY, FACTOR = 0.01, 0.7, 1e-5, 0.1, 0.25
+
+
+def random_arrays(sizes, seed):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(size, np.float32) for size in sizes]
+
+
+class Update:
+    """Variables, moments and gradients in a graph, and an operation that moves them."""
+
+    def __init__(self, operations, name, sizes, *, decays=None, bounds=(0.0, np.inf)):
+        self.weights = random_arrays(sizes, 1)
+        self.m = random_arrays(sizes, 2)
+        self.v = [0.01 + value**2 for value in random_arrays(sizes, 3)]
+        self.gradients = random_arrays(sizes, 4)
+        self.decays = [index % 2 == 0 for index in range(len(sizes))] if decays is None else decays
+        self.bounds = bounds
+        self.variables = {
+            kind: [
+                tf.get_variable(f"{kind}_{i}", initializer=value, use_resource=True)
+                for i, value in enumerate(values)
+            ]
+            for kind, values in (("weights", self.weights), ("m", self.m), ("v", self.v))
+        }
+        self.state = [v for variables in self.variables.values() for v in variables]
+        self._operation = getattr(operations, f"bert_tf_{name}")
+        self._bounds = {}
+        if name == "lamb":
+            self._bounds = {"min_trust_ratio": bounds[0], "max_trust_ratio": bounds[1]}
+
+    def build(self, **changes):
+        arguments = {
+            "weights": [variable.handle for variable in self.variables["weights"]],
+            "first_moments": [variable.handle for variable in self.variables["m"]],
+            "second_moments": [variable.handle for variable in self.variables["v"]],
+            "gradients": self.gradients,
+            "factor": FACTOR,
+            "learning_rate": RATE,
+            "scale": SCALE,
+            "epsilon": EPSILON,
+            "beta_1": BETA_1,
+            "beta_2": BETA_2,
+            "weight_decay": DECAY,
+            "decays": self.decays,
+            **self._bounds,
+        }
+        return self._operation(**{**arguments, **changes})
+
+    def expected(self, name):
+        """Weights and moments after one update, in float64."""
+        result = {"weights": [], "m": [], "v": []}
+        for w, m, v, g, decays in zip(self.weights, self.m, self.v, self.gradients, self.decays):
+            w, m, v, g = (value.astype(np.float64) for value in (w, m, v, g))
+            m = BETA_1 * m + (1 - BETA_1) * FACTOR * g
+            v = BETA_2 * v + (1 - BETA_2) * (FACTOR * g) ** 2
+            direction = SCALE * m / (np.sqrt(v) + EPSILON)
+            if name == "lamb":
+                direction = direction + decays * DECAY * w
+                norms = np.linalg.norm(w), np.linalg.norm(direction)
+                ratio = np.clip(norms[0] / norms[1], *self.bounds) if decays else 1.0
+                w = w - RATE * ratio * direction
+            else:
+                w = w - decays * RATE * DECAY * w - RATE * direction
+            for kind, value in (("weights", w), ("m", m), ("v", v)):
+                result[kind].append(value)
+        return result
+
+
+def in_new_session(threads=2):
+    config = tf.ConfigProto(
+        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
+    )
+    return tf.Session(config=config)
+
+
+def assert_close(found, expected):
+    for kind, values in expected.items():
+        for ours, theirs in zip(found[kind], values):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=3e-7, err_msg=kind)
+
+
+CASES = [("adam_w", (0.0, np.inf)), ("lamb", (0.0, np.inf)), ("lamb", (0.5, 0.9))]
+
+
+@pytest.mark.parametrize(("name", "bounds"), CASES)
+def test_one_update_of_odd_sizes_against_float64(operations, name, bounds):
+    with tf.Graph().as_default(), in_new_session() as session:
+        update = Update(operations, name, SIZES, bounds=bounds)
+        operation = update.build()
+        session.run(tf.global_variables_initializer())
+        session.run(operation)
+        assert_close(session.run(update.variables), update.expected(name))
+
+
+@settings(max_examples=15, deadline=None)
+@given(sizes=st.lists(st.integers(0, 100), min_size=1, max_size=5), lamb=st.booleans())
+def test_any_sizes(operations, sizes, lamb):
+    name = "lamb" if lamb else "adam_w"
+    with tf.Graph().as_default(), in_new_session() as session:
+        update = Update(operations, name, sizes)
+        operation = update.build()
+        session.run(tf.global_variables_initializer())
+        session.run(operation)
+        # Nothing divided by nothing: a variable without elements has no norms.
+        with np.errstate(invalid="ignore"):
+            expected = update.expected(name)
+        assert_close(session.run(update.variables), expected)
+
+
+@pytest.mark.parametrize("name", ["adam_w", "lamb"])
+def test_the_number_of_threads_changes_no_bit(operations, name):
+    results = []
+    for threads in (1, 2, 5):
+        with tf.Graph().as_default(), in_new_session(threads) as session:
+            update = Update(operations, name, SIZES)
+            norm = operations.bert_tf_global_norm(values=update.gradients)
+            operation = update.build()
+            session.run(tf.global_variables_initializer())
+            for _ in range(2):
+                session.run(operation)
+            results.append([session.run(norm), *session.run(update.state)])
+    for other in results[1:]:
+        for ours, theirs in zip(results[0], other):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_norm_is_that_of_float64(operations):
+    # Large beside small, where float32 sums lose the small ones.
+    values = [*random_arrays(SIZES, 5), np.full(3_000_001, 1e-3, np.float32), np.float32(1e3)]
+    expected = np.sqrt(sum(np.sum(value.astype(np.float64) ** 2) for value in values))
+    with tf.Graph().as_default(), in_new_session() as session:
+        found = session.run(operations.bert_tf_global_norm(values=values))
+    assert found == np.float32(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(np.inf, np.inf), (np.nan, np.nan), (1e30, 1e30 * np.sqrt(2)), (1e-30, 1e-30 * np.sqrt(2))],
+)
+def test_the_norm_of_extremes(operations, value, expected):
+    with tf.Graph().as_default(), in_new_session() as session:
+        values = [np.full(1, value, np.float32), np.full([1, 1], value, np.float32)]
+        found = session.run(operations.bert_tf_global_norm(values=values))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam_w", "lamb"])
+def test_a_tensor_that_was_read_before_keeps_its_value(operations, name):
+    """A read may share the variable's buffer, which must not be written to then."""
+    with tf.Graph().as_default(), in_new_session() as session:
+        update = Update(operations, name, [1000])
+        [variable], [m] = update.variables["weights"], update.variables["m"]
+        before = [variable.read_value(), m.read_value()]
+        with tf.control_dependencies(before):
+            operation = update.build()
+        with tf.control_dependencies([operation]):
+            held = [tf.identity(tensor) for tensor in before]
+        session.run(tf.global_variables_initializer())
+        held = session.run(held)
+        np.testing.assert_array_equal(held, [update.weights[0], update.m[0]])
+        assert_close(session.run(update.variables), update.expected(name))
+
+
+def test_a_table_that_is_looked_up_while_it_is_updated(operations):
+    """Lookups switch a variable to another mode of sharing."""
+    with tf.Graph().as_default(), in_new_session() as session:
+        update = Update(operations, "adam_w", [1000])
+        [table] = update.variables["weights"]
+        rows = tf.nn.embedding_lookup(table, tf.range(1000))
+        with tf.control_dependencies([rows]):
+            operation = update.build()
+        session.run(tf.global_variables_initializer())
+        found, _ = session.run([rows, operation])
+        np.testing.assert_array_equal(found, update.weights[0])
+        assert_close(session.run(update.variables), update.expected("adam_w"))
+
+
+def test_within_a_loop_and_a_condition(operations):
+    def weights_after(make_step):
+        with tf.Graph().as_default(), in_new_session() as session:
+            update = Update(operations, "adam_w", [7, 70000])
+            step = make_step(update)
+            session.run(tf.global_variables_initializer())
+            step(session)
+            return session.run(update.state)
+
+    def one_by_one(update):
+        operation = update.build()
+        return lambda session: [session.run(operation) for _ in range(3)]
+
+    def in_a_loop(update):
+        def body(index):
+            # Every other turn updates.
+            def apply():
+                with tf.control_dependencies([update.build()]):
+                    return tf.constant(1)
+
+            return index + tf.cond(tf.equal(index % 2, 0), apply, lambda: tf.constant(1))
+
+        count = tf.while_loop(lambda index: index < 6, body, [tf.constant(0)])
+        return lambda session: session.run(count)
+
+    for ours, theirs in zip(weights_after(in_a_loop), weights_after(one_by_one)):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_does_not_fit_is_an_error(operations):
+    with tf.Graph().as_default(), in_new_session() as session:
+        update = Update(operations, "adam_w", [3, 4])
+        twice = [update.variables["weights"][0].handle] * 2
+        cases = {
+            "weights_0": (update.build(), tf.errors.NotFoundError),  # nothing is initialised yet
+            r"shape \[3\].* shape \[5\]": (
+                update.build(gradients=[np.ones(5, np.float32), np.ones(4, np.float32)]),
+                tf.errors.InvalidArgumentError,
+            ),
+            "given twice": (update.build(weights=twice), tf.errors.InvalidArgumentError),
+            "decays has 1 entries": (update.build(decays=[True]), tf.errors.InvalidArgumentError),
+            "factor is not a scalar": (update.build(factor=[1.0, 2.0]), tf.errors.OpError),
+        }
+        for message, (failing, error) in cases.items():
+            with pytest.raises(error, match=message):
+                session.run(failing)
+            session.run(tf.global_variables_initializer())
