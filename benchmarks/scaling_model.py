@@ -50,7 +50,7 @@ RING = {
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
     "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
 }
-# Every Linux has it. What a machine uses may find two ranks' rates worse than those of more (BBR).
+# Every Linux has it. With BBR two ranks, which send both ways through one connection, are slower.
 CONGESTION_CONTROL = "reno"
 _FITTED_BYTES = (1 << 20, 1 << 22, 1 << 23, 1 << 24)
 _COMMUNICATION, _UPDATE = Case(kinds.COMMUNICATION), Case(kinds.DELAYED)
