@@ -1,7 +1,7 @@
 """How often ranks communicate, counted in the timeline that Horovod writes.
 
-An update exchanges each gradient once, however many micro batches it has. Beside the gradients
-there is one small vector, each term's weight in the global batch.
+An update exchanges each gradient once, however many micro batches it has; with several, all in one
+round. Beside the gradients there is one small vector, each term's weight in the global batch.
 """
 
 import collections
@@ -59,17 +59,19 @@ def rounds(spans):
     return count
 
 
-def launch(directory, groups, kinds=KINDS):
+def launch(directory, groups, kinds=KINDS, **variables):
     """What the updates did, and the timeline."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOROVOD_TIMELINE", str(directory / "timeline.json"))
+        for name, value in variables.items():
+            patch.setenv(name, value)
         mpirun(RANKS, PROGRAM, directory / "found.npz", groups, *kinds, timeout=1800)
     return dict(np.load(directory / "found.npz")), read_timeline(directory / "timeline.json")
 
 
 @pytest.fixture(scope="module")
-def fused_when_ready(tmp_path_factory):
-    return launch(tmp_path_factory.mktemp("ready"), 0, kinds=["adam"])
+def by_default(tmp_path_factory):
+    return launch(tmp_path_factory.mktemp("default"), "auto", kinds=["adam"])
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +84,25 @@ def test_rounds_are_told_apart():
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_each_gradient_travels_once_an_update(fused_when_ready, cut):
-    updates, timeline = fused_when_ready
-    gradients, others, _ = exchanges_of(timeline, "adam", cut)
+def test_each_gradient_travels_once_an_update(by_default, cut):
+    updates, timeline = by_default
+    gradients, others, on_the_wire = exchanges_of(timeline, "adam", cut)
     assert len(gradients) == len(updates[f"adam/{cut}/names"])
     assert set(gradients.values()) == {UPDATES}
     assert list(others.values()) == [UPDATES], others
+    # With one micro batch the first gradients may be on their way before the last are known.
+    assert on_the_wire == UPDATES if CUTS[cut] > 1 else on_the_wire >= UPDATES
+
+
+def test_gradients_beyond_the_fusion_threshold_travel_in_pieces(by_default, tmp_path):
+    cut = next(name for name, steps in CUTS.items() if steps > 1)
+    num_bytes = 4 * by_default[0][f"adam/{cut}/sizes"].sum()
+    _, timeline = launch(
+        tmp_path, "auto", kinds=["adam"], HOROVOD_FUSION_THRESHOLD=str(num_bytes // 2)
+    )
+    gradients, _, on_the_wire = exchanges_of(timeline, "adam", cut)
+    assert set(gradients.values()) == {UPDATES}
+    assert on_the_wire >= 2 * UPDATES
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -57,7 +57,7 @@ def found(tmp_path_factory):
     everything = {}
     for ranks, kinds in LAUNCHES.items():
         out = tmp_path_factory.mktemp("updates") / "found.npz"
-        mpirun(ranks, PROGRAM, out, 0, *kinds, timeout=1800)
+        mpirun(ranks, PROGRAM, out, "auto", *kinds, timeout=1800)
         everything.update(np.load(out))
     return everything
 

@@ -3,8 +3,8 @@
 Run under mpirun by the tests beside it: ``python updates_program.py OUT.npz GROUPS KIND...`` runs
 every cut of each kind for the number of ranks that there are. One process runs them all, because
 importing TensorFlow takes longer than any of them. GROUPS is what gradients are sent in, 0 to let
-Horovod fuse what is ready. Rank 0 writes, under ``KIND/CUT/...``, what each update did; the
-operations of a run have the name scope ``KIND.CUT``.
+Horovod fuse what is ready, "auto" for what a run does by itself. Rank 0 writes, under
+``KIND/CUT/...``, what each update did; the operations of a run have the name scope ``KIND.CUT``.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def _in_a_row(tensors):
 
 def main(out, groups, *names):
     launched = "OMPI_COMM_WORLD_SIZE" in os.environ
-    ranks = connect(horovod=launched, communication=CommunicationSettings(groups=int(groups)))
+    communication = CommunicationSettings(groups=None if groups == "auto" else int(groups))
+    ranks = connect(horovod=launched, communication=communication)
     found = {}
     for name in names:
         for micro, steps in cuts(ranks.world_size):
