@@ -142,3 +142,32 @@ def test_how_long_a_rank_may_be_silent(parse, given, seconds):
 def test_a_rank_timeout_that_cannot_be_kept(parse, value):
     with pytest.raises(UserError, match=r"--rank_timeout=.* must be 0, for no limit, or at least"):
         parse(f"--rank_timeout={value}")
+
+
+@pytest.mark.parametrize(
+    ("given", "groups", "rows"),
+    [
+        ([], None, None),
+        (["--embedding_gradient_rows"], None, True),
+        (["--noembedding_gradient_rows"], None, False),
+        (["--num_allreduce_groups=0", "--embedding_gradient_rows"], 0, True),
+        (["--num_allreduce_groups=2"], 2, None),
+        (["--adasum", "--num_allreduce_groups=0"], 0, None),
+    ],
+)
+def test_what_is_not_asked_for_is_left_to_the_run(parse, given, groups, rows):
+    communication = parse(*given).runtime.communication
+    assert (communication.groups, communication.embedding_rows) == (groups, rows)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--adasum", "--num_allreduce_groups=1"],
+        ["--adasum", "--embedding_gradient_rows"],
+        ["--num_allreduce_groups=1", "--embedding_gradient_rows"],
+    ],
+)
+def test_ways_of_communication_that_exclude_each_other(parse, given):
+    with pytest.raises(UserError, match=r"--adasum .*; drop (it|one)"):
+        parse(*given)
