@@ -1,4 +1,4 @@
-"""google-research/bert's training step and prediction: its own code, unmodified, under TensorFlow 2.
+"""google-research/bert: its own code for a training step and for prediction, unmodified.
 
 Written for TensorFlow 1: its ``import tensorflow`` finds here ``tensorflow.compat.v1``
 with the names of ``tf.contrib`` that a step needs and that TensorFlow 2 has not.
