@@ -1,0 +1,172 @@
+"""Where the time of our training step goes, by class of operation.
+
+    python -m benchmarks.step_profile --task=pretraining --precision=bf16
+
+Traced steps with all operations one after the other, so that their times add up: the whole is
+slower than a step in training, where some run side by side.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from benchmarks.machine import describe_machine
+from benchmarks.rank_jobs import Result, print_result, read_network, spread_result
+from benchmarks.script import run_benchmark
+from benchmarks.speed.comparison import check_length
+from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob
+from benchmarks.speed.subjects import BERT_BASE
+from bert_tf import environment
+from bert_tf.files import write_json
+
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
+REST = "the rest"
+_WARMUP_STEPS = 3
+
+# Class, pattern of the kernel's type, pattern of the operation's name; the first rule whose
+# patterns are both found decides. Kernels say what they do better than names, so they come first.
+_RULES = [
+    (name, re.compile(kernel), re.compile(operation))
+    for name, kernel, operation in (
+        ("products", r"MatMul|Einsum", ""),
+        ("optimizer and clip", r"^ResourceApply|^Assign|^L2Loss$", ""),
+        ("optimizer and clip", "", r"^(cond|AdamW|global_norm|mul(_\d+)?$|truediv(_\d+)?$)"),
+        ("dropout", r"^Stateless|^Random|^GreaterEqual$|^Bitcast$", ""),
+        ("softmax and losses", r"Softmax", ""),
+        ("softmax and losses", "", r"Softmax|/loss/"),
+        ("transposes", r"Transpose", ""),
+        ("layer norm", "", r"LayerNorm"),
+        ("gelu and its bias", "", r"(intermediate|transform)/dense"),
+        ("embedding", r"Gather|SegmentSum|Scatter", ""),
+        ("dropout", "", r"(output|embeddings|attention/self)/(mul|Cast)_\d"),
+        ("embedding", "", r"embeddings"),
+        ("biases", r"^BiasAdd", ""),
+        ("casts", r"^Cast$", ""),
+    )
+]
+
+
+def class_of(kernel: str, operation: str) -> str:
+    """The class of an operation from its kernel's type and its name in the graph."""
+    for name, of_kernel, of_operation in _RULES:
+        if of_kernel.search(kernel) and of_operation.search(operation):
+            return name
+    return REST
+
+
+def kernel_of(label: str) -> str:
+    """The kernel's type from a trace's label, ``[memory] name = Type(inputs)``."""
+    found = re.search(r" = (\w+)\(", label)
+    return found[1] if found else ""
+
+
+def seconds_by_class(metadata: tf.RunMetadata) -> Counter[str]:
+    """Seconds of each class in a traced run."""
+    seconds: Counter[str] = Counter()
+    for device in metadata.step_stats.dev_stats:
+        for node in device.node_stats:
+            name = class_of(kernel_of(node.timeline_label), node.node_name)
+            seconds[name] += (node.op_end_rel_micros - node.op_start_rel_micros) / 1e6
+    return seconds
+
+
+def trace(job: StepJob, precision: str) -> list[Counter[str]]:
+    """Seconds of each class in each of the job's timed steps."""
+    import tensorflow.compat.v1 as tf
+
+    from benchmarks.speed.ours import build_update
+    from bert_tf.training.session import SessionSettings, session_config
+
+    features = job.batch(job.sequences)
+    config = session_config(SessionSettings(job.threads))
+    config.inter_op_parallelism_threads = 1
+    options = tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
+    traced = []
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in features.items()}
+        step = build_update(job, precision, fed).train_op
+        feed = {fed[name]: value for name, value in features.items()}
+        session.run(tf.global_variables_initializer())
+        for _ in range(job.warmup_steps):
+            session.run(step, feed)
+        for _ in range(job.timed_steps):
+            metadata = tf.RunMetadata()
+            session.run(step, feed, options=options, run_metadata=metadata)
+            traced.append(seconds_by_class(metadata))
+    return traced
+
+
+def profile_results(
+    traced: Sequence[Mapping[str, float]], config: Mapping[str, Any]
+) -> list[Result]:
+    """Seconds of each class, the longest first, and of all; medians of the steps."""
+    totals = [sum(step.values()) for step in traced]
+    classes = _longest_first(traced)
+    results = [
+        spread_result(name, [step.get(name, 0.0) for step in traced], "s", config)
+        for name in classes
+    ]
+    return [*results, spread_result("all", totals, "s", config)]
+
+
+def _longest_first(traced: Sequence[Mapping[str, float]]) -> Iterable[str]:
+    names = {name for step in traced for name in step}
+    return sorted(
+        names, key=lambda name: -statistics.median(step.get(name, 0.0) for step in traced)
+    )
+
+
+def measure() -> None:
+    """Profiles the step of the flags."""
+    import tensorflow.compat.v1 as tf
+
+    from bert_tf.model.precision import probe_hardware, resolve_precision
+
+    values = flags.FLAGS
+    environment.quiet_tensorflow(verbose=False)
+    tf.disable_eager_execution()
+    network = read_network(values.bert_config_file, BERT_BASE)
+    check_length(values.seq_length, network.max_position_embeddings)
+    precision = resolve_precision(values.precision, probe_hardware())
+    job = StepJob(
+        task=values.task,
+        network=network,
+        batch_size=values.batch_size,
+        seq_length=values.seq_length,
+        predictions=values.predictions,
+        accumulation_steps=1,
+        threads=values.threads or environment.available_cores(),
+        warmup_steps=_WARMUP_STEPS,
+        timed_steps=values.steps,
+    )
+    config = {**job.to_json(), "precision": precision, **describe_machine()}
+    results = profile_results(trace(job, precision), config)
+    for result in results:
+        print_result(result)
+    if values.json:
+        write_json(values.json, results)
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m benchmarks.step_profile``."""
+    flags.DEFINE_enum("task", PRETRAINING, [PRETRAINING, SPANS], "What the step is of.")
+    flags.DEFINE_string("bert_config_file", None, "The network; BERT-base if not given.")
+    flags.DEFINE_string("precision", "auto", "Precision of products, as in training.")
+    flags.DEFINE_integer("batch_size", 16, "Sequences of the step.", lower_bound=1)
+    flags.DEFINE_integer("seq_length", 128, "Tokens of a sequence.", lower_bound=2)
+    flags.DEFINE_integer("predictions", 20, "Masked words of a sequence.", lower_bound=1)
+    flags.DEFINE_integer("threads", None, "Cores to use; all if not given.", lower_bound=1)
+    flags.DEFINE_integer("steps", 5, "Traced steps.", lower_bound=1)
+    flags.DEFINE_string("json", None, "Where to write the results.")
+
+
+if __name__ == "__main__":
+    run_benchmark(define_flags, measure)
