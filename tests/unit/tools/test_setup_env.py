@@ -80,6 +80,56 @@ def test_a_step_that_failed_runs_again(tmp_path):
     assert list(tmp_path.glob(".done-packages*"))
 
 
+@pytest.fixture
+def native(tmp_path, monkeypatch):
+    """A room of one source, and an environment whose python notes what it is asked for."""
+    room = tmp_path / "native"
+    room.mkdir()
+    (room / "some_ops.cc").write_text("// source")
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ntouch {room}/some_ops-1.so\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(setup_env, "NATIVE", room)
+    monkeypatch.setenv("CXX", sys.executable)
+    return setup_env.Environment(tmp_path / "venv", sys.executable)
+
+
+def times_built(native):
+    asked = native.directory.parent / "asked"
+    return asked.read_text().count("-m bert_tf.native.build") if asked.exists() else 0
+
+
+def test_native_operations_are_built_once_for_a_source(native):
+    for _ in range(2):
+        setup_env.build_native_operations(native, "pins")
+    assert times_built(native) == 1
+    (setup_env.NATIVE / "some_ops.cc").write_text("// another source")
+    setup_env.build_native_operations(native, "pins")
+    assert times_built(native) == 2
+    (setup_env.NATIVE / "some_ops-1.so").unlink()
+    setup_env.build_native_operations(native, "pins")
+    assert times_built(native) == 3
+
+
+def test_without_a_compiler_native_operations_are_left_out(native, monkeypatch, capsys):
+    monkeypatch.setenv("CXX", "no-such-compiler -flag")
+    setup_env.build_native_operations(native, "pins")
+    assert times_built(native) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert "not built" in line
+    assert line.endswith("(no C++ compiler: no-such-compiler)")
+
+
+def test_native_operations_that_cannot_be_built_are_told(native, capsys):
+    native.python.write_text("#!/bin/sh\necho the reason\nexit 2\n")
+    setup_env.build_native_operations(native, "pins")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("setup: the native operations are not built, training uses TensorFlow's")
+    assert "setup.log" in last
+    assert "the reason" in native.log.read_text()
+
+
 def test_programs_that_are_there_are_not_installed(tmp_path, capsys):
     environment = setup_env.Environment(tmp_path, sys.executable)
     setup_env.install_programs(environment, "hosts", ["sh", "ls"], ["no-such-package"])
