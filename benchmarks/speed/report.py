@@ -66,12 +66,13 @@ def _adder(
 
 def _facts(subject: Subject, turns: Sequence[Found]) -> dict[str, Any]:
     """What belongs to a subject's results alone."""
+    names = ("gflops",) if subject.is_limit else ("precision", "loss")
     return {
         "settings": dict(subject.settings),
         "environment": dict(subject.environment),
         "others_share_of_machine": [turn["foreign_share"] for turn in turns],
         "step_seconds": [turn["step_seconds"] for turn in turns],
-        **{name: turns[0][name] for name in ("precision", "gflops", "loss") if name in turns[0]},
+        **{name: turns[0][name] for name in names if name in turns[0]},
     }
 
 
