@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bert_tf.config.settings import CommunicationSettings, OptimizationSettings, RuntimeSettings
+from bert_tf.native import library
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -21,6 +22,12 @@ _PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 requires_horovod = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None or shutil.which("mpirun", path=_PATH) is None,
     reason="the distributed parts are not installed: make setup without HOROVOD=0",
+)
+
+
+requires_native_ops = pytest.mark.skipif(
+    not all(map(Path.is_file, map(library.library_path, library.SOURCE.parent.glob("*.cc")))),
+    reason="the native operations are not built: python -m bert_tf.native.build",
 )
 
 

@@ -12,6 +12,7 @@ block ``i`` of a stream is a function of (key, counter + i) and holds eight 16-b
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -22,6 +23,25 @@ _WORDS_PER_BLOCK = 4  # of 32 bits
 _NUMBERS_PER_BLOCK = 8  # of 16 bits
 _LEVELS = 1 << 16
 _SITE_BITS = 16
+
+
+class Draw(NamedTuple):
+    """What the masks of one call site in one micro batch are a function of.
+
+    Attributes:
+      key: [1] uint64, Philox's.
+      counter: [2] uint64, low and high half of the counter of the first block.
+      threshold: numbers below it, of 2**16, drop their element; 0 drops nothing.
+    """
+
+    key: tf.Tensor
+    counter: tf.Tensor
+    threshold: int
+
+
+def nothing_dropped() -> Draw:
+    """A draw that drops no element."""
+    return Draw(tf.zeros([1], tf.uint64), tf.zeros([2], tf.uint64), 0)
 
 
 class Dropout:
@@ -47,35 +67,45 @@ class Dropout:
             the expected value of the result is exactly ``x``.
           site: the call site's number in [0, 2**16): one stream of bits each.
         """
-        threshold = round(rate * _LEVELS)
-        if threshold == 0:
+        if round(rate * _LEVELS) == 0:
             return x
-        keep = self._numbers_like(x, site) >= tf.constant(threshold, tf.uint16)
-        scale = _LEVELS / (_LEVELS - threshold)
+        draw = self.draw(math.prod(shape_of(x)[1:]), rate, site=site)
+        keep = numbers_like(x, draw) >= tf.constant(draw.threshold, tf.uint16)
+        scale = _LEVELS / (_LEVELS - draw.threshold)
         return x * (tf.cast(keep, x.dtype) * tf.constant(scale, x.dtype))
 
-    def _numbers_like(self, x: tf.Tensor, site: int) -> tf.Tensor:
-        """Uniform uint16 numbers in the shape of ``x``; an example starts at a whole block."""
+    def draw(self, elements: Dimension, rate: float, *, site: int) -> Draw:
+        """What :meth:`apply` draws from, for examples of ``elements`` numbers each."""
         if not 0 <= site < 1 << _SITE_BITS:
             raise ValueError(f"dropout site {site} is outside [0, 2**{_SITE_BITS})")
-        examples, *rest = shape_of(x)
-        elements: Dimension = math.prod(rest)
-        blocks = (elements + _NUMBERS_PER_BLOCK - 1) // _NUMBERS_PER_BLOCK
-        words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-            shape=tf.stack([examples * blocks * _WORDS_PER_BLOCK]),
-            key=tf.constant([self._seed], tf.uint64),
-            counter=self._counter(blocks, site),
-            alg=_PHILOX,
-            dtype=tf.uint32,
-        )
-        numbers = tf.reshape(tf.bitcast(words, tf.uint16), [examples, blocks * _NUMBERS_PER_BLOCK])
-        return tf.reshape(numbers[:, :elements], shape_of(x))
-
-    def _counter(self, blocks_per_example: Dimension, site: int) -> tf.Tensor:
-        """[2] uint64: low and high half of the counter of this micro batch's first block."""
-        low = self._first_example * tf.cast(blocks_per_example, tf.int64)
+        low = self._first_example * tf.cast(_blocks_of(elements), tf.int64)
         high = tf.bitwise.left_shift(self._data_position, tf.constant(_SITE_BITS, tf.int64)) + site
-        return tf.bitcast(tf.stack([low, high]), tf.uint64)
+        return Draw(
+            key=tf.constant([self._seed], tf.uint64),
+            counter=tf.bitcast(tf.stack([low, high]), tf.uint64),
+            threshold=round(rate * _LEVELS),
+        )
+
+
+def _blocks_of(elements: Dimension) -> Dimension:
+    """Philox's blocks of an example; each example starts at a whole one."""
+    return (elements + _NUMBERS_PER_BLOCK - 1) // _NUMBERS_PER_BLOCK
+
+
+def numbers_like(x: tf.Tensor, draw: Draw) -> tf.Tensor:
+    """Uniform uint16 numbers in the shape of ``x``, [examples, ...]."""
+    examples, *rest = shape_of(x)
+    elements: Dimension = math.prod(rest)
+    blocks = _blocks_of(elements)
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=tf.stack([examples * blocks * _WORDS_PER_BLOCK]),
+        key=draw.key,
+        counter=draw.counter,
+        alg=_PHILOX,
+        dtype=tf.uint32,
+    )
+    numbers = tf.reshape(tf.bitcast(words, tf.uint16), [examples, blocks * _NUMBERS_PER_BLOCK])
+    return tf.reshape(numbers[:, :elements], shape_of(x))
 
 
 def apply_dropout(dropout: Dropout | None, x: tf.Tensor, rate: float, *, site: int) -> tf.Tensor:

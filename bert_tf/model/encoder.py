@@ -5,16 +5,15 @@ Dimensions: B sequences, S positions, N heads, H width of a head, N * H = hidden
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import math
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.dropout import Dropout, apply_dropout
-from bert_tf.model.layers import activate, computed_in, dense, layer_norm
+from bert_tf.model.blocks import DropoutSite, PlainBlocks, Stream, blocks_for, merge_heads, product
+from bert_tf.model.dropout import Dropout
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
 
 # Added to the scores of padding: exp(-10000) is 0 in float32, and float16 can hold the number.
@@ -65,123 +64,73 @@ def encode(
     Returns:
       The output of each layer, [B, S, N * H] float32.
     """
-    padding = 1.0 - tf.cast(input_mask, tf.float32)
-    score_bias = padding[:, tf.newaxis, tf.newaxis, :] * _PADDING_BIAS  # [B, 1, 1, S]
+    score_bias = (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
+    blocks = blocks_for(policy)
+    stream = blocks.stream(x)
     outputs = []
     for index in range(config.num_hidden_layers):
+        sites = _Sites(config, dropout, first=1 + _SITES_PER_LAYER * index)
         with variables.scope(f"layer_{index}") as own:
-            x = _encoder_layer(
-                x,
-                score_bias,
-                own,
-                config=config,
-                policy=policy,
-                dropout=dropout,
-                first_site=1 + _SITES_PER_LAYER * index,
+            stream = _encoder_layer(
+                stream, score_bias, own, config=config, policy=policy, blocks=blocks, sites=sites
             )
-        outputs.append(x)
+        outputs.append(stream.full)
     return outputs
 
 
+@dataclasses.dataclass(frozen=True)
+class _Sites:
+    """The call sites of dropout in one layer, of which ``first`` is the first one's number."""
+
+    config: BertConfig
+    dropout: Dropout | None
+    first: int
+
+    def __call__(self, site: int) -> DropoutSite:
+        of_attention = site == _ATTENTION_PROBABILITIES
+        config = self.config
+        rate = config.attention_probs_dropout_prob if of_attention else config.hidden_dropout_prob
+        return DropoutSite(self.dropout, self.first + site, rate)
+
+
 def _encoder_layer(
-    x: tf.Tensor,
+    x: Stream,
     score_bias: tf.Tensor,
     variables: Variables,
     *,
     config: BertConfig,
     policy: PrecisionPolicy,
-    dropout: Dropout | None,
-    first_site: int,
-) -> tf.Tensor:
+    blocks: PlainBlocks,
+    sites: _Sites,
+) -> Stream:
     """[B, S, N * H] -> [B, S, N * H]: self-attention and feed-forward, each with a residual."""
-    close_residual = functools.partial(
-        _close_residual, rate=config.hidden_dropout_prob, policy=policy, dropout=dropout
-    )
+    multiply = functools.partial(product, policy=policy)
     with variables.scope("attention/self") as own:
-        context = _self_attention(
-            x,
-            score_bias,
-            own,
-            config=config,
-            policy=policy,
-            dropout=dropout,
-            site=first_site + _ATTENTION_PROBABILITIES,
-        )
+        heads = blocks.project_heads(x, own, heads=config.num_attention_heads)
+        context = _attend(*heads, score_bias, blocks=blocks, site=sites(_ATTENTION_PROBABILITIES))
     with variables.scope("attention/output") as own:
-        attended = close_residual(context, x, own, site=first_site + _ATTENTION_OUTPUT)
-    with variables.scope("intermediate") as own:
-        widened = dense(attended, own, "dense", policy=policy)
-        widened = activate(widened, config.hidden_act, policy=policy)
+        attended = blocks.close_residual(
+            multiply(context, own["dense/kernel"]), x, own, site=sites(_ATTENTION_OUTPUT)
+        )
+    with variables.scope("intermediate/dense") as own:
+        widened = multiply(attended.operand, own["kernel"])
+        widened = blocks.activated(widened, own, config.hidden_act)
     with variables.scope("output") as own:
-        return close_residual(widened, attended, own, site=first_site + _OUTPUT)
+        return blocks.close_residual(
+            multiply(widened, own["dense/kernel"]), attended, own, site=sites(_OUTPUT)
+        )
 
 
-def _self_attention(
-    x: tf.Tensor,
+def _attend(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
     score_bias: tf.Tensor,
-    variables: Variables,
     *,
-    config: BertConfig,
-    policy: PrecisionPolicy,
-    dropout: Dropout | None,
-    site: int,
+    blocks: PlainBlocks,
+    site: DropoutSite,
 ) -> tf.Tensor:
-    """[B, S, N * H] -> [B, S, N * H]: each position's mixture of all positions' values."""
-
-    def split_heads(projected: tf.Tensor) -> tf.Tensor:
-        # Cast first: the transposition then moves half the bytes.
-        return _split_heads(tf.cast(projected, policy.attention), config.num_attention_heads)
-
-    query, key, value = (
-        dense(x, variables, name, policy=policy) for name in ("query", "key", "value")
-    )
-    # The query is scaled, not the scores: in float16 the scores themselves might overflow.
-    query *= 1.0 / math.sqrt(config.size_per_head)
-    scores = computed_in(
-        policy.attention,
-        functools.partial(tf.matmul, transpose_b=True),
-        split_heads(query),
-        split_heads(key),
-    )  # [B, N, S, S]
-    probabilities = computed_in(policy.softmax, _biased_softmax, scores, score_bias)
-    probabilities = apply_dropout(
-        dropout, probabilities, config.attention_probs_dropout_prob, site=site
-    )
-    return computed_in(
-        policy.attention,
-        lambda weights, heads: _merge_heads(tf.matmul(weights, heads)),
-        probabilities,
-        split_heads(value),
-    )
-
-
-def _close_residual(
-    branch: tf.Tensor,
-    x: tf.Tensor,
-    variables: Variables,
-    *,
-    rate: float,
-    policy: PrecisionPolicy,
-    dropout: Dropout | None,
-    site: int,
-) -> tf.Tensor:
-    """Projects a branch back to the hidden size, adds its input ``x`` and normalises the sum."""
-    projected = dense(branch, variables, "dense", policy=policy)
-    projected = apply_dropout(dropout, projected, rate, site=site)
-    return layer_norm(projected + x, variables, "LayerNorm", policy=policy)
-
-
-def _biased_softmax(scores: tf.Tensor, score_bias: tf.Tensor) -> tf.Tensor:
-    return tf.nn.softmax(scores + score_bias)
-
-
-def _split_heads(x: tf.Tensor, num_heads: int) -> tf.Tensor:
-    """[B, S, N * H] -> [B, N, S, H]."""
-    B, S, width = shape_of(x)
-    return tf.transpose(tf.reshape(x, [B, S, num_heads, width // num_heads]), [0, 2, 1, 3])
-
-
-def _merge_heads(x: tf.Tensor) -> tf.Tensor:
-    """[B, N, S, H] -> [B, S, N * H]."""
-    B, N, S, H = shape_of(x)
-    return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [B, S, N * H])
+    """Three of [B, N, S, H] -> [B, S, N * H]: each position's mixture of all positions' values."""
+    scores = tf.matmul(query, key, transpose_b=True)  # [B, N, S, S]
+    weights = blocks.attention_probabilities(scores, score_bias, site=site)
+    return merge_heads(tf.matmul(weights, value))

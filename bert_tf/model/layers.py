@@ -65,9 +65,9 @@ def _gelu_erf(x: tf.Tensor) -> tf.Tensor:
     return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
 
 
+TANH_GELUS = ("gelu", "gelu_tanh")
 _ACTIVATIONS = {
-    "gelu": _gelu_tanh,
-    "gelu_tanh": _gelu_tanh,
+    **dict.fromkeys(TANH_GELUS, _gelu_tanh),
     "gelu_erf": _gelu_erf,
     "relu": tf.nn.relu,
     "tanh": tf.tanh,

@@ -35,6 +35,8 @@ class PrecisionPolicy:
       activations: GELU and its like, the pooler's tanh, bias additions, dropout and residuals.
       logits: the products of the heads with their output weights.
       loss: cross entropies and their sums.
+      native: whether what lies between the products of a layer is computed by the compiled
+        operations, which only CPUs have.
     """
 
     attention: tf.DType = tf.float32
@@ -45,10 +47,12 @@ class PrecisionPolicy:
     activations: tf.DType = tf.float32
     logits: tf.DType = tf.float32
     loss: tf.DType = tf.float32
+    native: bool = dataclasses.field(default=False, metadata={"is_type": False})
 
     def describe(self) -> dict[str, str]:
         """Module class -> name of its type, for the ledger."""
-        return {field.name: getattr(self, field.name).name for field in dataclasses.fields(self)}
+        classes = (f.name for f in dataclasses.fields(self) if f.metadata.get("is_type", True))
+        return {module: getattr(self, module).name for module in classes}
 
     def changed(self, types: Mapping[str, str]) -> PrecisionPolicy:
         """This policy with other types, by name, for the classes in ``types``."""

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <string>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -91,7 +93,7 @@ namespace generic {
 
 #if defined(__x86_64__)
 #pragma GCC push_options
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2")
 namespace avx2 {
 #include "simd.inc"
 #include "block_kernels.inc"
@@ -99,7 +101,7 @@ namespace avx2 {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,prefer-vector-width=512")
 namespace avx512 {
 #include "simd.inc"
 #include "block_kernels.inc"
@@ -108,13 +110,22 @@ namespace avx512 {
 
 enum class Instructions { kGeneric, kAvx2, kAvx512 };
 
+// What this CPU has, or less where BERT_TF_INSTRUCTIONS=avx2 or =generic says so: all give the same
+// bits, and a suspicion of one of them can be tried out.
 Instructions Best() {
-  static const Instructions best =
-      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
-          ? Instructions::kAvx512
-      : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Instructions::kAvx2
-                                                                        : Instructions::kGeneric;
+  static const Instructions best = [] {
+    const char* wanted = std::getenv("BERT_TF_INSTRUCTIONS");
+    const std::string most = wanted == nullptr ? "avx512" : wanted;
+    if (most == "avx512" && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
+      return Instructions::kAvx512;
+    }
+    if (most != "generic" && __builtin_cpu_supports("avx2")) {
+      return Instructions::kAvx2;
+    }
+    return Instructions::kGeneric;
+  }();
   return best;
 }
 

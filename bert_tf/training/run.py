@@ -18,6 +18,7 @@ from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json
 from bert_tf.model import precision
+from bert_tf.model.blocks import runs_natively
 from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import (
     check_same_on_all_ranks,
@@ -43,7 +44,7 @@ from bert_tf.training.session import SessionSettings, gpu_of_a_rank
 from bert_tf.training.start_point import StartPoint, find_start
 from bert_tf.training.trainer import Job, Trainer
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
-from bert_tf.update.kernels import Kernels, choose_kernels
+from bert_tf.update.kernels import Kernels, NativeKernels, choose_kernels
 from bert_tf.update.train_op import Objective
 
 
@@ -139,6 +140,10 @@ def _begin(
     policy = choose_policy(runtime, chosen, hardware)
     log = RunLog(settings.output_dir) if ranks.is_chief else None
     kernels = choose_kernels(runtime.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
+    if isinstance(kernels, NativeKernels):
+        # TensorFlow's rewrite and XLA know TensorFlow's operations only, and would find none left.
+        rewritten = runtime.amp or runtime.use_xla
+        policy = dataclasses.replace(policy, native=not rewritten and runs_natively(policy))
     run = Run(settings, runtime, ranks, watch, start, hardware, chosen, policy, kernels, log)
     idle = binding_warning(
         os.environ,
@@ -300,6 +305,7 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
             "amp": run.runtime.amp,
             "xla": run.runtime.use_xla,
             **({"from_file": sorted(changes)} if changes else {}),
+            "layers": "native" if run.policy.native else "TensorFlow's",
             **run.policy.describe(),
         },
         communication=communication_facts(

@@ -14,6 +14,7 @@ from typing import NamedTuple, Union
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
+from bert_tf.model.blocks import native_operations
 from bert_tf.native import library
 from bert_tf.ranks.distribution import SingleProcess
 
@@ -201,6 +202,7 @@ def _native_kernels(has_gpu: bool) -> tuple[NativeKernels | None, str | None]:
     if has_gpu:
         return None, "the native operations are for CPUs, and this job runs on GPUs"
     try:
+        native_operations()  # the layers': a job takes all or none
         return NativeKernels(), None
     except library.MissingLibrary as error:
         return None, str(error)

@@ -15,7 +15,7 @@ ALLOWED = {
     "bert_tf.config": set(),
     "bert_tf.text": set(),
     "bert_tf.data": {"bert_tf.text"},
-    "bert_tf.model": {"bert_tf.config"},
+    "bert_tf.model": {"bert_tf.config", "bert_tf.native"},
     "bert_tf.checkpoint": {"bert_tf.config", "bert_tf.model"},
     "bert_tf.ranks": {"bert_tf.config"},
     "bert_tf.native": set(),

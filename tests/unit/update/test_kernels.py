@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.errors import UserError
 from bert_tf.native import library
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.update import kernels as module
 from bert_tf.update.kernels import (
     NativeKernels,
     TensorFlowKernels,
@@ -21,6 +22,7 @@ MISSING = "the native operations are not built"
 @pytest.fixture
 def built(monkeypatch):
     monkeypatch.setattr(library, "load", lambda: object())
+    monkeypatch.setattr(module, "native_operations", lambda: object())
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def not_built(monkeypatch):
     def fail():
         raise library.MissingLibrary(MISSING)
 
-    monkeypatch.setattr(library, "load", fail)
+    monkeypatch.setattr(module, "native_operations", fail)
 
 
 class WithAnother(SingleProcess):

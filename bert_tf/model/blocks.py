@@ -1,0 +1,279 @@
+"""What lies between the products of an encoder layer, in plain TensorFlow and as native operations.
+
+Both forms have the same methods and compute the same; the native one reads and writes each tensor
+once where TensorFlow runs an operation for every addition, draws dropout's masks again in the
+backward pass instead of keeping them, and adds up a bias's gradient on the way. It exists for CPUs
+and for products in float32 or bfloat16 (``bert_tf/native/block_ops.cc``).
+
+Dimensions: B sequences, S positions, N heads, H width of a head, D = N * H = hidden_size.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.dropout import Draw, Dropout, apply_dropout, nothing_dropped
+from bert_tf.model.layers import TANH_GELUS, activate, computed_in, layer_norm
+from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.shapes import Dimension, shape_of
+from bert_tf.model.variables import Variables
+from bert_tf.native import library
+
+_SOURCE = library.SOURCE.with_name("block_ops.cc")
+
+_PROJECTIONS = ("query", "key", "value")
+
+
+class Stream(NamedTuple):
+    """What passes from layer to layer, [B, S, D] each.
+
+    Attributes:
+      full: float32, for residuals and for whoever reads a layer's output.
+      operand: the same for products: in their type where that comes for nothing.
+    """
+
+    full: tf.Tensor
+    operand: tf.Tensor
+
+
+def product(x: tf.Tensor, kernel: tf.Tensor, *, policy: PrecisionPolicy) -> tf.Tensor:
+    """[..., inputs] by [inputs, outputs] -> [..., outputs], in the type of dense products."""
+    inputs, outputs = kernel.shape.as_list()
+    # One product of two matrices: a batched product with one kernel for all is slower.
+    rows = tf.cast(tf.reshape(x, [-1, inputs]), policy.dense)
+    return tf.reshape(tf.matmul(rows, tf.cast(kernel, policy.dense)), [*shape_of(x)[:-1], outputs])
+
+
+class DropoutSite(NamedTuple):
+    """A call site of dropout.
+
+    Attributes:
+      dropout: draws the masks; None outside training.
+      number: the site's, in [0, 2**16).
+      rate: share of elements that are dropped.
+    """
+
+    dropout: Dropout | None
+    number: int
+    rate: float
+
+    def apply(self, x: tf.Tensor) -> tf.Tensor:
+        """Dropout in training, ``x`` itself outside."""
+        return apply_dropout(self.dropout, x, self.rate, site=self.number)
+
+    def draw(self, elements: Dimension) -> Draw:
+        """What the masks of examples of so many elements are drawn from."""
+        if self.dropout is None:
+            return nothing_dropped()
+        return self.dropout.draw(elements, self.rate, site=self.number)
+
+
+class PlainBlocks:
+    """TensorFlow's own operations, each in the type that the policy gives to its class."""
+
+    def __init__(self, policy: PrecisionPolicy) -> None:
+        self._policy = policy
+
+    def stream(self, x: tf.Tensor) -> Stream:
+        """The stream that [B, S, D] float32 embeddings start."""
+        return Stream(x, x)
+
+    def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
+        """Query, scaled by 1 / sqrt(H), key and value: [B, N, S, H] each, in attention's type.
+
+        The query is scaled, not the scores: in float16 the scores themselves might overflow.
+        """
+        policy = self._policy
+        split = []
+        for name in _PROJECTIONS:
+            with variables.scope(name) as own:
+                projected = self._biased(product(x.operand, own["kernel"], policy=policy), own)
+                if name == "query":
+                    projected *= _query_scale(projected.shape[-1] // heads)
+                # Cast first: the transposition then moves half the bytes.
+                split.append(_split_heads(tf.cast(projected, policy.attention), heads))
+        return split
+
+    def attention_probabilities(
+        self, scores: tf.Tensor, score_bias: tf.Tensor, *, site: DropoutSite
+    ) -> tf.Tensor:
+        """softmax(scores + score_bias), then dropout: [B, N, S, S] in attention's type.
+
+        ``score_bias`` is [B, S] float32, the same for every head and query.
+        """
+        policy = self._policy
+        bias = score_bias[:, tf.newaxis, tf.newaxis, :]
+        probabilities = computed_in(policy.softmax, _biased_softmax, scores, bias)
+        dropped = site.apply(probabilities)
+        return tf.cast(dropped, policy.attention)
+
+    def activated(self, x: tf.Tensor, variables: Variables, activation: str) -> tf.Tensor:
+        """The activation of a product plus its bias, as an operand of the next product."""
+        return activate(self._biased(x, variables), activation, policy=self._policy)
+
+    def close_residual(
+        self, x: tf.Tensor, residual: Stream, variables: Variables, *, site: DropoutSite
+    ) -> Stream:
+        """LayerNorm(dropout(x + bias) + residual): ``x`` is the product of ``variables``/dense."""
+        with variables.scope("dense") as own:
+            branch = self._biased(x, own)
+        branch = site.apply(branch)
+        total = branch + residual.full
+        return self.stream(layer_norm(total, variables, "LayerNorm", policy=self._policy))
+
+    def _biased(self, x: tf.Tensor, variables: Variables) -> tf.Tensor:
+        return computed_in(self._policy.activations, tf.nn.bias_add, x, variables["bias"])
+
+
+class NativeBlocks(PlainBlocks):
+    """The same by the operations of ``bert_tf/native/block_ops.cc``.
+
+    Query, key and value are one product here. The policy's products are float32 or bfloat16, both
+    classes alike, and all else float32: see :func:`runs_natively`.
+    """
+
+    def __init__(self, policy: PrecisionPolicy) -> None:
+        super().__init__(policy)
+        self._operations = native_operations()
+
+    def stream(self, x: tf.Tensor) -> Stream:
+        """The stream that [B, S, D] float32 embeddings start."""
+        return Stream(x, tf.cast(x, self._policy.dense))
+
+    def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
+        """As :meth:`PlainBlocks.project_heads`."""
+        kernels = [tf.cast(variables[f"{p}/kernel"], self._policy.dense) for p in _PROJECTIONS]
+        joined = product(x.operand, tf.concat(kernels, axis=1), policy=self._policy)
+        bias = tf.concat([variables[f"{p}/bias"] for p in _PROJECTIONS], axis=0)
+        size = kernels[0].shape[1] // heads
+        return list(
+            self._operations.bert_tf_split_heads(
+                joined=joined, bias=bias, heads=heads, scale=_query_scale(size)
+            )
+        )
+
+    def attention_probabilities(
+        self, scores: tf.Tensor, score_bias: tf.Tensor, *, site: DropoutSite
+    ) -> tf.Tensor:
+        """As :meth:`PlainBlocks.attention_probabilities`."""
+        _, N, S, _ = shape_of(scores)
+        key, counter, threshold = site.draw(N * S * S)
+        _, dropped = self._operations.bert_tf_softmax_dropout(
+            scores=scores, bias=score_bias, key=key, counter=counter, threshold=threshold
+        )
+        return dropped
+
+    def activated(self, x: tf.Tensor, variables: Variables, activation: str) -> tf.Tensor:
+        """As :meth:`PlainBlocks.activated`."""
+        if activation not in TANH_GELUS:
+            return super().activated(x, variables, activation)
+        return self._operations.bert_tf_bias_gelu(product=x, bias=variables["bias"])
+
+    def close_residual(
+        self, x: tf.Tensor, residual: Stream, variables: Variables, *, site: DropoutSite
+    ) -> Stream:
+        """As :meth:`PlainBlocks.close_residual`."""
+        _, S, D = shape_of(residual.full)
+        key, counter, threshold = site.draw(S * D)
+        full, operand, _ = self._operations.bert_tf_residual_norm(
+            product=x,
+            bias=variables["dense/bias"],
+            residual=residual.full,
+            gamma=variables["LayerNorm/gamma"],
+            beta=variables["LayerNorm/beta"],
+            key=key,
+            counter=counter,
+            threshold=threshold,
+        )
+        return Stream(full, operand)
+
+
+def blocks_for(policy: PrecisionPolicy) -> PlainBlocks:
+    """The blocks that a policy asks for."""
+    return NativeBlocks(policy) if policy.native else PlainBlocks(policy)
+
+
+def runs_natively(policy: PrecisionPolicy) -> bool:
+    """Whether there are native operations for the types of a policy."""
+    products = {policy.attention, policy.dense}
+    others = (policy.softmax, policy.layer_norm, policy.activations)
+    return (
+        len(products) == 1 and products < {tf.float32, tf.bfloat16} and set(others) == {tf.float32}
+    )
+
+
+@functools.lru_cache  # gradients can be registered once only
+def native_operations():
+    """The operations with their gradients, loaded once; raises library.MissingLibrary."""
+    operations = library.load(_SOURCE)
+
+    @tf.RegisterGradient("BertTfBiasGelu")
+    def _bias_gelu(operation, dy):
+        product_, bias = operation.inputs
+        return operations.bert_tf_bias_gelu_grad(product=product_, bias=bias, dy=dy)
+
+    @tf.RegisterGradient("BertTfResidualNorm")
+    def _residual_norm(operation, dy, dhalf, _):
+        product_, bias, residual, gamma, _, key, counter = operation.inputs
+        dproduct, dbias, dresidual, dgamma, dbeta = operations.bert_tf_residual_norm_grad(
+            product=product_,
+            bias=bias,
+            residual=residual,
+            gamma=gamma,
+            stats=operation.outputs[2],
+            key=key,
+            counter=counter,
+            dy=dy,
+            dhalf=dhalf,
+            threshold=operation.get_attr("threshold"),
+        )
+        return dproduct, dbias, dresidual, dgamma, dbeta, None, None
+
+    @tf.RegisterGradient("BertTfSoftmaxDropout")
+    def _softmax_dropout(operation, dprobabilities, ddropped):
+        del dprobabilities  # nothing reads them but this gradient
+        _, _, key, counter = operation.inputs
+        dscores = operations.bert_tf_softmax_dropout_grad(
+            probabilities=operation.outputs[0],
+            key=key,
+            counter=counter,
+            ddropped=ddropped,
+            threshold=operation.get_attr("threshold"),
+        )
+        return dscores, None, None, None
+
+    @tf.RegisterGradient("BertTfSplitHeads")
+    def _split_heads_gradient(operation, dquery, dkey, dvalue):
+        return operations.bert_tf_split_heads_grad(
+            dquery=dquery,
+            dkey=dkey,
+            dvalue=dvalue,
+            heads=operation.get_attr("heads"),
+            scale=operation.get_attr("scale"),
+        )
+
+    return operations
+
+
+def _query_scale(size: int) -> float:
+    return 1.0 / math.sqrt(size)
+
+
+def _biased_softmax(scores: tf.Tensor, score_bias: tf.Tensor) -> tf.Tensor:
+    return tf.nn.softmax(scores + score_bias)
+
+
+def _split_heads(x: tf.Tensor, num_heads: int) -> tf.Tensor:
+    """[B, S, N * H] -> [B, N, S, H]."""
+    B, S, width = shape_of(x)
+    return tf.transpose(tf.reshape(x, [B, S, num_heads, width // num_heads]), [0, 2, 1, 3])
+
+
+def merge_heads(x: tf.Tensor) -> tf.Tensor:
+    """[B, N, S, H] -> [B, S, N * H]."""
+    B, N, S, H = shape_of(x)
+    return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [B, S, N * H])

@@ -1,0 +1,146 @@
+"""The native form of what lies between products against the plain one, values and gradients."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.blocks import NativeBlocks, PlainBlocks, blocks_for, runs_natively
+from bert_tf.model.dropout import Dropout
+from bert_tf.model.precision import PrecisionPolicy, policy_for
+from bert_tf.model.pretraining import pretraining_output, pretraining_specs
+from bert_tf.model.variables import create_variables
+from tests.support import requires_native_ops
+
+pytestmark = requires_native_ops
+
+# Largest difference of the two forms, as a share of the norm: rounding of sums in float32; in
+# bfloat16 where a product of three kernels takes the place of three products.
+TOLERANCE = {"fp32": 2e-6, "bf16": 2.0**-7}
+CONFIGS = {
+    # Widths and lengths that fill no vector, and ones that do.
+    "odd": BertConfig(
+        vocab_size=101,
+        hidden_size=45,
+        num_hidden_layers=2,
+        num_attention_heads=5,
+        intermediate_size=70,
+        type_vocab_size=2,
+        max_position_embeddings=32,
+    ),
+    "even": BertConfig(
+        vocab_size=64,
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=128,
+        type_vocab_size=2,
+        max_position_embeddings=32,
+        hidden_act="gelu_tanh",
+    ),
+    "other activation": BertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=33,
+        type_vocab_size=2,
+        max_position_embeddings=32,
+        hidden_act="gelu_erf",
+        hidden_dropout_prob=0.0,
+    ),
+}
+LENGTHS = {"odd": 19, "even": 32, "other activation": 17}
+
+
+def batch(config, length, *, known):
+    """Three sequences, of which two are padded; without ``known`` only their shape's rank is."""
+    draw = np.random.default_rng(0)
+    real = np.array([[length], [length - 5], [3]])
+    arrays = {
+        "input_ids": draw.integers(config.vocab_size, size=(3, length), dtype=np.int32),
+        "input_mask": (np.arange(length) < real).astype(np.int32),
+        "segment_ids": draw.integers(2, size=(3, length), dtype=np.int32),
+        "masked_lm_positions": draw.integers(3, size=(3, 4), dtype=np.int32),
+        "masked_lm_ids": draw.integers(config.vocab_size, size=(3, 4), dtype=np.int32),
+        "masked_lm_weights": np.ones((3, 4), np.float32),
+        "next_sentence_labels": draw.integers(2, size=(3, 1), dtype=np.int32),
+    }
+    return {
+        name: tf.placeholder_with_default(array, array.shape if known else [None] * array.ndim)
+        for name, array in arrays.items()
+    }
+
+
+def loss_and_gradients(config, policy, *, length, dropout, known=True):
+    """The loss, and each variable's gradient by name."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        variables = create_variables(pretraining_specs(config), initializer_range=0.2)
+        source = None
+        if dropout:
+            position, first = tf.constant(3, tf.int64), tf.constant(7, tf.int64)
+            source = Dropout(5, data_position=position, first_example=first)
+        output = pretraining_output(
+            variables, config, batch(config, length, known=known), policy=policy, dropout=source
+        )
+        loss = output.masked_lm.loss_sum + output.next_sentence.loss_sum
+        gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, variables.all())]
+        session.run(tf.global_variables_initializer())
+        value, found = session.run([loss, gradients])
+    return value, dict(zip([v.op.name for v in variables.all()], found))
+
+
+def norm(gradients):
+    return np.sqrt(sum(np.square(g).sum(dtype=np.float64) for g in gradients))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("dropout", [False, True], ids=["", "dropout"])
+@pytest.mark.parametrize("precision", TOLERANCE)
+def test_a_network_has_the_same_loss_and_gradients(precision, dropout, name):
+    policy = policy_for(precision)
+    plain_loss, plain = loss_and_gradients(
+        CONFIGS[name], policy, length=LENGTHS[name], dropout=dropout
+    )
+    native_loss, native = loss_and_gradients(
+        CONFIGS[name],
+        dataclasses.replace(policy, native=True),
+        length=LENGTHS[name],
+        dropout=dropout,
+    )
+    tolerance = TOLERANCE[precision]
+    assert native_loss == pytest.approx(plain_loss, rel=tolerance)
+    assert plain.keys() == native.keys()
+    whole = norm(plain.values())
+    assert norm([native[v] - plain[v] for v in plain]) <= tolerance * whole
+    for variable, gradient in plain.items():
+        # A key's bias has no gradient in theory: both forms give rounding noise.
+        if not variable.endswith("key/bias"):
+            difference = norm([native[variable] - gradient])
+            assert difference <= 4 * tolerance * norm([gradient]) + 1e-3 * tolerance * whole, (
+                variable
+            )
+
+
+def test_unknown_dimensions_change_nothing():
+    policy = dataclasses.replace(policy_for("bf16"), native=True)
+    known, unknown = (
+        loss_and_gradients(CONFIGS["odd"], policy, length=19, dropout=True, known=known)
+        for known in (True, False)
+    )
+    assert known[0] == pytest.approx(unknown[0], rel=1e-6)
+    for variable, gradient in known[1].items():
+        assert norm([unknown[1][variable] - gradient]) <= 1e-5 * norm(known[1].values()), variable
+
+
+def test_what_runs_natively():
+    assert runs_natively(policy_for("fp32"))
+    assert runs_natively(policy_for("bf16"))
+    assert not runs_natively(policy_for("fp16"))
+    assert not runs_natively(PrecisionPolicy(dense=tf.bfloat16))
+    assert not runs_natively(PrecisionPolicy(softmax=tf.bfloat16))
+    assert type(blocks_for(policy_for("bf16"))) is PlainBlocks
+    native = dataclasses.replace(policy_for("bf16"), native=True)
+    assert isinstance(blocks_for(native), NativeBlocks)

@@ -1,0 +1,151 @@
+"""The operations between products against their formulas, on every set of instructions."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.blocks import native_operations
+from bert_tf.model.dropout import Draw, numbers_like
+from tests.support import requires_native_ops, run
+from tests.unit.native.block_program import COUNTER, KEY, THRESHOLD, B, D, H, N, S
+
+pytestmark = requires_native_ops
+
+PROGRAM = "tests/unit/native/block_program.py"
+INSTRUCTIONS = ("avx512", "avx2", "generic")
+TYPES = ("float32", "bfloat16")
+# Half a unit in the last place of what is rounded to bfloat16; float32 sums elsewhere.
+TOLERANCE = {"float32": 3e-6, "bfloat16": 2.0**-8}
+
+
+def computed_by(directory, instructions, threads=1):
+    """What block_program.py computes with a set of instructions: name -> array."""
+    path = directory / f"{instructions}-{threads}.npz"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERT_TF_INSTRUCTIONS", instructions)
+        run(PROGRAM, path, threads)
+    return dict(np.load(path))
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("blocks")
+    ways = {name: computed_by(directory, name) for name in INSTRUCTIONS}
+    return {**ways, "two threads": computed_by(directory, INSTRUCTIONS[0], threads=2)}
+
+
+@pytest.fixture(params=TYPES)
+def found(request, computed):
+    """Inputs and outputs of one type, as float64; ``tolerance`` is the type's."""
+    own = {
+        name.split("/")[1]: array.astype(np.float64)
+        for name, array in computed[INSTRUCTIONS[0]].items()
+        if name.startswith(f"{request.param}/")
+    }
+    return {**own, "tolerance": TOLERANCE[request.param]}
+
+
+def assert_close(found, name, expected, tolerance=None):
+    tolerance = tolerance or found["tolerance"]
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found[name], expected, rtol=tolerance, atol=tolerance * scale / 4)
+
+
+def masks(*shape):
+    """1 / (1 - rate) where an element stays, by the numbers that TensorFlow's Philox draws."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        draw = Draw(tf.constant([KEY], tf.uint64), tf.constant(COUNTER, tf.uint64), THRESHOLD)
+        numbers = session.run(numbers_like(tf.zeros(shape), draw))
+    return np.where(numbers >= THRESHOLD, 65536 / (65536 - THRESHOLD), 0.0)
+
+
+@pytest.mark.parametrize("other", [*INSTRUCTIONS[1:], "two threads"])
+def test_instructions_and_threads_change_no_bit(computed, other):
+    for name, array in computed[INSTRUCTIONS[0]].items():
+        np.testing.assert_array_equal(array, computed[other][name], err_msg=name)
+
+
+def test_gelu(found):
+    x = found["inner"] + found["inner_bias"]
+    u = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+    slope = np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x**2)
+    assert_close(found, "gelu", 0.5 * x * (1 + np.tanh(u)))
+    dx = found["dinner"] * (0.5 * (1 + np.tanh(u)) + 0.5 * x * slope / np.cosh(u) ** 2)
+    assert_close(found, "gradient of inner", dx)
+    # The sum is of what was not rounded yet.
+    assert_close(found, "gradient of inner_bias", dx.sum((0, 1)), TOLERANCE["float32"])
+
+
+def test_dropout_residual_and_norm(found):
+    mask = masks(B, S, D)
+    z = mask * (found["product"] + found["bias"]) + found["residual"]
+    centered = z - z.mean(-1, keepdims=True)
+    rstd = 1 / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12)
+    normal = centered * rstd
+    y = normal * found["gamma"] + found["beta"]
+    assert_close(found, "full", y, TOLERANCE["float32"])
+    assert_close(found, "half", y)
+
+    dy = found["dy"] + found["dhalf"]
+    scaled = dy * found["gamma"]
+    along = (scaled * normal).mean(-1, keepdims=True)
+    dz = rstd * (scaled - scaled.mean(-1, keepdims=True) - normal * along)
+    exact = TOLERANCE["float32"]
+    assert_close(found, "gradient of residual", dz, exact)
+    assert_close(found, "gradient of product", mask * dz)
+    assert_close(found, "gradient of bias", (mask * dz).sum((0, 1)), exact)
+    assert_close(found, "gradient of gamma", (dy * normal).sum((0, 1)), exact)
+    assert_close(found, "gradient of beta", dy.sum((0, 1)), exact)
+
+
+def test_softmax_and_dropout(found):
+    scores = found["scores"] + found["score_bias"][:, None, None, :]
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    mask = masks(B, N, S, S)
+    assert_close(found, "probabilities", p)
+    assert (found["probabilities"][2, ..., 1:] == 0).all()  # padding gets nothing
+    assert_close(found, "dropped", mask * p)
+    given = mask * found["ddropped"]
+    # The gradient reads the probabilities as they were written.
+    p = found["probabilities"]
+    assert_close(found, "gradient of scores", p * (given - (given * p).sum(-1, keepdims=True)))
+
+
+def test_split_heads(found):
+    joined = (found["joined"] + found["joined_bias"]).reshape(B, S, 3, N, H)
+    query, key, value = joined.transpose(2, 0, 3, 1, 4)
+    assert_close(found, "query", 0.375 * query)
+    assert_close(found, "key", key)
+    assert_close(found, "value", value)
+    given = np.stack([0.375 * found["dquery"], found["dkey"], found["dvalue"]])
+    djoined = given.transpose(1, 3, 0, 2, 4).reshape(B, S, 3 * D)
+    assert_close(found, "gradient of joined", djoined)
+    assert_close(found, "gradient of joined_bias", djoined.sum((0, 1)), TOLERANCE["float32"])
+
+
+def test_what_is_not_a_number_stays_so():
+    with tf.Graph().as_default(), tf.Session() as session:
+        nothing = {"key": tf.zeros([1], tf.uint64), "counter": tf.zeros([2], tf.uint64)}
+        x = np.ones([1, 1, 2, 20], np.float32)
+        x[0, 0, 1, 17] = np.nan
+        native = native_operations()
+        rows, zeros = tf.constant(x.reshape(1, 2, 20)), tf.zeros([20])
+        gelu = native.bert_tf_bias_gelu(product=tf.cast(rows, tf.bfloat16), bias=zeros)
+        softmax = native.bert_tf_softmax_dropout(
+            scores=x, bias=tf.zeros([1, 20]), threshold=0, **nothing
+        )
+        norm = native.bert_tf_residual_norm(
+            product=rows,
+            bias=zeros,
+            residual=tf.zeros([1, 2, 20]),
+            gamma=zeros + 1.0,
+            beta=zeros,
+            threshold=0,
+            **nothing,
+        )
+        gelu, softmax, norm = session.run([tf.cast(gelu, tf.float32), softmax.dropped, norm.y])
+    assert np.argwhere(np.isnan(gelu)).tolist() == [[0, 1, 17]]
+    for found in (softmax[0, 0], norm[0]):
+        assert np.isnan(found).all(-1).tolist() == [False, True]
+        assert not np.isnan(found[0]).any()
