@@ -27,11 +27,13 @@ from benchmarks.cases import (
 )
 from benchmarks.speed.batches import pretraining_batch
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.precision import policy_for
+from bert_tf.model.blocks import natively
+from bert_tf.model.precision import policy_for, probe_hardware
 from bert_tf.ranks.distribution import SingleProcess, connect
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.kernels import NativeKernels, choose_kernels
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import UpdateSettings, build_train_op
@@ -71,16 +73,19 @@ def build_cases(
 
     ``ranks`` are connected already; ``horovod`` says whether over Horovod.
     """
+    # As training chooses them on CPUs.
+    kernels = choose_kernels(None, has_gpu=probe_hardware().has_gpu, ranks=ranks)
+    policy = policy_for(workload.precision)
     objective = PretrainingObjective(
         workload.network,
-        policy_for(workload.precision),
+        natively(policy) if isinstance(kernels, NativeKernels) else policy,
         masked_lm=True,
         next_sentence=True,
         seed=1,
     )
     objective.create_variables()
     rate = tf.constant(_LEARNING_RATE)
-    optimizer = AdamW(rate)
+    optimizer = AdamW(rate, kernels=kernels)
     built = {}
     for case in cases:
         with tf.name_scope(str(case).replace(":", "_")):

@@ -37,6 +37,11 @@ _RULES = [
     (name, re.compile(kernel), re.compile(operation))
     for name, kernel, operation in (
         ("products", r"MatMul|Einsum", ""),
+        ("optimizer and clip", r"^BertTf(GlobalNorm|AdamW|Lamb)$", ""),
+        ("gelu and its bias", r"^BertTfBiasGelu", ""),
+        ("bias, dropout, residual and norm", r"^BertTfResidualNorm", ""),
+        ("softmax and losses", r"^BertTfSoftmaxDropout", ""),
+        ("heads and their biases", r"^BertTfSplitHeads", ""),
         ("optimizer and clip", r"^ResourceApply|^Assign|^L2Loss$", ""),
         ("optimizer and clip", "", r"^(cond|AdamW|global_norm|mul(_\d+)?$|truediv(_\d+)?$)"),
         ("dropout", r"^Stateless|^Random|^GreaterEqual$|^Bitcast$", ""),
@@ -78,11 +83,12 @@ def seconds_by_class(metadata: tf.RunMetadata) -> Counter[str]:
     return seconds
 
 
-def trace(job: StepJob, precision: str) -> list[Counter[str]]:
+def trace(job: StepJob, precision: str, *, native: bool) -> list[Counter[str]]:
     """Seconds of each class in each of the job's timed steps."""
     import tensorflow.compat.v1 as tf
 
-    from benchmarks.speed.ours import build_update
+    from benchmarks.speed.ours import Settings, build_update, choose
+    from bert_tf.model.precision import policy_for
     from bert_tf.training.session import SessionSettings, session_config
 
     features = job.batch(job.sequences)
@@ -92,7 +98,8 @@ def trace(job: StepJob, precision: str) -> list[Counter[str]]:
     traced = []
     with tf.Graph().as_default(), tf.Session(config=config) as session:
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in features.items()}
-        step = build_update(job, precision, fed).train_op
+        kernels = choose(Settings(native=native))
+        step = build_update(job, policy_for(precision), fed, kernels).train_op
         feed = {fed[name]: value for name, value in features.items()}
         session.run(tf.global_variables_initializer())
         for _ in range(job.warmup_steps):
@@ -147,8 +154,13 @@ def measure() -> None:
         warmup_steps=_WARMUP_STEPS,
         timed_steps=values.steps,
     )
-    config = {**job.to_json(), "precision": precision, **describe_machine()}
-    results = profile_results(trace(job, precision), config)
+    config = {
+        **job.to_json(),
+        "precision": precision,
+        "native_ops": values.native_ops,
+        **describe_machine(),
+    }
+    results = profile_results(trace(job, precision, native=values.native_ops), config)
     for result in results:
         print_result(result)
     if values.json:
@@ -160,6 +172,7 @@ def define_flags() -> None:
     flags.DEFINE_enum("task", PRETRAINING, [PRETRAINING, SPANS], "What the step is of.")
     flags.DEFINE_string("bert_config_file", None, "The network; BERT-base if not given.")
     flags.DEFINE_string("precision", "auto", "Precision of products, as in training.")
+    flags.DEFINE_boolean("native_ops", True, "As in training, where they are built.")
     flags.DEFINE_integer("batch_size", 16, "Sequences of the step.", lower_bound=1)
     flags.DEFINE_integer("seq_length", 128, "Tokens of a sequence.", lower_bound=2)
     flags.DEFINE_integer("predictions", 20, "Masked words of a sequence.", lower_bound=1)

@@ -20,7 +20,13 @@ from benchmarks.speed.steps import (
     time_steps,
 )
 from bert_tf import environment
-from bert_tf.model.precision import policy_for, probe_hardware, resolve_precision
+from bert_tf.model.blocks import natively
+from bert_tf.model.precision import (
+    PrecisionPolicy,
+    policy_for,
+    probe_hardware,
+    resolve_precision,
+)
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.span_model import INPUTS, SpanModel
@@ -28,6 +34,7 @@ from bert_tf.tasks.squad import SpanObjective
 from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.kernels import Kernels, NativeKernels, choose_kernels
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import Objective, TrainOutputs, UpdateSettings, build_train_op
@@ -40,10 +47,12 @@ class Settings:
     Attributes:
       precision: as --precision.
       xla: as --use_xla.
+      native: as --native_ops, where they are built.
     """
 
     precision: str = "auto"
     xla: bool = False
+    native: bool = True
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +65,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     with tf.Graph().as_default():
         tf.set_random_seed(1)
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in features.items()}
-        outputs = build_update(job, precision, fed)
+        outputs = build_update(job, policy_for(precision), fed, choose(settings))
         loss = tf.add_n([s.loss_sum / s.weight_sum for s in outputs.term_sums.values()])
         feed = {fed[name]: features[name] for name in fed}
         config = session_config(SessionSettings(job.threads, use_xla=settings.xla))
@@ -82,15 +91,25 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "precision": precision}
 
 
-def build_update(job: StepJob, precision: str, features: Mapping[str, tf.Tensor]) -> TrainOutputs:
+def choose(settings: Settings) -> Kernels:
+    """The form of the update, and with it that of the layers, which training would choose."""
+    wanted = None if settings.native and not settings.xla else False
+    has_gpu = probe_hardware().has_gpu
+    return choose_kernels(wanted, has_gpu=has_gpu, ranks=SingleProcess(1))
+
+
+def build_update(
+    job: StepJob, policy: PrecisionPolicy, features: Mapping[str, tf.Tensor], kernels: Kernels
+) -> TrainOutputs:
     """Adds the network and its update to the current graph.
 
     Args:
       job: the step.
-      precision: one of ``bert_tf.model.precision.PRECISIONS``.
+      policy: the type of each class of operation.
       features: [accumulation steps x micro batch, ...].
+      kernels: of the update; with native ones the layers are native as well.
     """
-    objective = _objective(job, precision)
+    objective = _objective(job, natively(policy) if isinstance(kernels, NativeKernels) else policy)
     objective.create_variables()
     rate = schedules.SCHEDULES["polynomial"](
         tf.train.get_or_create_global_step().read_value(),
@@ -104,7 +123,7 @@ def build_update(job: StepJob, precision: str, features: Mapping[str, tf.Tensor]
         objective,
         features,
         plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
-        optimizer=AdamW(rate, weight_decay=WEIGHT_DECAY),
+        optimizer=AdamW(rate, weight_decay=WEIGHT_DECAY, kernels=kernels),
         learning_rate=rate,
         loss_scale=NoLossScale(),
         ranks=SingleProcess(job.threads),
@@ -112,8 +131,7 @@ def build_update(job: StepJob, precision: str, features: Mapping[str, tf.Tensor]
     )
 
 
-def _objective(job: StepJob, precision: str) -> Objective:
-    policy = policy_for(precision)
+def _objective(job: StepJob, policy: PrecisionPolicy) -> Objective:
     if job.task == PRETRAINING:
         return PretrainingObjective(job.network, policy, masked_lm=True, next_sentence=True, seed=1)
     return SpanObjective(job.network, policy, seed=1)

@@ -62,6 +62,7 @@ class Subject:
 # Name -> settings of benchmarks.speed.ours.Settings. A row more is a contestant more.
 OUR_SETTINGS: dict[str, dict[str, Any]] = {
     "ours": {"precision": "auto"},
+    "ours-tensorflow": {"precision": "auto", "native": False},
     "ours-xla": {"precision": "auto", "xla": True},
     "ours-fp32": {"precision": "fp32"},
     "ours-fp32-xla": {"precision": "fp32", "xla": True},

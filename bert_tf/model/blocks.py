@@ -10,6 +10,7 @@ Dimensions: B sequences, S positions, N heads, H width of a head, D = N * H = hi
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import NamedTuple
@@ -133,7 +134,7 @@ class NativeBlocks(PlainBlocks):
     """The same by the operations of ``bert_tf/native/block_ops.cc``.
 
     Query, key and value are one product here. The policy's products are float32 or bfloat16, both
-    classes alike, and all else float32: see :func:`runs_natively`.
+    classes alike, and all else float32: see :func:`natively`.
     """
 
     def __init__(self, policy: PrecisionPolicy) -> None:
@@ -197,13 +198,12 @@ def blocks_for(policy: PrecisionPolicy) -> PlainBlocks:
     return NativeBlocks(policy) if policy.native else PlainBlocks(policy)
 
 
-def runs_natively(policy: PrecisionPolicy) -> bool:
-    """Whether there are native operations for the types of a policy."""
+def natively(policy: PrecisionPolicy) -> PrecisionPolicy:
+    """The policy with native operations, where there are some for its types."""
     products = {policy.attention, policy.dense}
-    others = (policy.softmax, policy.layer_norm, policy.activations)
-    return (
-        len(products) == 1 and products < {tf.float32, tf.bfloat16} and set(others) == {tf.float32}
-    )
+    others = {policy.softmax, policy.layer_norm, policy.activations}
+    known = len(products) == 1 and products < {tf.float32, tf.bfloat16} and others == {tf.float32}
+    return dataclasses.replace(policy, native=known)
 
 
 @functools.lru_cache  # gradients can be registered once only

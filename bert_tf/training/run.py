@@ -18,7 +18,7 @@ from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json
 from bert_tf.model import precision
-from bert_tf.model.blocks import runs_natively
+from bert_tf.model.blocks import natively
 from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import (
     check_same_on_all_ranks,
@@ -140,10 +140,9 @@ def _begin(
     policy = choose_policy(runtime, chosen, hardware)
     log = RunLog(settings.output_dir) if ranks.is_chief else None
     kernels = choose_kernels(runtime.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
-    if isinstance(kernels, NativeKernels):
-        # TensorFlow's rewrite and XLA know TensorFlow's operations only, and would find none left.
-        rewritten = runtime.amp or runtime.use_xla
-        policy = dataclasses.replace(policy, native=not rewritten and runs_natively(policy))
+    # TensorFlow's rewrite and XLA know TensorFlow's operations only, and would find none left.
+    if isinstance(kernels, NativeKernels) and not (runtime.amp or runtime.use_xla):
+        policy = natively(policy)
     run = Run(settings, runtime, ranks, watch, start, hardware, chosen, policy, kernels, log)
     idle = binding_warning(
         os.environ,

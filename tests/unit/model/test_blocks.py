@@ -1,13 +1,11 @@
 """The native form of what lies between products against the plain one, values and gradients."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.blocks import NativeBlocks, PlainBlocks, blocks_for, runs_natively
+from bert_tf.model.blocks import NativeBlocks, PlainBlocks, blocks_for, natively
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.model.pretraining import pretraining_output, pretraining_specs
@@ -106,7 +104,7 @@ def test_a_network_has_the_same_loss_and_gradients(precision, dropout, name):
     )
     native_loss, native = loss_and_gradients(
         CONFIGS[name],
-        dataclasses.replace(policy, native=True),
+        natively(policy),
         length=LENGTHS[name],
         dropout=dropout,
     )
@@ -125,7 +123,7 @@ def test_a_network_has_the_same_loss_and_gradients(precision, dropout, name):
 
 
 def test_unknown_dimensions_change_nothing():
-    policy = dataclasses.replace(policy_for("bf16"), native=True)
+    policy = natively(policy_for("bf16"))
     known, unknown = (
         loss_and_gradients(CONFIGS["odd"], policy, length=19, dropout=True, known=known)
         for known in (True, False)
@@ -136,11 +134,12 @@ def test_unknown_dimensions_change_nothing():
 
 
 def test_what_runs_natively():
-    assert runs_natively(policy_for("fp32"))
-    assert runs_natively(policy_for("bf16"))
-    assert not runs_natively(policy_for("fp16"))
-    assert not runs_natively(PrecisionPolicy(dense=tf.bfloat16))
-    assert not runs_natively(PrecisionPolicy(softmax=tf.bfloat16))
+    for precision in ("fp32", "bf16"):
+        assert isinstance(blocks_for(natively(policy_for(precision))), NativeBlocks)
+    for policy in (
+        policy_for("fp16"),
+        PrecisionPolicy(dense=tf.bfloat16),
+        PrecisionPolicy(softmax=tf.bfloat16),
+    ):
+        assert natively(policy) == policy
     assert type(blocks_for(policy_for("bf16"))) is PlainBlocks
-    native = dataclasses.replace(policy_for("bf16"), native=True)
-    assert isinstance(blocks_for(native), NativeBlocks)
