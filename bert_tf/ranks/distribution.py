@@ -18,6 +18,7 @@ from bert_tf.config.settings import CommunicationSettings
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.ranks.communication import (
+    MPI_ENVIRONMENT,
     check_adasum,
     horovod_environment,
     number_of_groups,
@@ -135,7 +136,7 @@ class HorovodRanks(SingleProcess):
                 f"--horovod: Horovod cannot be imported ({error}); run 'make setup' without "
                 "HOROVOD=0 to build it."
             ) from error
-        os.environ.update(horovod_environment(communication))
+        os.environ.update({**MPI_ENVIRONMENT, **os.environ, **horovod_environment(communication)})
         check_launcher(os.environ)
         hvd.init()
         self._hvd = hvd

@@ -4,6 +4,7 @@ Run under mpirun by test_ranks.py: ``python ranks_program.py exchange``, ``... c
 ``... mismatch``.
 """
 
+import ctypes
 import json
 import sys
 
@@ -24,6 +25,7 @@ def exchange():
         "sizes": [ranks.world_size, ranks.local_size],
         "is_chief": ranks.is_chief,
         "threads": ranks.threads,
+        "yields": yields_when_idle(),
         # Values of different sizes: a short one must not be padded, nor a long one cut.
         "gathered": ranks.gather({"text": "x" * (1 + 100 * ranks.rank)}),
         "gathered_again": ranks.gather(ranks.rank),
@@ -33,6 +35,11 @@ def exchange():
     everything = ranks.gather(found)
     if ranks.is_chief:
         print(json.dumps(everything))
+
+
+def yields_when_idle():
+    """Whether Open MPI gives up the core while it waits, as its library holds it in memory."""
+    return ctypes.c_bool.in_dll(ctypes.CDLL("libmpi.so.40"), "ompi_mpi_yield_when_idle").value
 
 
 def sums(ranks):

@@ -33,6 +33,14 @@ def test_who_is_who(found):
         assert f["threads"] == threads_of_a_rank(SIZE) == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
+@pytest.mark.parametrize("given", [None, "0"])
+def test_a_rank_that_waits_leaves_the_core_to_others(found, monkeypatch, given):
+    if given is not None:
+        monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", given)
+        found = json.loads(mpirun(SIZE, PROGRAM, "exchange").stdout.splitlines()[-1])
+    assert [f["yields"] for f in found] == [given is None] * SIZE
+
+
 def test_gather_and_broadcast(found):
     for f in found:
         assert f["gathered"] == [{"text": "x"}, {"text": "x" * 101}]

@@ -18,11 +18,13 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import CommunicationSettings
+from bert_tf.model.blocks import natively
 from bert_tf.model.precision import policy_for
 from bert_tf.ranks.distribution import connect
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.squad import SpanObjective
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.kernels import NativeKernels, choose_kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW, Lamb
 from bert_tf.update.train_op import UpdateSettings, build_train_op
@@ -43,8 +45,10 @@ class Kind:
     precision: str = "fp32"
     objective: str = "pretraining"
     allreduce_every_micro_batch: bool = False
+    native: bool | None = None  # what training would take
 
 
+OPTIMIZERS = {"adam": AdamW, "lamb": Lamb}
 KINDS = {
     "adam": Kind(),
     "adam-dropout": Kind(dropout=0.1),
@@ -53,6 +57,7 @@ KINDS = {
     "bf16": Kind(dropout=0.1, precision="bf16"),
     "fp16": Kind(dropout=0.1, precision="fp16"),
     "squad": Kind(dropout=0.1, objective="squad"),
+    "tensorflow": Kind(dropout=0.1, native=False),
     "every-micro-batch": Kind(allreduce_every_micro_batch=True),
 }
 
@@ -90,7 +95,7 @@ def global_batches(objective):
     }
 
 
-def make_objective(kind):
+def make_objective(kind, kernels):
     config = BertConfig(
         vocab_size=V,
         hidden_size=16,
@@ -102,6 +107,8 @@ def make_objective(kind):
         attention_probs_dropout_prob=kind.dropout,
     )
     policy = policy_for(kind.precision)
+    if isinstance(kernels, NativeKernels):
+        policy = natively(policy)
     if kind.objective == "squad":
         return SpanObjective(config, policy, seed=3)
     return PretrainingObjective(config, policy, masked_lm=True, next_sentence=True, seed=3)
@@ -110,6 +117,7 @@ def make_objective(kind):
 def run_updates(ranks, kind, plan, scope):
     """What ten updates did, as arrays by name; everything of the network in one row."""
     batches = global_batches(kind.objective)
+    kernels = choose_kernels(kind.native, has_gpu=False, ranks=ranks)
     start = ranks.rank * plan.rank_batch_size
     mine = {k: v[:, start : start + plan.rank_batch_size] for k, v in batches.items()}
     with tf.Graph().as_default(), tf.name_scope(scope):
@@ -119,10 +127,10 @@ def run_updates(ranks, kind, plan, scope):
             )
             for name, value in mine.items()
         }
-        objective = make_objective(kind)
+        objective = make_objective(kind, kernels)
         objective.create_variables()
         rate = tf.constant(LEARNING_RATE)
-        optimizer = {"adam": AdamW, "lamb": Lamb}[kind.optimizer](rate, weight_decay=0.01)
+        optimizer = OPTIMIZERS[kind.optimizer](rate, weight_decay=0.01, kernels=kernels)
         # A scale that grows on the way and that nothing overflows with.
         scale = DynamicLossScale(2.0**10, period=4) if kind.precision == "fp16" else NoLossScale()
         outputs = build_train_op(
