@@ -51,12 +51,14 @@ class Workload:
       micro_batch_size: sequences.
       seq_length: tokens of a sequence, none of them padding.
       precision: of products, one of ``bert_tf.model.precision.PRECISIONS``.
+      native: whether the native operations compute what they can, as in training on CPUs.
     """
 
     network: BertConfig
     micro_batch_size: int
     seq_length: int
     precision: str
+    native: bool = True
 
 
 class Runnable(NamedTuple):
@@ -73,8 +75,8 @@ def build_cases(
 
     ``ranks`` are connected already; ``horovod`` says whether over Horovod.
     """
-    # As training chooses them on CPUs.
-    kernels = choose_kernels(None, has_gpu=probe_hardware().has_gpu, ranks=ranks)
+    wanted = None if workload.native else False
+    kernels = choose_kernels(wanted, has_gpu=probe_hardware().has_gpu, ranks=ranks)
     policy = policy_for(workload.precision)
     objective = PretrainingObjective(
         workload.network,
