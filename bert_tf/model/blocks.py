@@ -18,7 +18,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Draw, Dropout, apply_dropout, nothing_dropped
-from bert_tf.model.layers import TANH_GELUS, activate, computed_in, layer_norm
+from bert_tf.model.layers import TANH_GELUS, activate, computed_in, layer_norm, product
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import Dimension, shape_of
 from bert_tf.model.variables import Variables
@@ -39,14 +39,6 @@ class Stream(NamedTuple):
 
     full: tf.Tensor
     operand: tf.Tensor
-
-
-def product(x: tf.Tensor, kernel: tf.Tensor, *, policy: PrecisionPolicy) -> tf.Tensor:
-    """[..., inputs] by [inputs, outputs] -> [..., outputs], in the type of dense products."""
-    inputs, outputs = kernel.shape.as_list()
-    # One product of two matrices: a batched product with one kernel for all is slower.
-    rows = tf.cast(tf.reshape(x, [-1, inputs]), policy.dense)
-    return tf.reshape(tf.matmul(rows, tf.cast(kernel, policy.dense)), [*shape_of(x)[:-1], outputs])
 
 
 class DropoutSite(NamedTuple):

@@ -5,8 +5,6 @@ Dimensions: B sequences, S positions, P predictions a sequence, D = hidden_size,
 
 from __future__ import annotations
 
-import functools
-
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
@@ -87,6 +85,6 @@ def project_to_classes(
 ) -> tf.Tensor:
     """[rows, D] -> [rows, classes] float32; weights are [classes, D], as Google stores them."""
     with tf.name_scope("logits"):
-        transposed_product = functools.partial(tf.matmul, transpose_b=True)
-        product = computed_in(policy.logits, transposed_product, x, weights)
+        x, weights = tf.cast(x, policy.logits), tf.cast(weights, policy.logits)
+        product = tf.matmul(x, weights, transpose_b=True)
         return computed_in(policy.logits, tf.nn.bias_add, product, bias)

@@ -25,16 +25,19 @@ def computed_in(
     return tf.cast(function(*(tf.cast(operand, dtype) for operand in operands)), tf.float32)
 
 
+def product(x: tf.Tensor, kernel: tf.Tensor, *, policy: PrecisionPolicy) -> tf.Tensor:
+    """[..., inputs] by [inputs, outputs] -> [..., outputs], in the type of dense products."""
+    inputs, outputs = kernel.shape.as_list()
+    # One product of two matrices: a batched product with one kernel for all is slower.
+    rows = tf.cast(tf.reshape(x, [-1, inputs]), policy.dense)
+    return tf.reshape(tf.matmul(rows, tf.cast(kernel, policy.dense)), [*shape_of(x)[:-1], outputs])
+
+
 def dense(x: tf.Tensor, variables: Variables, name: str, *, policy: PrecisionPolicy) -> tf.Tensor:
     """[..., inputs] -> [..., outputs]: the product with ``name``/kernel, plus ``name``/bias."""
     with variables.scope(name) as own:
-        kernel = own["kernel"]
-        inputs, outputs = kernel.shape.as_list()
-        # One product of two matrices: a batched product with one kernel for all is slower.
-        rows = tf.reshape(x, [-1, inputs])
-        product = computed_in(policy.dense, tf.matmul, rows, kernel)
-        biased = computed_in(policy.activations, tf.nn.bias_add, product, own["bias"])
-        return tf.reshape(biased, [*shape_of(x)[:-1], outputs])
+        multiplied = product(x, own["kernel"], policy=policy)
+        return computed_in(policy.activations, tf.nn.bias_add, multiplied, own["bias"])
 
 
 def layer_norm(
