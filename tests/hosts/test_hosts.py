@@ -116,22 +116,22 @@ def test_host_names_addresses_and_directories(tmp_path):
     for name in ("seen", "first", "second"):
         (tmp_path / name).mkdir()
     program = (
-        "import os, pathlib, socket, sys;"
+        "import json, os, pathlib, socket, sys;"
         " name = socket.gethostname();"
-        " pathlib.Path(sys.argv[1], name).touch();"
-        " print(name, socket.gethostbyname(name), os.sched_getaffinity(0))"
+        " address, cores = socket.gethostbyname(name), sorted(os.sched_getaffinity(0));"
+        " pathlib.Path(sys.argv[1], name).write_text(json.dumps([address, cores]))"
     )
     seen, first, second = (tmp_path / name for name in ("seen", "first", "second"))
     with Hosts(2, private={seen: [first, second]}, cores_per_host=1) as hosts:
-        done = hosts.run([sys.executable, "-c", program, str(seen)], ranks_per_host=[1, 1])
-        names_and_addresses = [f"{n} {a}" for n, a in zip(hosts.names, hosts.addresses)]
-    lines = sorted(done.stdout.splitlines())
-    assert [line.rpartition(" ")[0] for line in lines] == names_and_addresses
-    cores = {line.rpartition(" ")[2] for line in lines}
-    assert len(cores) == min(2, len(os.sched_getaffinity(0))), "each host has a core of its own"
-    assert [p.name for p in first.iterdir()] == ["host0"]
-    assert [p.name for p in second.iterdir()] == ["host1"]
+        hosts.run([sys.executable, "-c", program, str(seen)], ranks_per_host=[1, 1])
     assert not list(seen.iterdir())
+    [of_first], [of_second] = first.iterdir(), second.iterdir()
+    assert [of_first.name, of_second.name] == list(hosts.names) == ["host0", "host1"]
+    found = [json.loads(path.read_text()) for path in (of_first, of_second)]
+    assert [address for address, _ in found] == list(hosts.addresses)
+    cores = [set(of_host) for _, of_host in found]
+    assert all(len(of_host) == 1 for of_host in cores)
+    assert len(set.union(*cores)) == min(2, len(os.sched_getaffinity(0))), "each has its own core"
 
 
 def networks(process):
