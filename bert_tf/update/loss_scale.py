@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.update.state import create_count, create_state
+
 
 class NoLossScale:
     """Leaves everything as it is: for float32 and bfloat16."""
@@ -56,8 +58,8 @@ class DynamicLossScale:
         if period < 1:
             raise ValueError(f"loss scale period {period} is not positive")
         self._period, self._floor, self._ceiling = period, floor, ceiling
-        self._scale = _create_state("loss_scale/scale", initial, tf.float32)
-        self._good_updates = _create_state("loss_scale/good_updates", 0, tf.int64)
+        self._scale = create_state("loss_scale/scale", initial, tf.float32)
+        self._good_updates = create_count("loss_scale/good_updates")
         # One read that everything in an update depends on, hence made before `update` assigns.
         self._current = self._scale.read_value()
 
@@ -93,14 +95,3 @@ class DynamicLossScale:
             ),
             name="update_loss_scale",
         )
-
-
-def _create_state(name: str, initial: float, dtype: tf.DType) -> tf.Variable:
-    return tf.get_variable(
-        name,
-        shape=[],
-        dtype=dtype,
-        initializer=tf.constant_initializer(initial),
-        trainable=False,
-        use_resource=True,
-    )

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.ranks.distribution import Gradient
 from bert_tf.update.kernels import Kernels, Part, Rule, TensorFlowKernels
+from bert_tf.update.state import create_count
 
 DecayMask = Callable[[str], bool]
 
@@ -103,14 +104,7 @@ class AdamBase(tf.train.Optimizer):
             self._zeros_slot(variable, "v", "adam_v")
         if self._bias_correction and self._update_count is None:
             # A count of its own: global_step belongs to the caller, who may set it or skip it.
-            self._update_count = tf.get_variable(
-                UPDATE_COUNT,
-                shape=[],
-                dtype=tf.int64,
-                initializer=tf.zeros_initializer(),
-                trainable=False,
-                use_resource=True,
-            )
+            self._update_count = create_count(UPDATE_COUNT)
 
     def _prepare(self) -> None:
         self._parts = []

@@ -16,6 +16,7 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import times
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamBase, clip_factor
+from bert_tf.update.state import create_count
 
 # Both are int64 scalars that checkpoints hold.
 SKIPPED_UPDATES = "training/skipped_updates"
@@ -111,8 +112,8 @@ def build_train_op(
     # The data position of an update is global_step plus the number of skipped ones: a skipped
     # update consumed its data, and a resumed run must not see them again. The sequences tell where
     # in the data to go on with another global batch.
-    skipped_updates = _create_count(SKIPPED_UPDATES)
-    consumed_sequences = _create_count(CONSUMED_SEQUENCES)
+    skipped_updates = create_count(SKIPPED_UPDATES)
+    consumed_sequences = create_count(CONSUMED_SEQUENCES)
     data_position = global_step + skipped_updates
     denominators = _denominators(objective, features, plan, ranks, settings)
 
@@ -176,17 +177,6 @@ def build_train_op(
         learning_rate=learning_rate,
         loss_scale=used_scale,
         gradients=[times(gradient, factor) for gradient in gradients],
-    )
-
-
-def _create_count(name: str) -> tf.Variable:
-    return tf.get_variable(
-        name,
-        shape=[],
-        dtype=tf.int64,
-        initializer=tf.zeros_initializer(),
-        trainable=False,
-        use_resource=True,
     )
 
 

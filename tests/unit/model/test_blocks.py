@@ -17,38 +17,27 @@ pytestmark = requires_native_ops
 # Largest difference of the two forms, as a share of the norm: rounding of sums in float32; in
 # bfloat16 where a product of three kernels takes the place of three products.
 TOLERANCE = {"fp32": 2e-6, "bf16": 2.0**-7}
+
+
+def network(hidden_size, heads, intermediate_size, **changes):
+    """A small one."""
+    return BertConfig(
+        vocab_size=101,
+        hidden_size=hidden_size,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        intermediate_size=intermediate_size,
+        type_vocab_size=2,
+        max_position_embeddings=32,
+        **changes,
+    )
+
+
 CONFIGS = {
     # Widths and lengths that fill no vector, and ones that do.
-    "odd": BertConfig(
-        vocab_size=101,
-        hidden_size=45,
-        num_hidden_layers=2,
-        num_attention_heads=5,
-        intermediate_size=70,
-        type_vocab_size=2,
-        max_position_embeddings=32,
-    ),
-    "even": BertConfig(
-        vocab_size=64,
-        hidden_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=128,
-        type_vocab_size=2,
-        max_position_embeddings=32,
-        hidden_act="gelu_tanh",
-    ),
-    "other activation": BertConfig(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=33,
-        type_vocab_size=2,
-        max_position_embeddings=32,
-        hidden_act="gelu_erf",
-        hidden_dropout_prob=0.0,
-    ),
+    "odd": network(45, 5, 70),
+    "even": network(64, 2, 128, hidden_act="gelu_tanh"),
+    "other activation": network(32, 2, 33, hidden_act="gelu_erf", hidden_dropout_prob=0.0),
 }
 LENGTHS = {"odd": 19, "even": 32, "other activation": 17}
 
