@@ -27,13 +27,12 @@ from benchmarks.cases import (
 )
 from benchmarks.speed.batches import pretraining_batch
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.blocks import natively
 from bert_tf.model.precision import policy_for, probe_hardware
 from bert_tf.ranks.distribution import SingleProcess, connect
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import NativeKernels, choose_kernels
+from bert_tf.update.kernels import choose_kernels
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import UpdateSettings, build_train_op
@@ -77,10 +76,9 @@ def build_cases(
     """
     wanted = None if workload.native else False
     kernels = choose_kernels(wanted, has_gpu=probe_hardware().has_gpu, ranks=ranks)
-    policy = policy_for(workload.precision)
     objective = PretrainingObjective(
         workload.network,
-        natively(policy) if isinstance(kernels, NativeKernels) else policy,
+        kernels.layers(policy_for(workload.precision)),
         masked_lm=True,
         next_sentence=True,
         seed=1,

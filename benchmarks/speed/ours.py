@@ -20,7 +20,6 @@ from benchmarks.speed.steps import (
     time_steps,
 )
 from bert_tf import environment
-from bert_tf.model.blocks import natively
 from bert_tf.model.precision import (
     PrecisionPolicy,
     policy_for,
@@ -34,7 +33,7 @@ from bert_tf.tasks.squad import SpanObjective
 from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import Kernels, NativeKernels, choose_kernels
+from bert_tf.update.kernels import Kernels, choose_kernels
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import Objective, TrainOutputs, UpdateSettings, build_train_op
@@ -109,7 +108,7 @@ def build_update(
       features: [accumulation steps x micro batch, ...].
       kernels: of the update; with native ones the layers are native as well.
     """
-    objective = _objective(job, natively(policy) if isinstance(kernels, NativeKernels) else policy)
+    objective = _objective(job, kernels.layers(policy))
     objective.create_variables()
     rate = schedules.SCHEDULES["polynomial"](
         tf.train.get_or_create_global_step().read_value(),

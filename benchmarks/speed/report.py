@@ -46,13 +46,28 @@ def step_results(
         add(f"{task}, start to first step", [t["first_step_seconds"] for t in turns], "s")
         add(f"{task}, peak memory", [t["peak_memory_bytes"] / _MIB for t in turns], "MiB")
     machine = {**config, **describe_machine()}
-    for ours in present:
-        for other in present:
-            if ours.is_ours and not other.is_ours:
-                name = f"{task} step, {ours.name} to {other.name}"
-                values = rates[ours.name], rates[other.name]
-                results.append(ratio_result(name, *values, machine, subject=ours.name))
-    return results
+    return [*results, *ratio_results(f"{task} step", present, rates, machine)]
+
+
+def ratio_results(
+    what: str,
+    subjects: Sequence[Subject],
+    rates: Mapping[str, Sequence[float]],
+    config: Mapping[str, Any],
+) -> list[Result]:
+    """How many times faster each of ours is than each other subject, turn by turn."""
+    return [
+        ratio_result(
+            f"{what}, {ours.name} to {other.name}",
+            rates[ours.name],
+            rates[other.name],
+            config,
+            subject=ours.name,
+        )
+        for ours in subjects
+        for other in subjects
+        if ours.is_ours and not other.is_ours
+    ]
 
 
 def _adder(

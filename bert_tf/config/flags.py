@@ -15,7 +15,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from bert_tf.config.policy_file import read_policy_file
+from bert_tf.config.policy_file import policy_changes
 from bert_tf.config.settings import (
     CommunicationSettings,
     OptimizationSettings,
@@ -23,7 +23,6 @@ from bert_tf.config.settings import (
     RuntimeSettings,
 )
 from bert_tf.errors import UserError, exit_on_user_error
-from bert_tf.files import require_file
 
 # Flags of scripts for other hardware: accepted, so that known command lines go on working.
 _IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
@@ -290,14 +289,10 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
                 f"--amp rewrites a float32 graph and contradicts --precision={precision}; drop one."
             )
         precision = "fp32"
-    policy_changes = {}
-    if values.precision_policy:
-        if values.amp:
-            raise UserError(
-                "--amp rewrites a float32 graph and contradicts --precision_policy; drop one."
-            )
-        path = require_file(values.precision_policy, flag="precision_policy")
-        policy_changes = read_policy_file(path)
+    if values.precision_policy and values.amp:
+        raise UserError(
+            "--amp rewrites a float32 graph and contradicts --precision_policy; drop one."
+        )
     if not 1 <= values.init_loss_scale <= 2.0**32:
         raise UserError(f"--init_loss_scale={values.init_loss_scale} must lie in [1, 2**32].")
     if values.rank_timeout and not _LEAST_RANK_TIMEOUT <= values.rank_timeout <= 1e6:
@@ -310,7 +305,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         rank_timeout_seconds=values.rank_timeout,
         communication=_communication_settings(values),
         precision=precision,
-        policy_changes=policy_changes,
+        policy_changes=policy_changes(values.precision_policy),
         amp=values.amp,
         use_xla=values.use_xla,
         initial_loss_scale=values.init_loss_scale,

@@ -11,13 +11,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from bert_tf.errors import UserError
-from bert_tf.files import read_json
+from bert_tf.files import read_json, require_file
 
 MODULE_CLASSES = ("attention", "dense", "embeddings", "softmax", "layer_norm", "activations",
                   "logits", "loss")  # fmt: skip
 TYPE_OF_PRECISION = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 _TYPES = {**{name: name for name in TYPE_OF_PRECISION.values()}, **TYPE_OF_PRECISION}
+
+
+def policy_changes(given: str | None) -> dict[str, str]:
+    """What --precision_policy asks for: nothing without it. Raises UserError as below."""
+    return read_policy_file(require_file(given, flag="precision_policy")) if given else {}
 
 
 def read_policy_file(path: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ from absl import flags
 
 from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.config.policy_file import read_policy_file
+from bert_tf.config.policy_file import policy_changes
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
@@ -160,10 +160,7 @@ def policy_from_flags(values: flags.FlagValues) -> PrecisionPolicy:
 
     Raises UserError for an unknown precision and for a file that is none of precision.
     """
-    changes = {}
-    if values.precision_policy:
-        path = require_file(values.precision_policy, flag="precision_policy")
-        changes = read_policy_file(path)
+    changes = policy_changes(values.precision_policy)
     # Imported here: what is wrong with the file is said before TensorFlow starts.
     from bert_tf.model.precision import policy_for, probe_hardware, resolve_precision
 

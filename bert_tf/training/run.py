@@ -18,7 +18,6 @@ from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json
 from bert_tf.model import precision
-from bert_tf.model.blocks import natively
 from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import (
     check_same_on_all_ranks,
@@ -44,7 +43,7 @@ from bert_tf.training.session import SessionSettings, gpu_of_a_rank
 from bert_tf.training.start_point import StartPoint, find_start
 from bert_tf.training.trainer import Job, Trainer
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
-from bert_tf.update.kernels import Kernels, NativeKernels, choose_kernels
+from bert_tf.update.kernels import Kernels, choose_kernels
 from bert_tf.update.train_op import Objective
 
 
@@ -141,8 +140,8 @@ def _begin(
     log = RunLog(settings.output_dir) if ranks.is_chief else None
     kernels = choose_kernels(runtime.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
     # TensorFlow's rewrite and XLA know TensorFlow's operations only, and would find none left.
-    if isinstance(kernels, NativeKernels) and not (runtime.amp or runtime.use_xla):
-        policy = natively(policy)
+    if not (runtime.amp or runtime.use_xla):
+        policy = kernels.layers(policy)
     run = Run(settings, runtime, ranks, watch, start, hardware, chosen, policy, kernels, log)
     idle = binding_warning(
         os.environ,

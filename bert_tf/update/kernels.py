@@ -14,7 +14,8 @@ from typing import NamedTuple, Union
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
-from bert_tf.model.blocks import native_operations
+from bert_tf.model.blocks import native_operations, natively
+from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.native import library
 from bert_tf.ranks.distribution import SingleProcess
 
@@ -63,6 +64,10 @@ class TensorFlowKernels:
 
     def __init__(self, reason: str = "asked for"):
         self.description = f"TensorFlow's ({reason})"
+
+    def layers(self, policy: PrecisionPolicy) -> PrecisionPolicy:
+        """The policy whose layers are computed in the same form as the update: as it is."""
+        return policy
 
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """The root of the sum of all squares, a float32 scalar."""
@@ -139,6 +144,10 @@ class NativeKernels:
 
     def __init__(self) -> None:
         self._operations = library.load()
+
+    def layers(self, policy: PrecisionPolicy) -> PrecisionPolicy:
+        """The policy with native layers, where there are operations for its types."""
+        return natively(policy)
 
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """The root of the sum of all squares, summed in float64: a float32 scalar."""

@@ -18,13 +18,12 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.model.blocks import natively
 from bert_tf.model.precision import policy_for
 from bert_tf.ranks.distribution import connect
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.squad import SpanObjective
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import NativeKernels, choose_kernels
+from bert_tf.update.kernels import choose_kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW, Lamb
 from bert_tf.update.train_op import UpdateSettings, build_train_op
@@ -106,9 +105,7 @@ def make_objective(kind, kernels):
         hidden_dropout_prob=kind.dropout,
         attention_probs_dropout_prob=kind.dropout,
     )
-    policy = policy_for(kind.precision)
-    if isinstance(kernels, NativeKernels):
-        policy = natively(policy)
+    policy = kernels.layers(policy_for(kind.precision))
     if kind.objective == "squad":
         return SpanObjective(config, policy, seed=3)
     return PretrainingObjective(config, policy, masked_lm=True, next_sentence=True, seed=3)

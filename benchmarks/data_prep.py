@@ -1,6 +1,6 @@
 """Megabytes of raw text a second that become records of pre-training, here and elsewhere.
 
-    python -m benchmarks.data_prep_speed --input_file=corpus.txt --vocab_file=vocab.txt \
+    python -m benchmarks.data_prep --input_file=corpus.txt --vocab_file=vocab.txt \
         --google_bert_dir=bert --json=data_prep.json
 
 The text has one sentence a line and blank lines between documents; ``data_prep.demo_corpus`` makes
@@ -17,7 +17,7 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import Result, print_result, ratio_result, spread_result
+from benchmarks.rank_jobs import Result, print_result, spread_result
 from benchmarks.speed.comparison import (
     compare,
     define_comparison_flags,
@@ -25,6 +25,7 @@ from benchmarks.speed.comparison import (
     subjects_from_flags,
 )
 from benchmarks.speed.process import Found
+from benchmarks.speed.report import ratio_results
 from benchmarks.speed.subjects import MAKING_RECORDS, Subject
 from bert_tf import environment
 from bert_tf.errors import exit_on_user_error
@@ -49,13 +50,7 @@ def record_results(
         results.append(
             spread_result("text to records", rates[subject.name], "MB/s", described, subject.name)
         )
-    for ours in present:
-        for other in present:
-            if ours.is_ours and not other.is_ours:
-                name = f"text to records, {ours.name} to {other.name}"
-                values = rates[ours.name], rates[other.name]
-                results.append(ratio_result(name, *values, config, subject=ours.name))
-    return results
+    return [*results, *ratio_results("text to records", present, rates, config)]
 
 
 def measure() -> None:
@@ -89,7 +84,7 @@ def measure() -> None:
 
 
 def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.data_prep_speed``."""
+    """Defines the flags of ``python -m benchmarks.data_prep``."""
     define_comparison_flags(MAKING_RECORDS)
     flags.DEFINE_string("input_file", None, "Text, one sentence a line.", required=True)
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary.", required=True)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.data_prep_speed import record_results
+from benchmarks.data_prep import record_results
 from benchmarks.speed.subjects import MAKING_RECORDS
 from tests.support import run
 
@@ -37,7 +37,7 @@ def test_results_are_rates_and_ratios():
 
 def test_whole_benchmark(files, tmp_path):
     done = run(
-        "-m", "benchmarks.data_prep_speed", *files, "--turns=1", "--retries=0",
+        "-m", "benchmarks.data_prep", *files, "--turns=1", "--retries=0",
         "--subjects=ours-1-worker,tokenizers", f"--json={tmp_path}/results.json",
     )  # fmt: skip
     results = json.loads((tmp_path / "results.json").read_text())
@@ -66,7 +66,7 @@ def test_the_peers_script_gets_the_same_flags(files, tmp_path):
     (tmp_path / "create_pretraining_data.py").write_text(FAKE)
     (tmp_path / "tokenization.py").write_text("import tensorflow\n")
     done = run(
-        "-m", "benchmarks.data_prep_speed", *files, "--turns=1", "--retries=0",
+        "-m", "benchmarks.data_prep", *files, "--turns=1", "--retries=0",
         "--max_seq_length=64", "--dupe_factor=3", "--subjects=google-bert",
         f"--google_bert_dir={tmp_path}",
     )  # fmt: skip
@@ -74,7 +74,7 @@ def test_the_peers_script_gets_the_same_flags(files, tmp_path):
 
 
 def test_bad_flags_end_in_one_sentence(files):
-    done = run("-m", "benchmarks.data_prep_speed", *files, "--google_bert_dir=/none", check=False)
+    done = run("-m", "benchmarks.data_prep", *files, "--google_bert_dir=/none", check=False)
     assert done.returncode == 2
     expected = "error: --google_bert_dir: /none/create_pretraining_data.py does not exist"
     assert done.stderr.startswith(expected)
