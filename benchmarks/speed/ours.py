@@ -80,9 +80,12 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the logits of a span model."""
     environment.quiet_tensorflow(verbose=False)
     tf.disable_eager_execution()
-    job = PredictionJob.from_json(request)
-    precision = resolve_precision(request["settings"]["precision"], probe_hardware())
-    model = SpanModel(job.network, None, precision=precision, threads=job.threads)
+    job, settings = PredictionJob.from_json(request), Settings(**request["settings"])
+    precision = resolve_precision(settings.precision, probe_hardware())
+    native_ops = None if settings.native else False
+    model = SpanModel(
+        job.network, None, precision=precision, native_ops=native_ops, threads=job.threads
+    )
     logits = [model.outputs.start_logits, model.outputs.end_logits]
     fed = [model.inputs[name] for name in INPUTS]
     run = model.session.make_callable(logits, feed_list=fed)

@@ -56,7 +56,11 @@ def export_squad(
             )
     target = choose_version(export_dir, version)
     model = SpanModel(
-        parts.config, parts.checkpoint, num_candidates=num_candidates, precision=precision
+        parts.config,
+        parts.checkpoint,
+        num_candidates=num_candidates,
+        precision=precision,
+        native_ops=False,  # whoever loads it has TensorFlow's operations only
     )
     with model.graph.as_default(), model.session, written_at_once(target) as temporary:
         signatures = _id_signatures(model, max_seq_length or longest)

@@ -66,6 +66,7 @@ class Answerer:
         windows: WindowSettings | None = None,
         settings: AnswerSettings | None = None,
         precision: str | PrecisionPolicy = "fp32",
+        native_ops: bool | None = None,
         threads: int | None = None,
     ) -> None:
         """Restores the weights.
@@ -75,10 +76,12 @@ class Answerer:
           windows: None for run_squad.py's defaults, shorter where the network is.
           settings: None for run_squad.py's defaults.
           precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
+          native_ops: as in ``native_layers.native_layers``.
           threads: cores to use; None for all.
 
         Raises:
-          UserError: the weights are not of such a model, or sequences would be too long for it.
+          UserError: the weights are not of such a model, sequences would be too long for it, or
+            there are no native operations and they are insisted on.
         """
         longest = parts.config.max_position_embeddings
         self.windows = windows or _fitting_windows(longest)
@@ -96,6 +99,7 @@ class Answerer:
             parts.checkpoint,
             num_candidates=self.settings.n_best_size,
             precision=precision,
+            native_ops=native_ops,
             threads=threads,
         )
 

@@ -22,6 +22,7 @@ from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import PathLike, require_file
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.tasks.answerer import Answerer, FoundAnswer
+from bert_tf.tasks.native_layers import define_native_flag
 from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
 
 # Where a sentence ends: after its stop and quotes or brackets that close, or at a blank line.
@@ -76,6 +77,7 @@ def read_questions(stream: TextIO, *, prompt: TextIO | None = None) -> Iterator[
 def define_flags() -> None:
     """Defines the command's flags."""
     define_model_flags()
+    define_native_flag()
     flags.DEFINE_string("file", None, "UTF-8 text to find answers in.", required=True)
     flags.DEFINE_string("question", None, "One question; without it they are read line by line.")
     flags.DEFINE_bool("json", False, "Print an object a line.")
@@ -116,7 +118,7 @@ def _run() -> None:
     environment.quiet_tensorflow(verbose=False)
     for warning in slow_policy_warnings(policy, probe_hardware()):
         print(f"warning: {warning}", file=sys.stderr)
-    answerer = Answerer(parts, settings=settings, precision=policy)
+    answerer = Answerer(parts, settings=settings, precision=policy, native_ops=values.native_ops)
     if values.question is not None:
         questions = iter([values.question])
     else:

@@ -16,6 +16,7 @@ from absl import app, flags
 from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.tasks.native_layers import define_native_flag, native_layers
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -41,8 +42,19 @@ def encode_with_masks(text: str, tokenizer: Tokenizer, *, mask: str = "[MASK]") 
 class MaskFiller:
     """A masked-word model with its weights."""
 
-    def __init__(self, config: BertConfig, tokenizer: Tokenizer, checkpoint: str | Path) -> None:
-        """Restores the weights; raises UserError when they are not those of the model."""
+    def __init__(
+        self,
+        config: BertConfig,
+        tokenizer: Tokenizer,
+        checkpoint: str | Path,
+        *,
+        native_ops: bool | None = None,
+    ) -> None:
+        """Restores the weights.
+
+        ``native_ops`` is that of ``native_layers.native_layers``. Raises UserError when the weights
+        are not those of the model, or there are no native operations and they are insisted on.
+        """
         import tensorflow.compat.v1 as tf
 
         from bert_tf.checkpoint import loading
@@ -56,6 +68,7 @@ class MaskFiller:
                 f"{config.vocab_size}; give the vocabulary that the model was trained with."
             )
         self._tokenizer = tokenizer
+        policy = native_layers(policy_for("fp32"), native_ops)
         graph = tf.Graph()
         with graph.as_default():
             variables = create_variables(
@@ -76,7 +89,7 @@ class MaskFiller:
                 "masked_lm_weights": tf.zeros_like(self._positions, tf.float32),
             }
             output = pretraining_output(
-                variables, config, features, policy=policy_for("fp32"), next_sentence=False
+                variables, config, features, policy=policy, next_sentence=False
             )
             self._probabilities = tf.nn.softmax(output.masked_lm_logits)
             self._session = tf.Session(graph=graph)
@@ -119,6 +132,7 @@ def define_flags() -> None:
     flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, as the vocabulary wants it.")
     flags.DEFINE_string("text", None, "Text with [MASK] in it.", required=True)
     flags.DEFINE_integer("top", 5, "Guesses for each mask.")
+    define_native_flag()
 
 
 def main(_) -> None:
@@ -143,7 +157,7 @@ def _run() -> None:
             f"--text has {len(ids)} tokens and the model takes {config.max_position_embeddings}; "
             "shorten it."
         )
-    filler = MaskFiller(config, tokenizer, values.init_checkpoint)
+    filler = MaskFiller(config, tokenizer, values.init_checkpoint, native_ops=values.native_ops)
     for guesses in filler.fill(ids, top=values.top):
         print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))
 

@@ -202,6 +202,7 @@ class SpanModel:
         *,
         num_candidates: int = 20,
         precision: str | PrecisionPolicy = "fp32",
+        native_ops: bool | None = None,
         threads: int | None = None,
     ) -> None:
         """Restores the weights.
@@ -211,20 +212,23 @@ class SpanModel:
           checkpoint: a file or directory with the weights; None for random ones.
           num_candidates: K.
           precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
+          native_ops: as in ``native_layers.native_layers``; false for a graph that others load.
           threads: cores to use; None for all.
 
         Raises:
-          UserError: the weights are not those of such a network.
+          UserError: the weights are not those of such a network, or there are no native operations
+            and they are insisted on.
         """
         import tensorflow.compat.v1 as tf
 
         from bert_tf.model.precision import as_policy
         from bert_tf.model.squad import squad_specs
         from bert_tf.model.variables import create_variables
+        from bert_tf.tasks.native_layers import native_layers
         from bert_tf.training.session import SessionSettings, session_config
 
         self._config = config
-        self._policy = as_policy(precision)
+        self._policy = native_layers(as_policy(precision), native_ops)
         self._num_candidates = num_candidates
         self.graph = tf.Graph()
         with self.graph.as_default():

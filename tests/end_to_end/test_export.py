@@ -72,7 +72,7 @@ def exported(model_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(model_dir):
     parts = find_model(model_dir)
-    model = SpanModel(parts.config, parts.checkpoint, num_candidates=3)
+    model = SpanModel(parts.config, parts.checkpoint, num_candidates=3, native_ops=False)
     return model.run({name: np.array(rows) for name, rows in COLUMNS.items()})
 
 

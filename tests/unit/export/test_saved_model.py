@@ -43,7 +43,7 @@ def signatures(exported):
 
 @pytest.fixture(scope="module")
 def live(parts):
-    return SpanModel(parts.config, parts.checkpoint, num_candidates=5)
+    return SpanModel(parts.config, parts.checkpoint, num_candidates=5, native_ops=False)
 
 
 def make_features(batch_size, seq_length, seed=0):

@@ -86,7 +86,7 @@ def test_signature_from_strings(tmp_path):
     )
     found = {name: value.numpy() for name, value in found.items()}
 
-    model = SpanModel(parts.config, parts.checkpoint)
+    model = SpanModel(parts.config, parts.checkpoint, native_ops=False)
     for row, (question, context) in enumerate(zip(questions, contexts)):
         ids = parts.tokenizer.encode(context)
         first, *_ = question_windows(parts.tokenizer.encode(question), len(ids), windows)

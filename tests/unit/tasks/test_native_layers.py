@@ -1,0 +1,80 @@
+"""Prediction with native operations: the answers of TensorFlow's, and none of them in an export."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from bert_tf.errors import UserError
+from bert_tf.export.saved_model import export_squad
+from bert_tf.model.precision import policy_for
+from bert_tf.native import library
+from bert_tf.tasks.native_layers import native_layers
+from bert_tf.tasks.span_model import INPUTS, SpanModel, find_model
+from bert_tf.update import kernels
+from tests.small_span_model import CONFIG, VOCABULARY, write_model
+from tests.support import requires_native_ops
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    return find_model(write_model(tmp_path_factory.mktemp("model")))
+
+
+def operations(graph_def):
+    functions = [node for f in graph_def.library.function for node in f.node_def]
+    return {node.op for node in [*graph_def.node, *functions]}
+
+
+def batch():
+    """Sequences of three lengths."""
+    generator = np.random.default_rng(3)
+    mask = (np.arange(24) < np.array([[24], [17], [9]])).astype(np.int32)
+    segments = (np.arange(24) >= 5) * mask
+    ids = generator.integers(len(VOCABULARY), size=mask.shape) * mask
+    return dict(zip(INPUTS, (ids, mask, segments)))
+
+
+@requires_native_ops
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 2e-5), ("bf16", 0.2)])
+def test_logits_are_those_of_tensorflow(parts, precision, tolerance):
+    build = {"precision": precision, "threads": 1}
+    native = SpanModel(parts.config, parts.checkpoint, **build)
+    plain = SpanModel(parts.config, parts.checkpoint, native_ops=False, **build)
+    found = {op for op in operations(native.graph.as_graph_def()) if op.startswith("BertTf")}
+    assert found >= {"BertTfSoftmaxDropout", "BertTfResidualNorm", "BertTfSplitHeads"}
+    assert not any(op.startswith("BertTf") for op in operations(plain.graph.as_graph_def()))
+    features = batch()
+    at_tokens = features["input_mask"].astype(bool)
+    for ours, reference in zip(native.run(features)[:2], plain.run(features)[:2]):
+        np.testing.assert_allclose(ours[at_tokens], reference[at_tokens], atol=tolerance)
+
+
+def test_an_export_loads_without_them(parts, tmp_path):
+    exported = export_squad(parts, tmp_path / "squad")
+    saved = saved_model_pb2.SavedModel.FromString((exported / "saved_model.pb").read_bytes())
+    [meta_graph] = saved.meta_graphs
+    assert not any(op.startswith("BertTf") for op in operations(meta_graph.graph_def))
+
+
+def test_false_does_without():
+    assert not native_layers(policy_for("bf16"), False).native
+
+
+@requires_native_ops
+def test_types_that_they_are_not_for():
+    policy = dataclasses.replace(policy_for("fp32"), softmax=tf.bfloat16)
+    assert native_layers(policy_for("fp32"), None).native
+    assert not native_layers(policy, None).native
+
+
+def test_insisting_where_they_are_not_built(monkeypatch, parts):
+    def fail():
+        raise library.MissingLibrary("they are not built")
+
+    monkeypatch.setattr(kernels, "native_operations", fail)
+    assert not native_layers(policy_for("fp32"), None).native
+    with pytest.raises(UserError, match=r"^--native_ops: they are not built; drop the flag"):
+        SpanModel(CONFIG, parts.checkpoint, native_ops=True)
