@@ -109,7 +109,7 @@ def test_prediction_begins_with_the_longest():
 
 
 @pytest.mark.parametrize(
-    ("length", "expected"), [(1, LENGTH_STEP), (32, 32), (33, 64), (383, 384), (384, 384)]
+    ("length", "expected"), [(1, LENGTH_STEP), (16, 16), (17, 32), (383, 384), (384, 384)]
 )
 def test_padded_length(length, expected):
     assert padded_length(length, max_length=LONGEST) == expected
