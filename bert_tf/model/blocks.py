@@ -238,6 +238,18 @@ def native_operations():
         )
         return dscores, None, None, None
 
+    @tf.RegisterGradient("BertTfSoftmaxLoss")
+    def _softmax_loss(operation, dlosses, *_):
+        product_, bias, labels = operation.inputs
+        dproduct, dbias = operations.bert_tf_softmax_loss_grad(
+            product=product_,
+            bias=bias,
+            labels=labels,
+            log_totals=operation.outputs[2],
+            dlosses=dlosses,
+        )
+        return dproduct, dbias, None
+
     @tf.RegisterGradient("BertTfSplitHeads")
     def _split_heads_gradient(operation, dquery, dkey, dvalue):
         return operations.bert_tf_split_heads_grad(

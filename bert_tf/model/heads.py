@@ -9,7 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import WORD_EMBEDDINGS
-from bert_tf.model.layers import activate, computed_in, dense, layer_norm
+from bert_tf.model.layers import activate, dense, layer_norm
+from bert_tf.model.losses import ClassScores
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
@@ -25,14 +26,14 @@ def masked_lm_specs(config: BertConfig) -> list[VariableSpec]:
     ]
 
 
-def masked_lm_logits(
+def masked_lm_scores(
     sequence_output: tf.Tensor,
     positions: tf.Tensor,
     variables: Variables,
     *,
     config: BertConfig,
     policy: PrecisionPolicy,
-) -> tf.Tensor:
+) -> ClassScores:
     """Scores of every word at the masked positions only.
 
     Args:
@@ -43,7 +44,7 @@ def masked_lm_logits(
       policy: precision of each class of operation.
 
     Returns:
-      [B * P, V] float32.
+      Of [B * P, V]; the product is one of dense ones, as it is the largest of all.
     """
     with variables.scope("cls/predictions") as own:
         hidden = gather_positions(sequence_output, positions)
@@ -51,9 +52,8 @@ def masked_lm_logits(
             hidden = dense(hidden, transform, "dense", policy=policy)
             hidden = activate(hidden, config.hidden_act, policy=policy)
             hidden = layer_norm(hidden, transform, "LayerNorm", policy=policy)
-        return project_to_classes(
-            hidden, variables[WORD_EMBEDDINGS], own["output_bias"], policy=policy
-        )
+        words = variables[WORD_EMBEDDINGS]
+        return _class_scores(hidden, words, own["output_bias"], dtype=policy.dense)
 
 
 def next_sentence_specs(config: BertConfig) -> list[VariableSpec]:
@@ -84,7 +84,13 @@ def project_to_classes(
     x: tf.Tensor, weights: tf.Tensor, bias: tf.Tensor, *, policy: PrecisionPolicy
 ) -> tf.Tensor:
     """[rows, D] -> [rows, classes] float32; weights are [classes, D], as Google stores them."""
+    return _class_scores(x, weights, bias, dtype=policy.logits).logits(policy)
+
+
+def _class_scores(
+    x: tf.Tensor, weights: tf.Tensor, bias: tf.Tensor, *, dtype: tf.DType
+) -> ClassScores:
+    """The product of [rows, D] with [classes, D] in ``dtype``."""
     with tf.name_scope("logits"):
-        x, weights = tf.cast(x, policy.logits), tf.cast(weights, policy.logits)
-        product = tf.matmul(x, weights, transpose_b=True)
-        return computed_in(policy.logits, tf.nn.bias_add, product, bias)
+        x, weights = tf.cast(x, dtype), tf.cast(weights, dtype)
+        return ClassScores(tf.matmul(x, weights, transpose_b=True), bias)

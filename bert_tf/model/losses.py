@@ -6,8 +6,25 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.model.blocks import native_operations
 from bert_tf.model.layers import computed_in
 from bert_tf.model.precision import PrecisionPolicy
+
+
+class ClassScores(NamedTuple):
+    """What a head computes: its logits are the sum of both.
+
+    Attributes:
+      product: [examples, classes], in the type of the product.
+      bias: [classes] float32.
+    """
+
+    product: tf.Tensor
+    bias: tf.Tensor
+
+    def logits(self, policy: PrecisionPolicy) -> tf.Tensor:
+        """[examples, classes] float32."""
+        return computed_in(policy.logits, tf.nn.bias_add, self.product, self.bias)
 
 
 class ClassificationSums(NamedTuple):
@@ -41,6 +58,30 @@ def classification_sums(
         logits,
     )
     best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    return _weighted_sums(losses, best, labels, weights)
+
+
+def score_sums(
+    scores: ClassScores, labels: tf.Tensor, weights: tf.Tensor, *, policy: PrecisionPolicy
+) -> ClassificationSums:
+    """As :func:`classification_sums`, of many classes: where the policy is native, without logits.
+
+    The native operation reads the product as it is, adds the bias and finds the best class on the
+    way, and keeps one number an example for the backward pass.
+    """
+    native = policy.native and {policy.logits, policy.loss} == {tf.float32}
+    if not native or scores.product.dtype not in (tf.float32, tf.bfloat16):
+        return classification_sums(scores.logits(policy), labels, weights, policy=policy)
+    labels = tf.cast(labels, tf.int32)
+    losses, best, _ = native_operations().bert_tf_softmax_loss(
+        product=scores.product, bias=scores.bias, labels=labels
+    )
+    return _weighted_sums(losses, best, labels, weights)
+
+
+def _weighted_sums(
+    losses: tf.Tensor, best: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+) -> ClassificationSums:
     correct = tf.cast(tf.equal(best, labels), tf.float32)
     return ClassificationSums(
         loss_sum=tf.reduce_sum(weights * losses),

@@ -28,12 +28,12 @@ class PrecisionPolicy:
     Attributes:
       attention: the two products of attention, query with key and probabilities with value.
       dense: products with a kernel: query, key, value, the attention's and the feed-forward
-        layers, the pooler, the masked-LM transform.
+        layers, the pooler, the masked-LM transform, and the words' scores.
       embeddings: table look-ups and their sum.
       softmax: attention scores from the mask on, and the attention probabilities.
       layer_norm: statistics, scale and shift.
       activations: GELU and its like, the pooler's tanh, bias additions, dropout and residuals.
-      logits: the products of the heads with their output weights.
+      logits: the products of the heads with few classes, and the biases of all heads.
       loss: cross entropies and their sums.
       native: whether what lies between the products of a layer is computed by the compiled
         operations, which only CPUs have.

@@ -11,12 +11,12 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import bert_output, bert_specs, pooled_output
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.heads import (
-    masked_lm_logits,
+    masked_lm_scores,
     masked_lm_specs,
     next_sentence_logits,
     next_sentence_specs,
 )
-from bert_tf.model.losses import ClassificationSums, classification_sums
+from bert_tf.model.losses import ClassificationSums, classification_sums, score_sums
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.variables import Variables, VariableSpec
 
@@ -56,6 +56,7 @@ def pretraining_output(
     *,
     policy: PrecisionPolicy,
     dropout: Dropout | None = None,
+    recompute: bool = False,
     masked_lm: bool = True,
     next_sentence: bool = True,
 ) -> PretrainingOutput:
@@ -70,24 +71,26 @@ def pretraining_output(
         ``example_weights`` [B] float32 takes sequences out of the next-sentence sums.
       policy: precision of each class of operation.
       dropout: source of masks; None outside training.
+      recompute: as in :func:`bert_tf.model.encoder.encode`.
       masked_lm: whether to build this head.
       next_sentence: whether to build this head.
     """
     sequence_output = bert_output(
-        variables, config, features, policy=policy, dropout=dropout
+        variables, config, features, policy=policy, dropout=dropout, recompute=recompute
     ).sequence_output
     word_logits = word_sums = sentence_logits = sentence_sums = None
     if masked_lm:
-        word_logits = masked_lm_logits(
+        word_scores = masked_lm_scores(
             sequence_output,
             features["masked_lm_positions"],
             variables,
             config=config,
             policy=policy,
         )
+        word_logits = word_scores.logits(policy)
         with tf.name_scope("cls/predictions/loss"):
-            word_sums = classification_sums(
-                word_logits,
+            word_sums = score_sums(
+                word_scores,
                 tf.reshape(features["masked_lm_ids"], [-1]),
                 tf.reshape(features["masked_lm_weights"], [-1]),
                 policy=policy,

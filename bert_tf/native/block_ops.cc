@@ -71,6 +71,20 @@ struct SoftmaxArgs {
 };
 
 template <class T>
+struct LossArgs {
+  int64_t rows, classes;
+  const T* product;
+  const float* bias;
+  const int32_t* labels;
+  float* losses;
+  int32_t* best;
+  float* log_totals;  // of a row's exponentials
+  const float* dlosses;
+  T* dproduct;
+  float* dbias;
+};
+
+template <class T>
 struct HeadsArgs {
   int64_t positions, heads, size;
   float scale;
@@ -148,6 +162,7 @@ using tensorflow::TensorShape;
 using tensorflow::errors::InvalidArgument;
 
 constexpr int64_t kRowsOfABlock = 64;
+constexpr int64_t kClassesOfABlock = 256;
 
 // float stands for itself, tensorflow::bfloat16 for Bfloat16, which the kernels know.
 template <class T>
@@ -388,6 +403,73 @@ class SoftmaxDropoutGradOp : public DrawingKernel {
   }
 };
 
+// The inputs product [0], bias [1] and labels [2] of a loss.
+template <class T>
+tensorflow::Status ReadScores(OpKernelContext* context, LossArgs<KernelType<T>>* args) {
+  const Tensor &product = context->input(0), &labels = context->input(2);
+  args->rows = product.dim_size(0);
+  args->classes = product.dim_size(1);
+  args->product = Read<T>(product);
+  args->bias = Read<float>(context->input(1));
+  args->labels = Read<int32_t>(labels);
+  if (context->input(1).NumElements() != args->classes || labels.NumElements() != args->rows) {
+    return InvalidArgument("scores are ", product.shape().DebugString(), ", the bias ",
+                           context->input(1).shape().DebugString(), ", the labels ",
+                           labels.shape().DebugString());
+  }
+  for (int64_t row = 0; row < args->rows; ++row) {
+    if (args->labels[row] < 0 || args->labels[row] >= args->classes) {
+      return InvalidArgument("label ", args->labels[row], " is outside [0, ", args->classes, ")");
+    }
+  }
+  return tensorflow::OkStatus();
+}
+
+template <class T>
+class SoftmaxLossOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    LossArgs<KernelType<T>> args{};
+    OP_REQUIRES_OK(context, ReadScores<T>(context, &args));
+    Tensor *losses, *best, *log_totals;
+    const TensorShape vector({args.rows});
+    OP_REQUIRES_OK(context, context->allocate_output(0, vector, &losses));
+    OP_REQUIRES_OK(context, context->allocate_output(1, vector, &best));
+    OP_REQUIRES_OK(context, context->allocate_output(2, vector, &log_totals));
+    args.losses = Write<float>(losses);
+    args.best = Write<int32_t>(best);
+    args.log_totals = Write<float>(log_totals);
+    ForRows(context, args.rows, 3 * args.classes,
+            [&](int64_t begin, int64_t end) { BERT_TF_RUN(SoftmaxLoss, args, begin, end); });
+  }
+};
+
+template <class T>
+class SoftmaxLossGradOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    LossArgs<KernelType<T>> args{};
+    OP_REQUIRES_OK(context, ReadScores<T>(context, &args));
+    Tensor *dproduct, *dbias;
+    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &dproduct));
+    OP_REQUIRES_OK(context, context->allocate_output(1, context->input(1).shape(), &dbias));
+    args.log_totals = const_cast<float*>(Read<float>(context->input(3)));
+    args.dlosses = Read<float>(context->input(4));
+    args.dproduct = Write<T>(dproduct);
+    args.dbias = Write<float>(dbias);
+    // Classes are shared among the threads, so that each adds up its part of the bias's gradient.
+    const int64_t blocks = (args.classes + kClassesOfABlock - 1) / kClassesOfABlock;
+    ForRows(context, blocks, 2 * args.rows * kClassesOfABlock, [&](int64_t begin, int64_t end) {
+      BERT_TF_RUN(SoftmaxLossGrad, args, begin * kClassesOfABlock,
+                  std::min(args.classes, end * kClassesOfABlock));
+    });
+  }
+};
+
 // What splitting heads and its gradient are told by attributes.
 class HeadsKernel : public OpKernel {
  public:
@@ -567,6 +649,27 @@ REGISTER_OP("BertTfSoftmaxDropoutGrad")
     .Attr("threshold: int")
     .SetShapeFn(LikeInputs({0}));
 
+REGISTER_OP("BertTfSoftmaxLoss")
+    .Input("product: T")
+    .Input("bias: float")
+    .Input("labels: int32")
+    .Output("losses: float")
+    .Output("best: int32")
+    .Output("log_totals: float")
+    .Attr("T: {float, bfloat16}")
+    .SetShapeFn(LikeInputs({2, 2, 2}));
+
+REGISTER_OP("BertTfSoftmaxLossGrad")
+    .Input("product: T")
+    .Input("bias: float")
+    .Input("labels: int32")
+    .Input("log_totals: float")
+    .Input("dlosses: float")
+    .Output("dproduct: T")
+    .Output("dbias: float")
+    .Attr("T: {float, bfloat16}")
+    .SetShapeFn(LikeInputs({0, 1}));
+
 REGISTER_OP("BertTfSplitHeads")
     .Input("joined: T")
     .Input("bias: float")
@@ -603,5 +706,7 @@ BERT_TF_REGISTER_BOTH(ResidualNorm);
 BERT_TF_REGISTER_BOTH(ResidualNormGrad);
 BERT_TF_REGISTER_BOTH(SoftmaxDropout);
 BERT_TF_REGISTER_BOTH(SoftmaxDropoutGrad);
+BERT_TF_REGISTER_BOTH(SoftmaxLoss);
+BERT_TF_REGISTER_BOTH(SoftmaxLossGrad);
 BERT_TF_REGISTER_BOTH(SplitHeads);
 BERT_TF_REGISTER_BOTH(SplitHeadsGrad);

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.model.bert import bert_output, bert_specs, pooled_output
-from bert_tf.model.heads import masked_lm_logits, masked_lm_specs
+from bert_tf.model.heads import masked_lm_scores, masked_lm_specs
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import create_variables
 
@@ -102,9 +102,10 @@ def test_antiberty_fills_masked_residues():
             single_text(masked),
             policy=policy,
         ).sequence_output
-        logits = masked_lm_logits(
+        scores = masked_lm_scores(
             hidden, tf.constant(places[:, None]), variables, config=config, policy=policy
         )
+        logits = scores.logits(policy)
         session.run(tf.global_variables_initializer())
         guesses = session.run(logits).argmax(axis=-1)
     assert len(report.restored) == len(specs)

@@ -15,7 +15,7 @@ from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.checkpoint.writing import network_shapes
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import bert_output, pooled_output
-from bert_tf.model.heads import masked_lm_logits, next_sentence_logits, project_to_classes
+from bert_tf.model.heads import masked_lm_scores, next_sentence_logits, project_to_classes
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import Variables, VariableSpec, create_variables
 
@@ -105,8 +105,8 @@ def _build(variables: Variables, config: BertConfig, class_name: str):
 
     def words():
         everywhere = tf.tile(tf.range(8)[tf.newaxis], [2, 1])
-        logits = masked_lm_logits(hidden, everywhere, variables, config=config, policy=policy)
-        return tf.reshape(logits, [2, 8, -1])
+        scores = masked_lm_scores(hidden, everywhere, variables, config=config, policy=policy)
+        return tf.reshape(scores.logits(policy), [2, 8, -1])
 
     def pooled():
         return pooled_output(hidden, variables, policy=policy)
