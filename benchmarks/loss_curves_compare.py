@@ -1,0 +1,94 @@
+"""Whether curves of the loss differ by more than those of two seeds do: arithmetic, no runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.errors import UserError
+
+
+class Curve(NamedTuple):
+    """The loss of a training and of what it was evaluated on.
+
+    Attributes:
+      steps: updates done, evenly spaced.
+      losses: of the training, nats: at each of ``steps`` the mean since the one before. Infinite
+        where the loss was no number.
+      held_out: loss of the held-out records after the last update.
+    """
+
+    steps: tuple[int, ...]
+    losses: tuple[float, ...]
+    held_out: float
+
+
+class Difference(NamedTuple):
+    """How far two curves are from each other, in nats.
+
+    Attributes:
+      mean, largest: of the absolute differences of the smoothed training losses.
+      held_out: absolute difference of the final losses of the held-out records.
+    """
+
+    mean: float
+    largest: float
+    held_out: float
+
+
+def smooth(curve: Curve, window_steps: int) -> Curve:
+    """The means of the last ``window_steps`` updates, from where there are so many.
+
+    Raises UserError for a window that is no multiple of the curve's spacing or longer than it.
+    """
+    spacing = curve.steps[0]
+    points, rest = divmod(window_steps, spacing)
+    if rest or not 1 <= points <= len(curve.steps):
+        raise UserError(
+            f"--smoothing_steps={window_steps}: give a multiple of {spacing}, the updates between "
+            f"two lines of the log, up to {curve.steps[-1]}."
+        )
+    windows = np.lib.stride_tricks.sliding_window_view(np.array(curve.losses), points)
+    means = windows.mean(axis=1).tolist()
+    return Curve(curve.steps[points - 1 :], tuple(means), curve.held_out)
+
+
+def difference(one: Curve, other: Curve) -> Difference:
+    """How far two smoothed curves are from each other; infinite where one is no number."""
+    apart = np.abs(deviations(one, other))
+    return Difference(
+        float(apart.mean()), float(apart.max()), abs(_gap(one.held_out, other.held_out))
+    )
+
+
+def deviations(curve: Curve, reference: Curve) -> list[float]:
+    """The training loss above that of the reference, at each step; infinite for no number.
+
+    Raises UserError for curves with different steps.
+    """
+    if curve.steps != reference.steps:
+        raise UserError(
+            f"two runs logged other steps ({len(curve.steps)} lines to {curve.steps[-1]}, "
+            f"{len(reference.steps)} to {reference.steps[-1]}); remove both directories and start "
+            "again."
+        )
+    return [_gap(a, b) for a, b in zip(curve.losses, reference.losses)]
+
+
+def between_seeds(curves: Sequence[Curve]) -> Difference:
+    """The largest of each figure over all pairs of runs that differ in nothing but the seed."""
+    pairs = [difference(a, b) for a, b in itertools.combinations(curves, 2)]
+    return Difference(*(max(values) for values in zip(*pairs)))
+
+
+def excess(found: Difference, seeds: Difference) -> list[str]:
+    """What of a difference is more than that of two seeds; empty when nothing is."""
+    return [name for name in Difference._fields if not getattr(found, name) <= getattr(seeds, name)]
+
+
+def _gap(value: float, reference: float) -> float:
+    gap = value - reference
+    return gap if np.isfinite(gap) else float("inf")
