@@ -1,0 +1,360 @@
+"""What padding costs a fine-tuning and a prediction, and what batches by length change.
+
+    python -m benchmarks.padding --squad_train_file=train-v1.1.json \
+        --squad_predict_file=dev-v1.1.json --glue_dir=glue --vocab_file=vocab.txt \
+        --init_checkpoint=DIR --work_dir=work --json=padding.json
+
+On SQuAD and on tasks of GLUE (``--tasks``), for batches padded to ``--squad_seq_length`` or
+``--glue_seq_length`` and for batches by length (``--parts`` for some of these):
+
+* ``fill``: the share of positions that are tokens, over whole files.
+* ``speed``: sequences a second of updates and of predictions of the network of
+  ``--bert_config_file``, with random weights. Both forms go over the same ``--sequences``, spread
+  over the file, by turns in one session, after a batch of each length. The ratio is the median of
+  the turns' ratios.
+* ``scores``: the network of ``--init_checkpoint`` is fine-tuned in both forms with each of
+  ``--seeds`` on ``--score_sequences`` of the training file, and predicts the other file in both
+  forms.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable
+
+from absl import flags
+
+from benchmarks.glue import GLUE_TASKS
+from benchmarks.machine import describe_machine
+from benchmarks.rank_jobs import Result, print_result, ratio_result, read_network, spread_result
+from benchmarks.script import run_benchmark
+from benchmarks.speed.load import ForeignLoad
+from benchmarks.speed.subjects import BERT_BASE
+from benchmarks.squad_finetuning import cut_squad, parse_seeds
+from bert_tf import environment
+from bert_tf.checkpoint.model_files import model_files
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.files import make_output_dir, require_file, write_json
+from bert_tf.text.tokenizer import load_tokenizer
+
+# TensorFlow starts when the flags are known.
+if TYPE_CHECKING:
+    from benchmarks.padding_runs import Network, PredictionOrder, TrainingOrder
+    from benchmarks.padding_tasks import Batch, Task
+
+SQUAD = "squad"
+TASKS = (SQUAD, *GLUE_TASKS)
+FILL, SPEED, SCORES = "fill", "speed", "scores"
+PARTS = (FILL, SPEED, SCORES)
+PADDED, BUCKETED = FORMS = ("padded", "by length")
+
+Config = Mapping[str, Any]
+
+
+def fill_results(
+    task: Task,
+    training: Mapping[str, TrainingOrder],
+    prediction: Mapping[str, PredictionOrder],
+    config: Config,
+) -> list[Result]:
+    """Tokens in a hundred positions, of an epoch of training and of a prediction, by form."""
+    results = []
+    for form in FORMS:
+        order = training[form]
+        batches = range(order.batches_in_an_epoch)
+        tokens = sum(int(task.train.lengths[order.indices(n)].sum()) for n in batches)
+        computed = sum(order.positions(n) for n in batches) * task.batch_size
+        fill = {"training": tokens / computed}
+        computed = sum(batch["input_ids"].size for _, batch in prediction[form].batches())
+        fill["prediction"] = int(task.dev.lengths.sum()) / computed
+        for what, share in fill.items():
+            name = f"{task.name}, {what}, filled positions, {form}"
+            results.append(_result(name, 100.0 * share, "%", config))
+    return results
+
+
+def speed_results(
+    task: Task,
+    network: Network,
+    training: Mapping[str, TrainingOrder],
+    prediction: Mapping[str, PredictionOrder],
+    *,
+    turns: int,
+    config: Config,
+) -> list[Result]:
+    """Sequences a second of each form, and how many times faster those by length are."""
+
+    def update(form: str) -> int:
+        order = training[form]
+        network.train(order, order.batches_in_an_epoch)
+        return order.batches_in_an_epoch * task.batch_size
+
+    def predict(form: str) -> int:
+        return len(next(iter(network.predict(prediction[form]).values())))
+
+    for form in FORMS:
+        for batch in _of_each_length(map(training[form].batch, _epoch(training[form]))):
+            network.update(batch)
+        for batch in _of_each_length(batch for _, batch in prediction[form].batches()):
+            network.outputs(batch)
+    results = []
+    for what, once in (("training", update), ("prediction", predict)):
+        rates, facts = _by_turns(once, turns)
+        described = {**config, **facts, "precision": network.precision}
+        for form in FORMS:
+            name = f"{task.name}, {what}, {form}"
+            results.append(spread_result(name, rates[form], "sequences/s", described))
+        name = f"{task.name}, {what}, {BUCKETED} to {PADDED}"
+        results.append(ratio_result(name, rates[BUCKETED], rates[PADDED], described))
+    return results
+
+
+def score_results(
+    task: Task,
+    fine_tuned: Callable[[str, int], Network],
+    prediction: Mapping[str, PredictionOrder],
+    *,
+    seeds: Sequence[int],
+    config: Config,
+) -> list[Result]:
+    """Scores of both forms of training, and how many answers the form of prediction changes.
+
+    Args:
+      task: what to predict.
+      fine_tuned: from a form and a seed to the network that was trained so.
+      prediction: all of the task's dev file, by form.
+      seeds: of the trainings.
+      config: of the results.
+    """
+    scores: dict[str, dict[str, list[float]]] = {}
+    changed = answered = 0
+    for seed in seeds:
+        for form in FORMS:
+            with fine_tuned(form, seed) as network:
+                answers = {f: task.answers(network.predict(prediction[f])) for f in FORMS}
+            changed += sum(a != b for a, b in zip(*answers.values()))
+            answered += len(answers[PADDED])
+            for name, value in task.scores(answers[form]).items():
+                scores.setdefault(name, {}).setdefault(form, []).append(value)
+                print(f"{task.name}, trained {form}, seed {seed}: {name} {value:.2f}", flush=True)
+    config = {**config, "seeds": list(seeds)}
+    results = []
+    for name, by_form in scores.items():
+        for form, values in by_form.items():
+            described = {**config, "turns": values}
+            label = f"{task.name}, {name}, trained {form}"
+            results.append(_result(label, statistics.mean(values), "%", described))
+        means = {form: statistics.mean(values) for form, values in by_form.items()}
+        between = max(max(values) - min(values) for values in by_form.values())
+        label = f"{task.name}, {name}, trained {BUCKETED} above {PADDED}"
+        described = {**config, "most_between_seeds": between}
+        results.append(_result(label, means[BUCKETED] - means[PADDED], "points", described))
+    label = f"{task.name}, answers that padding changes in prediction"
+    results.append(_result(label, changed, f"of {answered}", config))
+    return results
+
+
+def _by_turns(
+    once: Callable[[str], int], turns: int
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Rates of ``once``, which returns a number of sequences, by form; and what to know of them."""
+    rates: dict[str, list[float]] = {form: [] for form in FORMS}
+    shares = []
+    for turn in range(turns):
+        load = ForeignLoad()
+        for form in FORMS if turn % 2 else FORMS[::-1]:
+            start = time.perf_counter()
+            sequences = once(form)
+            rates[form].append(sequences / (time.perf_counter() - start))
+        shares.append(load.share())
+    return rates, {"sequences": sequences, "others_share_of_machine": shares}
+
+
+def _epoch(order: TrainingOrder) -> range:
+    return range(order.batches_in_an_epoch)
+
+
+def _of_each_length(batches: Iterable[Batch]) -> Iterable[Batch]:
+    """The first batch of each number of positions."""
+    return {batch["input_ids"].shape[1]: batch for batch in batches}.values()
+
+
+def _result(name: str, value: float, unit: str, config: Config) -> Result:
+    return {"name": name, "subject": "ours", "value": value, "unit": unit, "config": config}
+
+
+def measure() -> None:
+    """Runs the benchmark of the flags."""
+    values = flags.FLAGS
+    seeds = parse_seeds(values.seeds)
+    for name, given, known in (("tasks", values.tasks, TASKS), ("parts", values.parts, PARTS)):
+        unknown = [one for one in given if one not in known]
+        if unknown:
+            raise UserError(f"--{name}: {unknown[0]!r} is none of {', '.join(known)}.")
+    network = read_network(values.bert_config_file, BERT_BASE)
+    small = _network_to_fine_tune() if SCORES in values.parts else None
+    results: list[Result] = []
+    for task in _tasks():
+        for part in values.parts:
+            if part == FILL:
+                found = fill_results(task, *_orders(task, None), _config(task))
+            elif part == SPEED:
+                found = _measure_speed(task, network)
+            else:
+                found = _measure_scores(task, small, seeds)
+            for result in found:
+                print_result(result)
+            results += found
+    if values.json:
+        write_json(values.json, results)
+        print(f"the results are in {values.json}")
+
+
+def _tasks() -> Iterable[Task]:
+    """The tasks of --tasks, each read when its turn comes."""
+    from benchmarks.padding_tasks import SentenceTask, SpanTask
+
+    values = flags.FLAGS
+    vocab_file = require_file(values.vocab_file, flag="vocab_file")
+    work_dir = make_output_dir(values.work_dir, flag="work_dir")
+    tokenizer = load_tokenizer(vocab_file=vocab_file, do_lower_case=True)
+    for name in values.tasks:
+        if name != SQUAD:
+            yield SentenceTask(
+                name,
+                Path(_given("glue_dir")),
+                tokenizer=tokenizer,
+                max_seq_length=values.glue_seq_length,
+                batch_size=values.glue_batch_size,
+            )
+            continue
+        train_file = require_file(_given("squad_train_file"), flag="squad_train_file")
+        dev_file = require_file(_given("squad_predict_file"), flag="squad_predict_file")
+        if values.predict_questions:
+            cut = work_dir / f"{dev_file.stem}-{values.predict_questions}.json"
+            dev_file = cut_squad(dev_file, values.predict_questions, cut)
+        yield SpanTask(
+            train_file,
+            dev_file,
+            vocab_file=vocab_file,
+            work_dir=work_dir,
+            max_seq_length=values.squad_seq_length,
+            batch_size=values.squad_batch_size,
+        )
+
+
+def _given(name: str) -> str:
+    if not flags.FLAGS[name].value:
+        raise UserError(f"--{name} is missing; give it, or leave its tasks out of --tasks.")
+    return flags.FLAGS[name].value
+
+
+def _network_to_fine_tune() -> BertConfig:
+    config = model_files(_given("init_checkpoint")).config
+    if config is None:
+        raise UserError("--init_checkpoint has no configuration beside it; give a model directory.")
+    return config
+
+
+def _orders(
+    task: Task, sequences: int | None, *, seed: int = 1
+) -> tuple[dict[str, TrainingOrder], dict[str, PredictionOrder]]:
+    """The batches of training and prediction by form, of so many sequences or of all."""
+    from benchmarks.padding_runs import PredictionOrder, TrainingOrder
+
+    train, dev = task.train, task.dev
+    if sequences is not None:
+        train, dev = train.spread(sequences), dev.spread(sequences)
+    by_length = {form: form == BUCKETED for form in FORMS}
+    return (
+        {f: TrainingOrder(task, train, by_length=b, seed=seed) for f, b in by_length.items()},
+        {f: PredictionOrder(task, dev, by_length=b) for f, b in by_length.items()},
+    )
+
+
+def _measure_speed(task: Task, network: BertConfig) -> list[Result]:
+    from benchmarks.padding_runs import Network, Training
+
+    values = flags.FLAGS
+    config = {**_config(task), "network": network.to_dict()}
+    # Its rate is of no interest, but no update may be out of the schedule.
+    training = Training(steps=1 << 20)
+    with Network(task, network, training, **_session()) as built:
+        return speed_results(
+            task, built, *_orders(task, values.sequences), turns=values.turns, config=config
+        )
+
+
+def _measure_scores(task: Task, network: BertConfig, seeds: Sequence[int]) -> list[Result]:
+    from benchmarks.padding_runs import Network, Training
+
+    values = flags.FLAGS
+    examples = task.train.spread(values.score_sequences)
+    steps = max(1, round(len(examples.lengths) * values.num_train_epochs / task.batch_size))
+
+    def fine_tuned(form: str, seed: int) -> Network:
+        training = Training(steps, values.learning_rate, seed)
+        checkpoint = Path(values.init_checkpoint)
+        built = Network(task, network, training, checkpoint=checkpoint, **_session())
+        built.train(_orders(task, values.score_sequences, seed=seed)[0][form], steps)
+        return built
+
+    names = ("init_checkpoint", "num_train_epochs", "learning_rate")
+    config = {
+        **_config(task),
+        **{name: values[name].value for name in names},
+        "trained_on": len(examples.lengths),
+        "predicted": len(task.dev.lengths),
+        "precision": values.precision,
+    }
+    return score_results(task, fine_tuned, _orders(task, None)[1], seeds=seeds, config=config)
+
+
+def _session() -> dict[str, Any]:
+    values = flags.FLAGS
+    threads = values.threads or environment.available_cores()
+    return {"precision": values.precision, "threads": threads}
+
+
+def _config(task: Task) -> dict[str, Any]:
+    return {
+        "max_seq_length": task.max_seq_length,
+        "batch_size": task.batch_size,
+        "threads": _session()["threads"],
+        **describe_machine(),
+    }
+
+
+def define_flags() -> None:
+    """Defines the flags of ``python -m benchmarks.padding``."""
+    flags.DEFINE_list("tasks", list(TASKS), f"Of {', '.join(TASKS)}.")
+    flags.DEFINE_list("parts", list(PARTS), f"What to measure, of {', '.join(PARTS)}.")
+    flags.DEFINE_string("squad_train_file", None, "SQuAD JSON to train on.")
+    flags.DEFINE_string("squad_predict_file", None, "SQuAD JSON to answer.")
+    flags.DEFINE_integer("predict_questions", None, "Answer so many, spread over the file.")
+    flags.DEFINE_string("glue_dir", None, "Directory with a directory for each task of GLUE.")
+    flags.DEFINE_string("vocab_file", None, "Uncased WordPiece vocabulary.", required=True)
+    flags.DEFINE_string("work_dir", None, "Where records are kept.", required=True)
+    flags.DEFINE_string("bert_config_file", None, "Network of the speed; BERT-base if not given.")
+    flags.DEFINE_string("init_checkpoint", None, "Model directory to fine-tune for the scores.")
+    flags.DEFINE_integer("squad_seq_length", 384, "Positions of padded windows.", lower_bound=8)
+    flags.DEFINE_integer("squad_batch_size", 8, "Windows of a batch.", lower_bound=1)
+    flags.DEFINE_integer("glue_seq_length", 128, "Positions of padded sentences.", lower_bound=8)
+    flags.DEFINE_integer("glue_batch_size", 32, "Sentences of a batch.", lower_bound=1)
+    flags.DEFINE_integer("sequences", 512, "Sequences of a turn, for the speed.", lower_bound=1)
+    flags.DEFINE_integer("turns", 5, "Turns of both forms, for the speed.", lower_bound=1)
+    flags.DEFINE_integer("score_sequences", 4000, "Sequences to train on, for the scores.")
+    flags.DEFINE_float("num_train_epochs", 2.0, "Passes over them.", lower_bound=0.0)
+    flags.DEFINE_float("learning_rate", 5e-5, "Of the fine-tuning, at its peak.")
+    flags.DEFINE_string("seeds", "1,2", "Of the fine-tuning, commas between them.")
+    flags.DEFINE_string("precision", "auto", "As in run_squad.py.")
+    flags.DEFINE_integer("threads", None, "Cores to use; all if not given.", lower_bound=1)
+    flags.DEFINE_string("json", None, "Where to write the results.")
+
+
+if __name__ == "__main__":
+    run_benchmark(define_flags, measure)

@@ -1,0 +1,201 @@
+"""One network in a session that trains and predicts sequences from memory, padded or not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from benchmarks.padding_tasks import Batch, Sequences, Task
+from bert_tf.checkpoint.loading import initialise_from_checkpoint
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.data.length_buckets import LengthBuckets, LengthSortedBatches
+from bert_tf.data.order import GlobalBatchSlice, batch_indices
+from bert_tf.model.precision import policy_for, probe_hardware, resolve_precision
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.tasks.span_model import INPUTS
+from bert_tf.training.session import SessionSettings, session_config
+from bert_tf.update import schedules
+from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.kernels import choose_kernels
+from bert_tf.update.loss_scale import NoLossScale
+from bert_tf.update.optimizers import AdamW
+from bert_tf.update.train_op import UpdateSettings, build_train_op
+
+_WEIGHT_DECAY, _WARMUP_SHARE = 0.01, 0.1
+
+
+class TrainingOrder:
+    """The batches of a training, as run_squad.py has them with and without --length_buckets."""
+
+    def __init__(self, task: Task, sequences: Sequences, *, by_length: bool, seed: int) -> None:
+        self._sequences, self._by_length, self._seed = sequences, by_length, seed
+        self._max_length = task.max_seq_length
+        self._slice = GlobalBatchSlice(task.batch_size)
+        self._buckets = LengthBuckets(
+            sequences.lengths,
+            global_batch_size=task.batch_size,
+            seed=seed,
+            max_length=task.max_seq_length,
+        )
+        self.batches_in_an_epoch = max(1, len(sequences.lengths) // task.batch_size)
+
+    def positions(self, number: int) -> int:
+        """Positions of the sequences of a batch."""
+        return self._buckets.padded_length(number) if self._by_length else self._max_length
+
+    def indices(self, number: int) -> np.ndarray:
+        """Which sequences a batch has: int64 [batch size]."""
+        if self._by_length:
+            return self._buckets.indices(number, self._slice)
+        total = len(self._sequences.lengths)
+        return batch_indices(number, self._slice, num_records=total, seed=self._seed)
+
+    def batch(self, number: int) -> Batch:
+        """The features of a batch."""
+        return self._sequences.batch(self.indices(number), self.positions(number))
+
+
+class PredictionOrder:
+    """All sequences once, the longest first; not ``by_length`` they are padded all the same."""
+
+    def __init__(self, task: Task, sequences: Sequences, *, by_length: bool) -> None:
+        self._sequences, self._by_length = sequences, by_length
+        self._max_length = task.max_seq_length
+        self._sorted = LengthSortedBatches(
+            sequences.lengths,
+            batch_size=task.batch_size,
+            max_length=task.max_seq_length,
+            rank=0,
+            world_size=1,
+        )
+
+    def positions(self, number: int) -> int:
+        """Positions of the sequences of a batch."""
+        return self._sorted.padded_length(number) if self._by_length else self._max_length
+
+    def batches(self) -> Iterator[tuple[np.ndarray, Batch]]:
+        """The numbers of the sequences of each batch, without what fills it up, and its features.
+
+        The features are those of a whole batch.
+        """
+        for number in range(self._sorted.num_batches):
+            indices = self._sorted.indices(number)
+            batch = self._sequences.batch(indices, self.positions(number))
+            yield indices[self._sorted.is_record(number)], batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How a network is trained.
+
+    Attributes:
+      steps: updates of the schedule, a tenth of them warm-up.
+      learning_rate: its peak.
+      seed: of initial weights and dropout.
+    """
+
+    steps: int
+    learning_rate: float = 5e-5
+    seed: int = 1
+
+
+class Network:
+    """A task's network, its update and its predictions, for sequences of any length.
+
+    Attributes:
+      precision: of its products, ``fp32``, ``bf16`` or ``fp16``.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        config: BertConfig,
+        training: Training,
+        *,
+        checkpoint: Path | None = None,
+        precision: str = "auto",
+        threads: int,
+    ) -> None:
+        """Restores ``checkpoint``, or draws the weights; UserError where it is of another network.
+
+        ``precision`` is as --precision.
+        """
+        hardware = probe_hardware()
+        self.precision = resolve_precision(precision, hardware)
+        kernels = choose_kernels(None, has_gpu=hardware.has_gpu, ranks=SingleProcess(threads))
+        policy = kernels.layers(policy_for(self.precision))
+        with tf.Graph().as_default():
+            objective = task.objective(config, policy, seed=training.seed)
+            objective.create_variables()
+            if checkpoint is not None:
+                initialise_from_checkpoint(
+                    checkpoint, tf.trainable_variables(), allowed_fresh=task.fresh, config=config
+                )
+            self._inputs = _placeholders(task.train, batch_size=task.batch_size)
+            rate = schedules.SCHEDULES["polynomial"](
+                tf.train.get_or_create_global_step().read_value(),
+                peak_rate=training.learning_rate,
+                total_steps=training.steps,
+                warmup_steps=int(training.steps * _WARMUP_SHARE),
+                end_rate=0.0,
+                power=1.0,
+            )
+            self._train_op = build_train_op(
+                objective,
+                self._inputs,
+                plan=BatchPlan(task.batch_size, 1, world_size=1),
+                optimizer=AdamW(rate, weight_decay=_WEIGHT_DECAY, kernels=kernels),
+                learning_rate=rate,
+                loss_scale=NoLossScale(),
+                ranks=SingleProcess(threads),
+                settings=UpdateSettings(
+                    most_rows=task.batch_size * task.max_seq_length, seed=training.seed
+                ),
+            ).train_op
+            self._outputs = task.outputs(objective, self._inputs)
+            self._session = tf.Session(config=session_config(SessionSettings(threads)))
+            self._session.run(tf.global_variables_initializer())
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._session.close()
+
+    def update(self, batch: Batch) -> None:
+        """One update of the weights."""
+        self._session.run(self._train_op, {self._inputs[name]: batch[name] for name in batch})
+
+    def outputs(self, batch: Batch) -> dict[str, np.ndarray]:
+        """What is predicted of a batch; labels are not looked at."""
+        feed = {self._inputs[name]: batch[name] for name in INPUTS}
+        return self._session.run(self._outputs, feed)
+
+    def train(self, order: TrainingOrder, steps: int) -> None:
+        """The first so many updates of an order."""
+        for number in range(steps):
+            self.update(order.batch(number))
+
+    def predict(self, order: PredictionOrder) -> dict[str, np.ndarray]:
+        """The outputs of all sequences of an order, [N, ...]."""
+        found: dict[str, list[np.ndarray]] = {}
+        places = []
+        for indices, batch in order.batches():
+            places.append(indices)
+            for name, values in self.outputs(batch).items():
+                found.setdefault(name, []).append(values[: len(indices)])
+        back = np.argsort(np.concatenate(places))
+        return {name: np.concatenate(parts)[back] for name, parts in found.items()}
+
+
+def _placeholders(sequences: Sequences, *, batch_size: int) -> dict[str, tf.Tensor]:
+    """Inputs for a batch of the features, of any number of positions."""
+    placeholders = {}
+    for name, values in sequences.features.items():
+        rest = [None] if name in INPUTS else values.shape[1:]
+        placeholders[name] = tf.placeholder(values.dtype, [batch_size, *rest], name)
+    return placeholders

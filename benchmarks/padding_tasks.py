@@ -1,0 +1,221 @@
+"""What padding is measured on: real files as arrays, with their networks and their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from benchmarks.classification import HEAD_VARIABLES, LABELS, ClassificationObjective
+from benchmarks.glue import GLUE_TASKS, SCORES, read_rows, sequence_of
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.data.records import decode_example
+from bert_tf.data.tfrecord import RecordSet
+from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.squad import SQUAD_SCOPE
+from bert_tf.squad.answers import AnswerSettings, CandidateArrays, decode_answers
+from bert_tf.squad.examples import read_squad
+from bert_tf.squad.features import build_features
+from bert_tf.squad.windows import WindowSettings
+from bert_tf.tasks.span_model import INPUTS
+from bert_tf.tasks.squad import SpanObjective
+from bert_tf.tasks.squad_metrics import evaluate
+from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+from bert_tf.update.train_op import Objective
+
+Batch = dict[str, np.ndarray]
+
+
+class Sequences(NamedTuple):
+    """A file's examples.
+
+    Attributes:
+      features: ``INPUTS`` [N, S] integers, padded to S; labels [N, ...].
+      lengths: [N], the tokens of each.
+    """
+
+    features: Mapping[str, np.ndarray]
+    lengths: np.ndarray
+
+    def batch(self, indices: np.ndarray, positions: int) -> Batch:
+        """The features of some of them, cut to so many positions."""
+        rows = {name: values[indices] for name, values in self.features.items()}
+        return {n: v[:, :positions] if n in INPUTS else v for n, v in rows.items()}
+
+    def spread(self, most: int) -> Sequences:
+        """So many of them, evenly spread; all where there are no more."""
+        total = len(self.lengths)
+        kept = np.arange(min(most, total)) * total // min(most, total)
+        features = {name: values[kept] for name, values in self.features.items()}
+        return Sequences(features, self.lengths[kept])
+
+
+class Task(Protocol):
+    """A fine-tuning with real data.
+
+    Attributes:
+      name: in tables.
+      max_seq_length: positions that the padded form has.
+      batch_size: sequences of an update and of a prediction.
+      train, dev: what to learn and what to predict.
+      fresh: scopes of the variables that no pre-trained checkpoint has.
+    """
+
+    name: str
+    max_seq_length: int
+    batch_size: int
+    train: Sequences
+    dev: Sequences
+    fresh: Sequence[str]
+
+    def objective(self, config: BertConfig, policy: PrecisionPolicy, *, seed: int) -> Objective:
+        """The network."""
+
+    def outputs(
+        self, objective: Objective, features: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """What is predicted of a batch."""
+
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """What is said of each example of ``dev``, from the outputs of all of it."""
+
+    def scores(self, answers: Sequence[Any]) -> dict[str, float]:
+        """Name of a score -> its value in percent."""
+
+
+class SpanTask:
+    """SQuAD, in the windows of run_squad.py."""
+
+    name = "squad"
+    fresh = (SQUAD_SCOPE,)
+
+    def __init__(
+        self,
+        train_file: Path,
+        dev_file: Path,
+        *,
+        vocab_file: Path,
+        work_dir: Path,
+        max_seq_length: int,
+        batch_size: int,
+    ) -> None:
+        """Reads the files; their records are kept in ``work_dir``."""
+        self.max_seq_length, self.batch_size = max_seq_length, batch_size
+        self._tokenizer = load_tokenizer(vocab_file=vocab_file, do_lower_case=True)
+        self._windows = WindowSettings(
+            max_seq_length,
+            doc_stride=min(128, max_seq_length // 3),
+            max_query_length=min(64, max_seq_length // 4),
+        )
+        files = {"squad_train_file": train_file, "squad_predict_file": dev_file}
+        loaded = []
+        for flag, path in files.items():
+            training = flag == "squad_train_file"
+            self._squad = read_squad(
+                path, flag=flag, version_2_with_negative=False, needs_answers=training
+            )
+            features = build_features(
+                self._squad,
+                work_dir / f"{path.stem}-{max_seq_length}",
+                vocab_file=vocab_file,
+                windows=self._windows,
+                training=training,
+            )
+            records = RecordSet(features.files).read(list(range(len(features.lengths))))
+            labels = ("start_positions", "end_positions") if training else ()
+            loaded.append(Sequences(_columns(records, (*INPUTS, *labels)), features.lengths))
+        self.train, self.dev = loaded
+
+    def objective(self, config: BertConfig, policy: PrecisionPolicy, *, seed: int) -> Objective:
+        """As in :class:`Task`."""
+        return SpanObjective(config, policy, seed=seed)
+
+    def outputs(
+        self, objective: Objective, features: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """As in :class:`Task`."""
+        return objective.candidates(features, k=AnswerSettings.n_best_size)._asdict()
+
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> list[str]:
+        """As in :class:`Task`: a text for each question."""
+        candidates = CandidateArrays(**outputs)
+        settings = AnswerSettings()
+        found = decode_answers(self._squad, self._tokenizer, self._windows, candidates, settings)
+        return list(found.answers.values())
+
+    def scores(self, answers: Sequence[str]) -> dict[str, float]:
+        """As in :class:`Task`."""
+        ids = (example.question_id for example in self._squad.examples)
+        found = evaluate(self._squad, dict(zip(ids, answers)))
+        return {name: found[name] for name in ("exact_match", "f1")}
+
+
+class SentenceTask:
+    """One of GLUE's, by google-research/bert's sequences."""
+
+    fresh = HEAD_VARIABLES
+
+    def __init__(
+        self,
+        name: str,
+        glue_dir: Path,
+        *,
+        tokenizer: Tokenizer,
+        max_seq_length: int,
+        batch_size: int,
+    ) -> None:
+        """Reads the files."""
+        self.name = name
+        self.max_seq_length, self.batch_size = max_seq_length, batch_size
+        self._task = GLUE_TASKS[name]
+        self.train, self.dev = (
+            self._read(glue_dir / path, tokenizer) for path in (self._task.train, self._task.dev)
+        )
+
+    def _read(self, path: Path, tokenizer: Tokenizer) -> Sequences:
+        rows = read_rows(self._task, path, flag="glue_dir")
+        found = [sequence_of(row, tokenizer, self.max_seq_length) for row in rows]
+        lengths = np.array([len(ids) for ids, _ in found], np.int32)
+        features = {name: np.zeros((len(rows), self.max_seq_length), np.int32) for name in INPUTS}
+        features["input_ids"] += tokenizer.pad_id
+        features["input_mask"] += np.arange(self.max_seq_length) < lengths[:, None]
+        for row, (ids, segments) in enumerate(found):
+            features["input_ids"][row, : len(ids)] = ids
+            features["segment_ids"][row, : len(ids)] = segments
+        labels = np.array([row.label for row in rows], np.float32)
+        return Sequences({**features, LABELS: labels}, lengths)
+
+    def objective(self, config: BertConfig, policy: PrecisionPolicy, *, seed: int) -> Objective:
+        """As in :class:`Task`."""
+        return ClassificationObjective(config, policy, classes=self._task.classes, seed=seed)
+
+    def outputs(
+        self, objective: Objective, features: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """As in :class:`Task`."""
+        return {"logits": objective.logits(features)}
+
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> list[float]:
+        """As in :class:`Task`: a class's number, or a rating to a tenth."""
+        logits = outputs["logits"]
+        if self._task.classes == 1:
+            return [round(float(rating), 1) for rating in logits[:, 0]]
+        return logits.argmax(axis=1).tolist()
+
+    def scores(self, answers: Sequence[float]) -> dict[str, float]:
+        """As in :class:`Task`."""
+        score = SCORES[self._task.score]
+        return {self._task.score: score(self.dev.features[LABELS], np.array(answers))}
+
+
+def _columns(records: Sequence[bytes], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Some features of records, int32 [N, ...]."""
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for record in records:
+        decoded = decode_example(record)
+        for name, column in columns.items():
+            column.append(decoded[name])
+    return {name: np.array(column, np.int32) for name, column in columns.items()}
