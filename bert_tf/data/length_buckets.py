@@ -6,9 +6,9 @@ batches of it: its records are sorted by length and cut into global batches, whi
 random order. Pools do not cross the border of epochs (by more than a batch), so a training of whole
 epochs has seen every record equally often.
 
-A batch is padded to a multiple of ``LENGTH_STEP`` tokens: the rows of a tile in a processor's
-matrix unit, so that one token less would save nothing, and few different shapes, each of which
-XLA has to compile once.
+A batch is padded to a multiple of ``LENGTH_STEP`` tokens, up to ``SHORT_LENGTH`` to one of half of
+that: products of fewer tokens would not be faster (docs/padding.md), and the shapes are few, each
+of which XLA has to compile once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bert_tf.data.order import GlobalBatchSlice, sequence_indices
 from bert_tf.data.stateless_random import derive_keys, random_bits
 
 LENGTH_STEP = 16
+SHORT_LENGTH = 64
 
 _BATCHES_IN_A_POOL = 32
 _POOL_STREAM = 0x706F6F6C  # separates these draws from others with the same seed
@@ -140,5 +141,6 @@ class LengthSortedBatches:
 
 
 def padded_length(length: int, *, max_length: int) -> int:
-    """The next multiple of ``LENGTH_STEP``, but no more than ``max_length``."""
-    return min(-(-length // LENGTH_STEP) * LENGTH_STEP, max_length)
+    """What ``length`` tokens are padded to; no more than ``max_length``."""
+    step = LENGTH_STEP if length > SHORT_LENGTH else LENGTH_STEP // 2
+    return min(-(-length // step) * step, max_length)

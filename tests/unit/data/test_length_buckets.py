@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.data.length_buckets import (
-    LENGTH_STEP,
     LengthBuckets,
     LengthSortedBatches,
     padded_length,
@@ -109,7 +108,7 @@ def test_prediction_begins_with_the_longest():
 
 
 @pytest.mark.parametrize(
-    ("length", "expected"), [(1, LENGTH_STEP), (16, 16), (17, 32), (383, 384), (384, 384)]
+    ("length", "expected"), [(1, 8), (8, 8), (17, 24), (64, 64), (65, 80), (383, 384), (384, 384)]
 )
 def test_padded_length(length, expected):
     assert padded_length(length, max_length=LONGEST) == expected
