@@ -24,7 +24,8 @@ class ClassScores(NamedTuple):
 
     def logits(self, policy: PrecisionPolicy) -> tf.Tensor:
         """[examples, classes] float32."""
-        return computed_in(policy.logits, tf.nn.bias_add, self.product, self.bias)
+        with tf.name_scope("logits"):
+            return computed_in(policy.logits, tf.nn.bias_add, self.product, self.bias)
 
 
 class ClassificationSums(NamedTuple):

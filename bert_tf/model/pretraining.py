@@ -87,7 +87,8 @@ def pretraining_output(
             config=config,
             policy=policy,
         )
-        word_logits = word_scores.logits(policy)
+        with tf.name_scope("cls/predictions"):
+            word_logits = word_scores.logits(policy)
         with tf.name_scope("cls/predictions/loss"):
             word_sums = score_sums(
                 word_scores,

@@ -71,7 +71,7 @@ struct Rule {
   float weight_decay;
 };
 
-// The numbers of one piece of a variable; gradient is null where it is not needed.
+// The numbers of one piece of a variable.
 struct Span {
   const float* gradient;
   float* m;
@@ -79,6 +79,14 @@ struct Span {
   float* weights;
   int64_t size;
 };
+
+// The float32 numbers whose upper halves these are.
+FOR_EVERY_CPU void Widen(const uint16_t* __restrict halves, int64_t size, float* __restrict to) {
+  for (int64_t i = 0; i < size; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(halves[i]) << 16;
+    std::memcpy(to + i, &bits, sizeof(bits));
+  }
+}
 
 FOR_EVERY_CPU double SumOfSquares(const float* values, int64_t size) {
   Lanes lanes;
@@ -193,6 +201,27 @@ void ForEachPiece(OpKernelContext* context, int64_t number_of_pieces, const Work
   });
 }
 
+// Gradients of products in bfloat16 come in that type; they are read piece by piece, so that none
+// is ever written to memory in float32.
+class GradientPiece {
+ public:
+  GradientPiece(const Tensor& gradient, const Piece& piece) {
+    if (gradient.dtype() == tensorflow::DT_FLOAT) {
+      values_ = static_cast<const float*>(gradient.data()) + piece.start;
+      return;
+    }
+    thread_local std::vector<float> room(kPieceSize);
+    Widen(static_cast<const uint16_t*>(gradient.data()) + piece.start, piece.size, room.data());
+    values_ = room.data();
+  }
+
+  // Until this thread asks for another piece.
+  const float* values() const { return values_; }
+
+ private:
+  const float* values_;
+};
+
 // ---- Variables ----
 
 // The variables and moments of an update, locked, each with a buffer that nobody else reads.
@@ -227,13 +256,21 @@ class LockedVariables {
 
   const std::vector<int64_t>& sizes() const { return sizes_; }
 
+  GradientPiece GradientOf(const Piece& piece) { return {gradients_[piece.tensor], piece}; }
+
+  // With a null gradient, which only some of the arithmetic needs.
   Span SpanOf(const Piece& piece) {
     const auto start_of = [&piece](const Tensor& tensor) {
       return static_cast<float*>(tensor.data()) + piece.start;
     };
-    return {start_of(gradients_[piece.tensor]), start_of(*m_[piece.tensor]->tensor()),
-            start_of(*v_[piece.tensor]->tensor()), start_of(*weights_[piece.tensor]->tensor()),
-            piece.size};
+    return {nullptr, start_of(*m_[piece.tensor]->tensor()), start_of(*v_[piece.tensor]->tensor()),
+            start_of(*weights_[piece.tensor]->tensor()), piece.size};
+  }
+
+  Span SpanOf(const Piece& piece, const GradientPiece& gradient) {
+    Span span = SpanOf(piece);
+    span.gradient = gradient.values();
+    return span;
   }
 
  private:
@@ -255,7 +292,7 @@ class LockedVariables {
     if (tensor->dtype() != tensorflow::DT_FLOAT || tensor->shape() != gradient.shape()) {
       return InvalidArgument("a variable is of type ", tensorflow::DataTypeString(tensor->dtype()),
                              " and shape ", tensor->shape().DebugString(),
-                             ", its gradient of type float and shape ",
+                             ", its gradient of shape ",
                              gradient.shape().DebugString());
     }
     if (tensor->RefCountIsOne()) return tensorflow::OkStatus();
@@ -288,8 +325,8 @@ class GlobalNorm : public OpKernel {
     std::vector<double> squares(pieces.size());
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
-      const auto* start = static_cast<const float*>(values[piece.tensor].data()) + piece.start;
-      squares[number] = SumOfSquares(start, piece.size);
+      const GradientPiece value(values[piece.tensor], piece);
+      squares[number] = SumOfSquares(value.values(), piece.size);
     });
     double total = 0.0;
     for (double part : squares) total += part;
@@ -308,10 +345,13 @@ class Optimizer : public OpKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("weight_decay", &rule_.weight_decay));
     OP_REQUIRES_OK(construction, construction->GetAttr("decays", &decays_));
     int variables;
+    tensorflow::DataTypeVector gradients;
     OP_REQUIRES_OK(construction, construction->GetAttr("N", &variables));
-    OP_REQUIRES(construction, decays_.size() == static_cast<size_t>(variables),
-                InvalidArgument("decays has ", decays_.size(), " entries for ", variables,
-                                " variables"));
+    OP_REQUIRES_OK(construction, construction->GetAttr("T", &gradients));
+    const auto count = static_cast<size_t>(variables);
+    OP_REQUIRES(construction, decays_.size() == count && gradients.size() == count,
+                InvalidArgument("there are ", decays_.size(), " entries of decays and ",
+                                gradients.size(), " gradients for ", variables, " variables"));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -353,7 +393,8 @@ class AdamW : public Optimizer {
              LockedVariables* variables) override {
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
-      AdamWOfPiece(variables->SpanOf(piece), rule, Decays(piece.tensor));
+      const GradientPiece gradient = variables->GradientOf(piece);
+      AdamWOfPiece(variables->SpanOf(piece, gradient), rule, Decays(piece.tensor));
     });
   }
 };
@@ -374,7 +415,9 @@ class Lamb : public Optimizer {
     };
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
-      squares[number] = LambMomentsOfPiece(variables->SpanOf(piece), rule, decay_of(piece));
+      const GradientPiece gradient = variables->GradientOf(piece);
+      const Span span = variables->SpanOf(piece, gradient);
+      squares[number] = LambMomentsOfPiece(span, rule, decay_of(piece));
     });
     std::vector<Squares> totals(variables->sizes().size());
     for (size_t number = 0; number < pieces.size(); ++number) {
@@ -410,9 +453,9 @@ Status NoOutput(tensorflow::shape_inference::InferenceContext*) {
 }
 
 REGISTER_OP("BertTfGlobalNorm")
-    .Input("values: N * float")
+    .Input("values: T")
     .Output("norm: float")
-    .Attr("N: int >= 1")
+    .Attr("T: list({float, bfloat16}) >= 1")
     .SetShapeFn(ScalarOutput);
 
 #define OPTIMIZER_OP(name)                   \
@@ -420,12 +463,13 @@ REGISTER_OP("BertTfGlobalNorm")
       .Input("weights: N * resource")        \
       .Input("first_moments: N * resource")  \
       .Input("second_moments: N * resource") \
-      .Input("gradients: N * float")         \
+      .Input("gradients: T")                 \
       .Input("factor: float")                \
       .Input("learning_rate: float")         \
       .Input("scale: float")                 \
       .Input("epsilon: float")               \
       .Attr("N: int >= 1")                   \
+      .Attr("T: list({float, bfloat16})")    \
       .Attr("beta_1: float")                 \
       .Attr("beta_2: float")                 \
       .Attr("weight_decay: float")           \

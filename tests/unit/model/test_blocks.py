@@ -112,7 +112,7 @@ def test_a_network_has_the_same_loss_and_gradients(precision, dropout, name):
 
 
 def test_unknown_dimensions_change_nothing():
-    policy = natively(policy_for("bf16"))
+    policy = natively(policy_for("fp32"))  # rounding to bfloat16 would enlarge float32's noise
     known, unknown = (
         loss_and_gradients(CONFIGS["odd"], policy, length=19, dropout=True, known=known)
         for known in (True, False)

@@ -39,7 +39,7 @@ def module_of_product(operation):
         return "attention"
     if "/embeddings/" in operation.name:
         return "embeddings"
-    return "logits" if "/logits/" in operation.name else "dense"
+    return "logits" if "/seq_relationship/logits/" in operation.name else "dense"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -58,17 +58,18 @@ def test_products_have_the_type_of_the_policy_and_all_else_is_float32(config, ba
                 assert float_types(operation) <= {tf.float32}, (operation.type, operation.name)
     assert {variable.dtype.base_dtype for variable in variables.all()} == {tf.float32}
     assert {gradient.dtype for gradient in gradients} == {tf.float32}
-    # Two layers of six dense and two attention products, the pooler and the masked-LM transform.
+    # Two layers of six dense and two attention products, the pooler, the masked-LM transform and the
+    # words' scores.
     # A product has two in its backward pass (the one by one-hot segments is pruned when it runs).
     assert products == {
-        ("dense", "forward"): 2 * 6 + 2,
-        ("dense", "backward"): 2 * (2 * 6 + 2),
+        ("dense", "forward"): 2 * 6 + 3,
+        ("dense", "backward"): 2 * (2 * 6 + 3),
         ("attention", "forward"): 2 * 2,
         ("attention", "backward"): 2 * (2 * 2),
         ("embeddings", "forward"): 1,
         ("embeddings", "backward"): 2,
-        ("logits", "forward"): 2,
-        ("logits", "backward"): 4,
+        ("logits", "forward"): 1,
+        ("logits", "backward"): 2,
     }
 
 
@@ -99,7 +100,8 @@ SIGNS = [
     ("activations", "TanhGrad", "/intermediate/"),
     ("activations", "BiasAdd", "/output/dense/"),
     ("activations", "Tanh", "/pooler/"),
-    ("logits", "MatMul", "/predictions/logits/"),
+    ("dense", "MatMul", "/predictions/logits/"),
+    ("logits", "BiasAdd", "/predictions/l"),
     ("logits", "MatMul", "/seq_relationship/logits/"),
     ("loss", "SparseSoftmaxCrossEntropyWithLogits", "/predictions/loss/"),
     ("loss", "SparseSoftmaxCrossEntropyWithLogits", "/seq_relationship/loss/"),

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.blocks import native_operations
 
 B, S, N, H, INNER = 3, 13, 3, 7, 75  # widths that fill no vector
+ROWS, CLASSES = 7, 601  # of more than one block, and a part of one
 D = N * H
 THRESHOLD = round(0.3 * 65536)
 KEY, COUNTER = 0x0123456789ABCDEF, (2**32 - 3, 77 << 16 | 5)  # the counter's low word overflows
@@ -29,6 +30,7 @@ def inputs(dtype):
         "inner": normal(B, S, INNER, scale=4.0),
         "product": normal(B, S, D),
         "joined": normal(B, S, 3 * D),
+        "words": normal(ROWS, CLASSES, scale=4.0),
         "scores": normal(B, N, S, S, scale=5.0),
         "dinner": normal(B, S, INNER),
         "dhalf": normal(B, S, D),
@@ -38,6 +40,8 @@ def inputs(dtype):
         "dvalue": normal(B, N, S, H),
     }
     padding = np.where(np.arange(S) < np.array([[S], [5], [1]]), 0, -10000).astype(np.float32)
+    dlosses = normal(ROWS)
+    dlosses[2] = 0.0
     in_float = {
         "inner_bias": normal(INNER),
         "bias": normal(D),
@@ -47,6 +51,9 @@ def inputs(dtype):
         "gamma": normal(D),
         "beta": normal(D),
         "dy": normal(B, S, D),
+        "word_bias": normal(CLASSES),
+        "labels": draw.integers(CLASSES, size=ROWS).astype(np.float32),
+        "dlosses": dlosses,
     }
     given = {name: tf.cast(tf.constant(value), dtype) for name, value in in_dtype.items()}
     return {**given, **{name: tf.constant(value) for name, value in in_float.items()}}
@@ -71,12 +78,17 @@ def compute(dtype):
     heads = native.bert_tf_split_heads(
         joined=given["joined"], bias=given["joined_bias"], heads=N, scale=0.375
     )
+    loss = native.bert_tf_softmax_loss(
+        product=given["words"], bias=given["word_bias"], labels=tf.cast(given["labels"], tf.int32)
+    )
     found = {"gelu": y, "full": full, "half": half, **softmax._asdict(), **heads._asdict()}
+    found.update(loss._asdict())
     gradients = {
         ("inner", "inner_bias"): ([y], ["dinner"]),
         ("product", "bias", "residual", "gamma", "beta"): ([full, half], ["dy", "dhalf"]),
         ("scores",): ([softmax.dropped], ["ddropped"]),
         ("joined", "joined_bias"): (heads, ["dquery", "dkey", "dvalue"]),
+        ("words", "word_bias"): ([loss.losses], ["dlosses"]),
     }
     for names, (outputs, given_gradients) in gradients.items():
         of_inputs = tf.gradients(

@@ -124,6 +124,33 @@ def test_split_heads(found):
     assert_close(found, "gradient of joined_bias", djoined.sum((0, 1)), TOLERANCE["float32"])
 
 
+def test_softmax_loss(found):
+    logits = found["words"] + found["word_bias"]
+    labels, rows = found["labels"].astype(int), np.arange(len(found["labels"]))
+    totals = np.log(np.exp(logits).sum(-1))
+    exact = TOLERANCE["float32"]
+    assert_close(found, "losses", totals - logits[rows, labels], exact)
+    assert (found["best"] == logits.argmax(-1)).all()
+    d = np.exp(logits - totals[:, None])
+    d[rows, labels] -= 1
+    d *= found["dlosses"][:, None]
+    assert_close(found, "gradient of words", d)
+    assert_close(found, "gradient of word_bias", d.sum(0), exact)
+
+
+def test_the_first_of_equal_classes_is_best_and_a_label_must_be_one():
+    with tf.Graph().as_default(), tf.Session() as session:
+        labels = tf.placeholder(tf.int32, [2])
+        loss = native_operations().bert_tf_softmax_loss(
+            product=tf.constant([[1.0, 3.0, 3.0], [2.0, 1.0, 2.0]]),
+            bias=tf.zeros([3]),
+            labels=labels,
+        )
+        assert session.run(loss.best, {labels: [0, 2]}).tolist() == [1, 0]
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"label 3 is outside \[0, 3\)"):
+            session.run(loss.losses, {labels: [0, 3]})
+
+
 def test_what_is_not_a_number_stays_so():
     with tf.Graph().as_default(), tf.Session() as session:
         nothing = {"key": tf.zeros([1], tf.uint64), "counter": tf.zeros([2], tf.uint64)}

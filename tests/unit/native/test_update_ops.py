@@ -108,6 +108,27 @@ def test_one_update_of_odd_sizes_against_float64(operations, name, bounds):
         assert_close(session.run(update.variables), update.expected(name))
 
 
+@pytest.mark.parametrize("name", ["adam_w", "lamb", "global_norm"])
+def test_gradients_in_bfloat16_are_their_values_in_float32(operations, name):
+    def half(index, value):
+        return tf.cast(value, tf.bfloat16) if index % 2 else tf.constant(value)
+
+    def run_with(gradients):
+        with tf.Graph().as_default(), in_new_session() as session:
+            update = Update(operations, name if name != "global_norm" else "lamb", SIZES)
+            halves = [half(i, value) for i, value in enumerate(update.gradients)]
+            given = [tf.cast(g, tf.float32) for g in halves] if gradients == "float32" else halves
+            if name == "global_norm":
+                return [session.run(operations.bert_tf_global_norm(values=given))]
+            operation = update.build(gradients=given)
+            session.run(tf.global_variables_initializer())
+            session.run(operation)
+            return session.run(update.state)
+
+    for in_half, widened in zip(run_with("mixed"), run_with("float32")):
+        np.testing.assert_array_equal(in_half, widened)
+
+
 @settings(max_examples=15, deadline=None)
 @given(sizes=st.lists(st.integers(0, 100), min_size=1, max_size=5), lamb=st.booleans())
 def test_any_sizes(operations, sizes, lamb):
@@ -239,7 +260,7 @@ def test_what_does_not_fit_is_an_error(operations):
                 tf.errors.InvalidArgumentError,
             ),
             "given twice": (update.build(weights=twice), tf.errors.InvalidArgumentError),
-            "decays has 1 entries": (update.build(decays=[True]), tf.errors.InvalidArgumentError),
+            "1 entries of decays": (update.build(decays=[True]), tf.errors.InvalidArgumentError),
             "factor is not a scalar": (update.build(factor=[1.0, 2.0]), tf.errors.OpError),
         }
         for message, (failing, error) in cases.items():
