@@ -73,7 +73,7 @@ def compare(values: flags.FlagValues) -> None:
     variants, seeds = _chosen_variants(values.variants), _chosen_seeds(values.seeds)
     require_file(values.bert_config_file, flag="bert_config_file")
     output_dir = make_output_dir(values.output_dir, flag="output_dir")
-    trainings = plan_trainings(variants, seeds, _shared_flags(values), output_dir)
+    trainings = plan_trainings(variants, seeds, shared_flags(values), output_dir)
     run_trainings(trainings)
     curves = {t: smooth(read_curve(t), values.smoothing_steps) for t in trainings}
     references = [training for training in trainings if training.variant == REFERENCE]
@@ -167,7 +167,7 @@ def results(
     return listed
 
 
-def _shared_flags(values: flags.FlagValues) -> dict[str, Any]:
+def shared_flags(values: flags.FlagValues) -> dict[str, Any]:
     """The flags of run_pretraining.py that all trainings have."""
     steps = values.num_train_steps
     return {

@@ -17,8 +17,10 @@ from benchmarks.loss_curves_compare import (
     excess,
     smooth,
 )
-from benchmarks.loss_curves_runs import Training, plan_trainings, skipped_updates
+from benchmarks.loss_curves_runs import VARIANTS, Training, plan_trainings, skipped_updates
+from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 from bert_tf.errors import UserError
+from tests.support import ROOT
 
 STEPS = tuple(range(10, 210, 10))
 # What run_pretraining.py leaves behind, for a loss that depends on the variant. bf16 learns as
@@ -125,6 +127,28 @@ def test_commands_differ_in_what_is_compared_only(tmp_path):
         "--seed=4",
         f"--output_dir={tmp_path / 'bf16-tensorflow-seed4'}",
     ]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_run_pretraining_takes_the_flags_of_every_variant(variant, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    records = tmp_path / "part-00000.tfrecord"
+    records.touch()
+    given = flags.FlagValues()
+    loss_curves.define_flags(given)
+    given(["loss_curves", f"--input_file={records}", f"--eval_file={records}",
+           "--bert_config_file=recipes/bert_tiny.json", f"--output_dir={tmp_path}"])  # fmt: skip
+    training = plan_trainings([variant], [3], loss_curves.shared_flags(given), tmp_path)[-1]
+    values = flags.FlagValues()
+    define_pretraining_flags(values)
+    values(training.command())
+    runtime = pretraining_settings(values).runtime
+    name, _, how = variant.partition("-")
+    assert runtime.precision == ("fp32" if name == "amp" else name)
+    assert (runtime.amp, runtime.use_xla) == (name == "amp", how == "xla")
+    assert runtime.native_ops is (False if how == "tensorflow" else None)
+    resolved = {flag: values[flag].value for flag in training.flags}
+    assert resolved == training.flags, "what run.json records must equal what was asked for"
 
 
 @pytest.fixture
