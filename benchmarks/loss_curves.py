@@ -16,6 +16,7 @@ was stopped, and what is finished is kept. docs/loss_curves.md shows a result.
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from benchmarks.loss_curves_compare import (
     between_seeds,
     difference,
     excess,
+    points_of_window,
     smooth,
 )
 from benchmarks.loss_curves_runs import (
@@ -72,6 +74,7 @@ def compare(values: flags.FlagValues) -> None:
     """Runs the benchmark from its flags; raises UserError for a variant that is too far away."""
     variants, seeds = _chosen_variants(values.variants), _chosen_seeds(values.seeds)
     require_file(values.bert_config_file, flag="bert_config_file")
+    _check_before_long_work(values)
     output_dir = make_output_dir(values.output_dir, flag="output_dir")
     trainings = plan_trainings(variants, seeds, shared_flags(values), output_dir)
     run_trainings(trainings)
@@ -180,6 +183,19 @@ def shared_flags(values: flags.FlagValues) -> dict[str, Any]:
     }
 
 
+def _check_before_long_work(values: flags.FlagValues) -> None:
+    """Raises UserError for what would only fail after the last training."""
+    spacing, steps = values.display_loss_steps, values.num_train_steps
+    if steps % spacing:
+        raise UserError(
+            f"--num_train_steps={steps} is no multiple of --display_loss_steps={spacing}; the "
+            "points of a curve are so many updates apart."
+        )
+    points_of_window(values.smoothing_steps, spacing=spacing, last_step=steps)
+    if values.picture and importlib.util.find_spec("matplotlib") is None:
+        raise UserError("--picture needs matplotlib; install it, or leave the picture out.")
+
+
 def _title(values: flags.FlagValues) -> str:
     network = Path(values.bert_config_file).stem
     return (
@@ -233,7 +249,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     define_integer("max_predictions_per_seq", 20, "As run_pretraining.py's.")
     define_integer("train_batch_size", 32, "Sequences of an update.", lower_bound=1)
     flags.DEFINE_float("learning_rate", 2e-3, "As run_pretraining.py's.", flag_values=values)
-    define_integer("display_loss_steps", 10, "Updates of a line in log.jsonl.")
+    define_integer("display_loss_steps", 10, "Updates of a line in log.jsonl.", lower_bound=1)
     define_integer("num_threads", None, "Of each training; all cores if not given.")
     define_integer("smoothing_steps", 100, "Updates that a point of a curve is the mean of.")
     define_string("json", None, "Where to write the results.")

@@ -42,18 +42,26 @@ class Difference(NamedTuple):
 def smooth(curve: Curve, window_steps: int) -> Curve:
     """The means of the last ``window_steps`` updates, from where there are so many.
 
-    Raises UserError for a window that is no multiple of the curve's spacing or longer than it.
+    Raises UserError as :func:`points_of_window` does.
     """
-    spacing = curve.steps[0]
-    points, rest = divmod(window_steps, spacing)
-    if rest or not 1 <= points <= len(curve.steps):
-        raise UserError(
-            f"--smoothing_steps={window_steps}: give a multiple of {spacing}, the updates between "
-            f"two lines of the log, up to {curve.steps[-1]}."
-        )
+    points = points_of_window(window_steps, spacing=curve.steps[0], last_step=curve.steps[-1])
     windows = np.lib.stride_tricks.sliding_window_view(np.array(curve.losses), points)
     means = windows.mean(axis=1).tolist()
     return Curve(curve.steps[points - 1 :], tuple(means), curve.held_out)
+
+
+def points_of_window(window_steps: int, *, spacing: int, last_step: int) -> int:
+    """How many points of a curve, ``spacing`` updates apart, a mean of ``window_steps`` takes.
+
+    Raises UserError for a window that is no multiple of the spacing or longer than the curve.
+    """
+    points, rest = divmod(window_steps, spacing)
+    if rest or not spacing <= window_steps <= last_step:
+        raise UserError(
+            f"--smoothing_steps={window_steps}: give a multiple of {spacing}, the updates between "
+            f"two lines of the log, up to {last_step}."
+        )
+    return points
 
 
 def difference(one: Curve, other: Curve) -> Difference:

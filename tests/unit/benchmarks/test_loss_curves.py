@@ -1,5 +1,6 @@
 """Loss curves: their arithmetic, the verdict, and runs that go on; trainings by a stand-in."""
 
+import importlib.util
 import json
 import math
 import textwrap
@@ -233,9 +234,19 @@ def test_a_training_that_fails_is_told_with_its_output(compare, tmp_path):
         ({"variants": "bf16,fp8"}, "--variants: 'fp8' is none of fp32, bf16"),
         ({"seeds": "1"}, "--seeds: give two at least"),
         ({"seeds": "1,x"}, "--seeds=1,x: give whole numbers"),
+        ({"num_train_steps": 195}, "--num_train_steps=195 is no multiple of --display_loss_steps"),
+        ({"smoothing_steps": 300}, "--smoothing_steps=300: give a multiple of 10, .* up to 200"),
         ({"bert_config_file": "none.json"}, "--bert_config_file: none.json does not exist"),
     ],
 )
-def test_bad_flags(compare, given, message):
+def test_bad_flags(compare, given, message, tmp_path):
     with pytest.raises(UserError, match=message):
         compare(**given)
+    assert not (tmp_path / "curves" / "started.txt").exists()
+
+
+def test_a_picture_without_matplotlib_is_refused_at_once(compare, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match="--picture needs matplotlib"):
+        compare(picture=tmp_path / "curves.svg")
+    assert not (tmp_path / "curves").exists()
