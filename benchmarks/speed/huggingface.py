@@ -81,6 +81,8 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     kinds = transformers.BertForPreTraining, transformers.BertForQuestionAnswering
     kind = kinds[job.task != PRETRAINING]
     model = kind(peer_config(job.network)).train()
+    if settings.get("recompute"):
+        model.gradient_checkpointing_enable()
     optimizer = torch.optim.AdamW(
         parameter_groups(model, WEIGHT_DECAY), lr=LEARNING_RATE, fused=True
     )

@@ -47,11 +47,13 @@ class Settings:
       precision: as --precision.
       xla: as --use_xla.
       native: as --native_ops, where they are built.
+      recompute: as --recompute.
     """
 
     precision: str = "auto"
     xla: bool = False
     native: bool = True
+    recompute: bool = False
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +66,9 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     with tf.Graph().as_default():
         tf.set_random_seed(1)
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in features.items()}
-        outputs = build_update(job, policy_for(precision), fed, choose(settings))
+        outputs = build_update(
+            job, policy_for(precision), fed, choose(settings), recompute=settings.recompute
+        )
         loss = tf.add_n([s.loss_sum / s.weight_sum for s in outputs.term_sums.values()])
         feed = {fed[name]: features[name] for name in fed}
         config = session_config(SessionSettings(job.threads, use_xla=settings.xla))
@@ -101,7 +105,12 @@ def choose(settings: Settings) -> Kernels:
 
 
 def build_update(
-    job: StepJob, policy: PrecisionPolicy, features: Mapping[str, tf.Tensor], kernels: Kernels
+    job: StepJob,
+    policy: PrecisionPolicy,
+    features: Mapping[str, tf.Tensor],
+    kernels: Kernels,
+    *,
+    recompute: bool = False,
 ) -> TrainOutputs:
     """Adds the network and its update to the current graph.
 
@@ -110,8 +119,9 @@ def build_update(
       policy: the type of each class of operation.
       features: [accumulation steps x micro batch, ...].
       kernels: of the update; with native ones the layers are native as well.
+      recompute: the encoder's.
     """
-    objective = _objective(job, kernels.layers(policy))
+    objective = _objective(job, kernels.layers(policy), recompute)
     objective.create_variables()
     rate = schedules.SCHEDULES["polynomial"](
         tf.train.get_or_create_global_step().read_value(),
@@ -133,7 +143,10 @@ def build_update(
     )
 
 
-def _objective(job: StepJob, policy: PrecisionPolicy) -> Objective:
+def _objective(job: StepJob, policy: PrecisionPolicy, recompute: bool) -> Objective:
+    settings = {"seed": 1, "recompute": recompute}
     if job.task == PRETRAINING:
-        return PretrainingObjective(job.network, policy, masked_lm=True, next_sentence=True, seed=1)
-    return SpanObjective(job.network, policy, seed=1)
+        return PretrainingObjective(
+            job.network, policy, masked_lm=True, next_sentence=True, **settings
+        )
+    return SpanObjective(job.network, policy, **settings)

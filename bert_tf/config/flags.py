@@ -193,6 +193,12 @@ def define_runtime_flags(define: Definer) -> None:
         "Update the weights with the operations that set-up compiled, in one pass over memory "
         "(default: on CPUs, where they are built).",
     )
+    define.boolean(
+        "recompute",
+        False,
+        "Keep only each layer's input for the backward pass and compute the layer again there: "
+        "less memory, slower steps, the same results.",
+    )
     define.integer("num_threads", None, "Threads of a rank; its share of the cores (auto).")
     define.boolean("deterministic", False, "The same bits in every run, at some cost in speed.")
     define.boolean("verbose", False, "Show TensorFlow's own messages.")
@@ -313,6 +319,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         native_ops=values.native_ops,
         num_threads=values.num_threads,
         deterministic=values.deterministic,
+        recompute=values.recompute,
         verbose=values.verbose or values.verbose_logging,
     )
 

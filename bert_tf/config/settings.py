@@ -92,6 +92,7 @@ class RuntimeSettings:
       allow_slow_fp16: float16 on a CPU too.
       native_ops: update weights with the operations compiled at set-up, or else fail; None takes
         them where they are.
+      recompute: keep each layer's input for the backward pass, and compute the layer again there.
     """
 
     horovod: bool
@@ -107,6 +108,7 @@ class RuntimeSettings:
     num_threads: int | None
     deterministic: bool
     verbose: bool
+    recompute: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,6 +65,7 @@ def bert_output(
     *,
     policy: PrecisionPolicy,
     dropout: Dropout | None = None,
+    recompute: bool = False,
 ) -> BertOutput:
     """Embeds and encodes a batch.
 
@@ -75,6 +76,7 @@ def bert_output(
         and 0 for padding, ``segment_ids`` in [0, type_vocab_size).
       policy: precision of each class of operation.
       dropout: source of masks; None outside training.
+      recompute: as in :func:`bert_tf.model.encoder.encode`.
 
     Raises:
       UserError: the sequences are longer than ``max_position_embeddings``.
@@ -88,7 +90,13 @@ def bert_output(
         )
     with variables.scope("bert/encoder") as own:
         layer_outputs = encode(
-            embedded, features["input_mask"], own, config=config, policy=policy, dropout=dropout
+            embedded,
+            features["input_mask"],
+            own,
+            config=config,
+            policy=policy,
+            dropout=dropout,
+            recompute=recompute,
         )
     return BertOutput(layer_outputs[-1], layer_outputs, embedded)
 

@@ -58,6 +58,15 @@ class Dropout:
         self._data_position = data_position
         self._first_example = first_example
 
+    @property
+    def place(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """``data_position`` and ``first_example``: all tensors that masks depend on."""
+        return self._data_position, self._first_example
+
+    def at(self, data_position: tf.Tensor, first_example: tf.Tensor) -> Dropout:
+        """The masks of another place."""
+        return Dropout(self._seed, data_position=data_position, first_example=first_example)
+
     def apply(self, x: tf.Tensor, rate: float, *, site: int) -> tf.Tensor:
         """Zeroes elements of ``x`` with probability ``rate`` and scales up the others.
 

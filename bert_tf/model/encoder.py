@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -14,6 +15,7 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.blocks import DropoutSite, PlainBlocks, Stream, blocks_for, merge_heads, product
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.recompute import recomputed
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
 
 # Added to the scores of padding: exp(-10000) is 0 in float32, and float16 can hold the number.
@@ -50,6 +52,7 @@ def encode(
     config: BertConfig,
     policy: PrecisionPolicy,
     dropout: Dropout | None,
+    recompute: bool = False,
 ) -> list[tf.Tensor]:
     """Runs all layers.
 
@@ -60,6 +63,8 @@ def encode(
       config: sizes and rates.
       policy: precision of each class of operation.
       dropout: None outside training.
+      recompute: keep only the layers' inputs for the backward pass, which computes each layer again
+        and has the same bits. Without effect outside training.
 
     Returns:
       The output of each layer, [B, S, N * H] float32.
@@ -67,11 +72,12 @@ def encode(
     score_bias = (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
     blocks = blocks_for(policy)
     stream = blocks.stream(x)
+    build = _recomputed_layer if recompute and dropout is not None else _encoder_layer
     outputs = []
     for index in range(config.num_hidden_layers):
         sites = _Sites(config, dropout, first=1 + _SITES_PER_LAYER * index)
         with variables.scope(f"layer_{index}") as own:
-            stream = _encoder_layer(
+            stream = build(
                 stream, score_bias, own, config=config, policy=policy, blocks=blocks, sites=sites
             )
         outputs.append(stream.full)
@@ -119,6 +125,36 @@ def _encoder_layer(
         return blocks.close_residual(
             multiply(widened, own["dense/kernel"]), attended, own, site=sites(_OUTPUT)
         )
+
+
+def _recomputed_layer(
+    x: Stream,
+    score_bias: tf.Tensor,
+    variables: Variables,
+    *,
+    config: BertConfig,
+    policy: PrecisionPolicy,
+    blocks: PlainBlocks,
+    sites: _Sites,
+) -> Stream:
+    """As :func:`_encoder_layer`; of the stream one tensor is kept, from which the other is made."""
+    weights = variables.within()
+
+    def layer(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        full, bias, position, first_example, *values = tensors
+        drawn = sites.dropout.at(position, first_example)
+        return _encoder_layer(
+            blocks.stream(full),
+            bias,
+            Variables(dict(zip(weights, values))),
+            config=config,
+            policy=policy,
+            blocks=blocks,
+            sites=dataclasses.replace(sites, dropout=drawn),
+        ).full
+
+    inputs = [x.full, score_bias, *sites.dropout.place, *weights.values()]
+    return blocks.stream(recomputed(layer, inputs))
 
 
 def _attend(

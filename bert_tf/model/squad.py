@@ -66,6 +66,7 @@ def span_logits(
     *,
     policy: PrecisionPolicy,
     dropout: Dropout | None = None,
+    recompute: bool = False,
 ) -> SpanLogits:
     """The forward pass.
 
@@ -75,9 +76,10 @@ def span_logits(
       features: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] integers.
       policy: precision of each class of operation.
       dropout: source of masks; None outside training.
+      recompute: as in :func:`bert_tf.model.encoder.encode`.
     """
     sequence_output = bert_output(
-        variables, config, features, policy=policy, dropout=dropout
+        variables, config, features, policy=policy, dropout=dropout, recompute=recompute
     ).sequence_output
     B, S, D = shape_of(sequence_output)
     with variables.scope(SQUAD_SCOPE) as own:

@@ -55,6 +55,11 @@ class Variables:
         with tf.name_scope(name):
             yield Variables(self._by_name, prefix=f"{self._prefix}{name}/")
 
+    def within(self) -> dict[str, tf.Variable]:
+        """The variables of the current scope, by what is left of their names."""
+        prefix = self._prefix
+        return {n[len(prefix) :]: v for n, v in self._by_name.items() if n.startswith(prefix)}
+
     def all(self) -> list[tf.Variable]:
         """Every variable of the network, in the order of creation."""
         return list(self._by_name.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import tensorflow.compat.v1 as tf
@@ -40,12 +41,14 @@ class PretrainingObjective:
         masked_lm: bool,
         next_sentence: bool,
         seed: int,
+        recompute: bool = False,
     ) -> None:
-        """``seed`` decides the initial weights."""
+        """``seed`` decides the initial weights; ``recompute`` is the encoder's."""
         self._config = config
         self._policy = policy
         self._heads = {MASKED_LM: masked_lm, NEXT_SENTENCE: next_sentence}
         self._seed = seed
+        self._recompute = recompute
         self.terms = [term for term, present in self._heads.items() if present]
 
     def create_variables(self) -> None:
@@ -75,6 +78,7 @@ class PretrainingObjective:
             features,
             policy=self._policy,
             dropout=dropout,
+            recompute=self._recompute,
             **self._heads,
         )
         return {term: getattr(output, term) for term in self.terms}
@@ -94,12 +98,13 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
     data = _open_data(settings, config)
     if run.keeps_files:
         write_model_files(settings.run.output_dir, config)
-    objective = PretrainingObjective(
+    make_objective = functools.partial(
+        PretrainingObjective,
         config,
-        run.policy,
         masked_lm=settings.masked_lm,
         next_sentence=settings.next_sentence,
         seed=settings.run.seed,
+        recompute=settings.runtime.recompute,
     )
 
     def train_input(batch: BatchPlan) -> tf.data.Dataset:
@@ -114,9 +119,9 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
 
     job = training_run.make_job(
         run,
-        objective=objective,
+        make_objective=make_objective,
         config=config,
-        evaluation=_evaluation(settings, data, run.ranks, objective.terms),
+        evaluation=_evaluation(settings, data, run.ranks, make_objective(run.policy).terms),
         optimization=settings.optimization,
         train_input=train_input,
         max_seq_length=settings.data.max_seq_length,

@@ -54,11 +54,14 @@ class SpanObjective:
 
     terms = (POSITION,)
 
-    def __init__(self, config: BertConfig, policy: PrecisionPolicy, *, seed: int) -> None:
-        """``seed`` decides the initial weights that no checkpoint has."""
+    def __init__(
+        self, config: BertConfig, policy: PrecisionPolicy, *, seed: int, recompute: bool = False
+    ) -> None:
+        """``seed`` decides the weights that no checkpoint has; ``recompute`` is the encoder's."""
         self._config = config
         self._policy = policy
         self._seed = seed
+        self._recompute = recompute
 
     def create_variables(self) -> None:
         """Creates the network's variables in the current graph."""
@@ -77,7 +80,12 @@ class SpanObjective:
     ) -> dict[str, ClassificationSums]:
         """The forward pass of one micro batch."""
         logits = span_logits(
-            self._variables, self._config, features, policy=self._policy, dropout=dropout
+            self._variables,
+            self._config,
+            features,
+            policy=self._policy,
+            dropout=dropout,
+            recompute=self._recompute,
         )
         return {POSITION: span_sums(logits, features, policy=self._policy)}
 
@@ -119,7 +127,12 @@ def _train_and_predict(
     evaluation = _evaluation(settings, run, model, asked) if asked else None
     job = training_run.make_job(
         run,
-        objective=SpanObjective(model.config, run.policy, seed=settings.run.seed),
+        make_objective=lambda policy: SpanObjective(
+            model.config,
+            policy,
+            seed=settings.run.seed,
+            recompute=settings.runtime.recompute,
+        ),
         config=model.config,
         evaluation=evaluation,
         optimization=_with_steps(settings, run, train),

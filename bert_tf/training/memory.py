@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.recompute import SCOPE
 from bert_tf.training.trainer import Job
 
 # Measured on Linux with BERT-base, a network of 6 x 384 and a tiny one, micro batches of 4 to 32,
@@ -29,7 +30,8 @@ FUSION_BUFFER_BYTES = 128 << 20
 _TEMPORARIES = 3
 
 # Operations whose result is their input's memory under another name.
-_ALIASES = {"Reshape", "Identity", "ExpandDims", "Squeeze", "StopGradient"}
+_ALIASES = {"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze",
+            "StopGradient"}  # fmt: skip
 # Operations whose result is a variable's memory.
 _VARIABLES = {"ReadVariableOp", "VarHandleOp", "ResourceGather"}
 
@@ -72,6 +74,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         parameters = sum(math.prod(v.shape.as_list()) for v in variables)
         forward, backward = _one_micro_batch(job, variables)
         kept = kept_bytes(forward, backward)
+        again = max(map(sum, recomputed_bytes(backward)), default=0)
     accumulates = job.batch.accumulation_steps > 1
     copies = _GRADIENT_COPIES_OF_SUMS if accumulates else _GRADIENT_COPIES
     communicates = job.ranks.world_size > 1
@@ -80,7 +83,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         weights=4 * parameters,
         gradients=4 * parameters * copies,
         optimizer=8 * parameters,
-        activations=sum(kept) + _TEMPORARIES * max(kept, default=0),
+        activations=sum(kept) + again + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
         local_size=job.ranks.local_size,
     )
@@ -111,10 +114,22 @@ def kept_bytes(forward: Iterable[tf.Operation], backward: Iterable[tf.Operation]
         for tensor in operation.inputs:
             base = tensor
             while base.op.type in _ALIASES:
-                base = base.op.inputs[0]
+                base = base.op.inputs[base.value_index]
             if base.op in made and base.op.type not in _VARIABLES:
                 sizes[base.name] = _bytes(base)
     return [size for size in sizes.values() if size]
+
+
+def recomputed_bytes(backward: Sequence[tf.Operation]) -> list[list[int]]:
+    """The same of each part that the backward pass computes again: one of them lives at a time."""
+    parts: dict[str, list[tf.Operation]] = {}
+    for operation in backward:
+        part, scope, rest = operation.name.partition(f"/{SCOPE}/")
+        if scope and "_grad/" not in rest:  # tf.gradients names operations after what they are of
+            parts.setdefault(part, []).append(operation)
+    again = set().union(*parts.values())
+    gradients = [operation for operation in backward if operation not in again]
+    return [kept_bytes(part, gradients) for part in parts.values()]
 
 
 def _one_micro_batch(

@@ -304,6 +304,7 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
             "xla": run.runtime.use_xla,
             **({"from_file": sorted(changes)} if changes else {}),
             "layers": "native" if run.policy.native else "TensorFlow's",
+            "recompute": run.runtime.recompute,
             **run.policy.describe(),
         },
         communication=communication_facts(

@@ -1,0 +1,162 @@
+"""Layers computed again in the backward pass: the same bits, and nothing kept that need not be."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
+
+from bert_tf.model.blocks import natively
+from bert_tf.model.dropout import Dropout
+from bert_tf.model.precision import policy_for
+from bert_tf.model.pretraining import pretraining_output, pretraining_specs
+from bert_tf.model.recompute import SCOPE
+from bert_tf.model.variables import create_variables
+from bert_tf.training.memory import kept_bytes, recomputed_bytes
+from bert_tf.update.accumulation import accumulate_gradients
+from tests.support import requires_native_ops
+
+PRODUCTS = {"MatMul", "_MklMatMul", "_MklNativeFusedMatMul", "BatchMatMulV2", "_MklBatchMatMulV2"}
+# In a layer: of query, key and value, two of attention, its output, two feed-forward layers.
+PRODUCTS_OF_A_LAYER = {"plain": 8, "native": 6}
+
+FORMS = {
+    "plain": policy_for,
+    "native": lambda precision: natively(policy_for(precision)),
+}
+forms = pytest.mark.parametrize(
+    "form", ["plain", pytest.param("native", marks=requires_native_ops)]
+)
+
+
+class Built:
+    """The gradients of the small batch in a graph of their own, and what a traced run shows."""
+
+    def __init__(self, config, batch, policy, *, recompute, training=True, micro_batches=1):
+        with tf.Graph().as_default() as graph:
+            variables = create_variables(
+                pretraining_specs(config), initializer_range=config.initializer_range
+            )
+            # Fed, so that nothing is a constant that could be computed before the run.
+            fed = {n: tf.placeholder_with_default(v, v.shape) for n, v in batch.items()}
+            place = tf.placeholder_with_default(np.int64(3), [])
+            examples = len(batch["input_ids"]) // micro_batches
+
+            def micro_batch(index):
+                start = index * examples
+                part = {}
+                for name, value in fed.items():
+                    part[name] = value[start : start + examples]
+                    part[name].set_shape([examples, *value.shape[1:]])
+                dropout = Dropout(
+                    5, data_position=place, first_example=tf.cast(start, tf.int64) + 7
+                )
+                output = pretraining_output(
+                    variables,
+                    config,
+                    part,
+                    policy=policy,
+                    dropout=dropout if training else None,
+                    recompute=recompute,
+                )
+                self.loss = output.masked_lm.loss_sum + output.next_sentence.loss_sum
+                self.forward = graph.get_operations()
+                return self.loss, tf.stack([self.loss])
+
+            self.gradients, metrics = accumulate_gradients(
+                micro_batch,
+                accumulation_steps=micro_batches,
+                num_metrics=1,
+                variables=variables.all(),
+                reduce=lambda found: [tf.convert_to_tensor(gradient) for gradient in found],
+            )
+            self.metrics = metrics
+            made = set(self.forward)
+            self.backward = [op for op in graph.get_operations() if op not in made]
+            self.initializer = tf.global_variables_initializer()
+        self.graph = graph
+
+    def run(self, *, regroup_sums=False):
+        """Loss and gradients as numpy; ``trace`` is set."""
+        config = tf.ConfigProto(inter_op_parallelism_threads=2)
+        if not regroup_sums:
+            # TensorFlow's rewrites add up in another order where a sum's parts have other readers.
+            config.graph_options.rewrite_options.arithmetic_optimization = (
+                rewriter_config_pb2.RewriterConfig.OFF
+            )
+        options = tf.RunOptions(
+            trace_level=tf.RunOptions.SOFTWARE_TRACE, output_partition_graphs=True
+        )
+        self.trace = tf.RunMetadata()
+        with tf.Session(graph=self.graph, config=config) as session:
+            session.run(self.initializer)
+            return session.run(
+                [self.metrics, *self.gradients], options=options, run_metadata=self.trace
+            )
+
+    def executed_products(self):
+        """When each product began, by its name: those that are left after TensorFlow's rewrites."""
+        nodes = [node for part in self.trace.partition_graphs for node in part.node]
+        products = {node.name for node in nodes if node.op in PRODUCTS}
+        return {
+            node.node_name: node.all_start_micros
+            for device in self.trace.step_stats.dev_stats
+            for node in device.node_stats
+            if node.node_name in products
+        }
+
+
+@forms
+@pytest.mark.parametrize(("precision", "micro_batches"), [("fp32", 1), ("bf16", 2)])
+def test_gradients_are_the_same_bits(config, batch, precision, micro_batches, form):
+    policy = FORMS[form](precision)
+    # Native operations leave no sums to regroup in a layer: the session is that of a training.
+    usual = {"regroup_sums": form == "native"}
+    kept, again = (
+        Built(config, batch, policy, recompute=recompute, micro_batches=micro_batches).run(**usual)
+        for recompute in (False, True)
+    )
+    assert all(np.any(gradient != 0) for gradient in kept)
+    for expected, found in zip(kept, again):
+        np.testing.assert_array_equal(found, expected)
+
+
+@forms
+def test_what_runs_is_computed_again_and_only_when_it_is_due(config, batch, form):
+    kept, again = (
+        Built(config, batch, FORMS[form]("fp32"), recompute=recompute)
+        for recompute in (False, True)
+    )
+    kept.run(regroup_sums=True)
+    again.run(regroup_sums=True)
+    before, products = kept.executed_products(), again.executed_products()
+    second_time = [began for name, began in products.items() if f"/{SCOPE}/" in name]
+    first_time = [began for name, began in products.items() if name.startswith("bert/encoder/")]
+    of_layers = PRODUCTS_OF_A_LAYER[form] * config.num_hidden_layers
+    assert len(first_time) == of_layers
+    assert len(products) == len(before) + of_layers
+    assert min(second_time) > max(first_time)
+
+
+@forms
+def test_only_the_inputs_of_layers_are_kept(config, batch, form):
+    again = Built(config, batch, FORMS[form]("fp32"), recompute=True)
+    of_layers = [op for op in again.forward if "/layer_" in op.name]
+    B, S = batch["input_ids"].shape
+    layer_input = 4 * B * S * config.hidden_size
+    kept = kept_bytes(of_layers, again.backward)
+    # The embeddings made the first layer's input; of the last output the heads keep what they take.
+    assert kept == [layer_input] * (config.num_hidden_layers - 1)
+    parts = recomputed_bytes(again.backward)
+    assert len(parts) == config.num_hidden_layers
+    without = Built(config, batch, FORMS[form]("fp32"), recompute=False)
+    all_layers = kept_bytes(
+        [op for op in without.forward if "/layer_" in op.name], without.backward
+    )
+    assert max(map(sum, parts)) < sum(all_layers)
+
+
+def test_evaluation_is_left_alone(config, batch):
+    with_flag = Built(config, batch, policy_for("fp32"), recompute=True, training=False)
+    without = Built(config, batch, policy_for("fp32"), recompute=False, training=False)
+    names = [op.name for op in with_flag.graph.get_operations()]
+    assert names == [op.name for op in without.graph.get_operations()]
