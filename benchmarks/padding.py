@@ -52,6 +52,11 @@ FILL, SPEED, SCORES = "fill", "speed", "scores"
 PARTS = (FILL, SPEED, SCORES)
 PADDED, BUCKETED = FORMS = ("padded", "by length")
 
+_FILES = {
+    SQUAD: ("squad_train_file", "squad_predict_file"),
+    **dict.fromkeys(GLUE_TASKS, ("glue_dir",)),
+}
+
 Config = Mapping[str, Any]
 
 
@@ -145,7 +150,7 @@ def score_results(
     results = []
     for name, by_form in scores.items():
         for form, values in by_form.items():
-            described = {**config, "turns": values}
+            described = {**config, "of_seeds": values}
             label = f"{task.name}, {name}, trained {form}"
             results.append(_result(label, statistics.mean(values), "%", described))
         means = {form: statistics.mean(values) for form, values in by_form.items()}
@@ -197,6 +202,9 @@ def measure() -> None:
             raise UserError(f"--{name}: {unknown[0]!r} is none of {', '.join(known)}.")
     network = read_network(values.bert_config_file, BERT_BASE)
     small = _network_to_fine_tune() if SCORES in values.parts else None
+    for name in values.tasks:
+        for flag in _FILES[name]:
+            _given(flag)
     results: list[Result] = []
     for task in _tasks():
         for part in values.parts:
@@ -226,14 +234,14 @@ def _tasks() -> Iterable[Task]:
         if name != SQUAD:
             yield SentenceTask(
                 name,
-                Path(_given("glue_dir")),
+                Path(values.glue_dir),
                 tokenizer=tokenizer,
                 max_seq_length=values.glue_seq_length,
                 batch_size=values.glue_batch_size,
             )
             continue
-        train_file = require_file(_given("squad_train_file"), flag="squad_train_file")
-        dev_file = require_file(_given("squad_predict_file"), flag="squad_predict_file")
+        train_file = require_file(values.squad_train_file, flag="squad_train_file")
+        dev_file = require_file(values.squad_predict_file, flag="squad_predict_file")
         if values.predict_questions:
             cut = work_dir / f"{dev_file.stem}-{values.predict_questions}.json"
             dev_file = cut_squad(dev_file, values.predict_questions, cut)
@@ -249,7 +257,7 @@ def _tasks() -> Iterable[Task]:
 
 def _given(name: str) -> str:
     if not flags.FLAGS[name].value:
-        raise UserError(f"--{name} is missing; give it, or leave its tasks out of --tasks.")
+        raise UserError(f"--{name} is missing; give it, or leave out what needs it.")
     return flags.FLAGS[name].value
 
 

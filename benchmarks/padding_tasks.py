@@ -156,7 +156,7 @@ class SpanTask:
 class SentenceTask:
     """One of GLUE's, by google-research/bert's sequences."""
 
-    fresh = HEAD_VARIABLES
+    fresh = ("bert/pooler", *HEAD_VARIABLES)  # a network for spans has no pooler
 
     def __init__(
         self,

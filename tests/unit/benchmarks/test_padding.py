@@ -1,0 +1,151 @@
+"""The benchmark of padding: the same sequences in both forms, and what is made of them."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from benchmarks.classification import LABELS, ClassificationObjective
+from benchmarks.padding_runs import PredictionOrder, TrainingOrder
+from benchmarks.padding_tasks import Sequences
+from bert_tf.model.precision import policy_for
+from bert_tf.tasks.span_model import INPUTS
+from tests.small_span_model import CONFIG, TEXT, VOCABULARY, write_model
+from tests.support import run
+
+LONGEST = 96
+
+
+class FakeTask:
+    max_seq_length = LONGEST
+    batch_size = 4
+
+
+@pytest.fixture(scope="module")
+def sequences():
+    lengths = np.random.default_rng(0).integers(3, LONGEST + 1, 42)
+    mask = (np.arange(LONGEST) < lengths[:, None]).astype(np.int32)
+    features = dict.fromkeys(INPUTS, mask)
+    return Sequences({**features, LABELS: np.arange(42, dtype=np.float32)}, lengths)
+
+
+def test_both_trainings_see_every_sequence_once(sequences):
+    seen = {}
+    for by_length in (False, True):
+        order = TrainingOrder(FakeTask, sequences.spread(40), by_length=by_length, seed=1)
+        batches = [order.batch(number) for number in range(order.batches_in_an_epoch)]
+        assert all((batch["input_mask"].shape[1] == LONGEST) or by_length for batch in batches)
+        seen[by_length] = np.concatenate([batch[LABELS] for batch in batches])
+        tokens = sum(batch["input_mask"].sum() for batch in batches)
+        assert tokens == sequences.spread(40).lengths.sum(), "only padding is cut"
+    assert (
+        sorted(seen[False]) == sorted(seen[True]) == sorted(sequences.spread(40).features[LABELS])
+    )
+
+
+def test_predictions_in_both_forms(sequences):
+    for by_length in (False, True):
+        order = PredictionOrder(FakeTask, sequences, by_length=by_length)
+        found = []
+        for indices, batch in order.batches():
+            assert len(batch[LABELS]) == 4
+            assert (batch["input_mask"].shape[1] == LONGEST) or by_length
+            found.extend(batch[LABELS][: len(indices)])
+        assert sorted(found) == list(range(42))
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_the_classifiers_sums(classes):
+    """Loss and what is right, computed in numpy from its logits."""
+    labels = np.array([1.0, 0.0, 0.0], np.float32)
+    ids = np.random.default_rng(1).integers(len(VOCABULARY), size=[3, 8])
+    with tf.Graph().as_default(), tf.Session() as session:
+        features = {name: tf.constant(np.minimum(ids, 1), tf.int32) for name in INPUTS}
+        features.update({"input_ids": tf.constant(ids), LABELS: tf.constant(labels)})
+        objective = ClassificationObjective(CONFIG, policy_for("fp32"), classes=classes, seed=3)
+        objective.create_variables()
+        outputs = objective.logits(features), objective.sums(features, dropout=None)
+        session.run(tf.global_variables_initializer())
+        logits, sums = session.run(outputs)
+    if classes == 1:
+        errors = logits[:, 0] - labels
+        loss, correct = (errors**2).sum(), (np.abs(errors) < 0.5).sum()
+    else:
+        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        loss = -np.log(shares[np.arange(3), labels.astype(int)]).sum()
+        correct = (logits.argmax(axis=1) == labels).sum()
+    [found] = sums.values()
+    assert found.loss_sum == pytest.approx(loss, rel=1e-5)
+    assert (found.weight_sum, found.correct_sum) == (3, correct)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A model, and SQuAD and MRPC of a few lines."""
+    directory = tmp_path_factory.mktemp("files")
+    write_model(directory / "model", span_head=False)
+    qas = [
+        {"id": f"q{n}", "question": text, "answers": [{"text": "1843", "answer_start": 23}]}
+        for n, text in enumerate(["Who?", "Who wrote the book?", "Where did she live?"] * 2)
+    ]
+    assert TEXT[23:27] == "1843"
+    paragraphs = [{"context": TEXT, "qas": qas}]
+    squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+    (directory / "squad.json").write_text(json.dumps(squad))
+    (directory / "MRPC").mkdir()
+    rows = [(n % 2, n, n, "she " * (n + 1), "wrote it") for n in range(6)]
+    for name in ("train", "dev"):
+        lines = ["Quality\tid\tid\tfirst\tsecond", *("\t".join(map(str, row)) for row in rows)]
+        (directory / "MRPC" / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+def command(files, tmp_path):
+    return [
+        "-m", "benchmarks.padding", f"--squad_train_file={files}/squad.json",
+        f"--squad_predict_file={files}/squad.json", f"--glue_dir={files}",
+        f"--vocab_file={files}/model/vocab.txt", f"--init_checkpoint={files}/model",
+        f"--bert_config_file={files}/model/bert_config.json", f"--work_dir={tmp_path}/work",
+        "--tasks=squad,mrpc", "--squad_seq_length=64", "--glue_seq_length=32",
+        "--squad_batch_size=2", "--glue_batch_size=2", "--sequences=4", "--turns=2", "--seeds=1",
+        "--num_train_epochs=1", "--threads=1", f"--json={tmp_path}/results.json",
+    ]  # fmt: skip
+
+
+def test_whole_benchmark(files, tmp_path):
+    done = run(*command(files, tmp_path))
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert all(set(r) == {"name", "subject", "value", "unit", "config"} for r in results)
+    by_name = {result["name"]: result for result in results}
+    for task in ("squad", "mrpc"):
+        for what in ("training", "prediction"):
+            fill = f"{task}, {what}, filled positions"
+            assert by_name[f"{fill}, by length"]["value"] > by_name[f"{fill}, padded"]["value"]
+            ratio = by_name[f"{task}, {what}, by length to padded"]
+            assert len(ratio["config"]["turns"]) == 2
+            assert ratio["config"]["sequences"] == 4
+        changed = by_name[f"{task}, answers that padding changes in prediction"]
+        assert (changed["value"], changed["unit"]) == (0, "of 12")
+    for score in ("squad, exact_match", "squad, f1", "mrpc, accuracy"):
+        padded = by_name[f"{score}, trained padded"]
+        assert 0 <= padded["value"] <= 100
+        above = by_name[f"{score}, trained by length above padded"]
+        by_length = by_name[f"{score}, trained by length"]
+        assert above["value"] == pytest.approx(by_length["value"] - padded["value"])
+        assert len(by_length["config"]["of_seeds"]) == 1
+    assert "mrpc, accuracy, trained padded" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--parts=all", "--parts: 'all' is none of fill, speed, scores"),
+        ("--glue_dir=", "--glue_dir is missing"),
+    ],
+)
+def test_bad_input_is_one_sentence(files, tmp_path, flag, sentence):
+    done = run(*command(files, tmp_path), flag, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {sentence}")
+    assert done.stderr.count("\n") == 1
