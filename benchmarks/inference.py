@@ -5,6 +5,12 @@
 Percentiles of the batches of all turns, one batch at a time on all cores, and sequences a second.
 The weights are random, as the time does not depend on them; the sequences are full. Who takes part
 and how is as in benchmarks.pretraining_step.
+
+    python -m benchmarks.inference --squad_file=dev-v1.1.json --vocab_file=vocab.txt
+
+takes sequences as long as ``--sequences`` windows of a SQuAD file, spread over it and sorted by
+length, and percentiles over all their batches. Ours are padded to the longest of a batch, and those
+of the peers, and of ``ours-padded``, to ``--seq_length``, as their programs do it.
 """
 
 from __future__ import annotations
@@ -27,10 +33,13 @@ from benchmarks.speed.comparison import (
 )
 from benchmarks.speed.predictions import PredictionJob
 from benchmarks.speed.process import Found
-from benchmarks.speed.subjects import BERT_BASE, PREDICTING, Subject
+from benchmarks.speed.subjects import BERT_BASE, PADDED, PREDICTING, PREDICTING_REAL, Subject
 from bert_tf import environment
 from bert_tf.errors import UserError, exit_on_user_error
-from bert_tf.files import write_json
+from bert_tf.files import require_file, write_json
+from bert_tf.squad.examples import SquadFile, read_squad
+from bert_tf.squad.windows import WindowSettings, question_windows
+from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
 
 PERCENTILES = (50, 90, 99)
 _GOOGLE_FILES = ("modeling.py", "optimization.py", "run_squad.py", "tokenization.py")
@@ -61,7 +70,9 @@ def prediction_results(
             values = {
                 f"latency p{p}": (float(np.percentile(seconds, p)) * 1e3, "ms") for p in PERCENTILES
             }
-            rates[subject.name] = size / float(np.median(seconds))
+            # The batches of real sequences are of many lengths, and all of them count.
+            middle = np.mean if config.get("real_sequences") else np.median
+            rates[subject.name] = size / float(middle(seconds))
             values["prediction"] = (rates[subject.name], "sequences/s")
             results += [_result(n, subject.name, *v, described) for n, v in values.items()]
         results += _ratios(present, rates, {**config, "batch_size": size})
@@ -81,7 +92,7 @@ def _ratios(
         )
         for ours in subjects
         for peer in subjects
-        if ours.is_ours and not peer.is_ours
+        if ours.is_ours and ours != PADDED and (peer == PADDED or not peer.is_ours)
     ]
 
 
@@ -105,6 +116,43 @@ def prediction_table(results: Iterable[Result]) -> list[str]:
     return lines
 
 
+def window_lengths(
+    squad: SquadFile, tokenizer: Tokenizer, *, seq_length: int, most: int
+) -> tuple[int, ...]:
+    """Tokens of the windows of a file, as run_squad.py cuts them; ``most`` of them, spread."""
+    usual = WindowSettings()
+    windows = WindowSettings(
+        seq_length,
+        doc_stride=min(usual.doc_stride, max(1, seq_length // 3)),
+        max_query_length=min(usual.max_query_length, max(1, seq_length // 4)),
+    )
+    tokens: dict[str, int] = {}
+    lengths: list[int] = []
+    for example in squad.examples:
+        if example.context not in tokens:
+            tokens[example.context] = len(tokenizer.encode(example.context))
+        question = tokenizer.encode(example.question)
+        cut = question_windows(question, tokens[example.context], windows)
+        lengths += [window.length for window in cut]
+    kept = min(most, len(lengths))
+    return tuple(lengths[place * len(lengths) // kept] for place in range(kept))
+
+
+def _real_lengths(values: flags.FlagValues) -> tuple[int, ...]:
+    if values.squad_file is None:
+        return ()
+    if values.vocab_file is None:
+        raise UserError("--squad_file needs --vocab_file, which its texts are cut with.")
+    squad = read_squad(
+        require_file(values.squad_file, flag="squad_file"),
+        flag="squad_file",
+        version_2_with_negative=True,
+        needs_answers=False,
+    )
+    tokenizer = load_tokenizer(vocab_file=values.vocab_file, do_lower_case=True)
+    return window_lengths(squad, tokenizer, seq_length=values.seq_length, most=values.sequences)
+
+
 def measure() -> None:
     """Runs the comparison of the flags."""
     values = flags.FLAGS
@@ -118,8 +166,9 @@ def measure() -> None:
         warmup=values.warmup,
         repetitions=values.repetitions,
         google_bert_dir=google_bert_dir_from_flags(_GOOGLE_FILES),
+        lengths=_real_lengths(values),
     )
-    subjects = subjects_from_flags(PREDICTING)
+    subjects = subjects_from_flags(PREDICTING_REAL if job.lengths else PREDICTING)
     comparison = compare(
         subjects,
         dataclasses.asdict(job),
@@ -129,6 +178,8 @@ def measure() -> None:
     config = {
         "network": network.to_dict(),
         "seq_length": job.seq_length,
+        "real_sequences": len(job.lengths),
+        "mean_length": float(np.mean(job.lengths or [job.seq_length])),
         "threads": job.threads,
         **describe_machine(),
     }
@@ -148,10 +199,13 @@ def _numbers(values: Sequence[str], *, flag: str) -> tuple[int, ...]:
 
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.inference``."""
-    define_comparison_flags(PREDICTING)
+    define_comparison_flags(PREDICTING_REAL)
     flags.DEFINE_string("bert_config_file", None, "The network; BERT-base if not given.")
     flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16", "32"], "Sequences of a batch.")
-    flags.DEFINE_integer("seq_length", 384, "Tokens of a sequence.", lower_bound=2)
+    flags.DEFINE_integer("seq_length", 384, "Positions of a sequence.", lower_bound=8)
+    flags.DEFINE_string("squad_file", None, "Take the lengths of its windows; full if not given.")
+    flags.DEFINE_string("vocab_file", None, "Uncased WordPiece vocabulary, for --squad_file.")
+    flags.DEFINE_integer("sequences", 256, "Windows of --squad_file to take.", lower_bound=1)
     flags.DEFINE_integer("repetitions", 10, "Measured batches of a size and turn.", lower_bound=1)
     flags.DEFINE_integer("warmup", 2, "Batches of a size before them.", lower_bound=1)
 

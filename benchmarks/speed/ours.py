@@ -48,12 +48,14 @@ class Settings:
       xla: as --use_xla.
       native: as --native_ops, where they are built.
       recompute: as --recompute.
+      by_length: as --length_buckets, in prediction.
     """
 
     precision: str = "auto"
     xla: bool = False
     native: bool = True
     recompute: bool = False
+    by_length: bool = True
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +95,9 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     logits = [model.outputs.start_logits, model.outputs.end_logits]
     fed = [model.inputs[name] for name in INPUTS]
     run = model.session.make_callable(logits, feed_list=fed)
-    found = time_batches(job, lambda batch: run(*(batch[name] for name in INPUTS)))
+    found = time_batches(
+        job, lambda batch: run(*(batch[name] for name in INPUTS)), by_length=settings.by_length
+    )
     return {**found, "precision": precision}
 
 

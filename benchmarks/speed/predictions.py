@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, Callable
@@ -12,7 +13,10 @@ import numpy as np
 from benchmarks.speed.batches import span_batch
 from benchmarks.speed.load import ForeignLoad
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.data.length_buckets import LengthSortedBatches
 from bert_tf.tasks.span_model import INPUTS
+
+Batch = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +26,11 @@ class PredictionJob:
     Attributes:
       network: its sizes, with a span head.
       batch_sizes: sequences of a batch, one after the other.
-      seq_length: tokens of a sequence, none of them padding.
+      seq_length: positions of a sequence.
+      lengths: tokens of each sequence of some real data; empty for full sequences.
       threads: cores to use.
-      warmup: batches of a size before those that count.
-      repetitions: batches of a size that count.
+      warmup: batches of a size and number of positions before those that count.
+      repetitions: batches of a size that count, at least: real data are gone through to the end.
       google_bert_dir: a checkout of google-research/bert.
     """
 
@@ -36,6 +41,7 @@ class PredictionJob:
     warmup: int
     repetitions: int
     google_bert_dir: str | None = None
+    lengths: tuple[int, ...] = ()
 
     @classmethod
     def from_json(cls, job: Mapping[str, Any]) -> PredictionJob:
@@ -46,32 +52,57 @@ class PredictionJob:
                 **values,
                 "network": BertConfig(**job["network"]),
                 "batch_sizes": tuple(job["batch_sizes"]),
+                "lengths": tuple(job["lengths"]),
             }
         )
 
-    def batch(self, sequences: int) -> dict[str, np.ndarray]:
-        """Features of so many sequences, the same in every process; int32 [sequences, S]."""
+    def batches(self, size: int, *, by_length: bool) -> list[Batch]:
+        """Batches of so many sequences, the same in every process; int32 [size, S] each.
+
+        One of full sequences or, where there are ``lengths``, all of these, the longest first.
+
+        Args:
+          size: sequences of a batch.
+          by_length: whether batches of real data have the positions of their longest sequence only.
+        """
+        if not self.lengths:
+            return [self._full(size)]
+        lengths = np.array(self.lengths)
+        order = LengthSortedBatches(
+            lengths, batch_size=size, max_length=self.seq_length, rank=0, world_size=1
+        )
+        batches = []
+        for number in range(order.num_batches):
+            positions = order.padded_length(number) if by_length else self.seq_length
+            tokens = lengths[order.indices(number), np.newaxis]
+            mask = (np.arange(positions) < tokens).astype(np.int32)
+            cut = {name: values[:, :positions] * mask for name, values in self._full(size).items()}
+            batches.append(cut)
+        return batches
+
+    def _full(self, size: int) -> Batch:
         made = span_batch(
-            sequences, vocab_size=self.network.vocab_size, seq_length=self.seq_length, seed=1
+            size, vocab_size=self.network.vocab_size, seq_length=self.seq_length, seed=1
         )
         return {name: made[name] for name in INPUTS}
 
 
 def time_batches(
-    job: PredictionJob, predict: Callable[[dict[str, np.ndarray]], object]
+    job: PredictionJob, predict: Callable[[Batch], object], *, by_length: bool = False
 ) -> dict[str, Any]:
-    """Runs batches of each size, one at a time.
+    """Runs batches of each size, one at a time; ``by_length`` is as in ``PredictionJob.batches``.
 
     Returns ``batch_seconds`` (a list for each of the job's sizes) and ``foreign_share``.
     """
     load = ForeignLoad()
     batch_seconds = []
     for size in job.batch_sizes:
-        batch = job.batch(size)
-        for _ in range(job.warmup):
-            predict(batch)
+        batches = job.batches(size, by_length=by_length)
+        for batch in {b["input_ids"].shape[1]: b for b in batches}.values():
+            for _ in range(job.warmup):
+                predict(batch)
         seconds = []
-        for _ in range(job.repetitions):
+        for batch in batches * math.ceil(job.repetitions / len(batches)):
             start = time.perf_counter()
             predict(batch)
             seconds.append(time.perf_counter() - start)

@@ -96,6 +96,23 @@ PREDICTING = {
     if not subject.is_limit and not subject.settings.get("xla")
 }
 
+# Peers have their own way to compute activations again, or none.
+_RECOMPUTING = {
+    f"{name}-recompute": dataclasses.replace(
+        SUBJECTS[name],
+        name=f"{name}-recompute",
+        settings={**SUBJECTS[name].settings, "recompute": True},
+    )
+    for name in ("ours-fp32", "ours-bf16", "transformers-fp32", "transformers-bf16")
+}
+_KEEPING = ("ours-fp32", "ours-bf16", "google-bert", "google-bert-amp", "transformers-fp32",
+            "transformers-bf16")  # fmt: skip
+IN_MEMORY = {**{name: SUBJECTS[name] for name in _KEEPING}, **_RECOMPUTING}
+
+# With real sequences: ours when it pads all of them as the others do.
+PADDED = Subject("ours-padded", OURS, {"precision": "auto", "by_length": False})
+PREDICTING_REAL = {**PREDICTING, PADDED.name: PADDED}
+
 MAKING_RECORDS = {
     subject.name: subject
     for subject in (

@@ -5,11 +5,36 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.inference import prediction_results, prediction_table
+from benchmarks.inference import prediction_results, prediction_table, window_lengths
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.subjects import PREDICTING
-from tests.small_span_model import CONFIG
+from bert_tf.squad.examples import read_squad
+from bert_tf.text.tokenizer import load_tokenizer
+from tests.small_span_model import CONFIG, TEXT, VOCABULARY
 from tests.support import run
+
+QUESTIONS = ("Who?", "Who wrote the book?", "Where did she live, by the sea?")
+
+
+@pytest.fixture
+def vocab_file(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{entry}\n" for entry in VOCABULARY))
+    return path
+
+
+@pytest.fixture
+def tokenizer(vocab_file):
+    return load_tokenizer(vocab_file=vocab_file, do_lower_case=True)
+
+
+@pytest.fixture
+def squad_file(tmp_path):
+    qas = [{"id": q, "question": q, "answers": []} for q in QUESTIONS]
+    content = {"data": [{"title": "t", "paragraphs": [{"context": TEXT, "qas": qas}]}]}
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"version": "v2.0", **content}))
+    return path
 
 
 @pytest.fixture
@@ -53,6 +78,49 @@ def test_batches_of_each_size_after_a_warm_up():
     assert set(seen[0]) == {"input_ids", "input_mask", "segment_ids"}
 
 
+def test_batches_of_real_lengths():
+    """The longest first; padded to the longest of a batch, or to all positions."""
+    job = PredictionJob(CONFIG, (2,), seq_length=32, threads=1, warmup=1, repetitions=3,
+                        lengths=(4, 30, 17, 9))  # fmt: skip
+    by_length, padded = (job.batches(2, by_length=choice) for choice in (True, False))
+    for batches, positions in ((by_length, [32, 16]), (padded, [32, 32])):
+        assert [batch["input_mask"].shape for batch in batches] == [(2, p) for p in positions]
+        tokens = [batch["input_mask"].sum(axis=1).tolist() for batch in batches]
+        assert tokens == [[30, 17], [9, 4]]
+    for short, full in zip(by_length, padded):
+        kept = short["input_ids"].shape[1]
+        np.testing.assert_array_equal(short["input_ids"], full["input_ids"][:, :kept])
+        assert not full["input_ids"][:, kept:].any()
+    seen = []
+    found = time_batches(job, lambda batch: seen.append(batch), by_length=True)
+    assert [batch["input_ids"].shape[1] for batch in seen] == [32, 16, 32, 16, 32, 16]
+    assert len(found["batch_seconds"][0]) == 4
+
+
+def test_lengths_of_windows(squad_file, tokenizer):
+    squad = read_squad(
+        squad_file, flag="squad_file", version_2_with_negative=True, needs_answers=False
+    )
+    context = len(tokenizer.encode(TEXT))
+    whole = tuple(context + len(tokenizer.encode(q)) + 3 for q in QUESTIONS)
+    assert window_lengths(squad, tokenizer, seq_length=64, most=99) == whole
+    assert window_lengths(squad, tokenizer, seq_length=64, most=2) == whole[:1] + whole[1:2]
+
+
+def test_real_lengths_with_their_ratio_to_padding(config_file, squad_file, vocab_file, tmp_path):
+    run(
+        "-m", "benchmarks.inference", f"--bert_config_file={config_file}", "--batch_sizes=2",
+        f"--squad_file={squad_file}", f"--vocab_file={vocab_file}", "--seq_length=64",
+        "--repetitions=1", "--turns=1", "--retries=0", "--threads=1", "--subjects=ours,ours-padded",
+        f"--json={tmp_path}/results.json",
+    )  # fmt: skip
+    results = json.loads((tmp_path / "results.json").read_text())
+    ratios = [r["name"] for r in results if r["unit"] == "ratio"]
+    assert ratios == ["prediction, ours to ours-padded"]
+    assert results[0]["config"]["real_sequences"] == len(QUESTIONS)
+    assert [r["config"]["batches"] for r in results if r["unit"] == "sequences/s"] == [2, 2]
+
+
 def test_whole_benchmark(config_file, tmp_path):
     done = run(
         "-m", "benchmarks.inference", f"--bert_config_file={config_file}", "--batch_sizes=1,2",
@@ -74,6 +142,7 @@ def test_whole_benchmark(config_file, tmp_path):
         ("--seq_length=65", "--seq_length=65 is more than the network's 64 positions"),
         ("--batch_sizes=1,x", "--batch_sizes=1,x: give whole numbers"),
         ("--batch_sizes=0", "--batch_sizes=0: give whole numbers"),
+        ("--squad_file=none.json", "--squad_file needs --vocab_file"),
         ("--bert_config_file=none", "--bert_config_file: none does not exist"),
         ("--subjects=limit-fp32", "--subjects: 'limit-fp32' is none of ours,"),
     ],
