@@ -12,9 +12,8 @@ from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraini
 def main() -> None:
     """Turns flags into settings and runs the task."""
     settings = pretraining_settings(flags.FLAGS)
-    environment.prepare_environment(
-        verbose=settings.runtime.verbose, use_xla=settings.runtime.use_xla
-    )
+    runtime = settings.runtime
+    environment.prepare_environment(verbose=runtime.verbose, use_xla=runtime.use_xla is not False)
     # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
     from bert_tf.tasks import pretraining
 

@@ -28,6 +28,8 @@ from bert_tf.errors import UserError, exit_on_user_error
 _IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
             "iterations_per_loop")  # fmt: skip
 
+AUTO = "auto"
+
 _LEAST_RANK_TIMEOUT = 5
 
 _COUNTS = ("save_checkpoints_steps", "keep_checkpoint_max", "num_threads", "display_loss_steps",
@@ -43,6 +45,26 @@ class Definer:
         self.number = functools.partial(flags.DEFINE_float, flag_values=values)
         self.boolean = functools.partial(flags.DEFINE_bool, flag_values=values)
         self.choice = functools.partial(flags.DEFINE_enum, flag_values=values)
+        self._values = values
+
+    def boolean_or_auto(self, name: str, default: bool | str, help_text: str) -> None:
+        """Defines a flag for ``--name``, ``--noname``, ``--name=true``, ``=false`` or ``=auto``."""
+        parser = _BooleanOrAuto()
+        serializer = flags.ArgumentSerializer()
+        flag = flags.Flag(parser, serializer, name, default, help_text, boolean=True)
+        flags.DEFINE_flag(flag, self._values)
+
+
+class _BooleanOrAuto(flags.BooleanParser):
+    """Parses to True, False or ``AUTO``."""
+
+    def parse(self, argument: str | int | bool) -> bool | str:
+        if argument == AUTO:
+            return AUTO
+        try:
+            return super().parse(argument)
+        except ValueError as error:
+            raise ValueError("must be true, false or auto") from error
 
 
 def run_script(define_flags: Callable[[flags.FlagValues], None], run: Callable[[], object]) -> None:
@@ -184,7 +206,12 @@ def define_runtime_flags(define: Definer) -> None:
     )
     define.boolean("manual_fp16", False, "NVIDIA's name of --precision=fp16.")
     define.boolean("amp", False, "TensorFlow's graph rewrite instead of --precision.")
-    define.boolean("use_xla", False, "Compile clusters of the graph with XLA.")
+    define.boolean_or_auto(
+        "use_xla",
+        False,
+        "Compile clusters of the graph with XLA; auto tries both ways for some updates before the "
+        "training and takes the faster.",
+    )
     define.number("init_loss_scale", 2.0**16, "First loss scale, with fp16.")
     define.boolean("allow_slow_fp16", False, "Compute in float16 on a CPU all the same.")
     define.boolean(
@@ -299,6 +326,11 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         raise UserError(
             "--amp rewrites a float32 graph and contradicts --precision_policy; drop one."
         )
+    if values.use_xla == AUTO and values.deterministic:
+        raise UserError(
+            "--use_xla=auto goes by time, and --deterministic wants the same bits in every run; "
+            "give --use_xla=true or --use_xla=false."
+        )
     if not 1 <= values.init_loss_scale <= 2.0**32:
         raise UserError(f"--init_loss_scale={values.init_loss_scale} must lie in [1, 2**32].")
     if values.rank_timeout and not _LEAST_RANK_TIMEOUT <= values.rank_timeout <= 1e6:
@@ -313,7 +345,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         precision=precision,
         policy_changes=policy_changes(values.precision_policy),
         amp=values.amp,
-        use_xla=values.use_xla,
+        use_xla=None if values.use_xla == AUTO else values.use_xla,
         initial_loss_scale=values.init_loss_scale,
         allow_slow_fp16=values.allow_slow_fp16,
         native_ops=values.native_ops,

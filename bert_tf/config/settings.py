@@ -89,6 +89,7 @@ class RuntimeSettings:
       rank_timeout_seconds: how long a rank may be silent or stuck before the job ends, 0 for ever.
       policy_changes: module class -> type, where it is not to be that of ``precision``.
       amp: TensorFlow's rewrite of a float32 graph.
+      use_xla: compile clusters; None takes the faster way, by trial.
       allow_slow_fp16: float16 on a CPU too.
       native_ops: update weights with the operations compiled at set-up, or else fail; None takes
         them where they are.
@@ -101,7 +102,7 @@ class RuntimeSettings:
     precision: str
     policy_changes: Mapping[str, str]
     amp: bool
-    use_xla: bool
+    use_xla: bool | None
     initial_loss_scale: float
     allow_slow_fp16: bool
     native_ops: bool | None

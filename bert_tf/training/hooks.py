@@ -15,6 +15,7 @@ from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.watch import NoWatch
 from bert_tf.training.run_log import RunLog
+from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 
@@ -101,17 +102,25 @@ class ProgressHook(StepHook):
         every_steps: int,
         total_steps: int,
         log: RunLog | None,
+        warm_up: WarmUp | None = None,
+        batch_shape: tf.Tensor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``log`` is None on ranks other than 0, which take part in the sums only."""
+        """Reports to ``log``, None on ranks other than 0, which take part in the sums only.
+
+        ``warm_up`` takes note of every update and of its ``batch_shape``, int32 [any], None where
+        all are alike.
+        """
         super().__init__(outputs)
         self._plan = plan
         self._ranks = ranks
         self._every_steps = every_steps
         self._total_steps = total_steps
         self._log = log
+        self._warm_up = warm_up or WarmUp()
+        self._batch_shape = [] if batch_shape is None else batch_shape
         self._clock = clock
-        self._update_number = 0
+        self._steady_rate: float | None = None
         self._skipped = 0
         self._reset()
 
@@ -128,19 +137,19 @@ class ProgressHook(StepHook):
     def fetches(self):
         return {
             "sums": self.outputs.term_sums,
+            "batch_shape": self._batch_shape,
             "learning_rate": self.outputs.learning_rate,
             "loss_scale": self.outputs.loss_scale,
             "gradient_norm": self.outputs.gradient_norm,
         }
 
     def after_update(self, session, fetched, *, applied):
-        # The first update compiles and allocates: it is taken for the rate only until there is a
-        # second one. Pauses for evaluation and checkpoints lie between updates, and do not count.
-        if self._update_number == 1:
-            self._seconds, self._timed_updates = 0.0, 0
-        self._update_number += 1
-        self._seconds += self._clock() - self._started
-        self._timed_updates += 1
+        # Pauses for evaluation and checkpoints lie between updates, and do not count.
+        seconds = self._clock() - self._started
+        if self._warm_up.note(fetched["batch_shape"], seconds):
+            self._steady.append(seconds)
+        else:
+            self._warming.append(seconds)
         if not applied:
             self._skipped += 1
             return
@@ -165,7 +174,7 @@ class ProgressHook(StepHook):
         if self._skipped:
             figures["loss_scale"] = float(fetched["loss_scale"])
             figures["skipped_updates"] = self._skipped
-        updates_per_second = self._timed_updates / self._seconds
+        updates_per_second = self._updates_per_second()
         figures["sequences_per_second"] = updates_per_second * self._plan.global_batch_size
         left = self._total_steps - self.step
         self._log.step(
@@ -176,10 +185,16 @@ class ProgressHook(StepHook):
             seconds_left=left / updates_per_second,
         )
 
+    def _updates_per_second(self):
+        """The rate of steady updates: these, or else earlier ones; of any before the first."""
+        if self._steady:
+            self._steady_rate = len(self._steady) / sum(self._steady)
+        return self._steady_rate or len(self._warming) / sum(self._warming)
+
     def _reset(self):
         self._sums = np.zeros([len(self.outputs.term_sums), len(_SUMS)])
-        self._seconds = 0.0
-        self._timed_updates = 0
+        self._steady: list[float] = []
+        self._warming: list[float] = []
 
 
 _SUMS = ClassificationSums._fields

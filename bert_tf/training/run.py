@@ -42,6 +42,7 @@ from bert_tf.training.run_log import RunLog
 from bert_tf.training.session import SessionSettings, gpu_of_a_rank
 from bert_tf.training.start_point import StartPoint, find_start
 from bert_tf.training.trainer import Job, Trainer
+from bert_tf.training.xla_choice import Choice, choose_xla
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
 from bert_tf.update.kernels import Kernels, choose_kernels
 from bert_tf.update.train_op import Objective
@@ -58,7 +59,8 @@ class Run:
       start: where training goes on.
       hardware: what every rank can compute on; the number of GPUs is this rank's own.
       precision: name of the products' precision, where no file changes it.
-      policy: the type of each class of operation.
+      policy: the type of each class of operation, and the form of the layers without a trial of
+        XLA.
       kernels: the update's arithmetic, in one form on all ranks.
       log: None on ranks other than 0.
     """
@@ -181,7 +183,7 @@ def batch_plan(optimization: OptimizationSettings, ranks: SingleProcess) -> Batc
 def make_job(
     run: Run,
     *,
-    objective: Objective,
+    make_objective: Callable[[precision.PrecisionPolicy], Objective],
     config: BertConfig,
     evaluation: Evaluation | None,
     optimization: OptimizationSettings,
@@ -203,7 +205,9 @@ def make_job(
             global_batch_size=batch.global_batch_size,
         )
     return Job(
-        objective=objective,
+        make_objective=make_objective,
+        objective=make_objective(run.policy),
+        policy=run.policy,
         config=config,
         evaluation=evaluation,
         run=run.settings,
@@ -216,7 +220,7 @@ def make_job(
         runtime=run.runtime,
         session=SessionSettings(
             threads=run.ranks.threads,
-            use_xla=run.runtime.use_xla,
+            use_xla=bool(run.runtime.use_xla),
             amp=run.runtime.amp,
             gpu=gpu_of_a_rank(run.ranks.local_rank, run.hardware.gpu_count),
         ),
@@ -235,7 +239,12 @@ def execute(run: Run, job: Job, *, train_data: Mapping[str, Any]) -> Results | N
     ``vocabulary_sha256`` in it.
     """
     check_same_on_all_ranks(run.ranks, _facts(run, job, train_data))
-    _announce(run, job, train_data)
+    choice = None
+    if run.runtime.use_xla is None and _trains(run, job):
+        choice = choose_xla(job, earlier=_earlier_choice(run))
+        run.message(choice.sentence)
+        job = job.with_xla() if choice.use_xla else job
+    _announce(run, job, train_data, choice)
     if run.settings.dry_run:
         run.message(format_memory(estimate_memory(job)))
         run.message("this was a dry run: nothing was trained")
@@ -246,6 +255,19 @@ def execute(run: Run, job: Job, *, train_data: Mapping[str, Any]) -> Results | N
     results = trainer.evaluate_at_end() if run.settings.do_eval else None
     run.message(f"output is in {run.settings.output_dir}")
     return results
+
+
+def _trains(run: Run, job: Job) -> bool:
+    settings = run.settings
+    return settings.do_train and not settings.dry_run and run.start.step < job.steps.last_step
+
+
+def _earlier_choice(run: Run) -> Mapping[str, Any] | None:
+    """The facts of the choice that the run was begun with, on rank 0; None without one."""
+    record = run.settings.output_dir / "run.json"
+    if not run.keeps_files or run.start.checkpoint is None or not record.is_file():
+        return None
+    return read_json(record, what="run record")["ledger"].get("xla")
 
 
 def _facts(run: Run, job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,11 +285,13 @@ def _facts(run: Run, job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _announce(run: Run, job: Job, train_data: Mapping[str, Any]) -> None:
+def _announce(run: Run, job: Job, train_data: Mapping[str, Any], choice: Choice | None) -> None:
     """Prints and saves what the run will do, before it does it."""
     settings, start = run.settings, run.start
     if settings.do_train:
         run_ledger = _ledger(run, job, train_data)
+        if choice is not None:
+            run_ledger["xla"] = choice.facts
         if run.log is not None and start.checkpoint is not None:
             _compare_with_previous_run(settings.output_dir, run_ledger, run.log)
         run.message(ledger.format_ledger(run_ledger))
@@ -301,11 +325,11 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
         precision={
             "policy": run.precision,
             "amp": run.runtime.amp,
-            "xla": run.runtime.use_xla,
+            "xla": job.session.use_xla,
             **({"from_file": sorted(changes)} if changes else {}),
-            "layers": "native" if run.policy.native else "TensorFlow's",
+            "layers": "native" if job.policy.native else "TensorFlow's",
             "recompute": run.runtime.recompute,
-            **run.policy.describe(),
+            **job.policy.describe(),
         },
         communication=communication_facts(
             run.runtime.communication,

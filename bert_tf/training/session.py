@@ -1,10 +1,8 @@
-"""Sessions: threads, XLA, TensorFlow's own half-precision rewrite, and what XLA compiled."""
+"""Sessions: threads, XLA and TensorFlow's own half-precision rewrite."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
@@ -65,56 +63,3 @@ def session_config(settings: SessionSettings) -> tf.ConfigProto:
             rewrite = "auto_mixed_precision"
         setattr(rewrites, rewrite, rewriter_config_pb2.RewriterConfig.ON)
     return config
-
-
-def compile_first_cluster(config: tf.ConfigProto) -> None:
-    """Compiles a trifle with XLA, so that what its first compilation prints is over with.
-
-    TensorFlow announces the first cluster of a process on the terminal, past every log level.
-    """
-    terminal = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        with tf.Graph().as_default(), tf.Session(config=config) as session:
-            session.run(tf.function(tf.negative, jit_compile=True)(tf.constant(1.0)))
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
-
-
-class CompiledClusters(tf.train.SessionRunHook):
-    """Counts the XLA clusters that ran as compiled code, once, on the third run.
-
-    The first run of a cluster compiles it and a cluster may take two runs to be found worth it, so
-    the third one shows the steady state.
-    """
-
-    _TRACED_RUN = 3
-
-    def __init__(self, report: Callable[[int], None]) -> None:
-        """``report`` is called once with the number of clusters."""
-        self._report = report
-        self._runs = 0
-
-    def before_run(self, run_context):
-        self._runs += 1
-        if self._runs != self._TRACED_RUN:
-            return None
-        return tf.train.SessionRunArgs(
-            None, options=tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
-        )
-
-    def after_run(self, run_context, run_values):
-        if self._runs == self._TRACED_RUN:
-            self._report(count_compiled_clusters(run_values.run_metadata))
-
-
-def count_compiled_clusters(run_metadata: tf.RunMetadata) -> int:
-    """The number of different clusters that a traced run executed as compiled code."""
-    ran = set()
-    for device in run_metadata.step_stats.dev_stats:
-        for node in device.node_stats:
-            if "= _XlaRun(" in node.timeline_label:
-                ran.add(node.node_name)
-    return len(ran)

@@ -22,24 +22,23 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSe
 from bert_tf.data.batches import user_errors
 from bert_tf.environment import seconds_since_launch
 from bert_tf.errors import UserError, first_line
+from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.watch import NoWatch
 from bert_tf.training import evaluation, hooks, ledger
 from bert_tf.training.evaluation import Evaluation
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.session import (
-    CompiledClusters,
-    SessionSettings,
-    compile_first_cluster,
-    session_config,
-)
+from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.training.start_point import COUNTS, ResumingSaver, StartPoint, find_start
+from bert_tf.training.warm_up import WarmUp
+from bert_tf.training.xla import XlaReport, compile_first_cluster, compiled_scope
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.kernels import Kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW, Lamb
 from bert_tf.update.train_op import (
+    Features,
     Objective,
     TrainOutputs,
     UpdateSettings,
@@ -56,7 +55,9 @@ class Job:
     """Everything that one training job is made of.
 
     Attributes:
-      objective: what is minimised; it also creates the model's variables.
+      make_objective: what is minimised, in layers of a policy.
+      objective: the one of ``policy``; it also creates the model's variables.
+      policy: the type of each class of operation, and the form of the layers.
       config: the network's, to be compared with that of a checkpoint to start from.
       evaluation: how it is measured, None for a job that is only trained.
       watch: knows of lost ranks, and when all stop.
@@ -69,7 +70,9 @@ class Job:
       length_flag: what makes the training longer, for messages.
     """
 
+    make_objective: Callable[[PrecisionPolicy], Objective]
     objective: Objective
+    policy: PrecisionPolicy
     config: BertConfig
     evaluation: Evaluation | None
     run: RunSettings
@@ -86,6 +89,16 @@ class Job:
     train_input: InputFn
     max_seq_length: int
     length_flag: str
+
+    def with_xla(self) -> Job:
+        """The same job with XLA, and with layers that XLA knows."""
+        policy = dataclasses.replace(self.policy, native=False)
+        return dataclasses.replace(
+            self,
+            policy=policy,
+            objective=self.make_objective(policy),
+            session=dataclasses.replace(self.session, use_xla=True),
+        )
 
 
 class Trainer:
@@ -197,34 +210,19 @@ class Trainer:
 
     def _model_fn(self, features, labels, mode) -> tf.estimator.EstimatorSpec:
         del labels
+        with compiled_scope(self._job.session):
+            return self._spec(features, mode)
+
+    def _spec(self, features: Features, mode: str) -> tf.estimator.EstimatorSpec:
         job = self._job
         job.objective.create_variables()
         self._initialise_weights()
         if mode != tf.estimator.ModeKeys.TRAIN:
             self._check_checkpoint()
             return job.evaluation.spec(job.objective, features)
-        optimizer, learning_rate = self._optimizer()
-        scale = NoLossScale()
-        if job.needs_loss_scale:
-            scale = DynamicLossScale(job.runtime.initial_loss_scale, floor=LOSS_SCALE_FLOOR)
-        outputs = build_train_op(
-            job.objective,
-            features,
-            plan=job.batch,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            loss_scale=scale,
-            ranks=job.ranks,
-            settings=UpdateSettings(
-                clip_norm=job.optimization.clip_norm,
-                loss_normalization=job.optimization.loss_normalization,
-                allreduce_every_micro_batch=job.optimization.allreduce_every_micro_batch,
-                most_rows=job.batch.micro_batch_size * job.max_seq_length,
-                seed=job.run.seed,
-            ),
-        )
+        outputs = build_update(job, features)
         self._check_checkpoint()
-        return self._training_spec(outputs)
+        return self._training_spec(outputs, features)
 
     def _initialise_weights(self) -> None:
         """Reads the weights to start from; the others get them from rank 0."""
@@ -249,24 +247,12 @@ class Trainer:
     def _latest_checkpoint(self) -> str | None:
         return tf.train.latest_checkpoint(str(self._job.run.output_dir))
 
-    def _optimizer(self) -> tuple[tf.train.Optimizer, tf.Tensor]:
-        optimization, steps = self._job.optimization, self._job.steps
-        settings = {"weight_decay": optimization.weight_decay, "kernels": self._job.kernels}
-        learning_rate = schedules.SCHEDULES[optimization.schedule](
-            tf.train.get_or_create_global_step().read_value() + steps.schedule_offset,
-            peak_rate=steps.learning_rate,
-            total_steps=steps.num_train_steps,
-            warmup_steps=steps.num_warmup_steps,
-            end_rate=optimization.end_learning_rate,
-            power=optimization.decay_power,
-        )
-        if optimization.optimizer == "lamb":
-            return Lamb(learning_rate, **settings), learning_rate
-        adam = AdamW(learning_rate, bias_correction=optimization.bias_correction, **settings)
-        return adam, learning_rate
-
-    def _training_spec(self, outputs: TrainOutputs) -> tf.estimator.EstimatorSpec:
+    def _training_spec(
+        self, outputs: TrainOutputs, features: Features
+    ) -> tf.estimator.EstimatorSpec:
         job = self._job
+        use_xla = job.session.use_xla
+        warm_up = WarmUp(2 if use_xla else 1)
         # Relative paths: a directory of checkpoints may be moved and still be resumed.
         saver = ResumingSaver(
             tf.global_variables(),
@@ -286,6 +272,8 @@ class Trainer:
                 every_steps=job.run.display_loss_steps,
                 total_steps=total_steps,
                 log=self._log,
+                warm_up=warm_up,
+                batch_shape=_shape_of_batch(features) if use_xla else None,
             ),
         ]
         if self._log is not None:
@@ -296,8 +284,8 @@ class Trainer:
                 saver=saver,
             )
             session_hooks += [checkpoint, hooks.FirstUpdate(self._report_first_update)]
-            if job.session.use_xla:
-                session_hooks.append(CompiledClusters(self._report_clusters))
+            if use_xla:
+                session_hooks.append(XlaReport(warm_up, self._report_xla))
         if job.run.eval_every_steps is not None:
             session_hooks.append(
                 hooks.EvaluationHook(
@@ -323,9 +311,66 @@ class Trainer:
         seconds = {"seconds_to_first_update": seconds_since_launch()}
         ledger.add_to_run_json(self._job.run.output_dir, seconds)
 
-    def _report_clusters(self, clusters: int) -> None:
-        self._log.message(f"XLA: {clusters} compiled clusters run in each update")
-        ledger.add_to_run_json(self._job.run.output_dir, {"xla_clusters": clusters})
+    def _report_xla(self, clusters: int, seconds: float, shapes: int) -> None:
+        of_shapes = f" for {shapes} shapes of batches" if shapes > 1 else ""
+        self._log.message(
+            f"XLA: {clusters} compiled clusters run in each update; compiling them{of_shapes} took "
+            f"{seconds:.1f} s, which rates leave out"
+        )
+        facts = {
+            "xla_clusters": clusters,
+            "xla_compile_seconds": round(seconds, 2),
+            "xla_shapes": shapes,
+        }
+        ledger.add_to_run_json(self._job.run.output_dir, facts)
+
+
+def build_update(job: Job, features: Features) -> TrainOutputs:
+    """Adds one update of a job to the current graph, where its variables are.
+
+    ``features`` are [accumulation steps x micro batch, ...], this rank's part of a global batch.
+    """
+    optimization, steps = job.optimization, job.steps
+    learning_rate = schedules.SCHEDULES[optimization.schedule](
+        tf.train.get_or_create_global_step().read_value() + steps.schedule_offset,
+        peak_rate=steps.learning_rate,
+        total_steps=steps.num_train_steps,
+        warmup_steps=steps.num_warmup_steps,
+        end_rate=optimization.end_learning_rate,
+        power=optimization.decay_power,
+    )
+    scale = NoLossScale()
+    if job.needs_loss_scale:
+        scale = DynamicLossScale(job.runtime.initial_loss_scale, floor=LOSS_SCALE_FLOOR)
+    return build_train_op(
+        job.objective,
+        features,
+        plan=job.batch,
+        optimizer=_optimizer(job, learning_rate),
+        learning_rate=learning_rate,
+        loss_scale=scale,
+        ranks=job.ranks,
+        settings=UpdateSettings(
+            clip_norm=optimization.clip_norm,
+            loss_normalization=optimization.loss_normalization,
+            allreduce_every_micro_batch=optimization.allreduce_every_micro_batch,
+            most_rows=job.batch.micro_batch_size * job.max_seq_length,
+            seed=job.run.seed,
+        ),
+    )
+
+
+def _optimizer(job: Job, learning_rate: tf.Tensor) -> AdamW | Lamb:
+    optimization = job.optimization
+    settings = {"weight_decay": optimization.weight_decay, "kernels": job.kernels}
+    if optimization.optimizer == "lamb":
+        return Lamb(learning_rate, **settings)
+    return AdamW(learning_rate, bias_correction=optimization.bias_correction, **settings)
+
+
+def _shape_of_batch(features: Features) -> tf.Tensor:
+    """The sizes of all features in a row, int32."""
+    return tf.concat([tf.shape(feature) for feature in features.values()], axis=0)
 
 
 @contextlib.contextmanager

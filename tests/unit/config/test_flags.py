@@ -32,6 +32,33 @@ def parse(tmp_path):
     return parse
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], False),
+        (["--use_xla"], True),
+        (["--nouse_xla"], False),
+        (["--use_xla=true"], True),
+        (["--use_xla=False"], False),
+        (["--use_xla=1"], True),
+        (["--use_xla=0"], False),
+        (["--use_xla=auto"], None),
+    ],
+)
+def test_xla_by_word_or_by_trial(given, expected, parse):
+    assert parse(*given).runtime.use_xla is expected
+
+
+def test_no_other_word_for_xla(parse):
+    with pytest.raises(absl_flags.IllegalFlagValueError, match=r"--use_xla=maybe: .*or auto"):
+        parse("--use_xla=maybe")
+
+
+def test_a_trial_of_xla_is_not_deterministic(parse):
+    with pytest.raises(UserError, match=r"--use_xla=auto goes by time, and --deterministic"):
+        parse("--use_xla=auto", "--deterministic")
+
+
 def test_google_names_and_defaults(parse):
     settings = parse()
     assert settings.data.max_seq_length == 128

@@ -12,6 +12,7 @@ from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import hooks
 from bert_tf.training.run_log import RunLog
+from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 
@@ -59,6 +60,16 @@ class FakeClock:
     def __call__(self):
         self.calls += 1
         self.now += 100.0 if self.calls == 2 else 1.0
+        return self.now
+
+
+class ClockOfTicks:
+    """An update takes one tick."""
+
+    now = tick = 0.0
+
+    def __call__(self):
+        self.now += self.tick
         return self.now
 
 
@@ -114,6 +125,21 @@ def test_progress_reports_the_last_step_and_short_runs(update, tmp_path):
     [line] = read_log(tmp_path)
     assert line["step"] == 1
     assert line["sequences_per_second"] == pytest.approx(0.08)
+
+
+def test_updates_of_new_shapes_do_not_enter_the_rate(update, tmp_path):
+    clock = ClockOfTicks()
+    shape = tf.placeholder(tf.int32, [2])
+    hook = progress(
+        update, tmp_path, every_steps=1, clock=clock, warm_up=WarmUp(2), batch_shape=shape
+    )
+    with training(hook) as session:
+        for length, clock.tick in [(32, 50), (32, 4), (32, 1), (64, 60), (64, 70), (64, 2)]:
+            feed = {update.sums: (1, 1, 1), update.is_finite: True, shape: [8, length]}
+            session.run(update.outputs.train_op, feed)
+    rates = [line["sequences_per_second"] for line in read_log(tmp_path)]
+    # Nothing steady is known before the third update; while a length is new, the last rate holds.
+    assert rates == pytest.approx([8 / 50, 8 / 4, 8 / 1, 8 / 1, 8 / 1, 8 / 2])
 
 
 def test_skipped_updates_are_counted_and_do_not_enter_the_means(update, tmp_path):

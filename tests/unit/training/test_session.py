@@ -1,11 +1,10 @@
-"""Session settings, and what XLA and the half-precision rewrite really do to a graph.
+"""Session settings, and what the half-precision rewrite really does to a graph.
 
-Both are decided by variables that TensorFlow reads when it is loaded, so these parts run in a
-process of their own.
+It is decided by variables that TensorFlow reads when it is loaded, so that part runs in a process
+of its own. For XLA see test_xla.py.
 """
 
 import json
-import os
 import subprocess
 import sys
 
@@ -15,14 +14,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
 from bert_tf.errors import UserError
-from bert_tf.training.session import (
-    CompiledClusters,
-    SessionSettings,
-    compile_first_cluster,
-    count_compiled_clusters,
-    gpu_of_a_rank,
-    session_config,
-)
+from bert_tf.training.session import SessionSettings, gpu_of_a_rank, session_config
 from tests.support import ROOT, environment
 
 ON = rewriter_config_pb2.RewriterConfig.ON
@@ -86,63 +78,24 @@ def test_a_rank_sees_its_own_gpu():
     assert config.allow_soft_placement
 
 
-def test_the_third_run_is_traced_and_reported_once():
-    reported = []
-    with tf.Graph().as_default():
-        tf.train.get_or_create_global_step()
-        product = tf.linalg.matmul(tf.ones([2, 2]), tf.ones([2, 2]))
-        with tf.train.MonitoredSession(hooks=[CompiledClusters(reported.append)]) as session:
-            for run in range(1, 6):
-                session.run(product)
-                assert reported == ([] if run < 3 else [0])
-
-
-def test_clusters_are_counted_once_whatever_the_number_of_runs():
-    metadata = tf.RunMetadata()
-    for device in ("cpu:0", "cpu:1"):
-        nodes = metadata.step_stats.dev_stats.add(device=device).node_stats
-        nodes.add(node_name="cluster_0", timeline_label="cluster_0 = _XlaRun(x, y)")
-        nodes.add(node_name="cluster_0", timeline_label="cluster_0 = _XlaRun(x, y)")
-        nodes.add(node_name="compile_0", timeline_label="compile_0 = _XlaCompile(x)")
-        nodes.add(node_name="product", timeline_label="product = MatMul(x, y)")
-    metadata.step_stats.dev_stats[1].node_stats.add(
-        node_name="cluster_1", timeline_label="cluster_1 = _XlaRun(z)"
-    )
-    assert count_compiled_clusters(metadata) == 2
-
-
 PROGRAM = """
 import json, sys
 import numpy as np
 import tensorflow.compat.v1 as tf
-from bert_tf.training.session import (
-    CompiledClusters, SessionSettings, compile_first_cluster, session_config
-)
+from bert_tf.training.session import SessionSettings, session_config
 
 settings = json.loads(sys.argv[1])
 config = session_config(SessionSettings(threads=2, **settings))
-if settings.get("use_xla"):
-    compile_first_cluster(config)
-    print("still heard", file=sys.stderr)
-clusters = []
 with tf.Graph().as_default():
     tf.train.get_or_create_global_step()
     x = tf.placeholder(tf.float32, [64, 64])
     weights = tf.get_variable("w", initializer=tf.eye(64), use_resource=True)
-    # Products as the rewrite wants them, element-wise work as XLA wants it.
-    hidden = tf.nn.relu(tf.matmul(x, weights))
-    for number in range(4):
-        hidden = tf.tanh(hidden * 0.5 + float(number)) * hidden + 1.0
+    hidden = tf.tanh(tf.matmul(x, weights))  # numbers that bfloat16 has to round
     loss = tf.reduce_mean(tf.nn.relu(tf.matmul(hidden, weights)))
     fetches = [loss, tf.gradients(loss, weights)[0]]
     metadata = tf.RunMetadata()
-    with tf.train.MonitoredSession(
-        session_creator=tf.train.ChiefSessionCreator(config=config),
-        hooks=[CompiledClusters(clusters.append)],
-    ) as session:
+    with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(config=config)) as session:
         fed = {x: np.full([64, 64], 1.5)}
-        for _ in range(3):
-            session.run(fetches, fed)
         found, gradient = session.run(
             fetches,
             fed,
@@ -158,14 +111,13 @@ products = [
 print(json.dumps({
     "loss": float(found),
     "gradient": float(np.sum(gradient)),
-    "clusters": clusters,
     "products": products,
 }))
 """
 
 
 def execute(*, flags=None, **settings):
-    """What a graph of products and element-wise work became under the settings."""
+    """What a graph of products became under the settings."""
     variables = {k: v for k, v in environment().items() if k != "TF_XLA_FLAGS"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(settings)],
@@ -183,22 +135,10 @@ def plain():
     return execute()
 
 
-def test_without_xla_and_rewrite(plain):
+def test_without_the_rewrite(plain):
     found, stderr = plain
-    assert found["clusters"] == [0]
     assert set(found["products"]) == {"float32"}
     assert stderr == ""
-
-
-def test_xla_compiles_clusters_on_a_cpu_that_is_told_to(plain):
-    flags = {"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}
-    found, stderr = execute(use_xla=True, flags=flags)
-    [clusters] = found["clusters"]
-    assert clusters > 0
-    # The notice of a process's first cluster is swallowed, and nothing that comes after it.
-    assert stderr == "still heard\n"
-    assert found["loss"] == pytest.approx(plain[0]["loss"], rel=1e-5)
-    assert found["gradient"] == pytest.approx(plain[0]["gradient"], rel=1e-5)
 
 
 def test_amp_changes_the_graph_that_is_executed(plain):
@@ -210,26 +150,6 @@ def test_amp_changes_the_graph_that_is_executed(plain):
     assert found["loss"] == pytest.approx(plain[0]["loss"], rel=2e-2)
     assert found["gradient"] == pytest.approx(plain[0]["gradient"], rel=2e-2)
     assert found["gradient"] != plain[0]["gradient"]
-
-
-def test_the_first_cluster_leaves_the_terminal_as_it_was(capfd):
-    descriptors = len(os.listdir("/proc/self/fd"))
-    compile_first_cluster(session_config(SessionSettings(threads=2)))
-    os.write(2, b"heard\n")
-    assert capfd.readouterr().err == "heard\n"
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-
-
-def test_the_terminal_is_given_back_when_compiling_fails(capfd, monkeypatch):
-    def fail(*_, **__):
-        os.write(2, b"swallowed\n")
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr(tf, "Session", fail)
-    with pytest.raises(RuntimeError, match="no compiler"):
-        compile_first_cluster(session_config(SessionSettings(threads=2)))
-    os.write(2, b"heard\n")
-    assert capfd.readouterr().err == "heard\n"
 
 
 def test_sessions_made_from_settings_work():

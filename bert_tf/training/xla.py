@@ -1,0 +1,98 @@
+"""XLA: what it may compile, what it compiled, and how long that took."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.training.session import SessionSettings
+from bert_tf.training.warm_up import WarmUp
+
+# XLA's truncated normal numbers are not TensorFlow's: a seed would mean other initial weights.
+_INITIAL_VALUES = frozenset({"StatelessTruncatedNormalV2"})
+# Compiled for a CPU they are several times slower than TensorFlow's, which are oneDNN's.
+_PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"})
+
+
+def compiled_scope(settings: SessionSettings) -> contextlib.AbstractContextManager:
+    """What to build a graph in that a session of these settings is to run.
+
+    It keeps initial values out of XLA's clusters, and on a CPU matrix products, so that clusters
+    are what lies between products. That also leaves a gradient's way to the other ranks open as
+    soon as its layer is done: a single cluster would give all gradients at its end.
+    """
+    if not settings.use_xla:
+        return contextlib.nullcontext()
+    left_out = _INITIAL_VALUES if settings.gpu is not None else _INITIAL_VALUES | _PRODUCTS
+    return tf.xla.experimental.jit_scope(compile_ops=lambda node: node.op not in left_out)
+
+
+def compile_first_cluster(config: tf.ConfigProto) -> None:
+    """Compiles a trifle with XLA, so that what its first compilation prints is over with.
+
+    TensorFlow announces the first cluster of a process on the terminal, past every log level.
+    """
+    terminal = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        with tf.Graph().as_default(), tf.Session(config=config) as session:
+            session.run(tf.function(tf.negative, jit_compile=True)(tf.constant(1.0)))
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+
+
+class XlaReport(tf.train.SessionRunHook):
+    """Tells how many clusters an update runs and how long they took to compile.
+
+    Says so after some updates, and again at the end if further shapes were compiled since.
+    """
+
+    _REPORTED_RUN = 6
+
+    def __init__(self, warm_up: WarmUp, report: Callable[[int, float, int], None]) -> None:
+        """``report`` is given clusters, seconds of compiling and the number of batches' shapes."""
+        self._warm_up = warm_up
+        self._report = report
+        self._runs = 0
+        self._clusters = 0
+        self._reported_shapes = 0
+
+    def before_run(self, run_context):
+        self._runs += 1
+        if self._runs > 1:
+            return None
+        return tf.train.SessionRunArgs(None, options=traced())
+
+    def after_run(self, run_context, run_values):
+        if self._runs == 1:
+            self._clusters = count_compiled_clusters(run_values.run_metadata)
+        elif self._runs == self._REPORTED_RUN:
+            self._tell()
+
+    def end(self, session):
+        if self._warm_up.shapes != self._reported_shapes:
+            self._tell()
+
+    def _tell(self):
+        self._reported_shapes = self._warm_up.shapes
+        self._report(self._clusters, self._warm_up.extra_seconds, self._reported_shapes)
+
+
+def traced() -> tf.RunOptions:
+    """Options of a run whose metadata name the operations that it executed."""
+    return tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
+
+
+def count_compiled_clusters(run_metadata: tf.RunMetadata) -> int:
+    """The number of different clusters that a traced run executed as compiled code."""
+    ran = set()
+    for device in run_metadata.step_stats.dev_stats:
+        for node in device.node_stats:
+            if "= _XlaRun(" in node.timeline_label:
+                ran.add(node.node_name)
+    return len(ran)

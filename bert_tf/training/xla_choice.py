@@ -1,0 +1,205 @@
+"""--use_xla=auto: a job's own update with and without XLA, for a moment, and then the faster way.
+
+Both ways are built, warmed up and timed one after the other, each in a graph and a session of its
+own that is gone before the next begins. They start from fresh weights and go over one of the run's
+next batches, which the run reads again: it trains to the bit as if it had been told the answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import socket
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.data.batches import user_errors
+from bert_tf.errors import first_line
+from bert_tf.training.session import session_config
+from bert_tf.training.trainer import Job, build_update
+from bert_tf.training.xla import (
+    compile_first_cluster,
+    compiled_scope,
+    count_compiled_clusters,
+    traced,
+)
+
+_WARM_UP_UPDATES = 3
+_TIMED_SECONDS = 2.0
+_FEWEST_UPDATES, _MOST_UPDATES = 5, 50
+_BATCHES = 9  # of which the middle one by size is taken, where sizes differ
+
+Batch = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """How one way did, on the slowest rank.
+
+    Attributes:
+      seconds: of an update, the median.
+      warm_up_seconds: what the first updates took beyond that; with XLA mostly compiling.
+      clusters: compiled ones that ran.
+    """
+
+    seconds: float
+    warm_up_seconds: float
+    clusters: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What was chosen.
+
+    Attributes:
+      use_xla: whether the run compiles.
+      sentence: what was chosen and why, for the terminal.
+      facts: the same for the ledger.
+    """
+
+    use_xla: bool
+    sentence: str
+    facts: dict[str, Any]
+
+
+def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
+    """Whether ``job``, which is one without XLA, should be trained with it. Collective.
+
+    Args:
+      job: what to train.
+      earlier: rank 0's facts of the choice that a run which goes on was begun with, None without
+        one; it holds where the conditions are the same.
+    """
+    conditions = job.ranks.broadcast(_conditions(job))
+    earlier = job.ranks.broadcast(earlier)
+    if earlier is not None and earlier.get("conditions") == conditions:
+        kept = bool(earlier["kept"])
+        return Choice(kept, f"{_verdict(kept)}, as when this run began", dict(earlier))
+    job_with_xla = job.with_xla()
+    problem = _problem_with_xla(job_with_xla)
+    if problem is not None:
+        return _without_trial(conditions, f"XLA does not work here ({problem})")
+    with user_errors():
+        batch = _typical_batch(job)
+        without = time_updates(job, batch)
+        with_xla = time_updates(job_with_xla, batch)
+    if not with_xla.clusters:
+        return _without_trial(conditions, "XLA finds nothing to compile here")
+    return decide(
+        without,
+        with_xla,
+        updates=job.steps.last_step - job.start.step,
+        global_batch_size=job.batch.global_batch_size,
+        conditions=conditions,
+    )
+
+
+def decide(
+    without: Trial, with_xla: Trial, *, updates: int, global_batch_size: int, conditions: str
+) -> Choice:
+    """The way that ``updates`` updates and its warm-up take less time with."""
+    total, total_with_xla = (
+        trial.warm_up_seconds + updates * trial.seconds for trial in (without, with_xla)
+    )
+    use_xla = total_with_xla < total
+    rates = [global_batch_size / trial.seconds for trial in (without, with_xla)]
+    compiling = max(0.0, with_xla.warm_up_seconds - without.warm_up_seconds)
+    facts = {
+        "asked": "auto",
+        "kept": use_xla,
+        "sequences_per_second_without": round(rates[0], 3),
+        "sequences_per_second_with": round(rates[1], 3),
+        "compile_seconds": round(compiling, 2),
+        "clusters": with_xla.clusters,
+        "updates": updates,
+        "conditions": conditions,
+    }
+    sentence = (
+        f"{_verdict(use_xla)}: {rates[0]:.4g} sequences/s without it and {rates[1]:.4g} with "
+        f"it, after {compiling:.1f} s of compiling, for {updates} updates"
+    )
+    return Choice(use_xla, sentence, facts)
+
+
+def time_updates(job: Job, batch: Batch) -> Trial:
+    """Trains a fresh network on one batch again and again. Collective."""
+    metadata = tf.RunMetadata()
+    with tf.Graph().as_default():
+        with compiled_scope(job.session):
+            fed = {
+                name: tf.placeholder(spec.dtype, spec.shape)
+                for name, spec in job.train_input().element_spec.items()
+            }
+            job.objective.create_variables()
+            outputs = build_update(job, fed)
+            initial_values = tf.global_variables_initializer()
+        feed = {fed[name]: value for name, value in batch.items()}
+        with tf.Session(config=session_config(job.session)) as session:
+
+            def update(**options: Any) -> float:
+                started = time.perf_counter()
+                session.run(outputs.train_op, feed, **options)
+                return time.perf_counter() - started
+
+            session.run(initial_values)
+            first = update(options=traced(), run_metadata=metadata)
+            *others, last = (update() for _ in range(_WARM_UP_UPDATES - 1))
+            wanted = math.ceil(_TIMED_SECONDS / last)
+            updates = min(max(wanted, _FEWEST_UPDATES), _MOST_UPDATES)
+            seconds = [update() for _ in range(job.ranks.broadcast(updates))]
+    median = statistics.median(seconds)
+    warm_up = max(0.0, first + sum(others) + last - _WARM_UP_UPDATES * median)
+    of_all_ranks = job.ranks.gather((median, warm_up, count_compiled_clusters(metadata)))
+    return Trial(*map(max, zip(*of_all_ranks)))
+
+
+def _typical_batch(job: Job) -> Batch:
+    """The middle one, by size, of the next batches of this rank."""
+    with tf.Graph().as_default(), tf.Session(config=session_config(job.session)) as session:
+        dataset = job.train_input()
+        shapes = [spec.shape for spec in dataset.element_spec.values()]
+        alike = all(shape.is_fully_defined() for shape in shapes)
+        iterator = tf.data.make_initializable_iterator(dataset.take(1 if alike else _BATCHES))
+        following = iterator.get_next()
+        session.run(iterator.initializer)
+        batches = []
+        while True:
+            try:
+                batches.append(session.run(following))
+            except tf.errors.OutOfRangeError:
+                break
+    batches.sort(key=lambda batch: sum(value.size for value in batch.values()))
+    return batches[len(batches) // 2]
+
+
+def _problem_with_xla(job: Job) -> str | None:
+    """Why XLA cannot compile on some rank; None where it can."""
+    problem = None
+    try:
+        compile_first_cluster(session_config(job.session))
+    except tf.errors.OpError as error:
+        problem = first_line(error)
+    return next(filter(None, job.ranks.gather(problem)), None)
+
+
+def _without_trial(conditions: str, reason: str) -> Choice:
+    facts = {"asked": "auto", "kept": False, "reason": reason, "conditions": conditions}
+    return Choice(False, f"{_verdict(False)}: {reason}", facts)
+
+
+def _verdict(use_xla: bool) -> str:
+    return f"--use_xla=auto: XLA is {'on' if use_xla else 'off'}"
+
+
+def _conditions(job: Job) -> str:
+    """What a choice depends on, for those who go on with a run."""
+    form = "native" if job.policy.native else "TensorFlow's"
+    return (
+        f"{socket.gethostname()}, {job.ranks.threads} threads a rank, {job.batch.arithmetic()}, "
+        f"length {job.max_seq_length}, dense {job.policy.dense.name}, {form} layers"
+    )
