@@ -14,7 +14,7 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.model.dropout import Dropout, apply_dropout
 from bert_tf.model.encoder import encode, encoder_specs
-from bert_tf.model.layers import activate, computed_in, dense, layer_norm
+from bert_tf.model.layers import activate, computed_in, dense, layer_norm, operand
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
@@ -125,7 +125,9 @@ def _embed(
             f"sequences of {S} tokens do not fit a model with max_position_embeddings "
             f"{config.max_position_embeddings}; shorten them or use another bert_config."
         )
-    words = tf.nn.embedding_lookup(variables["word_embeddings"], input_ids)
+    # From the value, not the variable: TensorFlow copies a table that is looked up in as a variable
+    # whenever it is also read whole, as the words' scores do.
+    words = tf.gather(operand(variables["word_embeddings"], tf.float32), input_ids)
     # The table of segments has a few rows: a small product, whose gradient is one as well.
     one_hot = tf.one_hot(tf.reshape(segment_ids, [-1]), config.type_vocab_size)
     segments = computed_in(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Draw, Dropout, apply_dropout, nothing_dropped
-from bert_tf.model.layers import TANH_GELUS, activate, computed_in, layer_norm, product
+from bert_tf.model.layers import TANH_GELUS, activate, computed_in, layer_norm, operand, product
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import Dimension, shape_of
 from bert_tf.model.variables import Variables
@@ -139,7 +139,7 @@ class NativeBlocks(PlainBlocks):
 
     def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
         """As :meth:`PlainBlocks.project_heads`."""
-        kernels = [tf.cast(variables[f"{p}/kernel"], self._policy.dense) for p in _PROJECTIONS]
+        kernels = [operand(variables[f"{p}/kernel"], self._policy.dense) for p in _PROJECTIONS]
         joined = product(x.operand, tf.concat(kernels, axis=1), policy=self._policy)
         bias = tf.concat([variables[f"{p}/bias"] for p in _PROJECTIONS], axis=0)
         size = kernels[0].shape[1] // heads

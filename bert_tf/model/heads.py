@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import WORD_EMBEDDINGS
-from bert_tf.model.layers import activate, dense, layer_norm
+from bert_tf.model.layers import activate, dense, layer_norm, operand
 from bert_tf.model.losses import ClassScores
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
@@ -92,5 +92,5 @@ def _class_scores(
 ) -> ClassScores:
     """The product of [rows, D] with [classes, D] in ``dtype``."""
     with tf.name_scope("logits"):
-        x, weights = tf.cast(x, dtype), tf.cast(weights, dtype)
-        return ClassScores(tf.matmul(x, weights, transpose_b=True), bias)
+        product = tf.matmul(tf.cast(x, dtype), operand(weights, dtype), transpose_b=True)
+        return ClassScores(product, bias)

@@ -25,12 +25,23 @@ def computed_in(
     return tf.cast(function(*(tf.cast(operand, dtype) for operand in operands)), tf.float32)
 
 
+def operand(weights: tf.Variable | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Weights in the type of a product.
+
+    A variable is read and cast outside of the loop over micro batches: once an update.
+    """
+    if isinstance(weights, tf.Tensor):
+        return tf.cast(weights, dtype)
+    with tf.init_scope():
+        return tf.cast(tf.convert_to_tensor(weights), dtype)
+
+
 def product(x: tf.Tensor, kernel: tf.Tensor, *, policy: PrecisionPolicy) -> tf.Tensor:
     """[..., inputs] by [inputs, outputs] -> [..., outputs], in the type of dense products."""
     inputs, outputs = kernel.shape.as_list()
     # One product of two matrices: a batched product with one kernel for all is slower.
     rows = tf.cast(tf.reshape(x, [-1, inputs]), policy.dense)
-    return tf.reshape(tf.matmul(rows, tf.cast(kernel, policy.dense)), [*shape_of(x)[:-1], outputs])
+    return tf.reshape(tf.matmul(rows, operand(kernel, policy.dense)), [*shape_of(x)[:-1], outputs])
 
 
 def dense(x: tf.Tensor, variables: Variables, name: str, *, policy: PrecisionPolicy) -> tf.Tensor:

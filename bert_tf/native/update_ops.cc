@@ -88,6 +88,10 @@ FOR_EVERY_CPU void Widen(const uint16_t* __restrict halves, int64_t size, float*
   }
 }
 
+FOR_EVERY_CPU void Add(const float* one, const float* other, int64_t size, float* sum) {
+  for (int64_t i = 0; i < size; ++i) sum[i] = one[i] + other[i];
+}
+
 FOR_EVERY_CPU double SumOfSquares(const float* values, int64_t size) {
   Lanes lanes;
   int64_t i = 0;
@@ -336,6 +340,44 @@ class GlobalNorm : public OpKernel {
   }
 };
 
+// Adds gradients to sums, in their place where nobody else reads them.
+class AddGradients : public OpKernel {
+ public:
+  explicit AddGradients(OpKernelConstruction* construction) : OpKernel(construction) {
+    int sums;
+    tensorflow::DataTypeVector gradients;
+    OP_REQUIRES_OK(construction, construction->GetAttr("N", &sums));
+    OP_REQUIRES_OK(construction, construction->GetAttr("T", &gradients));
+    OP_REQUIRES(construction, gradients.size() == static_cast<size_t>(sums),
+                InvalidArgument("there are ", gradients.size(), " gradients for ", sums, " sums"));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OpInputList sums, gradients;
+    OP_REQUIRES_OK(context, context->input_list("sums", &sums));
+    OP_REQUIRES_OK(context, context->input_list("gradients", &gradients));
+    std::vector<int64_t> sizes;
+    std::vector<Tensor*> added(sums.size());
+    for (int i = 0; i < sums.size(); ++i) {
+      OP_REQUIRES(context, sums[i].shape() == gradients[i].shape(),
+                  InvalidArgument("a sum of shape ", sums[i].shape().DebugString(),
+                                  " and a gradient of shape ",
+                                  gradients[i].shape().DebugString()));
+      sizes.push_back(sums[i].NumElements());
+      OP_REQUIRES_OK(context, context->forward_input_or_allocate_output(
+                                  {i}, i, sums[i].shape(), &added[i]));
+    }
+    const std::vector<Piece> pieces = CutIntoPieces(sizes);
+    ForEachPiece(context, pieces.size(), [&](int64_t number) {
+      const Piece& piece = pieces[number];
+      const GradientPiece gradient(gradients[piece.tensor], piece);
+      const auto* sum = static_cast<const float*>(sums[piece.tensor].data()) + piece.start;
+      Add(sum, gradient.values(), piece.size,
+          static_cast<float*>(added[piece.tensor]->data()) + piece.start);
+    });
+  }
+};
+
 // What both optimizers are told.
 class Optimizer : public OpKernel {
  public:
@@ -458,6 +500,17 @@ REGISTER_OP("BertTfGlobalNorm")
     .Attr("T: list({float, bfloat16}) >= 1")
     .SetShapeFn(ScalarOutput);
 
+REGISTER_OP("BertTfAddGradients")
+    .Input("sums: N * float")
+    .Input("gradients: T")
+    .Output("added: N * float")
+    .Attr("N: int >= 1")
+    .Attr("T: list({float, bfloat16})")
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
+      return tensorflow::OkStatus();
+    });
+
 #define OPTIMIZER_OP(name)                   \
   REGISTER_OP(name)                          \
       .Input("weights: N * resource")        \
@@ -483,6 +536,7 @@ OPTIMIZER_OP("BertTfLamb").Attr("min_trust_ratio: float").Attr("max_trust_ratio:
 #undef OPTIMIZER_OP
 
 REGISTER_KERNEL_BUILDER(Name("BertTfGlobalNorm").Device(tensorflow::DEVICE_CPU), GlobalNorm);
+REGISTER_KERNEL_BUILDER(Name("BertTfAddGradients").Device(tensorflow::DEVICE_CPU), AddGradients);
 REGISTER_KERNEL_BUILDER(Name("BertTfAdamW").Device(tensorflow::DEVICE_CPU), AdamW);
 REGISTER_KERNEL_BUILDER(Name("BertTfLamb").Device(tensorflow::DEVICE_CPU), Lamb);
 

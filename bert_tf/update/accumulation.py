@@ -16,6 +16,7 @@ def accumulate_gradients(
     num_metrics: int,
     variables: Sequence[tf.Variable],
     reduce: Callable[[Gradients], Gradients],
+    add: Callable[[Gradients, Gradients], Gradients],
 ) -> tuple[Gradients, tf.Tensor]:
     """Sums gradients and metrics over the micro batches of an update.
 
@@ -28,6 +29,7 @@ def accumulate_gradients(
       reduce: applied to each micro batch's gradients before they are added; some come as
         tf.IndexedSlices, all must be dense afterwards. Communicating here, and not once on the sum,
         is what the delay of communication is compared with.
+      add: the sums so far and a micro batch's reduced gradients to the new sums.
 
     Returns:
       float32 dense gradients, one a variable, and the summed metrics.
@@ -46,8 +48,7 @@ def accumulate_gradients(
 
     def body(index, sums, metric_sums):
         gradients, metrics = gradients_of(index)
-        added = [total + gradient for total, gradient in zip(sums, gradients)]
-        return index + 1, added, metric_sums + metrics
+        return index + 1, add(sums, gradients), metric_sums + metrics
 
     _, sums, metric_sums = tf.while_loop(
         lambda index, *_: index < accumulation_steps,

@@ -69,6 +69,10 @@ class TensorFlowKernels:
         """The policy whose layers are computed in the same form as the update: as it is."""
         return policy
 
+    def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums over micro batches with those of one more, float32."""
+        return [total + gradient for total, gradient in zip(sums, gradients)]
+
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """The root of the sum of all squares, a float32 scalar."""
         return tf.linalg.global_norm(gradients)
@@ -148,6 +152,11 @@ class NativeKernels:
     def layers(self, policy: PrecisionPolicy) -> PrecisionPolicy:
         """The policy with native layers, where there are operations for its types."""
         return natively(policy)
+
+    def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums over micro batches with those of one more, float32: in the memory of the sums."""
+        made = [_as_made(gradient) for gradient in gradients]
+        return list(self._operations.bert_tf_add_gradients(sums=sums, gradients=made))
 
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """The root of the sum of all squares, summed in float64: a float32 scalar."""

@@ -146,6 +146,7 @@ def build_train_op(
         num_metrics=len(_FIELDS) * len(objective.terms),
         variables=variables,
         reduce=each,
+        add=optimizer.kernels.add,
     )
     gradients = once(gradients)
     # Unscaling and clipping are one factor, which the optimizer applies as it reads the gradients.

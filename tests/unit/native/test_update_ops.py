@@ -129,6 +129,23 @@ def test_gradients_in_bfloat16_are_their_values_in_float32(operations, name):
         np.testing.assert_array_equal(in_half, widened)
 
 
+def test_gradients_are_added_to_sums_that_others_may_read(operations):
+    sums, gradients = random_arrays(SIZES, 1), random_arrays(SIZES, 2)
+    with tf.Graph().as_default(), in_new_session() as session:
+        read = [tf.constant(value) * 1.0 for value in sums]
+        halves = [tf.cast(value, tf.bfloat16) for value in gradients]
+        added = operations.bert_tf_add_gradients(sums=read, gradients=[gradients[0], *halves[1:]])
+        with tf.control_dependencies(added):
+            kept = [tf.identity(value) for value in read]
+        added, kept, halves = session.run(
+            [added, kept, [tf.cast(value, tf.float32) for value in halves]]
+        )
+    for total, value, gradient in zip(added, sums, [gradients[0], *halves[1:]]):
+        np.testing.assert_array_equal(total, value + gradient)
+    for value, expected in zip(kept, sums):
+        np.testing.assert_array_equal(value, expected)
+
+
 @settings(max_examples=15, deadline=None)
 @given(sizes=st.lists(st.integers(0, 100), min_size=1, max_size=5), lamb=st.booleans())
 def test_any_sizes(operations, sizes, lamb):

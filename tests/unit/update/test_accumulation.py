@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.update.accumulation import accumulate_gradients
+from bert_tf.update.kernels import TensorFlowKernels
 
 DATA = np.random.default_rng(0).normal(size=[12, 3]).astype(np.float32)
 WEIGHTS = np.array([0.5, -1.0, 2.0], np.float32)
@@ -28,6 +29,7 @@ def accumulated(steps, reduce=list):
             num_metrics=2,
             variables=[variable],
             reduce=reduce,
+            add=TensorFlowKernels().add,
         )
         session.run(tf.global_variables_initializer())
         return session.run([gradients, metrics])
@@ -64,4 +66,5 @@ def test_a_variable_that_the_objective_does_not_use_is_named():
                 num_metrics=1,
                 variables=[used, unused],
                 reduce=list,
+                add=TensorFlowKernels().add,
             )
