@@ -289,6 +289,7 @@ def _measure_speed(task: Task, network: BertConfig) -> list[Result]:
 
     values = flags.FLAGS
     config = {**_config(task), "network": network.to_dict()}
+    print(f"{task.name}: {values.turns} turns of training and of prediction", flush=True)
     # Its rate is of no interest, but no update may be out of the schedule.
     training = Training(steps=1 << 20)
     with Network(task, network, training, **_session()) as built:
@@ -305,6 +306,7 @@ def _measure_scores(task: Task, network: BertConfig, seeds: Sequence[int]) -> li
     steps = max(1, round(len(examples.lengths) * values.num_train_epochs / task.batch_size))
 
     def fine_tuned(form: str, seed: int) -> Network:
+        print(f"{task.name}: {steps} updates of a training {form}, seed {seed}", flush=True)
         training = Training(steps, values.learning_rate, seed)
         checkpoint = Path(values.init_checkpoint)
         built = Network(task, network, training, checkpoint=checkpoint, **_session())

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bert_tf.data.length_buckets import padded_length
 from bert_tf.errors import UserError
 from bert_tf.squad.answers import AnswerSettings, CandidateArrays, decode_answers
 from bert_tf.squad.examples import Example, SquadFile
 from bert_tf.squad.paragraphs import sequence_arrays
-from bert_tf.squad.windows import WindowSettings, question_windows
+from bert_tf.squad.windows import Window, WindowSettings, question_windows
 from bert_tf.tasks.span_model import ModelParts, SpanModel
 
 if TYPE_CHECKING:
@@ -147,13 +150,20 @@ class Answerer:
         if not windows:
             return _no_candidates(self.settings.n_best_size)
         batches = []
-        for first in range(0, len(windows), _BATCH_SIZE):
-            batch = windows[first : first + _BATCH_SIZE]
+        for batch in _batches(windows, self.windows.max_seq_length):
             longest = max(window.length for window in batch)
             pairs = [(window, context_ids) for window in batch]
             outputs = self._model.run(sequence_arrays(pairs, self._tokenizer, longest))
             batches.append(CandidateArrays(*(getattr(outputs, name) for name in _CANDIDATES)))
         return CandidateArrays(*map(np.concatenate, zip(*batches)))
+
+
+def _batches(windows: Sequence[Window], max_length: int) -> Iterator[list[Window]]:
+    """Windows that run together, in order: a shorter one at the end is not padded to the others."""
+    alike = itertools.groupby(windows, lambda w: padded_length(w.length, max_length=max_length))
+    for _, group in alike:
+        while batch := list(itertools.islice(group, _BATCH_SIZE)):
+            yield batch
 
 
 def _fitting_windows(longest: int) -> WindowSettings:

@@ -83,6 +83,26 @@ def test_padding_and_batches_change_nothing(parts, monkeypatch):
     np.testing.assert_allclose([a.score for a in together], [a.score for a in alone], atol=1e-5)
 
 
+def test_a_short_window_is_not_padded_to_the_others(parts, monkeypatch):
+    windows = WindowSettings(max_seq_length=40, doc_stride=16, max_query_length=16)
+    answerer = Answerer(parts, windows=windows, threads=1)
+    shapes, run_model = [], answerer._model.run
+
+    def watched(features):
+        shapes.append(features["input_ids"].shape)
+        return run_model(features)
+
+    monkeypatch.setattr(answerer._model, "run", watched)
+    text = " ".join((TEXT.split() * 3)[:-8])
+    answerer.answer(QUESTION, text)
+    ids = parts.tokenizer.encode(text)
+    cut = question_windows(parts.tokenizer.encode(QUESTION), len(ids), windows)
+    *whole, last = [window.length for window in cut]
+    assert whole == [40] * len(whole)
+    assert last < 32
+    assert shapes == [(len(whole), 40), (1, last)]
+
+
 def test_features_of_windows(parts):
     ids = {entry: index for index, entry in enumerate(VOCABULARY)}
     settings = WindowSettings(max_seq_length=8, doc_stride=2, max_query_length=4)
