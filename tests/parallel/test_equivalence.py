@@ -36,7 +36,7 @@ PROGRAM = "tests/parallel/updates_program.py"
 COMPARED = ("adam", "adam-dropout", "lamb", "lamb-dropout", "bf16", "fp16", "squad", "tensorflow")
 LAUNCHES = {
     1: COMPARED,
-    2: COMPARED,
+    2: (*COMPARED, "xla"),
     4: ("adam-dropout", "lamb-dropout", "bf16", "fp16", "squad"),
     8: ("adam-dropout", "lamb-dropout", "squad"),
 }
@@ -52,8 +52,10 @@ CASES = [
     (kind, f"{micro}x{steps}x{ranks}")
     for ranks, kinds in LAUNCHES.items()
     for kind in kinds
-    for micro, steps in cuts(ranks)
+    for micro, steps in cuts(ranks, kind)
 ]
+# What a kind is compared with, where not with itself.
+REFERENCES = {"xla": "tensorflow"}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,9 @@ def found(tmp_path_factory):
     everything = {}
     for ranks, kinds in LAUNCHES.items():
         out = tmp_path_factory.mktemp("updates") / "found.npz"
-        mpirun(ranks, PROGRAM, out, "auto", *kinds, timeout=1800)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit")
+            mpirun(ranks, PROGRAM, out, "auto", *kinds, timeout=1800)
         everything.update(np.load(out))
     return everything
 
@@ -96,7 +100,8 @@ def test_what_is_compared_is_worth_comparing(found, kind):
 
 @pytest.mark.parametrize(("kind", "cut"), [case for case in CASES if case[1] != WHOLE])
 def test_every_cut_gives_the_same_updates(found, kind, cut):
-    whole, cut = result(found, kind, WHOLE), result(found, kind, cut)
+    whole = result(found, REFERENCES.get(kind, kind), WHOLE)
+    cut = result(found, kind, cut)
     np.testing.assert_array_equal(cut["first_weights"], whole["first_weights"])
     np.testing.assert_array_equal(cut["scales"], whole["scales"])
     differences = norms(cut["gradients"] - whole["gradients"]) / norms(whole["gradients"])
@@ -109,3 +114,14 @@ def test_every_cut_gives_the_same_updates(found, kind, cut):
     assert differences.max() <= of_gradients
     assert norms(drift[~is_zero]) <= of_the_way * norms(way[~is_zero])
     assert drift[~is_zero].max() <= of_a_weight
+
+
+def test_gradients_travel_between_clusters(found):
+    """XLA leaves allreduces alone, and none but the last has to wait for all clusters before it."""
+    [without_loop] = [case for case in CASES if case[0] == "xla" and case[1].split("x")[1] == "1"]
+    update = result(found, *without_loop)
+    waits = update["clusters_before"]
+    assert len(waits) == len(update["names"])
+    assert 0 < waits.min() < waits.max() <= update["clusters"]
+    # The word embeddings' gradient is the last that the backward pass makes.
+    assert (waits < waits.max()).sum() > len(waits) / 2

@@ -22,6 +22,8 @@ from bert_tf.model.precision import policy_for
 from bert_tf.ranks.distribution import connect
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.squad import SpanObjective
+from bert_tf.training.session import SessionSettings, session_config
+from bert_tf.training.xla import compiled_scope, count_compiled_clusters
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import choose_kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
@@ -45,6 +47,7 @@ class Kind:
     objective: str = "pretraining"
     allreduce_every_micro_batch: bool = False
     native: bool | None = None  # what training would take
+    xla: bool = False
 
 
 OPTIMIZERS = {"adam": AdamW, "lamb": Lamb}
@@ -57,14 +60,19 @@ KINDS = {
     "fp16": Kind(dropout=0.1, precision="fp16"),
     "squad": Kind(dropout=0.1, objective="squad"),
     "tensorflow": Kind(dropout=0.1, native=False),
+    "xla": Kind(dropout=0.1, native=False, xla=True),
     "every-micro-batch": Kind(allreduce_every_micro_batch=True),
 }
 
 
-def cuts(ranks):
-    """Every (micro batch, accumulation steps) that makes the global batch with so many ranks."""
+def cuts(ranks, name="adam"):
+    """Every (micro batch, accumulation steps) that makes the global batch with so many ranks.
+
+    XLA compiles anew for each, so there are two for it: without a loop over micro batches and with.
+    """
     share = GLOBAL_BATCH // ranks
-    return [(share // steps, steps) for steps in (1, 2, 4, 8) if steps <= share]
+    counts = (1, 2) if KINDS[name].xla else (1, 2, 4, 8)
+    return [(share // steps, steps) for steps in counts if steps <= share]
 
 
 def global_batches(objective):
@@ -115,9 +123,10 @@ def run_updates(ranks, kind, plan, scope):
     """What ten updates did, as arrays by name; everything of the network in one row."""
     batches = global_batches(kind.objective)
     kernels = choose_kernels(kind.native, has_gpu=False, ranks=ranks)
+    session_settings = SessionSettings(ranks.threads, use_xla=kind.xla)
     start = ranks.rank * plan.rank_batch_size
     mine = {k: v[:, start : start + plan.rank_batch_size] for k, v in batches.items()}
-    with tf.Graph().as_default(), tf.name_scope(scope):
+    with tf.Graph().as_default(), tf.name_scope(scope), compiled_scope(session_settings):
         fed = {
             name: tf.placeholder(
                 tf.float32 if value.dtype == np.float32 else tf.int32, value.shape[1:], name=name
@@ -152,13 +161,22 @@ def run_updates(ranks, kind, plan, scope):
             outputs.loss_scale,
             outputs.train_op,
         ]
-        config = tf.ConfigProto(intra_op_parallelism_threads=ranks.threads)
+        config = session_config(session_settings)
+        metadata = tf.RunMetadata()
+        options = tf.RunOptions(
+            trace_level=tf.RunOptions.SOFTWARE_TRACE, output_partition_graphs=True
+        )
+        traced = {"options": options, "run_metadata": metadata} if kind.xla else {}
         with tf.train.MonitoredSession(
             tf.train.ChiefSessionCreator(config=config), hooks=ranks.broadcast_hooks()
         ) as session:
             first = session.run(weights)
             done = [
-                session.run(update, {fed[name]: mine[name][number] for name in fed})
+                session.run(
+                    update,
+                    {fed[name]: mine[name][number] for name in fed},
+                    **(traced if number == UPDATES - 1 else {}),
+                )
                 for number in range(UPDATES)
             ]
             last = session.run(weights)
@@ -171,7 +189,32 @@ def run_updates(ranks, kind, plan, scope):
         "scales": np.stack(scales),
         "first_weights": first,
         "last_weights": last,
+        "clusters": count_compiled_clusters(metadata),
+        "clusters_before": clusters_before_allreduces(metadata),
     }
+
+
+def clusters_before_allreduces(metadata):
+    """How many compiled clusters each gradient's allreduce waits for in a traced update."""
+    nodes = {node.name: node for graph in metadata.partition_graphs for node in graph.node}
+    clusters = {name for name, node in nodes.items() if node.op == "_XlaRun"}
+    return [
+        len(clusters & _ancestors(node, nodes))
+        for node in nodes.values()
+        if node.op == "HorovodAllreduce" and "SummedGradients" in node.name
+    ]
+
+
+def _ancestors(node, nodes):
+    """Names of all nodes that must run before ``node``."""
+    found, waiting = set(), [node]
+    while waiting:
+        for name in waiting.pop().input:
+            name = name.lstrip("^").split(":")[0]
+            if name not in found:
+                found.add(name)
+                waiting.append(nodes[name])
+    return found
 
 
 def _in_a_row(tensors):
@@ -184,7 +227,7 @@ def main(out, groups, *names):
     ranks = connect(horovod=launched, communication=communication)
     found = {}
     for name in names:
-        for micro, steps in cuts(ranks.world_size):
+        for micro, steps in cuts(ranks.world_size, name):
             plan = BatchPlan(micro, steps, ranks.world_size)
             assert plan.global_batch_size == GLOBAL_BATCH
             cut = f"{micro}x{steps}x{ranks.world_size}"
