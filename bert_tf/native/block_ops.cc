@@ -107,7 +107,7 @@ namespace generic {
 
 #if defined(__x86_64__)
 #pragma GCC push_options
-#pragma GCC target("avx2")
+#pragma GCC target("avx2,fma")
 namespace avx2 {
 #include "simd.inc"
 #include "block_kernels.inc"
@@ -115,7 +115,7 @@ namespace avx2 {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,prefer-vector-width=512")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
 namespace avx512 {
 #include "simd.inc"
 #include "block_kernels.inc"
@@ -135,7 +135,7 @@ Instructions Best() {
         __builtin_cpu_supports("avx512vl")) {
       return Instructions::kAvx512;
     }
-    if (most != "generic" && __builtin_cpu_supports("avx2")) {
+    if (most != "generic" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
       return Instructions::kAvx2;
     }
     return Instructions::kGeneric;
