@@ -94,10 +94,12 @@ struct HeadsArgs {
   const T* given[3];
   T* djoined;
 
-  // Where a head of a position starts in [B, N, S, H].
-  int64_t PlaceOf(int64_t row, int64_t head) const {
-    return ((row / positions * heads + head) * positions + row % positions) * size;
+  // Where the first head of a position starts in [B, N, S, H]; the next is `stride()` behind it.
+  int64_t FirstOf(int64_t row) const {
+    return (row / positions * heads * positions + row % positions) * size;
   }
+
+  int64_t stride() const { return positions * size; }
 };
 
 namespace generic {
