@@ -292,6 +292,8 @@ def _announce(run: Run, job: Job, train_data: Mapping[str, Any], choice: Choice 
         run_ledger = _ledger(run, job, train_data)
         if choice is not None:
             run_ledger["xla"] = choice.facts
+        elif run.runtime.use_xla is None:
+            run_ledger["precision"]["xla"] = "to be tried"
         if run.log is not None and start.checkpoint is not None:
             _compare_with_previous_run(settings.output_dir, run_ledger, run.log)
         run.message(ledger.format_ledger(run_ledger))

@@ -205,9 +205,12 @@ def test_without_next_sentences(flags, tmp_path):
 
 def test_xla_compiles_clusters(flags, tmp_path):
     done = run(SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train", "--use_xla")
-    clusters = json.loads((tmp_path / "run.json").read_text())["xla_clusters"]
+    record = json.loads((tmp_path / "run.json").read_text())
+    clusters = record["xla_clusters"]
     assert clusters > 0
     assert f"XLA: {clusters} compiled clusters" in done.stdout
+    assert record["xla_compile_seconds"] > 0
+    assert record["xla_shapes"] == 1
 
 
 def test_bf16_and_lamb_with_accumulation(flags, tmp_path):
@@ -275,8 +278,14 @@ def test_two_ranks(trained, flags, tmp_path):
         "--eval_every_steps=3",
         "--train_batch_size=4",
         "--scale_steps_by_ranks=false",
+        "--use_xla=auto",
     )
     assert done.stdout.count("step 6/6") == 1, "rank 0 alone prints"
+    # Whatever they chose, they chose it together: six updates do not pay for any compiling.
+    assert done.stdout.count("--use_xla=auto: XLA is off: ") == 1
+    choice = json.loads((tmp_path / "run.json").read_text())["ledger"]["xla"]
+    assert (choice["kept"], choice["updates"]) == (False, 6)
+    assert min(choice["sequences_per_second_without"], choice["sequences_per_second_with"]) > 0
     assert done.stderr == ""
     expected, found = variables_of(whole / "model.ckpt-6"), variables_of(tmp_path / "model.ckpt-6")
     assert expected.keys() == found.keys()
