@@ -14,7 +14,7 @@ import pytest
 from tests.support import ROOT, environment, requires_horovod
 
 PAGES = ["README.md", *(f"docs/{name}.md" for name in
-         ("data", "single_machine", "many_machines", "precision", "checkpoints",
+         ("data", "single_machine", "many_machines", "precision", "xla", "checkpoints",
           "question_answering", "serving"))]  # fmt: skip
 SHORT = {
     "--num_train_steps": "4",
