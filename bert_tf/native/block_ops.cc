@@ -118,10 +118,12 @@ namespace avx2 {
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
+#define BERT_TF_AVX512
 namespace avx512 {
 #include "simd.inc"
 #include "block_kernels.inc"
 }  // namespace avx512
+#undef BERT_TF_AVX512
 #pragma GCC pop_options
 
 enum class Instructions { kGeneric, kAvx2, kAvx512 };
