@@ -137,7 +137,7 @@ def _run(training: Training, progress: Progress) -> None:
     output = training.directory.with_suffix(".txt")
     done = _steps_done(training)
     with (
-        open(output, "w", encoding="utf-8") as file,
+        open(output, "w", encoding="utf-8", buffering=1) as file,
         subprocess.Popen(
             [sys.executable, *words],
             stdin=subprocess.DEVNULL,
