@@ -60,7 +60,7 @@ def export_squad(
         parts.checkpoint,
         num_candidates=num_candidates,
         precision=precision,
-        native_ops=False,  # whoever loads it has TensorFlow's operations only
+        portable=True,
     )
     with model.graph.as_default(), model.session, written_at_once(target) as temporary:
         signatures = _id_signatures(model, max_seq_length or longest)

@@ -204,6 +204,7 @@ class SpanModel:
         precision: str | PrecisionPolicy = "fp32",
         native_ops: bool | None = None,
         threads: int | None = None,
+        portable: bool = False,
     ) -> None:
         """Restores the weights.
 
@@ -212,8 +213,10 @@ class SpanModel:
           checkpoint: a file or directory with the weights; None for random ones.
           num_candidates: K.
           precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
-          native_ops: as in ``native_layers.native_layers``; false for a graph that others load.
+          native_ops: as in ``native_layers.native_layers``.
           threads: cores to use; None for all.
+          portable: whether others are to load the graph with nothing but a checkpoint's variables
+            and TensorFlow; without native operations, whatever ``native_ops`` says.
 
         Raises:
           UserError: the weights are not those of such a network, or there are no native operations
@@ -224,11 +227,12 @@ class SpanModel:
         from bert_tf.model.precision import as_policy
         from bert_tf.model.squad import squad_specs
         from bert_tf.model.variables import create_variables
+        from bert_tf.tasks.kept_weights import with_cast_kernels
         from bert_tf.tasks.native_layers import native_layers
         from bert_tf.training.session import SessionSettings, session_config
 
         self._config = config
-        self._policy = native_layers(as_policy(precision), native_ops)
+        self._policy = native_layers(as_policy(precision), False if portable else native_ops)
         self._num_candidates = num_candidates
         self.graph = tf.Graph()
         with self.graph.as_default():
@@ -237,11 +241,14 @@ class SpanModel:
             )
             if checkpoint is not None:
                 _initialise(checkpoint, self._variables.all(), config)
+            if not portable:
+                self._variables = with_cast_kernels(self._variables, self._policy.dense)
             self.inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in INPUTS}
             self.outputs = self.build(self.inputs)
             settings = SessionSettings(threads=threads or available_cores())
             self.session = tf.Session(config=session_config(settings))
             self.session.run(tf.global_variables_initializer())
+            self.session.run(tf.local_variables_initializer())
 
     def build(self, features: Mapping[str, tf.Tensor]) -> SpanOutputs:
         """Adds the network once more to the graph, for other inputs of the names ``INPUTS``."""

@@ -42,7 +42,7 @@ def batch():
 def test_logits_are_those_of_tensorflow(parts, precision, tolerance):
     build = {"precision": precision, "threads": 1}
     native = SpanModel(parts.config, parts.checkpoint, **build)
-    plain = SpanModel(parts.config, parts.checkpoint, native_ops=False, **build)
+    plain = SpanModel(parts.config, parts.checkpoint, portable=True, **build)
     found = {op for op in operations(native.graph.as_graph_def()) if op.startswith("BertTf")}
     assert found >= {"BertTfSoftmaxDropout", "BertTfResidualNorm", "BertTfSplitHeads"}
     assert not any(op.startswith("BertTf") for op in operations(plain.graph.as_graph_def()))
@@ -52,11 +52,25 @@ def test_logits_are_those_of_tensorflow(parts, precision, tolerance):
         np.testing.assert_allclose(ours[at_tokens], reference[at_tokens], atol=tolerance)
 
 
+def test_kernels_are_cast_once(parts):
+    """Kept in bfloat16, with the bits that casting them for every batch gives."""
+    build = {"precision": "bf16", "threads": 1}
+    kept = SpanModel(parts.config, parts.checkpoint, native_ops=False, **build)
+    portable = SpanModel(parts.config, parts.checkpoint, portable=True, **build)
+    copies, none = (m.graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES) for m in (kept, portable))
+    assert len(copies) == 6 * parts.config.num_hidden_layers
+    assert {copy.dtype for copy in copies} == {tf.bfloat16}
+    assert not none
+    for ours, reference in zip(kept.run(batch()), portable.run(batch())):
+        np.testing.assert_array_equal(ours, reference)
+
+
 def test_an_export_loads_without_them(parts, tmp_path):
-    exported = export_squad(parts, tmp_path / "squad")
+    exported = export_squad(parts, tmp_path / "squad", precision="bf16")
     saved = saved_model_pb2.SavedModel.FromString((exported / "saved_model.pb").read_bytes())
     [meta_graph] = saved.meta_graphs
     assert not any(op.startswith("BertTf") for op in operations(meta_graph.graph_def))
+    assert "local_variables" not in meta_graph.collection_def
 
 
 def test_false_does_without():
