@@ -123,26 +123,50 @@ namespace avx512 {
 #include "simd.inc"
 #include "block_kernels.inc"
 }  // namespace avx512
-#undef BERT_TF_AVX512
 #pragma GCC pop_options
 
-enum class Instructions { kGeneric, kAvx2, kAvx512 };
+#if __GNUC__ >= 10
+#pragma GCC push_options
+#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
+#define BERT_TF_AVX512_BF16
+namespace avx512_bf16 {
+#include "simd.inc"
+#include "block_kernels.inc"
+}  // namespace avx512_bf16
+#undef BERT_TF_AVX512_BF16
+#pragma GCC pop_options
+#else
+namespace avx512_bf16 = avx512;
+#endif
+#undef BERT_TF_AVX512
 
-// What this CPU has, or less where BERT_TF_INSTRUCTIONS=avx2 or =generic says so: all give the same
-// bits, and a suspicion of one of them can be tried out.
+enum class Instructions { kGeneric, kAvx2, kAvx512, kAvx512Bf16 };
+
+Instructions Found() {
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+    return Instructions::kGeneric;
+  }
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
+    return Instructions::kAvx2;
+  }
+#if __GNUC__ >= 10
+  if (__builtin_cpu_supports("avx512bf16")) return Instructions::kAvx512Bf16;
+#endif
+  return Instructions::kAvx512;
+}
+
+// What this CPU has, or less where BERT_TF_INSTRUCTIONS is avx512, avx2 or generic: all give the
+// same bits, and a suspicion of one of them can be tried out.
 Instructions Best() {
   static const Instructions best = [] {
-    const char* wanted = std::getenv("BERT_TF_INSTRUCTIONS");
-    const std::string most = wanted == nullptr ? "avx512" : wanted;
-    if (most == "avx512" && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
-      return Instructions::kAvx512;
-    }
-    if (most != "generic" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-      return Instructions::kAvx2;
-    }
-    return Instructions::kGeneric;
+    const char* given = std::getenv("BERT_TF_INSTRUCTIONS");
+    const std::string most = given == nullptr ? "" : given;
+    Instructions allowed = Instructions::kAvx512Bf16;
+    if (most == "generic") allowed = Instructions::kGeneric;
+    if (most == "avx2") allowed = Instructions::kAvx2;
+    if (most == "avx512") allowed = Instructions::kAvx512;
+    return std::min(allowed, Found());
   }();
   return best;
 }
@@ -150,6 +174,9 @@ Instructions Best() {
 // Calls a kernel in the best form that this CPU has.
 #define BERT_TF_RUN(kernel, ...)                                         \
   switch (Best()) {                                                      \
+    case Instructions::kAvx512Bf16:                                      \
+      avx512_bf16::kernel(__VA_ARGS__);                                  \
+      break;                                                             \
     case Instructions::kAvx512: avx512::kernel(__VA_ARGS__); break;      \
     case Instructions::kAvx2: avx2::kernel(__VA_ARGS__); break;          \
     case Instructions::kGeneric: generic::kernel(__VA_ARGS__); break;    \

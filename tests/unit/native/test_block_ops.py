@@ -12,7 +12,7 @@ from tests.unit.native.block_program import COUNTER, KEY, THRESHOLD, B, D, H, N,
 pytestmark = requires_native_ops
 
 PROGRAM = "tests/unit/native/block_program.py"
-INSTRUCTIONS = ("avx512", "avx2", "generic")
+INSTRUCTIONS = ("best", "avx512", "avx2", "generic")
 TYPES = ("float32", "bfloat16")
 # Half a unit in the last place of what is rounded to bfloat16; float32 sums elsewhere.
 TOLERANCE = {"float32": 3e-6, "bfloat16": 2.0**-8}
