@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.model.layers import product
+from bert_tf.model.precision import policy_for
 from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.kernels import TensorFlowKernels
 
@@ -68,3 +70,30 @@ def test_a_variable_that_the_objective_does_not_use_is_named():
                 reduce=list,
                 add=TensorFlowKernels().add,
             )
+
+
+def test_weights_are_cast_before_the_loop_and_their_gradients_inside():
+    policy = policy_for("bf16")
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        kernel = tf.get_variable("kernel", initializer=WEIGHTS[:, np.newaxis], use_resource=True)
+        data = tf.constant(DATA)
+
+        def micro_batch(index):
+            made = product(data[index * 4 : (index + 1) * 4], kernel, policy=policy)
+            return tf.reduce_sum(tf.cast(made, tf.float32)), tf.zeros([1])
+
+        [gradient], _ = accumulate_gradients(
+            micro_batch,
+            accumulation_steps=3,
+            num_metrics=1,
+            variables=[kernel],
+            reduce=list,
+            add=TensorFlowKernels().add,
+        )
+        session.run(tf.global_variables_initializer())
+        found = session.run(gradient)
+        graph_def = graph.as_graph_def()
+    body = next(f for f in graph_def.library.function if "while_body" in f.signature.name)
+    assert "ReadVariableOp" in {node.op for node in graph_def.node}
+    assert "ReadVariableOp" not in {node.op for node in body.node_def}
+    np.testing.assert_allclose(found[:, 0], DATA.sum(0), rtol=2.0**-7)
