@@ -31,7 +31,7 @@ from bert_tf.training.run_log import RunLog
 from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.training.start_point import COUNTS, ResumingSaver, StartPoint, find_start
 from bert_tf.training.warm_up import WarmUp
-from bert_tf.training.xla import XlaReport, compile_first_cluster, compiled_scope
+from bert_tf.training.xla import XlaReport, compile_first_cluster
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.kernels import Kernels
@@ -210,10 +210,6 @@ class Trainer:
 
     def _model_fn(self, features, labels, mode) -> tf.estimator.EstimatorSpec:
         del labels
-        with compiled_scope(self._job.session):
-            return self._spec(features, mode)
-
-    def _spec(self, features: Features, mode: str) -> tf.estimator.EstimatorSpec:
         job = self._job
         job.objective.create_variables()
         self._initialise_weights()

@@ -1,33 +1,13 @@
-"""XLA: what it may compile, what it compiled, and how long that took."""
+"""XLA: what it compiled, and how long that took."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.training.session import SessionSettings
 from bert_tf.training.warm_up import WarmUp
-
-# XLA's truncated normal numbers are not TensorFlow's: a seed would mean other initial weights.
-_INITIAL_VALUES = frozenset({"StatelessTruncatedNormalV2"})
-# Compiled for a CPU they are several times slower than TensorFlow's, which are oneDNN's.
-_PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"})
-
-
-def compiled_scope(settings: SessionSettings) -> contextlib.AbstractContextManager:
-    """What to build a graph in that a session of these settings is to run.
-
-    It keeps initial values out of XLA's clusters, and on a CPU matrix products, so that clusters
-    are what lies between products. That also leaves a gradient's way to the other ranks open as
-    soon as its layer is done: a single cluster would give all gradients at its end.
-    """
-    if not settings.use_xla:
-        return contextlib.nullcontext()
-    left_out = _INITIAL_VALUES if settings.gpu is not None else _INITIAL_VALUES | _PRODUCTS
-    return tf.xla.experimental.jit_scope(compile_ops=lambda node: node.op not in left_out)
 
 
 def compile_first_cluster(config: tf.ConfigProto) -> None:

@@ -22,12 +22,7 @@ from bert_tf.data.batches import user_errors
 from bert_tf.errors import first_line
 from bert_tf.training.session import session_config
 from bert_tf.training.trainer import Job, build_update
-from bert_tf.training.xla import (
-    compile_first_cluster,
-    compiled_scope,
-    count_compiled_clusters,
-    traced,
-)
+from bert_tf.training.xla import compile_first_cluster, count_compiled_clusters, traced
 
 _WARM_UP_UPDATES = 3
 _TIMED_SECONDS = 2.0
@@ -130,14 +125,13 @@ def time_updates(job: Job, batch: Batch) -> Trial:
     """Trains a fresh network on one batch again and again. Collective."""
     metadata = tf.RunMetadata()
     with tf.Graph().as_default():
-        with compiled_scope(job.session):
-            fed = {
-                name: tf.placeholder(spec.dtype, spec.shape)
-                for name, spec in job.train_input().element_spec.items()
-            }
-            job.objective.create_variables()
-            outputs = build_update(job, fed)
-            initial_values = tf.global_variables_initializer()
+        fed = {
+            name: tf.placeholder(spec.dtype, spec.shape)
+            for name, spec in job.train_input().element_spec.items()
+        }
+        job.objective.create_variables()
+        outputs = build_update(job, fed)
+        initial_values = tf.global_variables_initializer()
         feed = {fed[name]: value for name, value in batch.items()}
         with tf.Session(config=session_config(job.session)) as session:
 

@@ -23,7 +23,7 @@ from bert_tf.ranks.distribution import connect
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.squad import SpanObjective
 from bert_tf.training.session import SessionSettings, session_config
-from bert_tf.training.xla import compiled_scope, count_compiled_clusters
+from bert_tf.training.xla import count_compiled_clusters
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import choose_kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
@@ -126,7 +126,7 @@ def run_updates(ranks, kind, plan, scope):
     session_settings = SessionSettings(ranks.threads, use_xla=kind.xla)
     start = ranks.rank * plan.rank_batch_size
     mine = {k: v[:, start : start + plan.rank_batch_size] for k, v in batches.items()}
-    with tf.Graph().as_default(), tf.name_scope(scope), compiled_scope(session_settings):
+    with tf.Graph().as_default(), tf.name_scope(scope):
         fed = {
             name: tf.placeholder(
                 tf.float32 if value.dtype == np.float32 else tf.int32, value.shape[1:], name=name

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.environment import XLA_FLAGS
 from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.training.xla import XlaReport, compile_first_cluster, count_compiled_clusters
@@ -25,7 +26,7 @@ def program(tmp_path_factory):
         cwd=ROOT,
         env={
             **environment(),
-            "TF_XLA_FLAGS": "--tf_xla_cpu_global_jit",
+            "TF_XLA_FLAGS": XLA_FLAGS,
             "TF_CPP_MIN_LOG_LEVEL": "0",
             "TF_CPP_VMODULE": "device_compilation_profiler=1",
         },

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.session import SessionSettings, session_config
-from bert_tf.training.xla import compiled_scope, count_compiled_clusters, traced
+from bert_tf.training.xla import count_compiled_clusters, traced
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import TensorFlowKernels
 from bert_tf.update.loss_scale import NoLossScale
@@ -55,25 +55,24 @@ def train(use_xla):
     kernels = TensorFlowKernels()
     found = {"losses": [], "norms": []}
     with tf.Graph().as_default():
-        with compiled_scope(settings):
-            fed = {
-                name: tf.placeholder(tf.int32, [GLOBAL_BATCH, None if value.shape[1] > 1 else 1])
-                for name, value in batch_of(LENGTHS[0]).items()
-            }
-            objective = make_objective(Kind(objective="squad", dropout=0.1), kernels)
-            objective.create_variables()
-            rate = tf.constant(1e-3)
-            outputs = build_train_op(
-                objective,
-                fed,
-                plan=BatchPlan(GLOBAL_BATCH, 1, 1),
-                optimizer=AdamW(rate, kernels=kernels),
-                learning_rate=rate,
-                loss_scale=NoLossScale(),
-                ranks=SingleProcess(1),
-                settings=UpdateSettings(seed=11),
-            )
-            weights = tf.concat([tf.reshape(v, [-1]) for v in tf.trainable_variables()], 0)
+        fed = {
+            name: tf.placeholder(tf.int32, [GLOBAL_BATCH, None if value.shape[1] > 1 else 1])
+            for name, value in batch_of(LENGTHS[0]).items()
+        }
+        objective = make_objective(Kind(objective="squad", dropout=0.1), kernels)
+        objective.create_variables()
+        rate = tf.constant(1e-3)
+        outputs = build_train_op(
+            objective,
+            fed,
+            plan=BatchPlan(GLOBAL_BATCH, 1, 1),
+            optimizer=AdamW(rate, kernels=kernels),
+            learning_rate=rate,
+            loss_scale=NoLossScale(),
+            ranks=SingleProcess(1),
+            settings=UpdateSettings(seed=11),
+        )
+        weights = tf.concat([tf.reshape(v, [-1]) for v in tf.trainable_variables()], 0)
         [sums] = outputs.term_sums.values()
         fetches = [outputs.train_op, sums.loss_sum, outputs.gradient_norm]
         with tf.Session(config=session_config(settings)) as session:
