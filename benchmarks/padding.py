@@ -141,7 +141,9 @@ def score_results(
         for form in FORMS:
             with fine_tuned(form, seed) as network:
                 answers = {f: task.answers(network.predict(prediction[f])) for f in FORMS}
-            changed += sum(a != b for a, b in zip(*answers.values()))
+            differing = sum(a != b for a, b in zip(*answers.values()))
+            print(f"{task.name}: padding changes {differing} answers", flush=True)
+            changed += differing
             answered += len(answers[PADDED])
             for name, value in task.scores(answers[form]).items():
                 scores.setdefault(name, {}).setdefault(form, []).append(value)
