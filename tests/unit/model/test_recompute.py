@@ -13,6 +13,7 @@ from bert_tf.model.recompute import SCOPE
 from bert_tf.model.variables import create_variables
 from bert_tf.training.memory import kept_bytes, recomputed_bytes
 from bert_tf.update.accumulation import accumulate_gradients
+from bert_tf.update.kernels import TensorFlowKernels
 from tests.support import requires_native_ops
 
 PRODUCTS = {"MatMul", "_MklMatMul", "_MklNativeFusedMatMul", "BatchMatMulV2", "_MklBatchMatMulV2"}
@@ -68,6 +69,7 @@ class Built:
                 num_metrics=1,
                 variables=variables.all(),
                 reduce=lambda found: [tf.convert_to_tensor(gradient) for gradient in found],
+                add=TensorFlowKernels().add,
             )
             self.metrics = metrics
             made = set(self.forward)
