@@ -69,7 +69,12 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
         tf.set_random_seed(1)
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in features.items()}
         outputs = build_update(
-            job, policy_for(precision), fed, choose(settings), recompute=settings.recompute
+            job,
+            policy_for(precision),
+            fed,
+            choose(settings),
+            native_layers=not settings.xla,
+            recompute=settings.recompute,
         )
         loss = tf.add_n([s.loss_sum / s.weight_sum for s in outputs.term_sums.values()])
         feed = {fed[name]: features[name] for name in fed}
@@ -102,8 +107,8 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def choose(settings: Settings) -> Kernels:
-    """The form of the update, and with it that of the layers, which training would choose."""
-    wanted = None if settings.native and not settings.xla else False
+    """The form of the update that training would choose."""
+    wanted = None if settings.native else False
     has_gpu = probe_hardware().has_gpu
     return choose_kernels(wanted, has_gpu=has_gpu, ranks=SingleProcess(1))
 
@@ -114,6 +119,7 @@ def build_update(
     features: Mapping[str, tf.Tensor],
     kernels: Kernels,
     *,
+    native_layers: bool = True,
     recompute: bool = False,
 ) -> TrainOutputs:
     """Adds the network and its update to the current graph.
@@ -122,10 +128,11 @@ def build_update(
       job: the step.
       policy: the type of each class of operation.
       features: [accumulation steps x micro batch, ...].
-      kernels: of the update; with native ones the layers are native as well.
+      kernels: of the update.
+      native_layers: whether layers are native where the update is.
       recompute: the encoder's.
     """
-    objective = _objective(job, kernels.layers(policy), recompute)
+    objective = _objective(job, kernels.layers(policy) if native_layers else policy, recompute)
     objective.create_variables()
     rate = schedules.SCHEDULES["polynomial"](
         tf.train.get_or_create_global_step().read_value(),
