@@ -58,9 +58,9 @@ def test_products_have_the_type_of_the_policy_and_all_else_is_float32(config, ba
                 assert float_types(operation) <= {tf.float32}, (operation.type, operation.name)
     assert {variable.dtype.base_dtype for variable in variables.all()} == {tf.float32}
     assert {gradient.dtype for gradient in gradients} == {tf.float32}
-    # Two layers of six dense and two attention products, the pooler, the masked-LM transform and the
-    # words' scores.
-    # A product has two in its backward pass (the one by one-hot segments is pruned when it runs).
+    # Two layers of six dense and two attention products, the pooler, the masked-LM transform and
+    # the words' scores. A product has two in its backward pass (the one by one-hot segments is
+    # pruned when it runs).
     assert products == {
         ("dense", "forward"): 2 * 6 + 3,
         ("dense", "backward"): 2 * (2 * 6 + 3),
