@@ -53,11 +53,11 @@ def found(tmp_path_factory):
     return {name: Coverage(*map(int, counts)) for name, *counts in rows}
 
 
-# Forward, and two in the backward pass: two layers of six dense and two attention products, pooler
-# and masked-LM transform in the policy; two heads beside them. The segments' product has no
-# gradient for its one-hot rows.
-IN_POLICY = 3 * (2 * (6 + 2) + 2)
-ALL = IN_POLICY + 3 * 2 + 2
+# Forward, and two in the backward pass: two layers of six dense and two attention products, pooler,
+# masked-LM transform and words' scores in the policy; the next sentence's head beside them. The
+# segments' product has no gradient for its one-hot rows.
+IN_POLICY = 3 * (2 * (6 + 2) + 3)
+ALL = IN_POLICY + 3 + 2
 
 
 def test_a_float32_update_has_no_half_precision(found):
