@@ -46,6 +46,7 @@ class Settings:
     Attributes:
       precision: as --precision.
       xla: as --use_xla.
+      amp: as --amp; the graph that is rewritten is float32, whatever ``precision`` says.
       native: as --native_ops, where they are built.
       recompute: as --recompute.
       by_length: as --length_buckets, in prediction.
@@ -53,6 +54,7 @@ class Settings:
 
     precision: str = "auto"
     xla: bool = False
+    amp: bool = False
     native: bool = True
     recompute: bool = False
     by_length: bool = True
@@ -63,7 +65,8 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     environment.quiet_tensorflow(verbose=False)
     tf.disable_eager_execution()
     job, settings = StepJob.from_json(request), Settings(**request["settings"])
-    precision = resolve_precision(settings.precision, probe_hardware())
+    wanted = "fp32" if settings.amp else settings.precision
+    precision = resolve_precision(wanted, probe_hardware())
     features = job.batch(job.sequences)
     with tf.Graph().as_default():
         tf.set_random_seed(1)
@@ -73,15 +76,15 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
             policy_for(precision),
             fed,
             choose(settings),
-            native_layers=not settings.xla,
+            native_layers=not (settings.xla or settings.amp),
             recompute=settings.recompute,
         )
         loss = tf.add_n([s.loss_sum / s.weight_sum for s in outputs.term_sums.values()])
         feed = {fed[name]: features[name] for name in fed}
-        config = session_config(SessionSettings(job.threads, use_xla=settings.xla))
-        with tf.Session(config=config) as session:
-            session.run(tf.global_variables_initializer())
-            run = session.make_callable([loss, outputs.train_op], feed_list=list(feed))
+        session = SessionSettings(job.threads, use_xla=settings.xla, amp=settings.amp)
+        with tf.Session(config=session_config(session)) as running:
+            running.run(tf.global_variables_initializer())
+            run = running.make_callable([loss, outputs.train_op], feed_list=list(feed))
             values = list(feed.values())
             found = time_steps(job, lambda: float(run(*values)[0]), started=request["started"])
     return {**found, "precision": precision}

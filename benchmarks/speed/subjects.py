@@ -64,6 +64,7 @@ OUR_SETTINGS: dict[str, dict[str, Any]] = {
     "ours": {"precision": "auto"},
     "ours-tensorflow": {"precision": "auto", "native": False},
     "ours-xla": {"precision": "auto", "xla": True},
+    "ours-amp": {"precision": "bf16", "amp": True},
     "ours-fp32": {"precision": "fp32"},
     "ours-fp32-xla": {"precision": "fp32", "xla": True},
     "ours-bf16": {"precision": "bf16"},
@@ -89,11 +90,12 @@ def _subjects() -> dict[str, Subject]:
 
 SUBJECTS = _subjects()
 
-# A served model has no session settings, and what bounds a batch's time is not products alone.
+# Our served model has no session settings, and what bounds a batch's time is not products alone.
 PREDICTING = {
     name: subject
     for name, subject in SUBJECTS.items()
-    if not subject.is_limit and not subject.settings.get("xla")
+    if not subject.is_limit
+    and not (subject.is_ours and (subject.settings.get("xla") or subject.settings.get("amp")))
 }
 
 # Peers have their own way to compute activations again, or none.
