@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -72,14 +72,14 @@ def encode(
     score_bias = (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
     blocks = blocks_for(policy)
     stream = blocks.stream(x)
-    build = _recomputed_layer if recompute and dropout is not None else _encoder_layer
+    layer = functools.partial(_encoder_layer, config=config, policy=policy, blocks=blocks)
+    if recompute and dropout is not None:
+        layer = functools.partial(_recomputed_layer, layer, blocks=blocks)
     outputs = []
     for index in range(config.num_hidden_layers):
         sites = _Sites(config, dropout, first=1 + _SITES_PER_LAYER * index)
         with variables.scope(f"layer_{index}") as own:
-            stream = build(
-                stream, score_bias, own, config=config, policy=policy, blocks=blocks, sites=sites
-            )
+            stream = layer(stream, score_bias, own, sites=sites)
         outputs.append(stream.full)
     return outputs
 
@@ -128,33 +128,25 @@ def _encoder_layer(
 
 
 def _recomputed_layer(
+    layer: Callable[..., Stream],
     x: Stream,
     score_bias: tf.Tensor,
     variables: Variables,
     *,
-    config: BertConfig,
-    policy: PrecisionPolicy,
     blocks: PlainBlocks,
     sites: _Sites,
 ) -> Stream:
-    """As :func:`_encoder_layer`; of the stream one tensor is kept, from which the other is made."""
+    """``layer`` of the rest; of the stream one tensor is kept, from which the other is made."""
     weights = variables.within()
 
-    def layer(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    def output(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         full, bias, position, first_example, *values = tensors
-        drawn = sites.dropout.at(position, first_example)
-        return _encoder_layer(
-            blocks.stream(full),
-            bias,
-            Variables(dict(zip(weights, values))),
-            config=config,
-            policy=policy,
-            blocks=blocks,
-            sites=dataclasses.replace(sites, dropout=drawn),
-        ).full
+        drawn = dataclasses.replace(sites, dropout=sites.dropout.at(position, first_example))
+        own = Variables(dict(zip(weights, values)))
+        return layer(blocks.stream(full), bias, own, sites=drawn).full
 
     inputs = [x.full, score_bias, *sites.dropout.place, *weights.values()]
-    return blocks.stream(recomputed(layer, inputs))
+    return blocks.stream(recomputed(output, inputs))
 
 
 def _attend(
