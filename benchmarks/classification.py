@@ -31,13 +31,20 @@ class ClassificationObjective:
     terms = (_TERM,)
 
     def __init__(
-        self, config: BertConfig, policy: PrecisionPolicy, *, classes: int, seed: int
+        self,
+        config: BertConfig,
+        policy: PrecisionPolicy,
+        *,
+        classes: int,
+        seed: int,
+        skip_padding: bool = True,
     ) -> None:
         """One class is a rating; ``seed`` decides the initial weights that no checkpoint has."""
         self._config = config
         self._policy = policy
         self._classes = classes
         self._seed = seed
+        self._skip_padding = skip_padding
 
     def create_variables(self) -> None:
         """Creates the network's variables in the current graph."""
@@ -80,7 +87,12 @@ class ClassificationObjective:
     ) -> tf.Tensor:
         """[B, classes] float32."""
         hidden = bert_output(
-            self._variables, self._config, features, policy=self._policy, dropout=dropout
+            self._variables,
+            self._config,
+            features,
+            policy=self._policy,
+            dropout=dropout,
+            skip_padding=self._skip_padding,
         ).sequence_output
         pooled = pooled_output(hidden, self._variables, policy=self._policy)
         rate = self._config.hidden_dropout_prob

@@ -1,29 +1,35 @@
-"""What padding costs a fine-tuning and a prediction, and what batches by length change.
+"""What padding costs a fine-tuning and a prediction, and what it costs where it is left out.
 
     python -m benchmarks.padding --squad_train_file=train-v1.1.json \
         --squad_predict_file=dev-v1.1.json --glue_dir=glue --vocab_file=vocab.txt \
         --init_checkpoint=DIR --work_dir=work --json=padding.json
 
-On SQuAD and on tasks of GLUE (``--tasks``), for batches padded to ``--squad_seq_length`` or
-``--glue_seq_length`` and for batches by length (``--parts`` for some of these):
+On SQuAD and on tasks of GLUE (``--tasks``), in three forms:
 
-* ``fill``: the share of positions that are tokens, over whole files.
+* ``padded``: to ``--squad_seq_length`` or ``--glue_seq_length``, and all of it computed;
+* ``tokens alone``: the same batches, of which padding is left out (run_squad.py
+  ``--length_buckets=false``);
+* ``by length``: that, and batches of sequences of like length (run_squad.py's default).
+
+``--parts`` takes some of these:
+
+* ``fill``: the share of positions that are tokens, padded and by length, over whole files.
 * ``speed``: sequences a second of updates and of predictions of the network of
-  ``--bert_config_file``, with random weights. Both forms go over the same ``--sequences``, spread
-  over the file, by turns in one session, after a batch of each length. The ratio is the median of
-  the turns' ratios.
-* ``scores``: the network of ``--init_checkpoint`` is fine-tuned in both forms with each of
-  ``--seeds`` on ``--score_sequences`` of the training file, and predicts the other file in both
-  forms.
+  ``--bert_config_file``, with random weights. All forms go over the same ``--sequences``, spread
+  over the file, by turns, after a batch of each length. A ratio is the median of the turns' ratios.
+* ``scores``: the network of ``--init_checkpoint`` is fine-tuned in all forms with each of
+  ``--seeds`` on ``--score_sequences`` of the training file, and predicts the other file padded and
+  by length.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from absl import flags
 
@@ -50,7 +56,7 @@ SQUAD = "squad"
 TASKS = (SQUAD, *GLUE_TASKS)
 FILL, SPEED, SCORES = "fill", "speed", "scores"
 PARTS = (FILL, SPEED, SCORES)
-PADDED, BUCKETED = FORMS = ("padded", "by length")
+PADDED, TOKENS, BUCKETED = "padded", "tokens alone", "by length"
 
 _FILES = {
     SQUAD: ("squad_train_file", "squad_predict_file"),
@@ -58,6 +64,21 @@ _FILES = {
 }
 
 Config = Mapping[str, Any]
+
+
+class Form(NamedTuple):
+    """What is done about padding.
+
+    Attributes:
+      by_length: whether batches are of sequences of like length.
+      skip_padding: the encoder's.
+    """
+
+    by_length: bool
+    skip_padding: bool
+
+
+FORMS = {PADDED: Form(False, False), TOKENS: Form(False, True), BUCKETED: Form(True, True)}
 
 
 def fill_results(
@@ -68,7 +89,7 @@ def fill_results(
 ) -> list[Result]:
     """Tokens in a hundred positions, of an epoch of training and of a prediction, by form."""
     results = []
-    for form in FORMS:
+    for form in (PADDED, BUCKETED):
         order = training[form]
         batches = range(order.batches_in_an_epoch)
         tokens = sum(int(task.train.lengths[order.indices(n)].sum()) for n in batches)
@@ -84,24 +105,27 @@ def fill_results(
 
 def speed_results(
     task: Task,
-    network: Network,
+    networks: Mapping[str, Network],
     training: Mapping[str, TrainingOrder],
     prediction: Mapping[str, PredictionOrder],
     *,
     turns: int,
     config: Config,
 ) -> list[Result]:
-    """Sequences a second of each form, and how many times faster those by length are."""
+    """Sequences a second of each form, and how many times faster than padded ones the others are.
+
+    All mappings are from forms.
+    """
 
     def update(form: str) -> int:
         order = training[form]
-        network.train(order, order.batches_in_an_epoch)
+        networks[form].train(order, order.batches_in_an_epoch)
         return order.batches_in_an_epoch * task.batch_size
 
     def predict(form: str) -> int:
-        return len(next(iter(network.predict(prediction[form]).values())))
+        return len(next(iter(networks[form].predict(prediction[form]).values())))
 
-    for form in FORMS:
+    for form, network in networks.items():
         for batch in _of_each_length(map(training[form].batch, _epoch(training[form]))):
             network.update(batch)
         for batch in _of_each_length(batch for _, batch in prediction[form].batches()):
@@ -109,12 +133,13 @@ def speed_results(
     results = []
     for what, once in (("training", update), ("prediction", predict)):
         rates, facts = _by_turns(once, turns)
-        described = {**config, **facts, "precision": network.precision}
+        described = {**config, **facts, "precision": networks[PADDED].precision}
         for form in FORMS:
             name = f"{task.name}, {what}, {form}"
             results.append(spread_result(name, rates[form], "sequences/s", described))
-        name = f"{task.name}, {what}, {BUCKETED} to {PADDED}"
-        results.append(ratio_result(name, rates[BUCKETED], rates[PADDED], described))
+        for form in (TOKENS, BUCKETED):
+            name = f"{task.name}, {what}, {form} to {PADDED}"
+            results.append(ratio_result(name, rates[form], rates[PADDED], described))
     return results
 
 
@@ -126,7 +151,7 @@ def score_results(
     seeds: Sequence[int],
     config: Config,
 ) -> list[Result]:
-    """Scores of both forms of training, and how many answers the form of prediction changes.
+    """Scores of all forms of training, and how many answers the form of prediction changes.
 
     Args:
       task: what to predict.
@@ -140,12 +165,15 @@ def score_results(
     for seed in seeds:
         for form in FORMS:
             with fine_tuned(form, seed) as network:
-                answers = {f: task.answers(network.predict(prediction[f])) for f in FORMS}
+                answers = {
+                    f: task.answers(network.predict(prediction[f])) for f in (PADDED, BUCKETED)
+                }
+            own = BUCKETED if FORMS[form].by_length else PADDED
             differing = sum(a != b for a, b in zip(*answers.values()))
             print(f"{task.name}: padding changes {differing} answers", flush=True)
             changed += differing
             answered += len(answers[PADDED])
-            for name, value in task.scores(answers[form]).items():
+            for name, value in task.scores(answers[own]).items():
                 scores.setdefault(name, {}).setdefault(form, []).append(value)
                 print(f"{task.name}, trained {form}, seed {seed}: {name} {value:.2f}", flush=True)
     config = {**config, "seeds": list(seeds)}
@@ -157,9 +185,10 @@ def score_results(
             results.append(_result(label, statistics.mean(values), "%", described))
         means = {form: statistics.mean(values) for form, values in by_form.items()}
         between = max(max(values) - min(values) for values in by_form.values())
-        label = f"{task.name}, {name}, trained {BUCKETED} above {PADDED}"
         described = {**config, "most_between_seeds": between}
-        results.append(_result(label, means[BUCKETED] - means[PADDED], "points", described))
+        for form in (TOKENS, BUCKETED):
+            label = f"{task.name}, {name}, trained {form} above {PADDED}"
+            results.append(_result(label, means[form] - means[PADDED], "points", described))
     label = f"{task.name}, answers that padding changes in prediction"
     results.append(_result(label, changed, f"of {answered}", config))
     return results
@@ -173,7 +202,7 @@ def _by_turns(
     shares = []
     for turn in range(turns):
         load = ForeignLoad()
-        for form in FORMS if turn % 2 else FORMS[::-1]:
+        for form in FORMS if turn % 2 else reversed(FORMS):
             start = time.perf_counter()
             sequences = once(form)
             rates[form].append(sequences / (time.perf_counter() - start))
@@ -279,7 +308,7 @@ def _orders(
     train, dev = task.train, task.dev
     if sequences is not None:
         train, dev = train.spread(sequences), dev.spread(sequences)
-    by_length = {form: form == BUCKETED for form in FORMS}
+    by_length = {name: form.by_length for name, form in FORMS.items()}
     return (
         {f: TrainingOrder(task, train, by_length=b, seed=seed) for f, b in by_length.items()},
         {f: PredictionOrder(task, dev, by_length=b) for f, b in by_length.items()},
@@ -294,9 +323,19 @@ def _measure_speed(task: Task, network: BertConfig) -> list[Result]:
     print(f"{task.name}: {values.turns} turns of training and of prediction", flush=True)
     # Its rate is of no interest, but no update may be out of the schedule.
     training = Training(steps=1 << 20)
-    with Network(task, network, training, **_session()) as built:
+    with contextlib.ExitStack() as stack:
+        built = {
+            skips: stack.enter_context(
+                Network(task, network, training, skip_padding=skips, **_session())
+            )
+            for skips in (False, True)
+        }
         return speed_results(
-            task, built, *_orders(task, values.sequences), turns=values.turns, config=config
+            task,
+            {name: built[form.skip_padding] for name, form in FORMS.items()},
+            *_orders(task, values.sequences),
+            turns=values.turns,
+            config=config,
         )
 
 
@@ -311,7 +350,10 @@ def _measure_scores(task: Task, network: BertConfig, seeds: Sequence[int]) -> li
         print(f"{task.name}: {steps} updates of a training {form}, seed {seed}", flush=True)
         training = Training(steps, values.learning_rate, seed)
         checkpoint = Path(values.init_checkpoint)
-        built = Network(task, network, training, checkpoint=checkpoint, **_session())
+        skips = FORMS[form].skip_padding
+        built = Network(
+            task, network, training, checkpoint=checkpoint, skip_padding=skips, **_session()
+        )
         built.train(_orders(task, values.score_sequences, seed=seed)[0][form], steps)
         return built
 
@@ -358,7 +400,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("glue_seq_length", 128, "Positions of padded sentences.", lower_bound=8)
     flags.DEFINE_integer("glue_batch_size", 32, "Sentences of a batch.", lower_bound=1)
     flags.DEFINE_integer("sequences", 512, "Sequences of a turn, for the speed.", lower_bound=1)
-    flags.DEFINE_integer("turns", 5, "Turns of both forms, for the speed.", lower_bound=1)
+    flags.DEFINE_integer("turns", 5, "Turns of all forms, for the speed.", lower_bound=1)
     flags.DEFINE_integer("score_sequences", 4000, "Sequences to train on, for the scores.")
     flags.DEFINE_float("num_train_epochs", 2.0, "Passes over them.", lower_bound=0.0)
     flags.DEFINE_float("learning_rate", 5e-5, "Of the fine-tuning, at its peak.")

@@ -119,17 +119,20 @@ class Network:
         checkpoint: Path | None = None,
         precision: str = "auto",
         threads: int,
+        skip_padding: bool,
     ) -> None:
         """Restores ``checkpoint``, or draws the weights; UserError where it is of another network.
 
-        ``precision`` is as --precision.
+        ``precision`` is as --precision, ``skip_padding`` the encoder's.
         """
         hardware = probe_hardware()
         self.precision = resolve_precision(precision, hardware)
         kernels = choose_kernels(None, has_gpu=hardware.has_gpu, ranks=SingleProcess(threads))
         policy = kernels.layers(policy_for(self.precision))
         with tf.Graph().as_default():
-            objective = task.objective(config, policy, seed=training.seed)
+            objective = task.objective(
+                config, policy, seed=training.seed, skip_padding=skip_padding
+            )
             objective.create_variables()
             if checkpoint is not None:
                 initialise_from_checkpoint(

@@ -71,7 +71,9 @@ class Task(Protocol):
     dev: Sequences
     fresh: Sequence[str]
 
-    def objective(self, config: BertConfig, policy: PrecisionPolicy, *, seed: int) -> Objective:
+    def objective(
+        self, config: BertConfig, policy: PrecisionPolicy, *, seed: int, skip_padding: bool
+    ) -> Objective:
         """The network."""
 
     def outputs(
@@ -129,9 +131,11 @@ class SpanTask:
             loaded.append(Sequences(_columns(records, (*INPUTS, *labels)), features.lengths))
         self.train, self.dev = loaded
 
-    def objective(self, config: BertConfig, policy: PrecisionPolicy, *, seed: int) -> Objective:
+    def objective(
+        self, config: BertConfig, policy: PrecisionPolicy, *, seed: int, skip_padding: bool
+    ) -> Objective:
         """As in :class:`Task`."""
-        return SpanObjective(config, policy, seed=seed)
+        return SpanObjective(config, policy, seed=seed, skip_padding=skip_padding)
 
     def outputs(
         self, objective: Objective, features: Mapping[str, tf.Tensor]
@@ -188,9 +192,13 @@ class SentenceTask:
         labels = np.array([row.label for row in rows], np.float32)
         return Sequences({**features, LABELS: labels}, lengths)
 
-    def objective(self, config: BertConfig, policy: PrecisionPolicy, *, seed: int) -> Objective:
+    def objective(
+        self, config: BertConfig, policy: PrecisionPolicy, *, seed: int, skip_padding: bool
+    ) -> Objective:
         """As in :class:`Task`."""
-        return ClassificationObjective(config, policy, classes=self._task.classes, seed=seed)
+        return ClassificationObjective(
+            config, policy, classes=self._task.classes, seed=seed, skip_padding=skip_padding
+        )
 
     def outputs(
         self, objective: Objective, features: Mapping[str, tf.Tensor]

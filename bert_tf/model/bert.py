@@ -66,6 +66,7 @@ def bert_output(
     policy: PrecisionPolicy,
     dropout: Dropout | None = None,
     recompute: bool = False,
+    skip_padding: bool = False,
 ) -> BertOutput:
     """Embeds and encodes a batch.
 
@@ -76,7 +77,7 @@ def bert_output(
         and 0 for padding, ``segment_ids`` in [0, type_vocab_size).
       policy: precision of each class of operation.
       dropout: source of masks; None outside training.
-      recompute: as in :func:`bert_tf.model.encoder.encode`.
+      recompute, skip_padding: as in :func:`bert_tf.model.encoder.encode`.
 
     Raises:
       UserError: the sequences are longer than ``max_position_embeddings``.
@@ -97,6 +98,7 @@ def bert_output(
             policy=policy,
             dropout=dropout,
             recompute=recompute,
+            skip_padding=skip_padding,
         )
     return BertOutput(layer_outputs[-1], layer_outputs, embedded)
 

@@ -3,9 +3,10 @@
 Both forms have the same methods and compute the same; the native one reads and writes each tensor
 once where TensorFlow runs an operation for every addition, draws dropout's masks again in the
 backward pass instead of keeping them, and adds up a bias's gradient on the way. It exists for CPUs
-and for products in float32 or bfloat16 (``bert_tf/native/block_ops.cc``).
+and for products in float32 or bfloat16 (``bert_tf/native/block_ops.cc``). It computes rows, and
+those of padding may be left out (``token_rows.py``).
 
-Dimensions: B sequences, S positions, N heads, H width of a head, D = N * H = hidden_size.
+Dimensions: B sequences, S positions, R rows, N heads, H width of a head, D = N * H = hidden_size.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bert_tf.model.dropout import Draw, Dropout, apply_dropout, nothing_dropped
 from bert_tf.model.layers import TANH_GELUS, activate, computed_in, layer_norm, operand, product
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import Dimension, shape_of
+from bert_tf.model.token_rows import TokenRows, every_row, rows_of_tokens
 from bert_tf.model.variables import Variables
 from bert_tf.native import library
 
@@ -30,7 +32,7 @@ _PROJECTIONS = ("query", "key", "value")
 
 
 class Stream(NamedTuple):
-    """What passes from layer to layer, [B, S, D] each.
+    """What passes from layer to layer: in the plain form [B, S, D] each, in the native one [R, D].
 
     Attributes:
       full: float32, for residuals and for whoever reads a layer's output.
@@ -75,6 +77,14 @@ class PlainBlocks:
         """The stream that [B, S, D] float32 embeddings start."""
         return Stream(x, x)
 
+    def resumed(self, full: tf.Tensor) -> Stream:
+        """The stream of which ``full`` was kept."""
+        return self.stream(full)
+
+    def output(self, stream: Stream) -> tf.Tensor:
+        """What a layer has computed, [B, S, D] float32."""
+        return stream.full
+
     def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
         """Query, scaled by 1 / sqrt(H), key and value: [B, N, S, H] each, in attention's type.
 
@@ -104,6 +114,11 @@ class PlainBlocks:
         dropped = site.apply(probabilities)
         return tf.cast(dropped, policy.attention)
 
+    def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
+        """[B, N, S, H] -> an operand of the next product, with the heads of a position joined."""
+        B, N, S, H = shape_of(x)
+        return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [B, S, N * H])
+
     def activated(self, x: tf.Tensor, variables: Variables, activation: str) -> tf.Tensor:
         """The activation of a product plus its bias, as an operand of the next product."""
         return activate(self._biased(x, variables), activation, policy=self._policy)
@@ -129,13 +144,23 @@ class NativeBlocks(PlainBlocks):
     classes alike, and all else float32: see :func:`natively`.
     """
 
-    def __init__(self, policy: PrecisionPolicy) -> None:
+    def __init__(self, policy: PrecisionPolicy, rows: TokenRows) -> None:
+        """``rows`` are those that are computed."""
         super().__init__(policy)
         self._operations = native_operations()
+        self._rows = rows
 
     def stream(self, x: tf.Tensor) -> Stream:
-        """The stream that [B, S, D] float32 embeddings start."""
-        return Stream(x, tf.cast(x, self._policy.dense))
+        """As :meth:`PlainBlocks.stream`."""
+        return self.resumed(self._rows.take(x))
+
+    def resumed(self, full: tf.Tensor) -> Stream:
+        """As :meth:`PlainBlocks.resumed`."""
+        return Stream(full, tf.cast(full, self._policy.dense))
+
+    def output(self, stream: Stream) -> tf.Tensor:
+        """As :meth:`PlainBlocks.output`, with zeros where no row was computed."""
+        return self._rows.spread(stream.full)
 
     def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
         """As :meth:`PlainBlocks.project_heads`."""
@@ -145,7 +170,7 @@ class NativeBlocks(PlainBlocks):
         size = kernels[0].shape[1] // heads
         return list(
             self._operations.bert_tf_split_heads(
-                joined=joined, bias=bias, heads=heads, scale=_query_scale(size)
+                joined=joined, bias=bias, heads=heads, scale=_query_scale(size), **self._places()
             )
         )
 
@@ -160,6 +185,11 @@ class NativeBlocks(PlainBlocks):
         )
         return dropped
 
+    def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
+        """As :meth:`PlainBlocks.merge_heads`."""
+        heads = shape_of(x)[1]
+        return self._operations.bert_tf_merge_heads(context=x, heads=heads, **self._places())
+
     def activated(self, x: tf.Tensor, variables: Variables, activation: str) -> tf.Tensor:
         """As :meth:`PlainBlocks.activated`."""
         if activation not in TANH_GELUS:
@@ -170,7 +200,8 @@ class NativeBlocks(PlainBlocks):
         self, x: tf.Tensor, residual: Stream, variables: Variables, *, site: DropoutSite
     ) -> Stream:
         """As :meth:`PlainBlocks.close_residual`."""
-        _, S, D = shape_of(residual.full)
+        # Each row is dropped as its position in a batch with all rows would be.
+        S, D = shape_of(self._rows.row_of)[1], shape_of(residual.full)[1]
         key, counter, threshold = site.draw(S * D)
         full, operand, _ = self._operations.bert_tf_residual_norm(
             product=x,
@@ -181,13 +212,24 @@ class NativeBlocks(PlainBlocks):
             key=key,
             counter=counter,
             threshold=threshold,
+            **self._places(),
         )
         return Stream(full, operand)
 
+    def _places(self) -> dict[str, tf.Tensor]:
+        return {"places": self._rows.places, "row_of": self._rows.row_of}
 
-def blocks_for(policy: PrecisionPolicy) -> PlainBlocks:
-    """The blocks that a policy asks for."""
-    return NativeBlocks(policy) if policy.native else PlainBlocks(policy)
+
+def blocks_for(
+    policy: PrecisionPolicy, input_mask: tf.Tensor, *, skip_padding: bool
+) -> PlainBlocks:
+    """The blocks that a policy asks for, for a batch with this mask, [B, S] integers.
+
+    Plain ones compute padding, native ones not where ``skip_padding`` is set.
+    """
+    if not policy.native:
+        return PlainBlocks(policy)
+    return NativeBlocks(policy, (rows_of_tokens if skip_padding else every_row)(input_mask))
 
 
 def natively(policy: PrecisionPolicy) -> PrecisionPolicy:
@@ -208,9 +250,17 @@ def native_operations():
         product_, bias = operation.inputs
         return operations.bert_tf_bias_gelu_grad(product=product_, bias=bias, dy=dy)
 
+    @tf.RegisterGradient("BertTfMergeHeads")
+    def _merge_heads(operation, dmerged):
+        _, places, row_of = operation.inputs
+        dcontext = operations.bert_tf_merge_heads_grad(
+            dmerged=dmerged, places=places, row_of=row_of, heads=operation.get_attr("heads")
+        )
+        return dcontext, None, None
+
     @tf.RegisterGradient("BertTfResidualNorm")
     def _residual_norm(operation, dy, dhalf, _):
-        product_, bias, residual, gamma, _, key, counter = operation.inputs
+        product_, bias, residual, gamma, _, key, counter, places, row_of = operation.inputs
         dproduct, dbias, dresidual, dgamma, dbeta = operations.bert_tf_residual_norm_grad(
             product=product_,
             bias=bias,
@@ -219,11 +269,13 @@ def native_operations():
             stats=operation.outputs[2],
             key=key,
             counter=counter,
+            places=places,
+            row_of=row_of,
             dy=dy,
             dhalf=dhalf,
             threshold=operation.get_attr("threshold"),
         )
-        return dproduct, dbias, dresidual, dgamma, dbeta, None, None
+        return dproduct, dbias, dresidual, dgamma, dbeta, None, None, None, None
 
     @tf.RegisterGradient("BertTfSoftmaxDropout")
     def _softmax_dropout(operation, dprobabilities, ddropped):
@@ -252,13 +304,17 @@ def native_operations():
 
     @tf.RegisterGradient("BertTfSplitHeads")
     def _split_heads_gradient(operation, dquery, dkey, dvalue):
-        return operations.bert_tf_split_heads_grad(
+        _, _, places, row_of = operation.inputs
+        djoined, dbias = operations.bert_tf_split_heads_grad(
             dquery=dquery,
             dkey=dkey,
             dvalue=dvalue,
+            places=places,
+            row_of=row_of,
             heads=operation.get_attr("heads"),
             scale=operation.get_attr("scale"),
         )
+        return djoined, dbias, None, None
 
     return operations
 
@@ -275,9 +331,3 @@ def _split_heads(x: tf.Tensor, num_heads: int) -> tf.Tensor:
     """[B, S, N * H] -> [B, N, S, H]."""
     B, S, width = shape_of(x)
     return tf.transpose(tf.reshape(x, [B, S, num_heads, width // num_heads]), [0, 2, 1, 3])
-
-
-def merge_heads(x: tf.Tensor) -> tf.Tensor:
-    """[B, N, S, H] -> [B, S, N * H]."""
-    B, N, S, H = shape_of(x)
-    return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [B, S, N * H])

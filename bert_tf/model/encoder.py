@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.blocks import DropoutSite, PlainBlocks, Stream, blocks_for, merge_heads, product
+from bert_tf.model.blocks import DropoutSite, PlainBlocks, Stream, blocks_for, product
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.recompute import recomputed
@@ -53,6 +53,7 @@ def encode(
     policy: PrecisionPolicy,
     dropout: Dropout | None,
     recompute: bool = False,
+    skip_padding: bool = False,
 ) -> list[tf.Tensor]:
     """Runs all layers.
 
@@ -65,12 +66,14 @@ def encode(
       dropout: None outside training.
       recompute: keep only the layers' inputs for the backward pass, which computes each layer again
         and has the same bits. Without effect outside training.
+      skip_padding: leave out what padding costs outside of the attention, where native operations
+        run; its outputs are zeros then. Tokens have the same outputs, whatever padding there is.
 
     Returns:
       The output of each layer, [B, S, N * H] float32.
     """
     score_bias = (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
-    blocks = blocks_for(policy)
+    blocks = blocks_for(policy, input_mask, skip_padding=skip_padding)
     stream = blocks.stream(x)
     layer = functools.partial(_encoder_layer, config=config, policy=policy, blocks=blocks)
     if recompute and dropout is not None:
@@ -80,7 +83,7 @@ def encode(
         sites = _Sites(config, dropout, first=1 + _SITES_PER_LAYER * index)
         with variables.scope(f"layer_{index}") as own:
             stream = layer(stream, score_bias, own, sites=sites)
-        outputs.append(stream.full)
+        outputs.append(blocks.output(stream))
     return outputs
 
 
@@ -109,7 +112,7 @@ def _encoder_layer(
     blocks: PlainBlocks,
     sites: _Sites,
 ) -> Stream:
-    """[B, S, N * H] -> [B, S, N * H]: self-attention and feed-forward, each with a residual."""
+    """Self-attention and feed-forward, each with a residual."""
     multiply = functools.partial(product, policy=policy)
     with variables.scope("attention/self") as own:
         heads = blocks.project_heads(x, own, heads=config.num_attention_heads)
@@ -143,10 +146,10 @@ def _recomputed_layer(
         full, bias, position, first_example, *values = tensors
         drawn = dataclasses.replace(sites, dropout=sites.dropout.at(position, first_example))
         own = Variables(dict(zip(weights, values)))
-        return layer(blocks.stream(full), bias, own, sites=drawn).full
+        return layer(blocks.resumed(full), bias, own, sites=drawn).full
 
     inputs = [x.full, score_bias, *sites.dropout.place, *weights.values()]
-    return blocks.stream(recomputed(output, inputs))
+    return blocks.resumed(recomputed(output, inputs))
 
 
 def _attend(
@@ -158,7 +161,7 @@ def _attend(
     blocks: PlainBlocks,
     site: DropoutSite,
 ) -> tf.Tensor:
-    """Three of [B, N, S, H] -> [B, S, N * H]: each position's mixture of all positions' values."""
+    """Three of [B, N, S, H] -> each position's mixture of all positions' values, heads joined."""
     scores = tf.matmul(query, key, transpose_b=True)  # [B, N, S, S]
     weights = blocks.attention_probabilities(scores, score_bias, site=site)
-    return merge_heads(tf.matmul(weights, value))
+    return blocks.merge_heads(tf.matmul(weights, value))

@@ -67,6 +67,7 @@ def span_logits(
     policy: PrecisionPolicy,
     dropout: Dropout | None = None,
     recompute: bool = False,
+    skip_padding: bool = False,
 ) -> SpanLogits:
     """The forward pass.
 
@@ -76,10 +77,16 @@ def span_logits(
       features: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] integers.
       policy: precision of each class of operation.
       dropout: source of masks; None outside training.
-      recompute: as in :func:`bert_tf.model.encoder.encode`.
+      recompute, skip_padding: as in :func:`bert_tf.model.encoder.encode`.
     """
     sequence_output = bert_output(
-        variables, config, features, policy=policy, dropout=dropout, recompute=recompute
+        variables,
+        config,
+        features,
+        policy=policy,
+        dropout=dropout,
+        recompute=recompute,
+        skip_padding=skip_padding,
     ).sequence_output
     B, S, D = shape_of(sequence_output)
     with variables.scope(SQUAD_SCOPE) as own:

@@ -27,6 +27,14 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
+// Where the rows of a micro batch lie among its places, positions of examples; places of padding may
+// have no row.
+struct Places {
+  int64_t positions;     // of an example
+  const int32_t* of_row;  // example * positions + position
+  const int32_t* row_of;  // of each place, -1 where there is none
+};
+
 // What the masks of a micro batch are drawn from.
 struct Draw {
   uint64_t key, low, high;
@@ -46,7 +54,8 @@ struct GeluArgs {
 
 template <class T>
 struct NormArgs {
-  int64_t width, rows_of_an_example;
+  int64_t width;
+  Places places;
   Draw draw;
   const T* product;
   const float *bias, *residual, *gamma, *beta;
@@ -86,20 +95,26 @@ struct LossArgs {
 
 template <class T>
 struct HeadsArgs {
-  int64_t positions, heads, size;
+  int64_t heads, size;
+  Places places;
   float scale;
   const T* joined;
   const float* bias;
   T* parts[3];
   const T* given[3];
   T* djoined;
+  const T* given_rows;
+  T* rows;
 
-  // Where the first head of a position starts in [B, N, S, H]; the next is `stride()` behind it.
-  int64_t FirstOf(int64_t row) const {
-    return (row / positions * heads * positions + row % positions) * size;
+  int64_t width() const { return heads * size; }
+
+  // Where the first head of a place starts in [B, N, S, H]; the next is `stride()` behind it.
+  int64_t FirstOf(int64_t place) const {
+    const int64_t example = place / places.positions, position = place % places.positions;
+    return (example * heads * places.positions + position) * size;
   }
 
-  int64_t stride() const { return positions * size; }
+  int64_t stride() const { return places.positions * size; }
 };
 
 namespace generic {
@@ -256,6 +271,30 @@ tensorflow::Status ForSummedRows(OpKernelContext* context, int64_t rows, int64_t
   return tensorflow::OkStatus();
 }
 
+// The inputs places [R] and row_of [B, S]: a row for each of `rows`, each of them in a place.
+tensorflow::Status ReadPlaces(OpKernelContext* context, int places, int row_of, int64_t rows,
+                              Places* found) {
+  const Tensor &of_row = context->input(places), &of_place = context->input(row_of);
+  if (of_place.dims() != 2 || of_row.NumElements() != rows) {
+    return InvalidArgument(rows, " rows have places ", of_row.shape().DebugString(),
+                           " among rows of places ", of_place.shape().DebugString());
+  }
+  *found = {of_place.dim_size(1), Read<int32_t>(of_row), Read<int32_t>(of_place)};
+  for (int64_t row = 0; row < rows; ++row) {
+    const int32_t place = found->of_row[row];
+    if (place < 0 || place >= of_place.NumElements()) {
+      return InvalidArgument("place ", place, " of row ", row, " is outside [0, ",
+                             of_place.NumElements(), ")");
+    }
+  }
+  for (int64_t place = 0; place < of_place.NumElements(); ++place) {
+    if (found->row_of[place] >= rows) {
+      return InvalidArgument("row ", found->row_of[place], " is not below ", rows);
+    }
+  }
+  return tensorflow::OkStatus();
+}
+
 // The inputs key [1] and counter [2], and the attribute threshold, of what draws masks.
 class DrawingKernel : public OpKernel {
  public:
@@ -331,8 +370,9 @@ class ResidualNormOp : public DrawingKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor &product = context->input(0), &residual = context->input(2);
     Tensor *y, *half, *stats;
-    NormArgs<KernelType<T>> args{residual.dim_size(2), residual.dim_size(1)};
-    const int64_t rows = residual.dim_size(0) * residual.dim_size(1);
+    NormArgs<KernelType<T>> args{residual.dim_size(1)};
+    const int64_t rows = residual.dim_size(0);
+    OP_REQUIRES_OK(context, ReadPlaces(context, 7, 8, rows, &args.places));
     OP_REQUIRES_OK(context, context->allocate_output(0, residual.shape(), &y));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({rows, 2}), &stats));
     if (std::is_same<T, float>::value) {
@@ -361,8 +401,9 @@ class ResidualNormGradOp : public DrawingKernel {
 
   void Compute(OpKernelContext* context) override {
     const Tensor &product = context->input(0), &residual = context->input(2);
-    NormArgs<KernelType<T>> args{residual.dim_size(2), residual.dim_size(1)};
-    const int64_t rows = residual.dim_size(0) * residual.dim_size(1);
+    NormArgs<KernelType<T>> args{residual.dim_size(1)};
+    const int64_t rows = residual.dim_size(0);
+    OP_REQUIRES_OK(context, ReadPlaces(context, 7, 8, rows, &args.places));
     Tensor *dproduct, *dresidual, *dbias, *dgamma, *dbeta;
     const TensorShape vector({args.width});
     OP_REQUIRES_OK(context, context->allocate_output(0, product.shape(), &dproduct));
@@ -376,8 +417,8 @@ class ResidualNormGradOp : public DrawingKernel {
     args.residual = Read<float>(residual);
     args.gamma = Read<float>(context->input(3));
     args.stats = const_cast<float*>(Read<float>(context->input(4)));
-    args.dy = Read<float>(context->input(7));
-    args.dhalf = Read<T>(context->input(8));
+    args.dy = Read<float>(context->input(9));
+    args.dhalf = Read<T>(context->input(10));
     args.dproduct = Write<T>(dproduct);
     args.dresidual = Write<float>(dresidual);
     OP_REQUIRES_OK(context,
@@ -501,64 +542,112 @@ class SoftmaxLossGradOp : public OpKernel {
   }
 };
 
-// What splitting heads and its gradient are told by attributes.
+// The attribute heads of what cuts rows into heads or joins them.
 class HeadsKernel : public OpKernel {
  public:
   explicit HeadsKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("heads", &heads_));
-    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
     OP_REQUIRES(context, heads_ > 0, InvalidArgument("heads must be positive, not ", heads_));
   }
 
  protected:
   int heads_;
+};
+
+// The same with the attribute scale, of the query.
+class ScaledHeadsKernel : public HeadsKernel {
+ public:
+  explicit ScaledHeadsKernel(OpKernelConstruction* context) : HeadsKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
+  }
+
+ protected:
   float scale_;
 };
 
 template <class T>
-class SplitHeadsOp : public HeadsKernel {
+class SplitHeadsOp : public ScaledHeadsKernel {
  public:
-  using HeadsKernel::HeadsKernel;
+  using ScaledHeadsKernel::ScaledHeadsKernel;
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& joined = context->input(0);
-    const int64_t batch = joined.dim_size(0), positions = joined.dim_size(1);
-    const int64_t size = joined.dim_size(2) / (3 * heads_);
-    HeadsArgs<KernelType<T>> args{positions, heads_, size, scale_};
+    const Tensor &joined = context->input(0), &row_of = context->input(3);
+    HeadsArgs<KernelType<T>> args{heads_, joined.dim_size(1) / (3 * heads_)};
+    OP_REQUIRES_OK(context, ReadPlaces(context, 2, 3, joined.dim_size(0), &args.places));
+    args.scale = scale_;
     args.joined = Read<T>(joined);
     args.bias = Read<float>(context->input(1));
+    const TensorShape part_shape({row_of.dim_size(0), heads_, row_of.dim_size(1), args.size});
     for (int part = 0; part < 3; ++part) {
       Tensor* y;
-      OP_REQUIRES_OK(context, context->allocate_output(
-                                  part, TensorShape({batch, heads_, positions, size}), &y));
+      OP_REQUIRES_OK(context, context->allocate_output(part, part_shape, &y));
       args.parts[part] = Write<T>(y);
     }
-    ForRows(context, batch * positions, joined.dim_size(2),
+    ForRows(context, row_of.NumElements(), 3 * args.width(),
             [&](int64_t begin, int64_t end) { BERT_TF_RUN(SplitHeads, args, begin, end); });
   }
 };
 
 template <class T>
-class SplitHeadsGradOp : public HeadsKernel {
+class SplitHeadsGradOp : public ScaledHeadsKernel {
  public:
-  using HeadsKernel::HeadsKernel;
+  using ScaledHeadsKernel::ScaledHeadsKernel;
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& dquery = context->input(0);
-    const int64_t batch = dquery.dim_size(0), positions = dquery.dim_size(2);
-    const int64_t size = dquery.dim_size(3), width = 3 * heads_ * size;
+    const int64_t rows = context->input(3).NumElements();
+    HeadsArgs<KernelType<T>> args{heads_, context->input(0).dim_size(3)};
+    OP_REQUIRES_OK(context, ReadPlaces(context, 3, 4, rows, &args.places));
+    args.scale = scale_;
+    const int64_t width = 3 * args.width();
     Tensor *djoined, *dbias;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({batch, positions, width}), &djoined));
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows, width}), &djoined));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({width}), &dbias));
-    HeadsArgs<KernelType<T>> args{positions, heads_, size, scale_};
     for (int part = 0; part < 3; ++part) args.given[part] = Read<T>(context->input(part));
     args.djoined = Write<T>(djoined);
-    OP_REQUIRES_OK(context, ForSummedRows(context, batch * positions, width, width,
+    OP_REQUIRES_OK(context, ForSummedRows(context, rows, width, width,
                                           [&](int64_t begin, int64_t end, float* sums) {
                                             BERT_TF_RUN(SplitHeadsGrad, args, begin, end, sums);
                                           },
                                           {dbias}));
+  }
+};
+
+template <class T>
+class MergeHeadsOp : public HeadsKernel {
+ public:
+  using HeadsKernel::HeadsKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& context_of_heads = context->input(0);
+    const int64_t rows = context->input(1).NumElements();
+    HeadsArgs<KernelType<T>> args{heads_, context_of_heads.dim_size(3)};
+    OP_REQUIRES_OK(context, ReadPlaces(context, 1, 2, rows, &args.places));
+    Tensor* merged;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({rows, args.width()}), &merged));
+    args.given[0] = Read<T>(context_of_heads);
+    args.rows = Write<T>(merged);
+    ForRows(context, rows, args.width(),
+            [&](int64_t begin, int64_t end) { BERT_TF_RUN(MergeHeads, args, begin, end); });
+  }
+};
+
+template <class T>
+class MergeHeadsGradOp : public HeadsKernel {
+ public:
+  using HeadsKernel::HeadsKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &dmerged = context->input(0), &row_of = context->input(2);
+    HeadsArgs<KernelType<T>> args{heads_, dmerged.dim_size(1) / heads_};
+    OP_REQUIRES_OK(context, ReadPlaces(context, 1, 2, dmerged.dim_size(0), &args.places));
+    Tensor* dcontext;
+    const TensorShape shape({row_of.dim_size(0), heads_, row_of.dim_size(1), args.size});
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &dcontext));
+    args.given_rows = Read<T>(dmerged);
+    args.parts[0] = Write<T>(dcontext);
+    ForRows(context, row_of.NumElements(), args.width(),
+            [&](int64_t begin, int64_t end) { BERT_TF_RUN(MergeHeadsGrad, args, begin, end); });
   }
 };
 
@@ -567,7 +656,9 @@ class SplitHeadsGradOp : public HeadsKernel {
 namespace {
 
 using tensorflow::OkStatus;
+using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
 
 // Outputs in the shape of the inputs of these numbers.
 std::function<tensorflow::Status(InferenceContext*)> LikeInputs(std::vector<int> inputs) {
@@ -577,29 +668,37 @@ std::function<tensorflow::Status(InferenceContext*)> LikeInputs(std::vector<int>
   };
 }
 
-tensorflow::Status HeadsShape(InferenceContext* c) {
-  int64_t heads;
-  TF_RETURN_IF_ERROR(c->GetAttr("heads", &heads));
-  tensorflow::shape_inference::ShapeHandle joined;
-  tensorflow::shape_inference::DimensionHandle size;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 3, &joined));
-  TF_RETURN_IF_ERROR(c->Divide(c->Dim(joined, 2), 3 * heads, true, &size));
-  for (int part = 0; part < 3; ++part) {
-    c->set_output(part, c->MakeShape({c->Dim(joined, 0), c->MakeDim(heads), c->Dim(joined, 1),
-                                      size}));
-  }
-  return OkStatus();
+// Outputs [B, N, S, H] of rows of `parts` * N * H numbers; `row_of` is the number of that input.
+std::function<tensorflow::Status(InferenceContext*)> OfHeads(int parts, int row_of) {
+  return [parts, row_of](InferenceContext* c) {
+    int64_t heads;
+    TF_RETURN_IF_ERROR(c->GetAttr("heads", &heads));
+    ShapeHandle rows, places;
+    DimensionHandle size;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &rows));
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(row_of), 2, &places));
+    TF_RETURN_IF_ERROR(c->Divide(c->Dim(rows, 1), parts * heads, true, &size));
+    for (int part = 0; part < parts; ++part) {
+      c->set_output(part, c->MakeShape({c->Dim(places, 0), c->MakeDim(heads), c->Dim(places, 1),
+                                        size}));
+    }
+    return OkStatus();
+  };
 }
 
-tensorflow::Status JoinedShape(InferenceContext* c) {
-  tensorflow::shape_inference::ShapeHandle part;
-  tensorflow::shape_inference::DimensionHandle width;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &part));
-  TF_RETURN_IF_ERROR(c->Multiply(c->Dim(part, 1), c->Dim(part, 3), &width));
-  TF_RETURN_IF_ERROR(c->Multiply(width, 3, &width));
-  c->set_output(0, c->MakeShape({c->Dim(part, 0), c->Dim(part, 2), width}));
-  c->set_output(1, c->MakeShape({width}));
-  return OkStatus();
+// The first output in rows of `parts` * N * H numbers; `places` is the number of that input.
+std::function<tensorflow::Status(InferenceContext*)> OfRows(int parts, int places) {
+  return [parts, places](InferenceContext* c) {
+    ShapeHandle part, rows;
+    DimensionHandle width;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &part));
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(places), 1, &rows));
+    TF_RETURN_IF_ERROR(c->Multiply(c->Dim(part, 1), c->Dim(part, 3), &width));
+    TF_RETURN_IF_ERROR(c->Multiply(width, parts, &width));
+    c->set_output(0, c->MakeShape({c->Dim(rows, 0), width}));
+    if (c->num_outputs() == 2) c->set_output(1, c->MakeShape({width}));
+    return OkStatus();
+  };
 }
 
 }  // namespace
@@ -628,6 +727,8 @@ REGISTER_OP("BertTfResidualNorm")
     .Input("beta: float")
     .Input("key: uint64")
     .Input("counter: uint64")
+    .Input("places: int32")
+    .Input("row_of: int32")
     .Output("y: float")
     .Output("half: T")
     .Output("stats: float")
@@ -648,6 +749,8 @@ REGISTER_OP("BertTfResidualNormGrad")
     .Input("stats: float")
     .Input("key: uint64")
     .Input("counter: uint64")
+    .Input("places: int32")
+    .Input("row_of: int32")
     .Input("dy: float")
     .Input("dhalf: T")
     .Output("dproduct: T")
@@ -704,24 +807,46 @@ REGISTER_OP("BertTfSoftmaxLossGrad")
 REGISTER_OP("BertTfSplitHeads")
     .Input("joined: T")
     .Input("bias: float")
+    .Input("places: int32")
+    .Input("row_of: int32")
     .Output("query: T")
     .Output("key: T")
     .Output("value: T")
     .Attr("T: {float, bfloat16}")
     .Attr("heads: int")
     .Attr("scale: float")
-    .SetShapeFn(HeadsShape);
+    .SetShapeFn(OfHeads(3, 3));
 
 REGISTER_OP("BertTfSplitHeadsGrad")
     .Input("dquery: T")
     .Input("dkey: T")
     .Input("dvalue: T")
+    .Input("places: int32")
+    .Input("row_of: int32")
     .Output("djoined: T")
     .Output("dbias: float")
     .Attr("T: {float, bfloat16}")
     .Attr("heads: int")
     .Attr("scale: float")
-    .SetShapeFn(JoinedShape);
+    .SetShapeFn(OfRows(3, 3));
+
+REGISTER_OP("BertTfMergeHeads")
+    .Input("context: T")
+    .Input("places: int32")
+    .Input("row_of: int32")
+    .Output("merged: T")
+    .Attr("T: {float, bfloat16}")
+    .Attr("heads: int")
+    .SetShapeFn(OfRows(1, 1));
+
+REGISTER_OP("BertTfMergeHeadsGrad")
+    .Input("dmerged: T")
+    .Input("places: int32")
+    .Input("row_of: int32")
+    .Output("dcontext: T")
+    .Attr("T: {float, bfloat16}")
+    .Attr("heads: int")
+    .SetShapeFn(OfHeads(1, 2));
 
 #define BERT_TF_REGISTER(name, T)                                                      \
   REGISTER_KERNEL_BUILDER(                                                             \
@@ -741,3 +866,5 @@ BERT_TF_REGISTER_BOTH(SoftmaxLoss);
 BERT_TF_REGISTER_BOTH(SoftmaxLossGrad);
 BERT_TF_REGISTER_BOTH(SplitHeads);
 BERT_TF_REGISTER_BOTH(SplitHeadsGrad);
+BERT_TF_REGISTER_BOTH(MergeHeads);
+BERT_TF_REGISTER_BOTH(MergeHeadsGrad);

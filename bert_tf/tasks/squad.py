@@ -55,13 +55,20 @@ class SpanObjective:
     terms = (POSITION,)
 
     def __init__(
-        self, config: BertConfig, policy: PrecisionPolicy, *, seed: int, recompute: bool = False
+        self,
+        config: BertConfig,
+        policy: PrecisionPolicy,
+        *,
+        seed: int,
+        recompute: bool = False,
+        skip_padding: bool = True,
     ) -> None:
-        """``seed`` decides the weights that no checkpoint has; ``recompute`` is the encoder's."""
+        """``seed`` decides the weights that no checkpoint has; the last two are the encoder's."""
         self._config = config
         self._policy = policy
         self._seed = seed
         self._recompute = recompute
+        self._skip_padding = skip_padding
 
     def create_variables(self) -> None:
         """Creates the network's variables in the current graph."""
@@ -86,12 +93,19 @@ class SpanObjective:
             policy=self._policy,
             dropout=dropout,
             recompute=self._recompute,
+            skip_padding=self._skip_padding,
         )
         return {POSITION: span_sums(logits, features, policy=self._policy)}
 
     def candidates(self, features: Mapping[str, tf.Tensor], *, k: int) -> SpanCandidates:
         """The ``k`` best positions of a batch without labels."""
-        logits = span_logits(self._variables, self._config, features, policy=self._policy)
+        logits = span_logits(
+            self._variables,
+            self._config,
+            features,
+            policy=self._policy,
+            skip_padding=self._skip_padding,
+        )
         return span_candidates(logits, features, k=k)
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of padding: the same sequences in both forms, and what is made of them."""
+"""The benchmark of padding: the same sequences in all forms, and what is made of them."""
 
 import json
 
@@ -122,18 +122,20 @@ def test_whole_benchmark(files, tmp_path):
         for what in ("training", "prediction"):
             fill = f"{task}, {what}, filled positions"
             assert by_name[f"{fill}, by length"]["value"] > by_name[f"{fill}, padded"]["value"]
-            ratio = by_name[f"{task}, {what}, by length to padded"]
-            assert len(ratio["config"]["turns"]) == 2
-            assert ratio["config"]["sequences"] == 4
+            for form in ("tokens alone", "by length"):
+                ratio = by_name[f"{task}, {what}, {form} to padded"]
+                assert len(ratio["config"]["turns"]) == 2
+                assert ratio["config"]["sequences"] == 4
         changed = by_name[f"{task}, answers that padding changes in prediction"]
-        assert (changed["value"], changed["unit"]) == (0, "of 12")
+        assert (changed["value"], changed["unit"]) == (0, "of 18")
     for score in ("squad, exact_match", "squad, f1", "mrpc, accuracy"):
         padded = by_name[f"{score}, trained padded"]
         assert 0 <= padded["value"] <= 100
-        above = by_name[f"{score}, trained by length above padded"]
-        by_length = by_name[f"{score}, trained by length"]
-        assert above["value"] == pytest.approx(by_length["value"] - padded["value"])
-        assert len(by_length["config"]["of_seeds"]) == 1
+        for form in ("tokens alone", "by length"):
+            above = by_name[f"{score}, trained {form} above padded"]
+            own = by_name[f"{score}, trained {form}"]
+            assert above["value"] == pytest.approx(own["value"] - padded["value"])
+            assert len(own["config"]["of_seeds"]) == 1
     assert "mrpc, accuracy, trained padded" in done.stdout
 
 

@@ -123,12 +123,14 @@ def test_unknown_dimensions_change_nothing():
 
 
 def test_what_runs_natively():
+    mask = tf.ones([1, 2], tf.int32)
     for precision in ("fp32", "bf16"):
-        assert isinstance(blocks_for(natively(policy_for(precision))), NativeBlocks)
+        policy = natively(policy_for(precision))
+        assert isinstance(blocks_for(policy, mask, skip_padding=True), NativeBlocks)
     for policy in (
         policy_for("fp16"),
         PrecisionPolicy(dense=tf.bfloat16),
         PrecisionPolicy(softmax=tf.bfloat16),
     ):
         assert natively(policy) == policy
-    assert type(blocks_for(policy_for("bf16"))) is PlainBlocks
+    assert type(blocks_for(policy_for("bf16"), mask, skip_padding=True)) is PlainBlocks

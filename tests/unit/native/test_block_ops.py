@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.blocks import native_operations
 from bert_tf.model.dropout import Draw, numbers_like
 from tests.support import requires_native_ops, run
-from tests.unit.native.block_program import COUNTER, KEY, THRESHOLD, B, D, H, N, S
+from tests.unit.native.block_program import COUNTER, KEY, PLACES, THRESHOLD, B, D, H, N, S
 
 pytestmark = requires_native_ops
 
@@ -77,7 +77,8 @@ def test_gelu(found):
 
 
 def test_dropout_residual_and_norm(found):
-    mask = masks(B, S, D)
+    # A row is dropped as its place would be.
+    mask = masks(B, S, D).reshape(B * S, D)[PLACES]
     z = mask * (found["product"] + found["bias"]) + found["residual"]
     centered = z - z.mean(-1, keepdims=True)
     rstd = 1 / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12)
@@ -93,9 +94,9 @@ def test_dropout_residual_and_norm(found):
     exact = TOLERANCE["float32"]
     assert_close(found, "gradient of residual", dz, exact)
     assert_close(found, "gradient of product", mask * dz)
-    assert_close(found, "gradient of bias", (mask * dz).sum((0, 1)), exact)
-    assert_close(found, "gradient of gamma", (dy * normal).sum((0, 1)), exact)
-    assert_close(found, "gradient of beta", dy.sum((0, 1)), exact)
+    assert_close(found, "gradient of bias", (mask * dz).sum(0), exact)
+    assert_close(found, "gradient of gamma", (dy * normal).sum(0), exact)
+    assert_close(found, "gradient of beta", dy.sum(0), exact)
 
 
 def test_softmax_and_dropout(found):
@@ -112,16 +113,56 @@ def test_softmax_and_dropout(found):
     assert_close(found, "gradient of scores", p * (given - (given * p).sum(-1, keepdims=True)))
 
 
+def of_heads(rows):
+    """[R, N, H] -> [B, N, S, H], zeros where there is no row."""
+    spread = np.zeros((B * S, N, H))
+    spread[PLACES] = rows
+    return spread.reshape(B, S, N, H).transpose(0, 2, 1, 3)
+
+
+def of_rows(heads):
+    """[B, N, S, H] -> [R, N, H]."""
+    return heads.transpose(0, 2, 1, 3).reshape(B * S, N, H)[PLACES]
+
+
 def test_split_heads(found):
-    joined = (found["joined"] + found["joined_bias"]).reshape(B, S, 3, N, H)
-    query, key, value = joined.transpose(2, 0, 3, 1, 4)
+    joined = (found["joined"] + found["joined_bias"]).reshape(-1, 3, N, H)
+    query, key, value = (of_heads(joined[:, part]) for part in range(3))
     assert_close(found, "query", 0.375 * query)
     assert_close(found, "key", key)
     assert_close(found, "value", value)
-    given = np.stack([0.375 * found["dquery"], found["dkey"], found["dvalue"]])
-    djoined = given.transpose(1, 3, 0, 2, 4).reshape(B, S, 3 * D)
+    given = (0.375 * found["dquery"], found["dkey"], found["dvalue"])
+    djoined = np.stack([of_rows(part) for part in given], axis=1).reshape(-1, 3 * D)
     assert_close(found, "gradient of joined", djoined)
-    assert_close(found, "gradient of joined_bias", djoined.sum((0, 1)), TOLERANCE["float32"])
+    assert_close(found, "gradient of joined_bias", djoined.sum(0), TOLERANCE["float32"])
+
+
+def test_merge_heads(found):
+    np.testing.assert_array_equal(found["merged"], of_rows(found["context"]).reshape(-1, D))
+    dcontext = of_heads(found["dmerged"].reshape(-1, N, H))
+    np.testing.assert_array_equal(found["gradient of context"], dcontext)
+
+
+@pytest.mark.parametrize(
+    ("places", "row_of", "said"),
+    [
+        ([0, 3], [[0, 1]], r"place 3 of row 1 is outside \[0, 2\)"),
+        ([0, 1], [[0, 2]], r"row 2 is not below 2"),
+        ([0], [[0, 0]], r"2 rows have places \[1\]"),
+    ],
+)
+def test_rows_out_of_their_places_are_refused(places, row_of, said):
+    with tf.Graph().as_default(), tf.Session() as session:
+        heads = native_operations().bert_tf_split_heads(
+            joined=tf.zeros([2, 6]),
+            bias=tf.zeros([6]),
+            places=tf.placeholder_with_default(places, [None]),
+            row_of=tf.placeholder_with_default(row_of, [None, None]),
+            heads=1,
+            scale=1.0,
+        )
+        with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+            session.run(heads)
 
 
 def test_softmax_loss(found):
@@ -157,7 +198,7 @@ def test_what_is_not_a_number_stays_so():
         x = np.ones([1, 1, 2, 20], np.float32)
         x[0, 0, 1, 17] = np.nan
         native = native_operations()
-        rows, zeros = tf.constant(x.reshape(1, 2, 20)), tf.zeros([20])
+        rows, zeros = tf.constant(x.reshape(2, 20)), tf.zeros([20])
         gelu = native.bert_tf_bias_gelu(product=tf.cast(rows, tf.bfloat16), bias=zeros)
         softmax = native.bert_tf_softmax_dropout(
             scores=x, bias=tf.zeros([1, 20]), threshold=0, **nothing
@@ -165,14 +206,16 @@ def test_what_is_not_a_number_stays_so():
         norm = native.bert_tf_residual_norm(
             product=rows,
             bias=zeros,
-            residual=tf.zeros([1, 2, 20]),
+            residual=tf.zeros([2, 20]),
             gamma=zeros + 1.0,
             beta=zeros,
             threshold=0,
+            places=[0, 1],
+            row_of=[[0, 1]],
             **nothing,
         )
         gelu, softmax, norm = session.run([tf.cast(gelu, tf.float32), softmax.dropped, norm.y])
-    assert np.argwhere(np.isnan(gelu)).tolist() == [[0, 1, 17]]
-    for found in (softmax[0, 0], norm[0]):
+    assert np.argwhere(np.isnan(gelu)).tolist() == [[1, 17]]
+    for found in (softmax[0, 0], norm):
         assert np.isnan(found).all(-1).tolist() == [False, True]
         assert not np.isnan(found[0]).any()
