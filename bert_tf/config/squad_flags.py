@@ -77,7 +77,7 @@ def _define_squad_flags(define: Definer) -> None:
     define.boolean(
         "length_buckets",
         True,
-        "Make batches of like length; off pads every sequence to --max_seq_length.",
+        "Make batches of like length; off keeps random order and pads to --max_seq_length.",
     )
     define.string(
         "seeds",

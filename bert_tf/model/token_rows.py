@@ -68,6 +68,9 @@ def every_row(input_mask: tf.Tensor) -> TokenRows:
 
 def rows_of_tokens(input_mask: tf.Tensor) -> TokenRows:
     """A row for each token of ``input_mask``, [B, S] integers, 1 for a token and 0 for padding."""
+    known = tf.get_static_value(input_mask)
+    if known is not None and known.all():
+        return every_row(input_mask)
     B, S = shape_of(input_mask)
     is_token = tf.reshape(tf.not_equal(input_mask, 0), [-1])
     tokens, padding = tf.where(is_token), tf.where(tf.logical_not(is_token))

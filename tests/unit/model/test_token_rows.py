@@ -52,6 +52,13 @@ def test_each_token_has_a_row_and_padding_fills_up(mask):
     np.testing.assert_array_equal(gradient, 2 * spread)
 
 
+def test_a_mask_that_is_known_to_have_no_padding_needs_no_rows_of_its_own():
+    with tf.Graph().as_default():
+        assert rows_of_tokens(tf.ones([2, 4], tf.int32)).complete
+        assert not rows_of_tokens(tf.constant([[1, 0]])).complete
+        assert not rows_of_tokens(tf.placeholder(tf.int32, [2, 4])).complete
+
+
 def test_every_row():
     x = np.arange(24.0).reshape(2, 4, 3)
     with tf.Graph().as_default(), tf.Session() as session:

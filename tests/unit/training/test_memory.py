@@ -1,8 +1,18 @@
 """The estimate of memory: against a network small enough to count by hand."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.training.memory import MemoryEstimate, format_memory, kept_bytes
+from bert_tf.model.blocks import natively
+from bert_tf.model.precision import policy_for
+from bert_tf.tasks.span_model import INPUTS
+from bert_tf.tasks.squad import SpanObjective
+from bert_tf.training.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
+from bert_tf.update.batch_plan import BatchPlan
+from tests.small_span_model import CONFIG
+from tests.support import requires_native_ops
 
 
 def test_what_the_backward_pass_reads_is_counted_once():
@@ -22,6 +32,34 @@ def test_what_the_backward_pass_reads_is_counted_once():
     # well under other names. The input is made by nobody here, the variable is no activation.
     large = [size for size in kept if size > 16]
     assert large == [5 * 3 * 4]
+
+
+@requires_native_ops
+def test_padding_that_is_skipped_is_counted():
+    """A batch without padding may come."""
+
+    def sequences():
+        columns = {name: np.ones([4, 60], np.int32) for name in INPUTS}
+        labels = dict.fromkeys(("start_positions", "end_positions"), np.ones([4, 1], np.int32))
+        return tf.data.Dataset.from_tensors({**columns, **labels})
+
+    estimates = [
+        estimate_memory(
+            SimpleNamespace(
+                objective=SpanObjective(
+                    CONFIG, natively(policy_for("fp32")), seed=1, skip_padding=skips
+                ),
+                train_input=sequences,
+                batch=BatchPlan(4, 1, world_size=1),
+                max_seq_length=60,
+                run=SimpleNamespace(seed=1),
+                ranks=SimpleNamespace(world_size=1, local_size=1),
+            )
+        )
+        for skips in (True, False)
+    ]
+    assert estimates[0] == estimates[1]
+    assert estimates[0].activations > 4 * 60 * CONFIG.hidden_size * 4
 
 
 def test_the_total_and_its_line():
