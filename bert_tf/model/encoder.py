@@ -67,7 +67,7 @@ def encode(
       recompute: keep only the layers' inputs for the backward pass, which computes each layer again
         and has the same bits. Without effect outside training.
       skip_padding: leave out what padding costs outside of the attention, where native operations
-        run; its outputs are zeros then. Tokens have the same outputs, whatever padding there is.
+        run; its own outputs mean nothing then. Those of tokens are the same, but for rounding.
 
     Returns:
       The output of each layer, [B, S, N * H] float32.

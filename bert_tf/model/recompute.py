@@ -19,9 +19,9 @@ def recomputed(
     """``function(inputs)``, of which the backward pass finds nothing but ``inputs``.
 
     Args:
-      function: from tensors to a tensor, by operations that give the same bits each time. It must
-        use no other tensor that depends on the batch: what it does not get through its argument is
-        not computed again. Variables are among the inputs as tensors.
+      function: from tensors to a tensor, by operations that give the same bits each time. What it
+        uses of the batch and does not get through its argument is kept, not computed again, and has
+        no gradient: integers alone may come that way. Variables are among the inputs as tensors.
       inputs: gradients go to those that are floats.
     """
 

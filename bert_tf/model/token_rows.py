@@ -3,7 +3,7 @@
 What lies between the attentions of an encoder computes each position for itself. It can take a
 matrix of rows, one for each token, and leave padding out; attention alone needs the rectangle of
 sequences by positions. Zeng et al. 2022, "Boosting distributed training performance of the unpadded
-BERT model" (section 3), do so on GPUs.
+BERT model", do so on GPUs.
 
 Dimensions: B sequences, S positions, R rows, D the width of a row.
 """
@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.shapes import shape_of
 
 # Rows come in multiples of this many, with some of padding among them where tokens are fewer:
-# libraries of products, and XLA, prepare a product anew for each number of rows.
+# oneDNN prepares a product anew for each number of rows.
 _ROW_STEP = 64
 
 
