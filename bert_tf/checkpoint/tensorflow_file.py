@@ -42,7 +42,7 @@ def resolve_checkpoint(path: PathLike) -> str:
             "without .index, or the directory that holds it."
         )
     found = _data_files(path)
-    counts = {int(match.group(1)) for match in map(_DATA_FILE.search, found) if match}
+    counts = {int(_DATA_FILE.search(file)[1]) for file in found}
     if counts != {len(found)}:
         raise UserError(
             f"checkpoint {path} is incomplete: it has {len(found)} data files "
@@ -68,7 +68,8 @@ def _latest_in(directory: str) -> str:
 
 
 def _data_files(checkpoint: str) -> list[str]:
-    return glob.glob(f"{glob.escape(checkpoint)}.data-*")
+    """Without those that a kill left half written, which end in ``.tempstate`` and a number."""
+    return list(filter(_DATA_FILE.search, glob.glob(f"{glob.escape(checkpoint)}.data-*")))
 
 
 class TensorflowCheckpoint(ArrayFile):

@@ -1,0 +1,136 @@
+"""A run's directory of checkpoints: which one is the newest, and what a kill left behind.
+
+TensorFlow writes ``model.ckpt-STEP.data-*`` and ``.index`` under temporary names, renames them in
+this order, names the checkpoint in the file ``checkpoint`` and then deletes what that file no
+longer lists. A kill may come between any two of these.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
+from bert_tf.errors import UserError
+
+LIST_NAME = "checkpoint"
+PREFIX = "model.ckpt"
+
+_ENDING = r"\.(?:index|meta|data-\d{5}-of-\d{5})"
+_FILE = re.compile(rf"({re.escape(PREFIX)}-\d+){_ENDING}")
+_HALF_WRITTEN = re.compile(
+    rf"{re.escape(PREFIX)}-\d+{_ENDING}\.tempstate\d+|{LIST_NAME}\.tmp[0-9a-f]+"
+)
+
+
+def newest_checkpoint(directory: Path) -> str | None:
+    """The path, without endings, of the checkpoint that a run in ``directory`` goes on from.
+
+    It is the one that the file ``checkpoint`` names or, where that file is missing, the complete
+    one of the highest step. None where there is none.
+
+    Raises:
+      UserError: ``checkpoint`` names none that exists, or there are only parts of checkpoints.
+    """
+    names = directory / LIST_NAME
+    if not names.exists():
+        return _newest_complete(directory)
+    try:
+        newest = tf.train.latest_checkpoint(str(directory))
+    except ValueError:  # an empty list of checkpoints
+        newest = None
+    if newest is None:
+        raise UserError(
+            f"--output_dir: the newest checkpoint that {names} names is missing; name an older one "
+            "there, or delete that file to resume from the newest complete checkpoint beside it."
+        )
+    return newest
+
+
+def write_missing_list(directory: Path) -> str | None:
+    """Writes the file ``checkpoint`` where there are complete checkpoints and no such file.
+
+    Returns a sentence that says so, None where nothing was missing.
+    """
+    found = sorted(_complete(directory), key=_step_of)
+    if not found or (directory / LIST_NAME).exists():
+        return None
+    names = [Path(path).name for path in found]
+    tf.train.update_checkpoint_state(str(directory), names[-1], all_model_checkpoint_paths=names)
+    return (
+        f"{directory / LIST_NAME} was missing; the newest complete checkpoint beside it is "
+        f"{names[-1]}"
+    )
+
+
+def remove_leftovers(directory: Path) -> list[str]:
+    """Removes what killed runs left of checkpoints, and returns the names of the removed files.
+
+    That is what was half written and, where a saver wrote ``checkpoint``, what it no longer lists:
+    a checkpoint that is not complete, or older than all that are listed. A newer one that is
+    complete is left, since a list that was changed to go back does not mention it either.
+    """
+    leftovers = [path for path in directory.iterdir() if _HALF_WRITTEN.fullmatch(path.name)]
+    listed = _listed(directory)
+    if listed:
+        oldest = min(map(_step_of, listed))
+        complete = {Path(path).name for path in _complete(directory)}
+        for path, name in _checkpoint_files(directory):
+            if name not in listed and (name not in complete or _step_of(name) < oldest):
+                leftovers.append(path)
+    for path in leftovers:
+        path.unlink()
+    return sorted(path.name for path in leftovers)
+
+
+def files_of(checkpoint: str) -> list[Path]:
+    """The files of a checkpoint, without what a kill left half written beside them."""
+    path = Path(checkpoint)
+    ending = re.compile(re.escape(path.name) + _ENDING)
+    return sorted(found for found in path.parent.iterdir() if ending.fullmatch(found.name))
+
+
+def _listed(directory: Path) -> set[str]:
+    """Names in the list of a saver; empty for a list with the newest alone, as people write it."""
+    state = tf.train.get_checkpoint_state(str(directory))
+    return {Path(path).name for path in state.all_model_checkpoint_paths} if state else set()
+
+
+def _newest_complete(directory: Path) -> str | None:
+    newest = max(_complete(directory), key=_step_of, default=None)
+    # A run that was killed while it wrote its first checkpoint leaves parts of that of step 0.
+    parts = [path.name for path, name in _checkpoint_files(directory) if _step_of(name)]
+    if newest is None and parts:
+        raise UserError(
+            f"--output_dir: {directory} holds no complete checkpoint, but parts of some, such as "
+            f"{min(parts)}; copy all files of the checkpoint, or choose another directory."
+        )
+    return newest
+
+
+def _complete(directory: Path) -> list[str]:
+    """Paths of the checkpoints in ``directory`` whose files are all there, and whole."""
+    found = []
+    for name in {name for _, name in _checkpoint_files(directory)}:
+        path = str(directory / name)
+        try:
+            resolve_checkpoint(path)
+            TensorflowCheckpoint(path).check_size()
+        except UserError:
+            continue
+        found.append(path)
+    return found
+
+
+def _checkpoint_files(directory: Path) -> list[tuple[Path, str]]:
+    """The files of checkpoints in ``directory``, each with its checkpoint's name."""
+    if not directory.is_dir():
+        return []
+    files = ((path, _FILE.fullmatch(path.name)) for path in sorted(directory.iterdir()))
+    return [(path, match[1]) for path, match in files if match and path.is_file()]
+
+
+def _step_of(checkpoint: str) -> int:
+    return int(checkpoint.rpartition("-")[2])

@@ -1,0 +1,161 @@
+"""One run a directory: a lock that names its holder and ends with it, however it ends.
+
+The operating system's lock on the file answers on one machine and on shared disks that know locks.
+For a disk that does not carry locks from host to host, the holder also renews the file's time
+every few seconds, and whoever finds the name of another host in it looks whether that goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bert_tf.errors import UserError
+
+LOCK_NAME = ".lock"
+
+_SECONDS_BETWEEN_SIGNS = 5.0
+# Network file systems may show a file's time some seconds late.
+_SIGNS_TO_WAIT_FOR = 4
+# Why a lock could not be had: another process has it, or the disk knows none.
+_MEANINGS = {
+    **dict.fromkeys((errno.EACCES, errno.EAGAIN), False),
+    **dict.fromkeys((errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """Who holds, or held, the lock of a directory.
+
+    Attributes:
+      host, process: hostname and process id.
+      since: local time, ``YYYY-MM-DD HH:MM:SS``.
+    """
+
+    host: str
+    process: int
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} on host {self.host} (since {self.since})"
+
+
+@contextlib.contextmanager
+def hold_directory(
+    directory: Path, *, flag: str, seconds_between_signs: float = _SECONDS_BETWEEN_SIGNS
+) -> Iterator[Holder | None]:
+    """Holds the lock of ``directory`` while the body runs; creates the directory where needed.
+
+    Yields who held it before and did not release it, having been killed or lost with its host; None
+    after a regular end. A directory that was created and is still empty at the end is removed.
+
+    Raises:
+      UserError: another process holds it, or the directory cannot be written; names ``flag``.
+    """
+    created = [path for path in (directory, *directory.parents) if not path.exists()]
+    path = directory / LOCK_NAME
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file, is_locked = _open_locked(path)
+    except OSError as error:
+        raise UserError(
+            f"--{flag}: cannot write to {directory} ({error.strerror}); choose another directory."
+        ) from error
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, file)
+        before = _holder(file)
+        if is_locked is False or (
+            before is not None
+            # On one host the lock alone tells.
+            and not (is_locked and before.host == socket.gethostname())
+            and _gives_signs(file, seconds_between_signs)
+        ):
+            raise UserError(
+                f"--{flag}: {directory} is in use by {before or 'another process'}; wait for it to "
+                "end, or choose another directory."
+            )
+        stack.callback(_remove, path, created)
+        _write(file, flag, directory)
+        released = threading.Event()
+        signs = threading.Thread(
+            target=_give_signs, args=(file, released, seconds_between_signs), daemon=True
+        )
+        signs.start()
+        stack.callback(signs.join)
+        stack.callback(released.set)
+        yield before
+
+
+def _open_locked(path: Path) -> tuple[int, bool | None]:
+    """The open file, and whether it could be locked; None where the disk knows no locks."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        is_locked: bool | None = True
+        try:
+            # Of the two kinds of locks the one that children do not inherit, and that network file
+            # systems carry from host to host.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            is_locked = _MEANINGS.get(error.errno)
+            if error.errno not in _MEANINGS:
+                os.close(file)
+                raise
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                return file, is_locked
+        os.close(file)  # its holder has just removed it
+
+
+def _holder(file: int) -> Holder | None:
+    """Who is named in the file; None in an empty or half-written one."""
+    content = os.pread(file, 4096, 0)
+    try:
+        return Holder(**json.loads(content))
+    except (ValueError, TypeError):
+        return None
+
+
+def _gives_signs(file: int, seconds_between_signs: float) -> bool:
+    """Whether a process renews the time of the file."""
+    seen = os.fstat(file).st_mtime_ns
+    for _ in range(_SIGNS_TO_WAIT_FOR):
+        time.sleep(seconds_between_signs)
+        if os.fstat(file).st_mtime_ns != seen:
+            return True
+    return False
+
+
+def _write(file: int, flag: str, directory: Path) -> None:
+    holder = Holder(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"))
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(dataclasses.asdict(holder)).encode(), 0)
+    except OSError as error:
+        raise UserError(
+            f"--{flag}: cannot write to {directory} ({error.strerror}); free space there or "
+            "choose another directory."
+        ) from error
+
+
+def _give_signs(file: int, released: threading.Event, seconds: float) -> None:
+    while not released.wait(seconds):
+        with contextlib.suppress(OSError):  # a disk that does not answer now may do so next time
+            os.utime(file)
+
+
+def _remove(path: Path, created: list[Path]) -> None:
+    """Removes the lock, and the directories made for it that stayed empty."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+        for directory in created:
+            directory.rmdir()

@@ -1,0 +1,150 @@
+"""One run a directory, with holders that are other processes, dead, or on other hosts."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from bert_tf import directory_lock
+from bert_tf.directory_lock import LOCK_NAME, hold_directory
+from bert_tf.errors import UserError
+from tests.support import ROOT
+
+HOLD = """
+import sys
+from pathlib import Path
+from bert_tf.directory_lock import hold_directory
+with hold_directory(Path(sys.argv[1]), flag="output_dir"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds ``tmp_path / "model"``."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "model")],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def hold(directory, **options):
+    """Who held the directory before."""
+    with hold_directory(directory, flag="output_dir", **options) as before:
+        assert json.loads((directory / LOCK_NAME).read_text())["process"] == os.getpid()
+        return before
+
+
+def write_holder(directory, host):
+    directory.mkdir(exist_ok=True)
+    holder = {"host": host, "process": 7, "since": "2020-01-01 00:00:00"}
+    (directory / LOCK_NAME).write_text(json.dumps(holder))
+
+
+def test_a_directory_is_made_and_left_as_it_was(tmp_path):
+    directory = tmp_path / "a" / "b"
+    assert hold(directory) is None
+    assert list(tmp_path.iterdir()) == []
+    directory.mkdir(parents=True)
+    assert hold(directory) is None
+    assert list(directory.iterdir()) == []
+
+
+def test_what_was_written_stays(tmp_path):
+    with hold_directory(tmp_path / "a", flag="output_dir"):
+        (tmp_path / "a" / "file").touch()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file"]
+
+
+def test_a_second_run_is_refused_by_host_and_process(tmp_path, holder):
+    where = rf"{tmp_path}/model is in use by process {holder.pid} on host {os.uname().nodename} "
+    for _ in range(2):  # looking does not take the lock away
+        with pytest.raises(UserError, match=rf"^--output_dir: {where}\(since 20"):
+            hold(tmp_path / "model")
+    holder.communicate("")
+    assert hold(tmp_path / "model") is None
+
+
+def test_a_killed_run_leaves_a_lock_that_is_taken_over(tmp_path, holder):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    before = hold(tmp_path / "model")
+    assert (before.host, before.process) == (os.uname().nodename, holder.pid)
+    assert hold(tmp_path / "model") is None
+
+
+def test_a_lost_host_gives_no_signs(tmp_path):
+    write_holder(tmp_path, "lost-host")
+    assert str(hold(tmp_path, seconds_between_signs=0.01)).startswith("process 7 on host lost-host")
+
+
+def signs_of_another_host(path, ended):
+    """Renews the file as a holder does that this host's locks know nothing of."""
+    stamp = 0
+    while not ended.wait(0.001):
+        stamp += 10**9
+        os.utime(path, ns=(stamp, stamp))
+
+
+@pytest.mark.parametrize("host", ["busy-host", os.uname().nodename])
+def test_signs_of_life_refuse_where_locks_say_nothing(tmp_path, monkeypatch, host):
+    """Disks that do not carry locks between hosts, and disks that know none at all."""
+    write_holder(tmp_path, host)
+    if host != "busy-host":
+
+        def no_locks(*_):
+            raise OSError(errno.ENOLCK, "no locks")
+
+        monkeypatch.setattr(directory_lock.fcntl, "lockf", no_locks)
+    ended = threading.Event()
+    thread = threading.Thread(target=signs_of_another_host, args=(tmp_path / LOCK_NAME, ended))
+    thread.start()
+    try:
+        with pytest.raises(UserError, match=f"in use by process 7 on host {host}"):
+            hold(tmp_path, seconds_between_signs=0.5)
+    finally:
+        ended.set()
+        thread.join()
+    assert json.loads((tmp_path / LOCK_NAME).read_text())["process"] == 7
+
+
+def test_a_holder_gives_signs(tmp_path):
+    with hold_directory(tmp_path, flag="output_dir", seconds_between_signs=0.01):
+        path = tmp_path / LOCK_NAME
+        os.utime(path, ns=(0, 0))
+        while path.stat().st_mtime_ns == 0:
+            pass
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "x"}', "\xff"])
+def test_a_lock_without_a_name_in_it_is_nobodys(tmp_path, content):
+    (tmp_path / LOCK_NAME).write_bytes(content.encode("latin-1"))
+    assert hold(tmp_path) is None
+
+
+def test_a_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"--output_dir: cannot write to .*file/model \(Not a dir"):
+        hold(tmp_path / "file" / "model")
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(directory_lock.os, "pwrite", full)
+    with pytest.raises(UserError, match=r"cannot write to .*\(No space left on device\); free"):
+        hold(tmp_path)
