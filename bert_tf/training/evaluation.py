@@ -12,7 +12,9 @@ from typing import Callable, Protocol
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.directory import LIST_NAME, files_of
 from bert_tf.checkpoint.model_files import MODEL_FILES
+from bert_tf.errors import UserError
 from bert_tf.files import atomic_open, read_json, write_json
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess
@@ -21,6 +23,7 @@ from bert_tf.update.train_op import Features, Objective
 
 RESULTS = "eval_results"
 BEST_DIRECTORY = "best"
+_INCOMING, _OUTGOING = ".best.incoming", ".best.outgoing"
 
 Results = dict[str, float]
 
@@ -180,7 +183,7 @@ def evaluations_since_best(output_dir: Path, figure: Figure) -> int:
     """How many of the evaluations that ``output_dir`` remembers came after the best one."""
     best, since = None, 0
     for results in read_history(output_dir, EVALUATIONS):
-        value = results[figure.name]
+        value = results.get(figure.name)  # None where nothing was scored
         if best is None or figure.is_better(value, best):
             best, since = value, 0
         else:
@@ -195,7 +198,11 @@ def keep_if_best(
 
     The copy is a model directory of its own, and complete before it replaces the one before.
     Returns whether it was the best.
+
+    Raises:
+      UserError: the results of the best one so far cannot be read.
     """
+    finish_exchange(output_dir)
     best = output_dir / BEST_DIRECTORY
     previous = best / f"{RESULTS}.json"
     value = results.get(figure.name, math.nan)  # nothing is scored without answers to compare with
@@ -203,18 +210,21 @@ def keep_if_best(
         return False
     if previous.is_file():
         before = read_json(previous, what="best checkpoint")
+        if not isinstance(before, dict) or not isinstance(before.get(figure.name), (int, float)):
+            raise UserError(
+                f"{previous} holds no {figure.name} to compare with; move {best} away to keep the "
+                "best checkpoint from here on."
+            )
         if not figure.is_better(value, before[figure.name]):
             return False
-    incoming, outgoing = output_dir / ".best.incoming", output_dir / ".best.outgoing"
-    for leftover in (incoming, outgoing):
-        shutil.rmtree(leftover, ignore_errors=True)
+    incoming, outgoing = output_dir / _INCOMING, output_dir / _OUTGOING
     incoming.mkdir()
     beside = [path for path in map(output_dir.joinpath, MODEL_FILES) if path.exists()]
-    for path in [*Path(checkpoint).parent.glob(Path(checkpoint).name + ".*"), *beside]:
+    for path in [*files_of(checkpoint), *beside]:
         shutil.copy2(path, incoming / path.name)
     write_results(incoming, results)
     name = Path(checkpoint).name
-    (incoming / "checkpoint").write_text(
+    (incoming / LIST_NAME).write_text(
         f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n', encoding="utf-8"
     )
     if best.exists():
@@ -222,3 +232,17 @@ def keep_if_best(
     incoming.rename(best)
     shutil.rmtree(outgoing, ignore_errors=True)
     return True
+
+
+def finish_exchange(output_dir: Path) -> None:
+    """Completes the exchange of ``best`` that a kill interrupted in :func:`keep_if_best`.
+
+    The old one is moved away only when the new one is complete. Until then the new one is worth
+    nothing: the evaluation that made it is not in the log yet, and is repeated.
+    """
+    best, incoming = output_dir / BEST_DIRECTORY, output_dir / _INCOMING
+    outgoing = output_dir / _OUTGOING
+    if outgoing.exists() and not best.exists():
+        (incoming if incoming.exists() else outgoing).rename(best)
+    for leftover in (incoming, outgoing):
+        shutil.rmtree(leftover, ignore_errors=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.directory import PREFIX, newest_checkpoint
 from bert_tf.errors import UserError, first_line
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess
@@ -91,7 +92,10 @@ class NonFiniteGuard(StepHook):
 
 
 class ProgressHook(StepHook):
-    """Reports means over the updates since the last report, summed over all ranks."""
+    """Reports means over the updates since the last report, summed over all ranks.
+
+    They begin anew at checkpoints, so that a run that resumes from one reports the same means.
+    """
 
     def __init__(
         self,
@@ -102,14 +106,17 @@ class ProgressHook(StepHook):
         every_steps: int,
         total_steps: int,
         log: RunLog | None,
+        checkpoint_steps: int,
+        skipped: int = 0,
         warm_up: WarmUp | None = None,
         batch_shape: tf.Tensor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Reports to ``log``, None on ranks other than 0, which take part in the sums only.
 
-        ``warm_up`` takes note of every update and of its ``batch_shape``, int32 [any], None where
-        all are alike.
+        ``checkpoint_steps`` are between checkpoints, and ``skipped`` is the number of updates that
+        were skipped before the run was resumed. ``warm_up`` takes note of every update and of its
+        ``batch_shape``, int32 [any], None where all are alike.
         """
         super().__init__(outputs)
         self._plan = plan
@@ -117,11 +124,12 @@ class ProgressHook(StepHook):
         self._every_steps = every_steps
         self._total_steps = total_steps
         self._log = log
+        self._checkpoint_steps = checkpoint_steps
         self._warm_up = warm_up or WarmUp()
         self._batch_shape = [] if batch_shape is None else batch_shape
         self._clock = clock
         self._steady_rate: float | None = None
-        self._skipped = 0
+        self._skipped = skipped
         self._reset()
 
     def begin(self):
@@ -158,6 +166,8 @@ class ProgressHook(StepHook):
             reduced = session.run(self._global_sums, {self._local_sums: self._sums})
             if self._log is not None:
                 self._report(reduced, fetched)
+            self._reset()
+        elif self.step % self._checkpoint_steps == 0:
             self._reset()
 
     def _report(self, reduced, fetched):
@@ -225,14 +235,14 @@ class CheckpointHook(StepHook):
     ) -> None:
         """``saver`` decides how many checkpoints are kept."""
         super().__init__(outputs)
-        self._prefix = str(output_dir / "model.ckpt")
+        self._prefix = str(output_dir / PREFIX)
         self._every_steps = every_steps
         self._saver = saver
         self._saved_step = -1
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
-        if tf.train.latest_checkpoint(str(Path(self._prefix).parent)) is None:
+        if newest_checkpoint(Path(self._prefix).parent) is None:
             self._save(session)
         else:
             self._saved_step = self.step

@@ -12,11 +12,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_tf import environment
+from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.data.order import GlobalBatchSlice
+from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir, read_json
+from bert_tf.files import read_json
 from bert_tf.model import precision
 from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import (
@@ -29,7 +31,7 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.launched import binding_warning
 from bert_tf.ranks.watch import NoWatch, watched
 from bert_tf.training import ledger
-from bert_tf.training.evaluation import Evaluation, Results
+from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.hardware import (
     agree_on_hardware,
     choose_policy,
@@ -127,14 +129,25 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
                 **comparable_policy_changes(runtime),
             },
         )
-        yield _begin(settings, runtime, ranks, watch)
+        with _only_run(settings, ranks):
+            yield _begin(settings, runtime, ranks, watch)
+
+
+@contextlib.contextmanager
+def _only_run(settings: RunSettings, ranks: SingleProcess) -> Iterator[None]:
+    """Keeps other runs out of the output directory, unless this one writes nothing there."""
+    if not ranks.is_chief or settings.dry_run:
+        yield
+        return
+    with hold_directory(settings.output_dir, flag="output_dir") as killed:
+        if killed is not None:
+            print(f"{settings.output_dir} was left by {killed}, which did not end by itself")
+        yield
 
 
 def _begin(
     settings: RunSettings, runtime: RuntimeSettings, ranks: SingleProcess, watch: NoWatch
 ) -> Run:
-    if ranks.is_chief and not settings.dry_run:
-        make_output_dir(settings.output_dir, flag="output_dir")
     start = ranks.broadcast(find_start(settings.output_dir) if ranks.is_chief else None)
     hardware = agree_on_hardware(ranks, precision.probe_hardware())
     chosen = precision.resolve_precision(runtime.precision, hardware)
@@ -249,12 +262,29 @@ def execute(run: Run, job: Job, *, train_data: Mapping[str, Any]) -> Results | N
         run.message(format_memory(estimate_memory(job)))
         run.message("this was a dry run: nothing was trained")
         return None
+    _tidy(run)
     trainer = Trainer(job, run.log)
     if run.settings.do_train and not _is_finished(run, job, trainer):
         trainer.train_and_evaluate()
     results = trainer.evaluate_at_end() if run.settings.do_eval else None
     run.message(f"output is in {run.settings.output_dir}")
     return results
+
+
+def _tidy(run: Run) -> None:
+    """Brings the output directory to the state in which a run without a kill leaves it."""
+    output_dir = run.settings.output_dir
+    if not run.keeps_files:
+        return
+    removed = remove_leftovers(output_dir)
+    if removed:
+        run.message(f"removed what a killed run left in {output_dir}: {', '.join(removed)}")
+    missing = write_missing_list(output_dir)
+    if missing:
+        run.message(missing)
+    finish_exchange(output_dir)
+    if run.settings.do_train:
+        run.log.resume(run.start.step)
 
 
 def _trains(run: Run, job: Job) -> bool:
@@ -382,4 +412,7 @@ def _is_finished(run: Run, job: Job, trainer: Trainer) -> bool:
             f"step {total}; raise {job.length_flag} to go on."
         )
         return True
-    return start.checkpoint is not None and trainer.has_stalled()
+    if start.checkpoint is None:
+        return False
+    trainer.catch_up_on_evaluation()
+    return trainer.has_stalled()

@@ -7,28 +7,39 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Union
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.files import finite_or_null
+from bert_tf.files import atomic_open, finite_or_null
 from bert_tf.progress import format_duration
 
 STEPS = "log.jsonl"
 EVALUATIONS = "eval_log.jsonl"
 
+Record = dict[str, Union[float, None]]
+
 
 class RunLog:
     """Writes a step's figures as a terminal line, a JSON line and TensorBoard summaries.
 
-    Only rank 0 makes one. ``log.jsonl`` holds training steps and ``eval_log.jsonl`` evaluations;
-    they are appended to, so that a resumed run keeps its history. A figure that is infinite or no
-    number is null there.
+    Only rank 0 makes one. ``log.jsonl`` holds training steps and ``eval_log.jsonl`` evaluations,
+    each step once, over all the starts of a run. A figure that is infinite or no number is null
+    there.
     """
 
     def __init__(self, output_dir: Path) -> None:
         """Everything goes to ``output_dir``, from the first step or evaluation on."""
         self._output_dir = output_dir
         self._summaries: tf.summary.FileWriter | None = None
+        self._resumed_at: int | None = None
+
+    def resume(self, step: int) -> None:
+        """Forgets what an earlier start of the run recorded beyond ``step``, where it resumes."""
+        self._resumed_at = step
+        for name in (STEPS, EVALUATIONS):
+            history = read_history(self._output_dir, name)
+            self._rewrite(name, [record for record in history if record["step"] <= step])
 
     def message(self, text: str) -> None:
         """Prints a line that is no step's."""
@@ -45,49 +56,68 @@ class RunLog:
     ) -> None:
         """Records the figures of ``step`` (optimizer updates done); details are not printed."""
         recorded = {**figures, **(details or {})}
-        self._append(STEPS, step, recorded)
+        with open(self._output_dir / STEPS, "a", encoding="utf-8") as file:
+            file.write(_line(_record(step, recorded)))
         self._add_summaries(step, recorded)
         shown = "  ".join(f"{name} {_show(value)}" for name, value in figures.items())
         self.message(f"step {step}/{total_steps}  {shown}  ETA {format_duration(seconds_left)}")
 
     def evaluation(self, step: int, figures: Mapping[str, float], *, note: str = "") -> None:
-        """Records an evaluation of the weights at ``step``."""
-        self._append(EVALUATIONS, step, figures)
+        """Records an evaluation of the weights at ``step``, in the place of an earlier one."""
+        history = read_history(self._output_dir, EVALUATIONS)
+        others = [record for record in history if record["step"] != step]
+        self._rewrite(EVALUATIONS, [*others, _record(step, figures)])
         self._add_summaries(step, figures, prefix="eval/")
         shown = "  ".join(f"{name} {_show_exactly(v)}" for name, v in figures.items())
         self.message(f"evaluation at step {step}: {shown}{note}")
 
-    def _append(self, name: str, step: int, figures: Mapping[str, float]) -> None:
-        record = {"step": step, **figures, "time": time.time()}
-        with open(self._output_dir / name, "a", encoding="utf-8") as file:
-            file.write(json.dumps(finite_or_null(record), allow_nan=False) + "\n")
+    def _rewrite(self, name: str, records: list[Record]) -> None:
+        path = self._output_dir / name
+        content = "".join(map(_line, records))
+        there = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        if content != there:
+            with atomic_open(path) as file:
+                file.write(content)
 
     def _add_summaries(self, step: int, figures: Mapping[str, float], prefix: str = "") -> None:
         if self._summaries is None:
             with tf.Graph().as_default():  # the writer refuses to be made in eager mode
                 self._summaries = tf.summary.FileWriter(str(self._output_dir))
+            if self._resumed_at is not None:
+                # TensorBoard then leaves out what was recorded of later steps before.
+                start = tf.SessionLog(status=tf.SessionLog.START)
+                self._summaries.add_session_log(start, self._resumed_at + 1)
         values = [tf.Summary.Value(tag=prefix + k, simple_value=v) for k, v in figures.items()]
         self._summaries.add_summary(tf.Summary(value=values), step)
         self._summaries.flush()
 
 
-def read_history(output_dir: Path, name: str) -> list[dict[str, float | None]]:
+def read_history(output_dir: Path, name: str) -> list[Record]:
     """The lines of ``STEPS`` or ``EVALUATIONS``, ordered by step, each step once.
 
-    A run that was killed and went on from an earlier checkpoint has written some steps twice: the
-    later line counts. A line that was being written when it was killed is left out.
+    Of a step that was recorded twice, as by a run that was killed and has not been resumed yet, the
+    later line counts. A line that was being written when the run was killed is left out.
     """
     path = output_dir / name
     if not path.is_file():
         return []
     by_step = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+        except ValueError:
             continue
-        by_step[record["step"]] = record
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            by_step[record["step"]] = record
     return [by_step[step] for step in sorted(by_step)]
+
+
+def _record(step: int, figures: Mapping[str, float]) -> Record:
+    return {"step": step, **figures, "time": time.time()}
+
+
+def _line(record: Record) -> str:
+    return json.dumps(finite_or_null(record), allow_nan=False) + "\n"
 
 
 def _show_exactly(value: float) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import read_json
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
@@ -60,17 +61,8 @@ class StartPoint:
 
 def find_start(output_dir: Path) -> StartPoint:
     """Reads the newest checkpoint of ``output_dir``; raises UserError if it cannot be read."""
-    try:
-        checkpoint = tf.train.latest_checkpoint(str(output_dir))
-    except ValueError:  # an empty list of checkpoints
-        checkpoint = None
+    checkpoint = newest_checkpoint(output_dir)
     if checkpoint is None:
-        names = output_dir / "checkpoint"
-        if names.exists():
-            raise UserError(
-                f"--output_dir: the newest checkpoint that {names} names is missing; name an "
-                "older one there, or delete that file to start anew."
-            )
         return StartPoint(None, 0, 0, 0)
     try:
         reader = tf.train.load_checkpoint(checkpoint)

@@ -17,6 +17,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
+from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.data.batches import user_errors
@@ -27,7 +28,7 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.watch import NoWatch
 from bert_tf.training import evaluation, hooks, ledger
 from bert_tf.training.evaluation import Evaluation
-from bert_tf.training.run_log import RunLog
+from bert_tf.training.run_log import EVALUATIONS, RunLog, read_history
 from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.training.start_point import COUNTS, ResumingSaver, StartPoint, find_start
 from bert_tf.training.warm_up import WarmUp
@@ -149,10 +150,28 @@ class Trainer:
 
     def evaluate_at_end(self) -> evaluation.Results:
         """As :meth:`evaluate`, without measuring the same weights a second time."""
-        step = self._job.ranks.broadcast(find_start(self._job.run.output_dir).step)
+        # Other ranks' directories of this name, on disks of their own, are not this run's.
+        newest = find_start(self._job.run.output_dir).step if self._job.ranks.is_chief else None
+        step = self._job.ranks.broadcast(newest)
         if self._last_results is not None and self._last_results["global_step"] == step:
             return self._last_results
         return self.evaluate()
+
+    def catch_up_on_evaluation(self) -> None:
+        """Evaluates the checkpoint that the run resumes from, if a kill came before its turn.
+
+        Whether training ends early, and which checkpoint is the best, is then what it would be
+        without the kill.
+        """
+        run, step = self._job.run, self._job.start.step
+        if run.eval_every_steps is None or step == 0 or step % run.eval_every_steps:
+            return
+        is_missing = None
+        if self._log is not None:
+            history = read_history(run.output_dir, EVALUATIONS)
+            is_missing = all(record["step"] != step for record in history)
+        if self._job.ranks.broadcast(is_missing):
+            self.evaluate()
 
     def _evaluate_on_the_way(self) -> bool:
         """Evaluates; whether the training should end here, on every rank alike."""
@@ -241,7 +260,7 @@ class Trainer:
             loading.check_compatible(self._latest_checkpoint(), wanted)
 
     def _latest_checkpoint(self) -> str | None:
-        return tf.train.latest_checkpoint(str(self._job.run.output_dir))
+        return newest_checkpoint(self._job.run.output_dir)
 
     def _training_spec(
         self, outputs: TrainOutputs, features: Features
@@ -268,6 +287,8 @@ class Trainer:
                 every_steps=job.run.display_loss_steps,
                 total_steps=total_steps,
                 log=self._log,
+                checkpoint_steps=job.run.save_checkpoints_steps,
+                skipped=job.start.data_position - job.start.step,
                 warm_up=warm_up,
                 batch_shape=_shape_of_batch(features) if use_xla else None,
             ),

@@ -1,7 +1,9 @@
 """Evaluation sums, result files and the best checkpoint."""
 
+import itertools
 import json
 import math
+import shutil
 from fractions import Fraction
 
 import hypothesis
@@ -11,9 +13,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.errors import UserError
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import evaluation
+from tests.kills import killed_at
 
 FLOATS = st.floats(0, 2.0**100, width=32, allow_subnormal=False)
 BATCHES = hnp.arrays(np.float32, st.tuples(st.integers(1, 40)), elements=FLOATS)
@@ -185,6 +189,47 @@ def test_the_best_checkpoint_is_kept_whole(tmp_path):
     assert not list(tmp_path.glob(".best*"))
 
 
+def test_half_written_files_are_not_kept(tmp_path):
+    checkpoint = save_checkpoint(tmp_path, 1)
+    (tmp_path / "model.ckpt-1.data-00000-of-00001.tempstate12").touch()
+    assert evaluation.keep_if_best(tmp_path, checkpoint, {"loss": 1.0})
+    assert not list((tmp_path / "best").glob("*tempstate*"))
+
+
+def best_is(tmp_path, loss, step):
+    best = tmp_path / "best"
+    assert json.loads((best / "eval_results.json").read_text())["loss"] == loss
+    assert tf.train.load_variable(tf.train.latest_checkpoint(str(best)), "v") == step
+    assert not list(tmp_path.glob(".best*"))
+
+
+def test_killed_at_any_system_call_the_best_checkpoint_is_never_lost(tmp_path):
+    """Each kill is followed by a start that repeats the evaluation, or by one that does not."""
+    good, better, bad = (save_checkpoint(tmp_path, step) for step in (1, 2, 3))
+    for number in itertools.count():
+        shutil.rmtree(tmp_path / "best", ignore_errors=True)
+        evaluation.keep_if_best(tmp_path, good, {"loss": 0.1})
+        found_end = not killed_at(
+            number, lambda: evaluation.keep_if_best(tmp_path, better, {"loss": 0.05})
+        )
+        assert not evaluation.keep_if_best(tmp_path, bad, {"loss": 8.42})
+        [kept] = (tmp_path / "best").glob("*.index")
+        best_is(tmp_path, *((0.05, 2) if kept.stem == "model.ckpt-2" else (0.1, 1)))
+        evaluation.keep_if_best(tmp_path, better, {"loss": 0.05})
+        best_is(tmp_path, 0.05, 2)
+        if found_end:
+            break
+    assert number > 10
+
+
+@pytest.mark.parametrize("results", ["{}", "[]", '{"loss": null}', '{"loss": "low"}'])
+def test_a_best_without_a_figure_is_not_replaced_unseen(tmp_path, results):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "eval_results.json").write_text(results)
+    with pytest.raises(UserError, match=r"best/eval_results\.json holds no loss .*; move .*best "):
+        evaluation.keep_if_best(tmp_path, save_checkpoint(tmp_path, 1), {"loss": 1.0})
+
+
 F1 = evaluation.Figure("f1", higher_is_better=True)
 
 
@@ -215,3 +260,8 @@ def test_evaluations_since_the_best(tmp_path, figure, values, since):
     if lines:
         (tmp_path / "eval_log.jsonl").write_text("\n".join(lines) + "\n")
     assert evaluation.evaluations_since_best(tmp_path, figure) == since
+
+
+def test_evaluations_without_scores_stop_nothing(tmp_path):
+    (tmp_path / "eval_log.jsonl").write_text('{"step": 1, "loss": 2}\n{"step": 2, "loss": 3}\n')
+    assert evaluation.evaluations_since_best(tmp_path, F1) == 0

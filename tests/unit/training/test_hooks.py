@@ -89,6 +89,7 @@ def progress(update, tmp_path, **changes):
         "every_steps": 2,
         "total_steps": 5,
         "log": RunLog(tmp_path),
+        "checkpoint_steps": 100,
         "clock": FakeClock(),
         **changes,
     }
@@ -140,6 +141,23 @@ def test_updates_of_new_shapes_do_not_enter_the_rate(update, tmp_path):
     rates = [line["sequences_per_second"] for line in read_log(tmp_path)]
     # Nothing steady is known before the third update; while a length is new, the last rate holds.
     assert rates == pytest.approx([8 / 50, 8 / 4, 8 / 1, 8 / 1, 8 / 1, 8 / 2])
+
+
+@pytest.mark.parametrize("resumed_at", [0, 4])
+def test_a_resumed_run_reports_the_means_of_the_whole_one(tmp_path, resumed_at):
+    """A window of three updates that a checkpoint after the fourth one cuts."""
+    losses = [1.0, 2.0, 3.0, 40.0, 5.0, 6.0]
+    with tf.Graph().as_default():
+        update = FakeUpdate()
+        hook = progress(
+            update, tmp_path, every_steps=3, total_steps=6, checkpoint_steps=4, skipped=7
+        )
+        with training(hook) as session:
+            hook.step = resumed_at
+            for loss in losses[resumed_at:]:
+                update.run(session, (loss, 1.0, 1.0))
+    last = read_log(tmp_path)[-1]
+    assert (last["step"], last["loss"], last["skipped_updates"]) == (6, 5.5, 7)
 
 
 def test_skipped_updates_are_counted_and_do_not_enter_the_means(update, tmp_path):

@@ -86,6 +86,47 @@ def test_a_resumed_run_keeps_its_history(tmp_path):
     }
 
 
+def test_what_came_after_the_resumed_step_is_forgotten(tmp_path):
+    log = RunLog(tmp_path)
+    for step in (1, 2, 3):
+        log.step(step, {"loss": float(step)}, total_steps=4, seconds_left=0)
+    log.evaluation(2, {"loss": 0.5})
+    log.evaluation(4, {"loss": 0.25})
+    for path in tmp_path.glob("events.*"):
+        path.rename(f"{path}.1")
+    for name, half in (("log.jsonl", '{"step": 4, "lo'), ("eval_log.jsonl", '{"step')):
+        with open(tmp_path / name, "a") as file:
+            file.write(half)
+    before = (tmp_path / "log.jsonl").read_text().splitlines()[:2]
+    log = RunLog(tmp_path)
+    log.resume(2)
+    assert (tmp_path / "log.jsonl").read_text().splitlines() == before
+    log.step(3, {"loss": 30.0}, total_steps=4, seconds_left=0)
+    assert [line["step"] for line in read_lines(tmp_path, "log.jsonl")] == [1, 2, 3]
+    assert [line["step"] for line in read_lines(tmp_path, "eval_log.jsonl")] == [2]
+    [path] = set(tmp_path.glob("events.*")) - set(tmp_path.glob("events.*.1"))
+    starts = [e.step for e in tf.train.summary_iterator(str(path)) if e.HasField("session_log")]
+    assert starts == [3], "TensorBoard leaves out what it had from there on"
+
+
+def test_resuming_rewrites_nothing_without_need(tmp_path):
+    log = RunLog(tmp_path)
+    log.resume(0)
+    assert list(tmp_path.iterdir()) == []
+    log.step(1, {"loss": 1.0}, total_steps=4, seconds_left=0)
+    before = (tmp_path / "log.jsonl").stat().st_ino
+    RunLog(tmp_path).resume(1)
+    assert (tmp_path / "log.jsonl").stat().st_ino == before
+
+
+def test_a_repeated_evaluation_replaces_the_first(tmp_path):
+    log = RunLog(tmp_path)
+    for step, loss in [(1, 4.0), (2, 3.0), (1, 2.0)]:
+        log.evaluation(step, {"loss": loss})
+    lines = read_lines(tmp_path, "eval_log.jsonl")
+    assert sorted((line["step"], line["loss"]) for line in lines) == [(1, 2.0), (2, 3.0)]
+
+
 def test_lines_are_there_before_the_run_ends(tmp_path):
     log = RunLog(tmp_path)
     log.step(1, {"loss": 1.0}, total_steps=2, seconds_left=0)
@@ -123,6 +164,7 @@ def test_numbers_on_the_terminal(tmp_path, capsys, value, shown):
 def test_history_has_each_step_once_in_order_and_no_half_line(tmp_path):
     assert run_log.read_history(tmp_path, run_log.STEPS) == []
     lines = ['{"step": 1, "loss": 3}', '{"step": 2, "loss": 2}', '{"step": 2, "loss": 2.5}']
+    lines += ["[]", "{}", '{"step": "3"}', "\xff"]
     (tmp_path / "log.jsonl").write_text("\n".join([*lines, '{"step": 3, "lo']))
     assert run_log.read_history(tmp_path, run_log.STEPS) == [
         {"step": 1, "loss": 3},

@@ -1,0 +1,128 @@
+"""Directories of checkpoints as TensorFlow's saver leaves them, whole, killed or half copied."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.directory import (
+    files_of,
+    newest_checkpoint,
+    remove_leftovers,
+    write_missing_list,
+)
+from bert_tf.checkpoint.tensorflow_file import resolve_checkpoint
+from bert_tf.errors import UserError
+
+HALF_WRITTEN = [
+    "model.ckpt-9.data-00000-of-00001.tempstate12345678901234567890",
+    "model.ckpt-9.index.tempstate987",
+    "checkpoint.tmp0123456789abcdef0123456789abcdef",
+]
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Checkpoints of steps 3, 6 and 9, of which two are kept."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.get_variable("v", initializer=tf.ones([1000]))
+        session.run(tf.global_variables_initializer())
+        saver = tf.train.Saver(save_relative_paths=True, max_to_keep=2)
+        for step in (3, 6, 9):
+            saver.save(session, str(tmp_path / "model.ckpt"), global_step=step)
+    return tmp_path
+
+
+def names(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def copy(directory, old, new):
+    for path in files_of(str(directory / f"model.ckpt-{old}")):
+        target = path.name.replace(f"ckpt-{old}", f"ckpt-{new}")
+        (directory / target).write_bytes(path.read_bytes())
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def test_half_written_files_are_no_part_of_a_checkpoint(directory):
+    for name in HALF_WRITTEN:
+        (directory / name).write_text("half")
+    path = str(directory / "model.ckpt-9")
+    assert newest_checkpoint(directory) == path
+    assert resolve_checkpoint(path) == path
+    assert [file.name for file in files_of(path)] == [
+        "model.ckpt-9.data-00000-of-00001",
+        "model.ckpt-9.index",
+        "model.ckpt-9.meta",
+    ]
+
+
+def test_leftovers_are_removed_and_nothing_else(directory):
+    mine = ["model.ckpt-9.data-00000-of-00001.bak", "bert_model.ckpt.index", "checkpoint.txt"]
+    for name in mine:
+        (directory / name).touch()
+    kept = names(directory)
+    copy(directory, 6, 3)  # rotated out, and not deleted any more
+    copy(directory, 9, 4)
+    (directory / "model.ckpt-4.index").unlink()
+    copy(directory, 9, 12)
+    (directory / "model.ckpt-12.index").unlink()  # the kill came between the two renames
+    for name in HALF_WRITTEN:
+        (directory / name).touch()
+    leftovers = set(names(directory)) - set(kept)
+    assert set(remove_leftovers(directory)) == leftovers
+    assert len(leftovers) == 3 + 2 + 2 + len(HALF_WRITTEN)
+    assert names(directory) == kept
+    assert remove_leftovers(directory) == []
+
+
+def test_a_newer_complete_checkpoint_is_left(directory):
+    copy(directory, 9, 12)
+    assert remove_leftovers(directory) == []
+    assert newest_checkpoint(directory) == str(directory / "model.ckpt-9")
+
+
+def test_a_list_written_by_hand_removes_no_checkpoint(directory):
+    (directory / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')
+    (directory / HALF_WRITTEN[0]).touch()
+    assert remove_leftovers(directory) == [HALF_WRITTEN[0]]
+    assert (directory / "model.ckpt-6.index").exists()
+
+
+def test_a_missing_list_is_written_anew(directory):
+    before = tf.train.get_checkpoint_state(str(directory))
+    assert write_missing_list(directory) is None
+    (directory / "checkpoint").unlink()
+    assert "model.ckpt-9" in write_missing_list(directory)
+    assert tf.train.get_checkpoint_state(str(directory)) == before
+
+
+@pytest.mark.parametrize("damage", ["index gone", "data gone", "data cut", "index cut"])
+def test_only_a_complete_checkpoint_is_the_newest_without_a_list(directory, damage):
+    (directory / "checkpoint").unlink()
+    what, how = damage.split()
+    path = directory / ("model.ckpt-9.index" if what == "index" else files_of(
+        str(directory / "model.ckpt-9"))[0].name)  # fmt: skip
+    if how == "gone":
+        path.unlink()
+    else:
+        cut(path)
+    assert newest_checkpoint(directory) == str(directory / "model.ckpt-6")
+    # What may be a half-made copy is not removed.
+    assert remove_leftovers(directory) == []
+
+
+def test_parts_alone_are_no_new_start(directory):
+    (directory / "checkpoint").unlink()
+    for path in directory.glob("*.data-*"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"no complete checkpoint.*model\.ckpt-6\.index; copy all"):
+        newest_checkpoint(directory)
+
+
+def test_a_kill_in_the_first_checkpoint_is_a_new_start(tmp_path):
+    assert newest_checkpoint(tmp_path / "missing") is None
+    (tmp_path / "model.ckpt-0.data-00000-of-00001").touch()
+    assert newest_checkpoint(tmp_path) is None
+    assert write_missing_list(tmp_path) is None
