@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from bert_tf.errors import UserError
 PathLike = Union[str, Path]
 
 _HASH_BLOCK_BYTES = 1 << 20
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 _BESIDE_RECORDS = (".offsets", ".json")
 
 
@@ -108,6 +110,17 @@ def atomic_open(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_half_written(directory: PathLike) -> list[str]:
+    """Removes what killed processes left in ``directory`` of files in :func:`atomic_open`.
+
+    Nobody may be writing there. Returns the names of the removed files.
+    """
+    found = [path for path in Path(directory).iterdir() if _TEMPORARY.fullmatch(path.name)]
+    for path in found:
+        path.unlink()
+    return sorted(path.name for path in found)
 
 
 def write_json(path: PathLike, value: Any) -> None:

@@ -18,7 +18,7 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSe
 from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
-from bert_tf.files import read_json
+from bert_tf.files import read_json, remove_half_written
 from bert_tf.model import precision
 from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import (
@@ -276,7 +276,7 @@ def _tidy(run: Run) -> None:
     output_dir = run.settings.output_dir
     if not run.keeps_files:
         return
-    removed = remove_leftovers(output_dir)
+    removed = remove_leftovers(output_dir) + remove_half_written(output_dir)
     if removed:
         run.message(f"removed what a killed run left in {output_dir}: {', '.join(removed)}")
     missing = write_missing_list(output_dir)

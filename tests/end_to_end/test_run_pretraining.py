@@ -93,36 +93,6 @@ def test_the_terminal_shows_our_lines_only(trained):
     assert "ETA" in done.stdout
 
 
-def test_killed_and_started_again_it_ends_in_the_same_bits(trained, flags, tmp_path):
-    whole, _ = trained
-    command = [
-        sys.executable,
-        SCRIPT,
-        *flags,
-        f"--output_dir={tmp_path}",
-        "--do_train",
-        "--deterministic",
-    ]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
-    )
-    for line in process.stdout:
-        if line.startswith("step 5/"):
-            process.send_signal(signal.SIGKILL)
-            break
-    process.stdout.close()
-    assert process.wait() == -signal.SIGKILL
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
-    )
-    assert "going on from" in done.stdout
-    assert "(step 3)" in done.stdout
-    expected, found = variables_of(whole / "model.ckpt-6"), variables_of(tmp_path / "model.ckpt-6")
-    assert expected.keys() == found.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
 def test_a_checkpoint_that_counts_steps_only_ends_in_the_same_bits(trained, flags, tmp_path):
     """As google-research/bert saves them: weights, moments and global_step."""
     whole, _ = trained

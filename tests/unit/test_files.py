@@ -8,6 +8,7 @@ import pytest
 
 from bert_tf import files
 from bert_tf.errors import UserError
+from tests.kills import killed_at
 
 needs_permissions = pytest.mark.skipif(
     os.geteuid() == 0, reason="root may read and write anywhere; run as an ordinary user"
@@ -184,3 +185,14 @@ def test_json_that_cannot_be_read(tmp_path, content, problem):
         path.write_bytes(content)
     with pytest.raises(UserError, match=f"run record: .*v.json {problem}"):
         files.read_json(path, what="run record")
+
+
+def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path):
+    mine = [".b.tmp", ".d.x.tmp", "a.json", "c.123.tmp"]
+    for name in mine:
+        (tmp_path / name).touch()
+    assert killed_at(1, lambda: files.write_json(tmp_path / "a.json", {}))
+    assert len(list(tmp_path.iterdir())) == len(mine) + 1
+    [removed] = files.remove_half_written(tmp_path)
+    assert removed.startswith(".a.json.")
+    assert sorted(path.name for path in tmp_path.iterdir()) == mine
