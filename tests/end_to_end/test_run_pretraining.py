@@ -1,6 +1,7 @@
 """The real program, from flags to files."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.directory_lock import hold_directory
 from tests.support import ROOT, environment, mpirun, requires_horovod, run
 
 SCRIPT = "run_pretraining.py"
@@ -139,9 +141,29 @@ def test_a_finished_run_says_so_and_can_be_evaluated_alone(trained, flags):
     before = json.loads((output_dir / "eval_results.json").read_text())
     done = run(SCRIPT, *flags, f"--output_dir={output_dir}", "--do_train")
     assert "nothing to train" in done.stdout
-    run(SCRIPT, *flags, f"--output_dir={output_dir}", "--do_eval", "--eval_batch_size=7")
+    before_list = (output_dir / "checkpoint").read_text()
+    (output_dir / "checkpoint").unlink()
+    done = run(SCRIPT, *flags, f"--output_dir={output_dir}", "--do_eval", "--eval_batch_size=7")
+    assert "checkpoint was missing; the newest complete checkpoint beside it is" in done.stdout
+    assert (output_dir / "checkpoint").read_text() == before_list
+    assert [line["step"] for line in read_lines(output_dir / "eval_log.jsonl")] == [0, 3, 6]
     after = json.loads((output_dir / "eval_results.json").read_text())
     assert after == pytest.approx(before, rel=1e-6)
+
+
+def test_two_runs_do_not_share_a_directory(trained, flags):
+    output_dir, _ = trained
+    with hold_directory(output_dir, flag="output_dir"):
+        before = {path: path.stat().st_mtime_ns for path in output_dir.rglob("*")}
+        more = ["--do_train", "--num_train_steps=9"]
+        done = run(SCRIPT, *flags, f"--output_dir={output_dir}", *more, check=False)
+        assert done.returncode == 2
+        assert re.fullmatch(
+            rf"error: --output_dir: {output_dir} is in use by process {os.getpid()} on host \S+ "
+            r"\(since .*\); wait for it to end, or choose another directory\.\n",
+            done.stderr,
+        )
+        assert {path: path.stat().st_mtime_ns for path in output_dir.rglob("*")} == before
 
 
 def test_weights_from_another_run(trained, flags, tmp_path):
