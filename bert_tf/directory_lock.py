@@ -66,24 +66,13 @@ def hold_directory(
     path = directory / LOCK_NAME
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file, is_locked = _open_locked(path)
+        file, before = _take(path, flag, seconds_between_signs)
     except OSError as error:
         raise UserError(
             f"--{flag}: cannot write to {directory} ({error.strerror}); choose another directory."
         ) from error
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, file)
-        before = _holder(file)
-        if is_locked is False or (
-            before is not None
-            # On one host the lock alone tells.
-            and not (is_locked and before.host == socket.gethostname())
-            and _gives_signs(file, seconds_between_signs)
-        ):
-            raise UserError(
-                f"--{flag}: {directory} is in use by {before or 'another process'}; wait for it to "
-                "end, or choose another directory."
-            )
         stack.callback(_remove, path, created)
         _write(file, flag, directory)
         released = threading.Event()
@@ -94,6 +83,31 @@ def hold_directory(
         stack.callback(signs.join)
         stack.callback(released.set)
         yield before
+
+
+def _take(path: Path, flag: str, seconds_between_signs: float) -> tuple[int, Holder | None]:
+    """The file, which is ours now, and who is still named in it; raises UserError if in use."""
+    lost = None
+    while True:
+        file, is_locked = _open_locked(path)
+        before = _holder(file)
+        is_of_this_host = before is None or before.host == socket.gethostname()
+        if is_of_this_host and is_locked is not None:
+            in_use = not is_locked
+        else:
+            in_use = before is not None and _gives_signs(file, seconds_between_signs)
+        if in_use:
+            os.close(file)
+            raise UserError(
+                f"--{flag}: {path.parent} is in use by {before or 'another process'}; wait for it "
+                "to end, or choose another directory."
+            )
+        if is_locked is not False:
+            return file, before or lost
+        # A file server may keep the lock of a host that is lost; a new file has none.
+        lost = before
+        path.unlink(missing_ok=True)
+        os.close(file)
 
 
 def _open_locked(path: Path) -> tuple[int, bool | None]:

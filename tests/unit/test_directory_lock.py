@@ -91,6 +91,16 @@ def test_a_lost_host_gives_no_signs(tmp_path):
     assert str(hold(tmp_path, seconds_between_signs=0.01)).startswith("process 7 on host lost-host")
 
 
+def test_a_file_server_may_keep_the_lock_of_a_lost_host(tmp_path, holder):
+    """The lock cannot be had, but its holder is on another host and gives no signs."""
+    path = tmp_path / "model" / LOCK_NAME
+    holder.send_signal(signal.SIGSTOP)
+    with open(path, "r+") as file:
+        file.write(json.dumps({"host": "lost-host", "process": 7, "since": "then"}).ljust(200))
+    before = hold(tmp_path / "model", seconds_between_signs=0.01)
+    assert (before.host, before.process) == ("lost-host", 7)
+
+
 def signs_of_another_host(path, ended):
     """Renews the file as a holder does that this host's locks know nothing of."""
     stamp = 0
