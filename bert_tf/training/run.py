@@ -15,6 +15,7 @@ from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.data.order import GlobalBatchSlice
+from bert_tf.data.tfrecord import records_read
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json
 from bert_tf.model import precision
@@ -117,7 +118,12 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
         num_threads=runtime.num_threads,
         communication=runtime.communication,
     )
-    with watched(ranks, settings, timeout_seconds=runtime.rank_timeout_seconds) as watch:
+    with watched(
+        ranks,
+        settings,
+        timeout_seconds=runtime.rank_timeout_seconds,
+        records_read=records_read,
+    ) as watch:
         check_same_on_all_ranks(
             ranks,
             {
