@@ -289,9 +289,11 @@ def test_what_is_no_message_ends_the_job_with_the_name_of_who_sent_it(job, capfd
     assert said.count("\n") == 1
 
 
-def test_half_a_message_is_no_sign_of_life(job, capfd):
+def test_bytes_that_make_no_message_are_no_sign_of_life(job, capfd):
     made = job(2, timeout_seconds=1.0)
-    made.others[0].sendall(b'{"kind": ')
+    while made.ended.empty():
+        made.others[0].sendall(b" ")
+        threading.Event().wait(0.05)
     assert made.statuses(1) == {0: 3}
     assert "nothing was heard of rank 1 on host host1" in capfd.readouterr().err
 
@@ -321,57 +323,62 @@ def test_an_error_in_the_watch_itself_ends_the_job(job, capfd, monkeypatch):
     )
 
 
-@contextlib.contextmanager
-def standard_error_is(descriptor):
-    """Makes ``descriptor`` the one that errors are written to; None closes it."""
-    before = os.dup(2)
-    try:
-        os.close(2) if descriptor is None else os.dup2(descriptor, 2)
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-
-
 @pytest.fixture(params=["broken", "full", "closed"])
-def deaf(request, monkeypatch):
-    """Standard error as it is when mpirun is gone, or hangs."""
+def nobody_reads(request, monkeypatch):
+    """Makes standard error what it is when mpirun is gone, or hangs.
+
+    Within the test, since pytest sets it anew between a fixture and the test.
+    """
     monkeypatch.setattr(failures, "_SECONDS_TO_WRITE", 0.1)
-    reader, writer = os.pipe()
-    if request.param == "broken":
-        os.close(reader)
-    else:
-        os.set_blocking(writer, False)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                os.write(writer, bytes(4096))
-        os.set_blocking(writer, True)
-    with standard_error_is(None if request.param == "closed" else writer):
-        yield
-    os.close(writer)
-    if request.param != "broken":
-        os.close(reader)
+
+    @contextlib.contextmanager
+    def change():
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, before := os.dup(2))
+            stack.callback(os.dup2, before, 2)
+            if request.param == "closed":  # before Python began: another file may have the number
+                monkeypatch.setattr("sys.__stderr__", None)
+                os.close(2)
+                yield
+                return
+            reader, writer = os.pipe()
+            os.dup2(writer, 2)
+            if request.param == "full":
+                os.set_blocking(writer, False)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        os.write(writer, bytes(4096))
+                os.set_blocking(writer, True)
+                stack.callback(os.close, reader)
+            else:
+                os.close(reader)
+            os.close(writer)
+            yield
+
+    return change
 
 
-def test_the_watch_ends_the_job_though_nobody_can_read_why(job, deaf):
-    made = job(3)
-    made.rank(2)
-    made.others[0].close()
-    assert made.statuses(2) == {0: 3, 2: 3}
+def test_the_watch_ends_the_job_though_nobody_can_read_why(job, nobody_reads):
+    with nobody_reads():
+        made = job(3)
+        made.rank(2)
+        made.others[0].close()
+        assert made.statuses(2) == {0: 3, 2: 3}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_fails_though_nobody_can_read_why(job, deaf, monkeypatch, rank):
+def test_a_rank_fails_though_nobody_can_read_why(job, nobody_reads, monkeypatch, rank):
     """What it fails with is a line that could not be printed, as a broken pipe makes it."""
     reader, writer = os.pipe()
     os.close(reader)
     stdout = os.fdopen(writer, "w")
     stdout.write("step 5")
     monkeypatch.setattr("sys.stdout", stdout)
-    made = job(2)
-    ranks = [made.chief, made.rank(1)]
-    made.fails(ranks[rank], BrokenPipeError("broken pipe"))
-    assert made.statuses(2) == {0: 1, 1: 1}
+    with nobody_reads():
+        made = job(2)
+        ranks = [made.chief, made.rank(1)]
+        made.fails(ranks[rank], BrokenPipeError("broken pipe"))
+        assert made.statuses(2) == {0: 1, 1: 1}
     with contextlib.suppress(BrokenPipeError):
         stdout.close()
 
