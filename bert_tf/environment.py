@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -43,8 +44,15 @@ XLA_FLAGS = (
 
 def launched_rank() -> int:
     """The number that a launcher gave this process among those that it started; 0 without one."""
-    values = (os.environ.get(name, "") for name in _LAUNCHERS_RANKS)
-    return next((int(value) for value in values if value.isdigit()), 0)
+    variable = launcher_variable(os.environ)
+    return 0 if variable is None else int(variable.partition("=")[2])
+
+
+def launcher_variable(variables: Mapping[str, str]) -> str | None:
+    """``NAME=rank`` as a launcher set it for this process; None without one."""
+    return next(
+        (f"{n}={variables[n]}" for n in _LAUNCHERS_RANKS if variables.get(n, "").isdigit()), None
+    )
 
 
 # Set by Open MPI, by Horovod's Gloo launcher, by MPICH and by Slurm for each process they start.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import shlex
 import shutil
@@ -217,12 +218,14 @@ class Launcher:
 
 
 def _pass_on_errors(mpirun: subprocess.Popen) -> None:
-    """Copies what the ranks print to stderr; from an error on, mpirun has some seconds to end."""
+    """Copies what the ranks print to stderr; from an error on, mpirun has some seconds to end.
+
+    It is read, for mpirun to go on, even where it cannot be written any more.
+    """
     kill = threading.Timer(_SECONDS_TO_END, mpirun.kill)
     kill.daemon = True
     for line in mpirun.stderr:
-        sys.stderr.write(line)
-        sys.stderr.flush()
+        _write(line)
         if line.startswith("error: ") and kill.ident is None:
             kill.start()
     kill.cancel()
@@ -230,7 +233,12 @@ def _pass_on_errors(mpirun: subprocess.Popen) -> None:
 
 def say(text: str) -> None:
     """Prints a line of the launcher's own."""
-    print(f"launch: {text}", file=sys.stderr, flush=True)
+    _write(f"launch: {text}\n")
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it was closed
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 def define_flags() -> None:

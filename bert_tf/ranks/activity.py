@@ -3,6 +3,7 @@
 Work shows: a Python thread that works uses CPU time, and one that reads files goes from line to
 line. A main thread inside a session call computes or waits for other ranks, which looks the same
 from here and is no reason to worry, unless a record that the call may be waiting for is not read.
+A slow disk that still gives records is no hang, even if every look finds the same read under way.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ Stack = Sequence[FrameType]
 class Activity:
     """How long this process has been stuck, and where."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` returns seconds."""
+    def __init__(
+        self, records_read: Callable[[], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``records_read`` changes with every record that is read; ``clock`` returns seconds."""
+        self._records_read = records_read
         self._clock = clock
         self._main = threading.main_thread().ident
         self._cpu_clock = time.pthread_getcpuclockid(self._main)
@@ -38,11 +42,12 @@ class Activity:
         """Seconds without a move (0.0: not stuck) and where; seconds count from earlier looks."""
         main, readers = self._stacks()
         if not any(frame.f_code.co_filename.endswith(_SESSION) for frame in main):
-            now: Hashable = time.clock_gettime_ns(self._cpu_clock)
+            moves: Hashable = time.clock_gettime_ns(self._cpu_clock)
             stuck: Stack = main
         else:
-            now = tuple((id(frame), frame.f_lasti) for stack in readers for frame in stack)
+            moves = tuple((id(frame), frame.f_lasti) for stack in readers for frame in stack)
             stuck = readers[0] if readers else ()
+        now = (moves, self._records_read())
         if not stuck or now != self._last:
             self._last, self._since = now, self._clock()
             return 0.0, ""

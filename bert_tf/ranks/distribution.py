@@ -24,7 +24,12 @@ from bert_tf.ranks.communication import (
     number_of_groups,
     travels_as_rows,
 )
-from bert_tf.ranks.launched import check_all_met, check_alone, check_launcher
+from bert_tf.ranks.launched import (
+    check_all_met,
+    check_alone,
+    check_launcher,
+    end_with_launcher,
+)
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices]
 
@@ -138,6 +143,7 @@ class HorovodRanks(SingleProcess):
             ) from error
         os.environ.update({**MPI_ENVIRONMENT, **os.environ, **horovod_environment(communication)})
         check_launcher(os.environ)
+        end_with_launcher()
         hvd.init()
         self._hvd = hvd
         self._communication = communication

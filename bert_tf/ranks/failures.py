@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import select
+import sys
 from collections.abc import Iterable, Mapping
 
 from bert_tf.errors import UserError, first_line
@@ -12,12 +16,22 @@ CRASH = "crash"
 ENDED = "ended"
 SILENT = "silent"
 STUCK = "stuck"
+GARBLED = "garbled"
 ABSENT = "absent"
 # The rank itself is well: it was waiting for another one when Horovod gave up.
 CUT_OFF = "cut off"
 
 # Exit status of the job. 2 is what a mistake of the user's ends with everywhere.
-STATUS = {USER_ERROR: 2, CRASH: 1, ENDED: 3, SILENT: 3, STUCK: 3, ABSENT: 3, CUT_OFF: 3}
+STATUS = {
+    USER_ERROR: 2,
+    CRASH: 1,
+    ENDED: 3,
+    SILENT: 3,
+    STUCK: 3,
+    GARBLED: 3,
+    ABSENT: 3,
+    CUT_OFF: 3,
+}
 
 # A cause comes before what it causes.
 _CAUSES_FIRST = list(STATUS)
@@ -30,9 +44,12 @@ _SENTENCES = {
         "or its network failed"
     ),
     STUCK: "{who} did not move for {timeout:g} seconds (--rank_timeout) in {text}",
+    GARBLED: "{who} sent what is not a message between ranks: {text}",
     ABSENT: "{who} did not take part in what the other ranks were waiting for",
     CUT_OFF: "Horovod gave up on {who} ({text})",
 }
+
+_SECONDS_TO_WRITE = 1.0
 
 _HOROVODS_ERRORS = ("Horovod has been shut down", "HorovodInternalError", "Horovod has not been")
 
@@ -96,3 +113,19 @@ def name_ranks(ranks: Iterable[int], hosts: Mapping[int, str]) -> str:
         f"rank{'s' * (len(own) > 1)} {', '.join(map(str, own))} on host {host}"
         for host, own in by_host.items()
     )
+
+
+def write_last_words(text: str) -> None:
+    """Writes to standard error for a process that ends anyway, whether or not that can be read.
+
+    Not through sys.stderr, whose lock another thread may hold for ever. A pipe that nobody reads
+    any more is no reason to stay, whether it is broken or full.
+    """
+    if sys.__stderr__ is None:  # closed before Python began: 2 may be a file of the run by now
+        return
+    data = text.encode(errors="replace")
+    with contextlib.suppress(OSError):
+        for start in range(0, len(data), select.PIPE_BUF):  # so much at once does not block
+            if not select.select([], [2], [], _SECONDS_TO_WRITE)[1]:
+                return
+            os.write(2, data[start : start + select.PIPE_BUF])

@@ -6,12 +6,19 @@ is alone. Both are told here in one sentence, before or right after Horovod star
 
 from __future__ import annotations
 
+import functools
 import os
+import socket
 import subprocess
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Callable
 
+from bert_tf.environment import launched_rank, launcher_variable
 from bert_tf.errors import UserError
+from bert_tf.ranks.failures import ENDED, STATUS, write_last_words
 
 # Set for each process by Open MPI, by Horovod's Gloo launcher, and by MPICH and Slurm's pmi2.
 _PROCESS_COUNTS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
@@ -25,6 +32,8 @@ _BOUND = "OMPI_MCA_orte_bound_at_launch"
 _LAUNCHER_NAMES = ("mpirun", "mpiexec", "orterun")
 # What an MPI library needs to find the other processes of a launcher.
 _MPI_RENDEZVOUS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")
+
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def process_count(variables: Mapping[str, str]) -> int:
@@ -90,6 +99,83 @@ def binding_warning(
     )
 
 
+class Lineage:
+    """The processes from this one's parent up to its launcher, which may be gone some day.
+
+    A launcher may start a rank through others: a shell, numactl, a script that binds it to cores.
+    Those have the rank's variables in their own environment, and what started the first of them
+    has not.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        """``variables`` are this process's environment."""
+        variable = (launcher_variable(variables) or "").encode()
+        self._processes = [os.getppid()]
+        while variable and variable in _environment_of(self._processes[-1]).split(b"\0"):
+            parent = _parent_of(self._processes[-1])
+            if parent is None:
+                break
+            self._processes.append(parent)
+
+    @property
+    def launcher(self) -> int:
+        """Its process number."""
+        return self._processes[-1]
+
+    def is_cut(self) -> bool:
+        """Whether one of the processes has ended: its child has another parent then."""
+        if os.getppid() != self._processes[0]:
+            return True
+        # None where the file cannot be opened, which says nothing.
+        return any(
+            _parent_of(child) not in (parent, None)
+            for child, parent in zip(self._processes, self._processes[1:])
+        )
+
+
+@functools.cache
+def end_with_launcher() -> None:
+    """Ends this process within a second of its launcher's end, in whatever it is; acts once.
+
+    A launcher that is killed cannot end its ranks. They would wait for each other for ever, in MPI
+    where nothing interrupts them. What they print is read by nobody then, so that writing the
+    reason must not be what they fail in.
+    """
+    lineage = Lineage(os.environ)
+    threading.Thread(
+        target=_end_when_cut, args=[lineage, os._exit], name="launcher_watch", daemon=True
+    ).start()
+
+
+def _end_when_cut(lineage: Lineage, end_process: Callable[[int], object]) -> None:
+    while not lineage.is_cut():
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    write_last_words(
+        f"error: rank {launched_rank()} on host {socket.gethostname()}: the launcher that started "
+        f"it (process {lineage.launcher}) is gone; start again to go on from the newest "
+        "checkpoint.\n"
+    )
+    end_process(STATUS[ENDED])
+
+
+def _environment_of(process: int) -> bytes:
+    """What a process was started with; nothing where that cannot be read, as of another user."""
+    try:
+        return Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def _parent_of(process: int) -> int | None:
+    """The number of a process's parent; None where that cannot be read."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:
+        return None
+    # proc(5): the parent is field 4; the name, field 2, is in parentheses and may hold any bytes.
+    return int(status.rpartition(b")")[2].split()[1])
+
+
 def kill_launcher_if_it_hangs(after_seconds: float) -> None:
     """Leaves a process behind that kills this one's mpirun, if that still runs so much later.
 
@@ -101,7 +187,7 @@ def kill_launcher_if_it_hangs(after_seconds: float) -> None:
     command = Path(f"/proc/{launcher}/cmdline")
     if not command.is_file():
         return
-    name = Path(command.read_text().partition("\0")[0]).name
+    name = Path(os.fsdecode(command.read_bytes().partition(b"\0")[0])).name
     if name not in _LAUNCHER_NAMES:
         return
     nothing = subprocess.DEVNULL

@@ -20,11 +20,10 @@ import dataclasses
 import os
 import selectors
 import socket
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Callable, NoReturn
 
@@ -39,15 +38,18 @@ from bert_tf.ranks.failures import (
     CRASH,
     CUT_OFF,
     ENDED,
+    GARBLED,
     SILENT,
     STUCK,
     USER_ERROR,
     Failure,
     describe_failures,
     failure_of,
+    write_last_words,
 )
+from bert_tf.ranks.join import CannotConnectError, connect_ranks
 from bert_tf.ranks.launched import kill_launcher_if_it_hangs
-from bert_tf.ranks.rank_links import CannotConnectError, Link, Message, connect_ranks
+from bert_tf.ranks.rank_links import Link, Message, UnreadableMessageError
 from bert_tf.ranks.stop_agreement import StopAgreement
 
 _POLL_SECONDS = 0.25
@@ -104,10 +106,14 @@ class RankWatch(NoWatch):
         links: list[Link],
         *,
         timeout_seconds: float,
+        records_read: Callable[[], int],
         how_to_go_on: Callable[[], str],
         end_process: Callable[[int], object] = os._exit,
     ) -> None:
-        """Watches over ``links``, from :func:`connect_ranks`; ``start`` begins."""
+        """Watches over ``links``, from :func:`connect_ranks`; ``start`` begins.
+
+        ``records_read`` is a count by which a rank that reads slowly is told from one that hangs.
+        """
         super().__init__(ranks)
         self.can_stop = True
         self._rank = ranks.rank
@@ -120,7 +126,7 @@ class RankWatch(NoWatch):
         self._hosts = {link.rank: link.host for link in links}
         self._hosts[self._rank] = socket.gethostname()
         self._beat_seconds = min(_LONGEST_BEAT_SECONDS, timeout_seconds / _BEATS_IN_TIMEOUT)
-        self._activity = Activity()
+        self._activity = Activity(records_read)
         self._stuck = (0.0, "")
         self._own_failure: Failure | None = None
         self._failures: dict[int, Failure] = {}
@@ -144,8 +150,11 @@ class RankWatch(NoWatch):
     def fail(self, error: Exception) -> NoReturn:
         """Ends the job because of an error of this rank; does not return."""
         failure = failure_of(error)
+        with contextlib.suppress(OSError, ValueError):  # what reads it may be gone, or be the error
+            print(end="", flush=True)
         if failure.kind == CRASH:
-            traceback.print_exception(type(error), error, error.__traceback__)
+            trace = traceback.format_exception(type(error), error, error.__traceback__)
+            write_last_words("".join(trace))
         self._own_failure = failure
         while True:  # the thread says it, and ends the process
             time.sleep(_LAST_TURN_SECONDS)
@@ -157,6 +166,14 @@ class RankWatch(NoWatch):
     # What follows runs in the thread.
 
     def _watch(self) -> None:
+        try:
+            self._watch_others()
+        except Exception as error:
+            # Unwatched, the ranks would wait for each other for ever.
+            write_last_words(traceback.format_exc())
+            self._end_job({self._rank: failure_of(error)}, go_on="start again")
+
+    def _watch_others(self) -> None:
         with selectors.DefaultSelector() as selector:
             for other in self._others.values():
                 selector.register(other.link, selectors.EVENT_READ, other)
@@ -182,13 +199,17 @@ class RankWatch(NoWatch):
         self._tell_all({"kind": "beat", "stuck": seconds, "where": where})
 
     def _read(self, other: _Other, now: float, selector: selectors.BaseSelector) -> None:
-        messages = other.link.receive()
+        try:
+            messages, failure = other.link.receive(), Failure(ENDED)
+        except UnreadableMessageError as error:
+            messages, failure = None, Failure(GARBLED, str(error))
         if messages is None:
             selector.unregister(other.link)
             if other.link.rank in self._others:
-                self._note(other.link.rank, Failure(ENDED), now)
+                self._note(other.link.rank, failure, now)
             return
-        other.heard = now
+        if messages:
+            other.heard = now
         for message in messages:
             self._obey(other, message, now)
 
@@ -240,18 +261,19 @@ class RankWatch(NoWatch):
             # Ranks that were waiting have been told by Horovod: the cause is one that has not.
             for rank in set(range(self._world_size)) - set(self._failures):
                 self._failures[rank] = Failure(ABSENT)
+        self._end_job(self._failures, go_on=self._how_to_go_on())
+
+    def _end_job(self, failures: Mapping[int, Failure], *, go_on: str) -> None:
+        """Says what has failed, once for all ranks, and ends their processes and this one."""
         sentence, status = describe_failures(
-            self._failures,
-            hosts=self._hosts,
-            timeout_seconds=self._timeout,
-            go_on=self._how_to_go_on(),
+            failures, hosts=self._hosts, timeout_seconds=self._timeout, go_on=go_on
         )
-        # Not through sys.stderr: the main thread may hold its lock for ever.
-        os.write(2, f"error: {sentence}\n".encode())
+        write_last_words(f"error: {sentence}\n")
         self._tell_all({"kind": "end", "status": status})
-        silent = [rank for rank, f in self._failures.items() if f.kind == SILENT]
+        silent = [rank for rank, f in failures.items() if f.kind == SILENT]
         if any(self._hosts[rank] != self._hosts[self._rank] for rank in silent):
-            kill_launcher_if_it_hangs(_SECONDS_FOR_MPIRUN)
+            with contextlib.suppress(OSError):  # no process can be started: mpirun is left as it is
+                kill_launcher_if_it_hangs(_SECONDS_FOR_MPIRUN)
         self._end_process(status)
 
     def _tell_all(self, message: Message) -> None:
@@ -261,12 +283,16 @@ class RankWatch(NoWatch):
 
 @contextlib.contextmanager
 def watched(
-    ranks: SingleProcess, settings: RunSettings, *, timeout_seconds: float
+    ranks: SingleProcess,
+    settings: RunSettings,
+    *,
+    timeout_seconds: float,
+    records_read: Callable[[], int],
 ) -> Iterator[NoWatch]:
     """Watches the ranks while the body runs; an exception in it ends the whole job.
 
     Collective. ``timeout_seconds`` is that of --rank_timeout, 0 for no watch; rank 0's counts.
-    Raises UserError when ranks cannot connect.
+    ``records_read`` as for :class:`RankWatch`. Raises UserError when ranks cannot connect.
     """
     timeout_seconds = ranks.broadcast(timeout_seconds)
     if ranks.world_size == 1 or not timeout_seconds:
@@ -283,13 +309,13 @@ def watched(
         ranks,
         links,
         timeout_seconds=timeout_seconds,
+        records_read=records_read,
         how_to_go_on=lambda: _how_to_go_on(settings.output_dir, look=ranks.is_chief),
     )
     watch.start()
     try:
         yield watch
     except Exception as error:
-        sys.stdout.flush()
         watch.fail(error)
     finally:
         watch.stop()

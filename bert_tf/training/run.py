@@ -16,6 +16,7 @@ from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.data.order import GlobalBatchSlice
+from bert_tf.data.tfrecord import records_read
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
 from bert_tf.files import read_json, remove_half_written
@@ -119,7 +120,12 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
         num_threads=runtime.num_threads,
         communication=runtime.communication,
     )
-    with watched(ranks, settings, timeout_seconds=runtime.rank_timeout_seconds) as watch:
+    with watched(
+        ranks,
+        settings,
+        timeout_seconds=runtime.rank_timeout_seconds,
+        records_read=records_read,
+    ) as watch:
         check_same_on_all_ranks(
             ranks,
             {

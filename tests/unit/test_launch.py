@@ -151,6 +151,14 @@ def test_what_ranks_print_comes_through(stub):
     assert said == "one\ntwo\n"
 
 
+def test_a_run_goes_on_when_nobody_reads_what_is_printed(stub):
+    """Neither what the ranks print, more than a pipe holds, nor that they are started again."""
+    process = stub.start("sys.stderr.write('line\\n' * 100_000); sys.exit(3)", "0")
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert len(stub.calls()) == 2
+
+
 def test_mpirun_that_hangs_after_an_error_is_killed(stub, monkeypatch, capfd):
     """As it does when a host is cut off."""
     monkeypatch.setattr(launch, "_SECONDS_TO_END", 0.2)

@@ -103,6 +103,21 @@ def test_a_set_numbers_records_across_files_and_reads_in_any_order(tmp_path):
             record_set.read([outside])
 
 
+def test_each_record_that_is_read_is_counted(tmp_path, monkeypatch):
+    """The watch over the ranks looks in the middle of a batch too."""
+    counts, pread = [], os.pread
+
+    def counted(*arguments):
+        counts.append(tfrecord.records_read())
+        return pread(*arguments)
+
+    records = RecordSet([write(tmp_path / name, RECORDS) for name in ("a", "b")])
+    monkeypatch.setattr(os, "pread", counted)
+    records.read([3, 7, 0])
+    counts.append(tfrecord.records_read())
+    assert np.diff(counts).tolist() == [1, 1, 1]
+
+
 def test_many_files_do_not_stay_open(tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord, "_MOST_OPEN_FILES", 2)
     paths = [write(tmp_path / str(i), [b"%d" % i]) for i in range(5)]

@@ -16,10 +16,10 @@ def waiter_in(filename):
     return scope["wait"]
 
 
-def looks(times, *, main_waits_in, moves=None):
+def looks(times, *, main_waits_in, moves=None, records_read=int):
     """What a thread sees at each of ``times`` (seconds) while the main thread waits."""
     now = [0.0]
-    activity = Activity(clock=lambda: now[0])
+    activity = Activity(records_read, clock=lambda: now[0])
     done, found = threading.Event(), []
 
     def look():
@@ -69,7 +69,7 @@ def test_a_main_thread_that_waits_in_python_is_stuck():
 def test_a_main_thread_that_works_is_not_stuck():
     done, found = threading.Event(), []
     now = [0.0]
-    activity = Activity(clock=lambda: now[0])
+    activity = Activity(int, clock=lambda: now[0])
 
     def look():
         for seconds in range(4):
@@ -116,3 +116,14 @@ def test_a_reader_that_goes_on_is_not_stuck(blocked_reader):
 
     found = looks([0.0, 7.0, 9.0], main_waits_in=in_session, moves=moves)
     assert found == [(0.0, "")] * 3
+
+
+def test_a_reader_that_gives_records_is_not_stuck_however_slow(blocked_reader):
+    """Each look finds it in the same line, where it waits for the disk."""
+    counts = iter([1, 2, 3, 3, 3])
+    found = looks(
+        [0.0, 7.0, 9.0, 12.0, 20.0],
+        main_waits_in=in_session,
+        records_read=lambda: next(counts),
+    )
+    assert [seconds for seconds, _ in found] == [0.0, 0.0, 0.0, 3.0, 11.0]

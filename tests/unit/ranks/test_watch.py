@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import queue
+import re
 import socket
 import threading
 import types
@@ -10,20 +12,14 @@ import types
 import pytest
 
 from bert_tf.errors import UserError
-from bert_tf.ranks import rank_links, watch
+from bert_tf.ranks import failures, rank_links, watch
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.ranks.rank_links import (
-    CannotConnectError,
-    Link,
-    connect_ranks,
-    own_addresses,
-)
+from bert_tf.ranks.rank_links import Link
 from bert_tf.ranks.watch import NoWatch, RankWatch, watched
+from tests.thread_ranks import LIMIT, run_ranks
 
 # A process that ends is played by a thread that ends.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-
-LIMIT = 60  # seconds for what takes a fraction of one
 
 
 class Job:
@@ -50,6 +46,7 @@ class Job:
             ranks,
             links,
             timeout_seconds=self.timeout,
+            records_read=int,
             how_to_go_on=lambda: "start again",
             end_process=end,
         )
@@ -249,109 +246,148 @@ def test_a_single_process_stops_when_it_is_asked():
     assert alone.stop_after(4, 2) == 2
 
 
-class Thread(SingleProcess):
-    """A rank that is a thread; values are exchanged at a barrier."""
-
-    def __init__(self, rank, board):
-        super().__init__(1)
-        self.rank, self.board, self.world_size = rank, board, len(board.values)
-
-    def gather(self, value):
-        self.board.values[self.rank] = value
-        self.board.together.wait(LIMIT)
-        values = list(self.board.values)
-        self.board.together.wait(LIMIT)
-        return values
-
-
-def run_ranks(size, action):
-    """``action`` of each rank, in a thread; what it returned or raised."""
-    board = types.SimpleNamespace(values=[None] * size, together=threading.Barrier(size))
-    found = [None] * size
-
-    def run(rank):
-        try:
-            found[rank] = action(Thread(rank, board))
-        except Exception as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=run, args=[rank], daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-    return found
-
-
-def test_every_rank_connects_to_rank_0():
-    links = run_ranks(3, connect_ranks)
-    assert sorted(link.rank for link in links[0]) == [1, 2]
-    assert [link.rank for own in links[1:] for link in own] == [0, 0]
-    by_rank = {link.rank: link for link in links[0]}
-    for rank in (1, 2):
-        by_rank[rank].send({"kind": "to", "rank": rank})
-        assert links[rank][0].receive() == [{"kind": "to", "rank": rank}]
-    by_rank[1].close()
-    assert links[1][0].receive() is None
-    for link in (links[1][0], links[2][0], by_rank[2]):
-        link.close()
-
-
-def test_a_stranger_is_not_taken_for_a_rank(monkeypatch):
-    """It connects first and talks; the ranks find each other all the same."""
-    welcomed = rank_links._join
-
-    def join_after_a_stranger(offer, rank):
-        with socket.create_connection(("127.0.0.1", offer["port"])) as stranger:
-            stranger.sendall(b'{"token": "guess", "rank": 1, "host": "x"}\n')
-            assert stranger.recv(100) == b""
-        return welcomed(offer, rank)
-
-    monkeypatch.setattr(rank_links, "_join", join_after_a_stranger)
-    links = run_ranks(2, connect_ranks)
-    assert [link.host for own in links for link in own] == [socket.gethostname()] * 2
-    for own in links:
-        own[0].close()
-
-
-def test_a_rank_that_cannot_connect_is_named_on_every_rank(monkeypatch):
-    monkeypatch.setattr(rank_links, "_SECONDS_TO_JOIN", 1.0)
-    monkeypatch.setattr(rank_links, "own_addresses", list)
-    errors = run_ranks(2, connect_ranks)
-    assert all(isinstance(error, CannotConnectError) for error in errors)
-    assert str(errors[0]) == str(errors[1])
-    assert f"rank 1 on host {socket.gethostname()} cannot connect to rank 0" in str(errors[0])
-
-    settings = types.SimpleNamespace(output_dir="out")
-
-    def begin(ranks):
-        with watched(ranks, settings, timeout_seconds=5.0):
-            pass
-
-    for error in run_ranks(2, begin):
-        assert isinstance(error, UserError)
-        assert "--rank_timeout=0" in str(error)
-
-
-def test_the_loopback_is_among_the_addresses_once():
-    assert own_addresses().count("127.0.0.1") == 1
-
-
 def test_a_message_may_come_in_pieces():
     own, other = socket.socketpair()
     link = Link(own, rank=1, host="b")
     with contextlib.closing(link), other:
-        other.sendall(b'{"a": 1}\n{"b"')
-        assert link.receive() == [{"a": 1}]
-        other.sendall(b": 2}\n")
-        assert link.receive() == [{"b": 2}]
+        other.sendall(b'{"kind": 1}\n{"kin')
+        assert link.receive() == [{"kind": 1}]
+        other.sendall(b'd": 2}\n')
+        assert link.receive() == [{"kind": 2}]
+
+
+def test_a_line_that_was_sent_in_part_is_finished_first(monkeypatch):
+    """The other end did not read for longer than is waited for."""
+    monkeypatch.setattr(rank_links, "_SECONDS_TO_SEND", 0.05)
+    own, other = socket.socketpair()
+    link = Link(own, rank=1, host="b")
+    messages = [{"kind": "long", "text": "x" * 1_000_000}, {"kind": "short"}]
+    with contextlib.closing(link), other, other.makefile("rb") as lines:
+        link.send(messages[0])
+        found = []
+        reader = threading.Thread(
+            target=lambda: found.extend(json.loads(lines.readline()) for _ in messages)
+        )
+        reader.start()
+        link._connection.settimeout(LIMIT)
+        link.send(messages[1])
+        reader.join(LIMIT)
+    assert found == messages
+
+
+@pytest.mark.parametrize("sent", [
+    b"\xff\xfe\n", b"[" * 4000 + b"\n", b'{"kind": "be\n', b"[]\n", b'{"a": 1}\n', b"x" * 70_000,
+], ids=["not UTF-8", "deep", "half", "list", "no kind", "endless"])  # fmt: skip
+def test_what_is_no_message_ends_the_job_with_the_name_of_who_sent_it(job, capfd, sent):
+    made = job(3)
+    made.rank(2)
+    made.others[0].sendall(sent)
+    assert made.statuses(2) == {0: 3, 2: 3}
+    said = capfd.readouterr().err
+    assert said.startswith("error: rank 1 on host host1 sent what is not a message between ranks")
+    assert said.endswith("; start again.\n")
+    assert said.count("\n") == 1
+
+
+def test_bytes_that_make_no_message_are_no_sign_of_life(job, capfd):
+    made = job(2, timeout_seconds=1.0)
+    while made.ended.empty():
+        made.others[0].sendall(b" ")
+        threading.Event().wait(0.05)
+    assert made.statuses(1) == {0: 3}
+    assert "nothing was heard of rank 1 on host host1" in capfd.readouterr().err
+
+
+def test_half_a_message_and_then_the_end(job, capfd):
+    made = job(2)
+    made.others[0].sendall(b'{"kind": ')
+    made.others[0].close()
+    assert made.statuses(1) == {0: 3}
+    assert "the process of rank 1 on host host1 ended without a word" in capfd.readouterr().err
+
+
+def test_an_error_in_the_watch_itself_ends_the_job(job, capfd, monkeypatch):
+    made = job(2)
+    made.rank(1)
+
+    def fail(self):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(watch.Activity, "look", fail)
+    made.play(1, {"kind": "beat"})  # also without what belongs to it
+    assert set(made.statuses(2).values()) == {1}
+    said = capfd.readouterr().err
+    assert "Traceback" in said
+    assert re.search(
+        r"^error: rank \d on host .* failed with \w+Error: .*; start again\.$", said, re.M
+    )
+
+
+@pytest.fixture(params=["broken", "full", "closed"])
+def nobody_reads(request, monkeypatch):
+    """Makes standard error what it is when mpirun is gone, or hangs.
+
+    Within the test, since pytest sets it anew between a fixture and the test.
+    """
+    monkeypatch.setattr(failures, "_SECONDS_TO_WRITE", 0.1)
+
+    @contextlib.contextmanager
+    def change():
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, before := os.dup(2))
+            stack.callback(os.dup2, before, 2)
+            if request.param == "closed":  # before Python began: another file may have the number
+                monkeypatch.setattr("sys.__stderr__", None)
+                os.close(2)
+                yield
+                return
+            reader, writer = os.pipe()
+            os.dup2(writer, 2)
+            if request.param == "full":
+                os.set_blocking(writer, False)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        os.write(writer, bytes(4096))
+                os.set_blocking(writer, True)
+                stack.callback(os.close, reader)
+            else:
+                os.close(reader)
+            os.close(writer)
+            yield
+
+    return change
+
+
+def test_the_watch_ends_the_job_though_nobody_can_read_why(job, nobody_reads):
+    with nobody_reads():
+        made = job(3)
+        made.rank(2)
+        made.others[0].close()
+        assert made.statuses(2) == {0: 3, 2: 3}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_fails_though_nobody_can_read_why(job, nobody_reads, monkeypatch, rank):
+    """What it fails with is a line that could not be printed, as a broken pipe makes it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stdout = os.fdopen(writer, "w")
+    stdout.write("step 5")
+    monkeypatch.setattr("sys.stdout", stdout)
+    with nobody_reads():
+        made = job(2)
+        ranks = [made.chief, made.rank(1)]
+        made.fails(ranks[rank], BrokenPipeError("broken pipe"))
+        assert made.statuses(2) == {0: 1, 1: 1}
+    with contextlib.suppress(BrokenPipeError):
+        stdout.close()
 
 
 def test_a_watch_of_several_ranks_begins_and_ends(tmp_path):
     settings = types.SimpleNamespace(output_dir=tmp_path)
 
     def work(ranks):
-        with watched(ranks, settings, timeout_seconds=5.0) as found:
+        with watched(ranks, settings, timeout_seconds=5.0, records_read=int) as found:
             ranks.gather(None)
             return type(found)
 
@@ -360,11 +396,11 @@ def test_a_watch_of_several_ranks_begins_and_ends(tmp_path):
 
 def test_no_watch_without_other_ranks_or_a_timeout(tmp_path):
     settings = types.SimpleNamespace(output_dir=tmp_path)
-    with watched(SingleProcess(), settings, timeout_seconds=5.0) as found:
+    with watched(SingleProcess(), settings, timeout_seconds=5.0, records_read=int) as found:
         assert type(found) is NoWatch
 
     def work(ranks):
-        with watched(ranks, settings, timeout_seconds=0.0) as found:
+        with watched(ranks, settings, timeout_seconds=0.0, records_read=int) as found:
             return type(found), found.can_stop
 
     assert run_ranks(2, work) == [(NoWatch, False)] * 2
