@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import flags
 
-from bert_tf.data.manifest import describe_vocabulary, find_manifest
+from bert_tf.data.manifest import describe_vocabulary, find_manifest, is_output_name
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.data.stage import Built, run_stage
@@ -183,6 +183,12 @@ def _resolve_outputs(settings: Settings) -> tuple[Path, list[str]]:
             f"--output_file={settings.output_file}: give different names in one directory."
         )
     directory, names = paths[0].parent, [path.name for path in paths]
+    for name in names:
+        if not is_output_name(name):
+            raise UserError(
+                f"--output_file={settings.output_file}: {name!r} cannot be the name of a record "
+                "file; choose another name, without a dot in front."
+            )
     _refuse_other_run(directory, set(names))
     return directory, names
 

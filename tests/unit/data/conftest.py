@@ -50,7 +50,7 @@ class RecordMaker:
 
     def write_manifest(self, directory, **changes):
         outputs = [
-            describe_file(path, relative_to=directory, count=self.count(path))
+            describe_file(path, count=self.count(path))
             for path in sorted(directory.glob("*.tfrecord"))
         ]
         values = {

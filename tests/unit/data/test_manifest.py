@@ -3,8 +3,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from bert_tf.data import manifest as manifests
 from bert_tf.errors import UserError
@@ -22,9 +25,7 @@ def stage(tmp_path):
         stage="demo",
         parameters={"length": 128, "rate": 0.15, "name": "é"},
         inputs=(manifests.describe_file(source, count=2),),
-        outputs=(
-            manifests.describe_file(directory / "a.tfrecord", relative_to=directory, count=1),
-        ),
+        outputs=(manifests.describe_file(directory / "a.tfrecord", count=1),),
         counts={"records": 1},
         vocabulary=manifests.VocabularyEntry("ab", 10, "wordpiece", True, {"pad": 0}),
     )
@@ -120,3 +121,39 @@ def test_a_list_is_not_a_manifest(tmp_path):
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(UserError, match="not a manifest"):
         manifests.read_manifest(tmp_path)
+
+
+PATHS = st.lists(st.sampled_from(["..", ".", "a", "", "sub", "~", "\0"]), max_size=4).map("/".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(st.text(max_size=8), PATHS, st.integers(), st.none()))
+@example("/etc/hostname")
+@example("a/../../b")
+@example("\ud800")
+@example("x" * 300)
+@example(".lock")
+@example("manifest.json")
+def test_a_name_that_is_read_stays_in_its_directory(tmp_path_factory, name):
+    directory = tmp_path_factory.getbasetemp() / "named"
+    directory.mkdir(exist_ok=True)
+    entry = {"name": name, "bytes": 1, "sha256": "", "count": None}
+    content = manifests.Manifest("demo", {}, (), ()).to_dict()
+    (directory / "manifest.json").write_text(json.dumps({**content, "outputs": [entry]}))
+    try:
+        [found] = manifests.read_manifest(directory).outputs
+    except manifests.UnsafeNameError:
+        return
+    path = os.path.normpath(os.path.join(directory, found.name))
+    assert os.path.dirname(path) == str(directory)
+    assert os.path.basename(path) == name
+    (directory / name).write_text("x")  # a name that the file system takes
+    (directory / name).unlink()
+
+
+@pytest.mark.parametrize("name", ["records-00000-of-00001.tfrecord", "a b é.txt", "~", "x.offsets"])
+def test_plain_names_are_read(tmp_path, name):
+    entry = manifests.FileEntry(name, 1, "")
+    manifest = manifests.Manifest("demo", {}, (), (entry,))
+    manifests.write_manifest(tmp_path, manifest)
+    assert manifests.read_manifest(tmp_path) == manifest

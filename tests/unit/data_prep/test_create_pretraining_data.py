@@ -457,6 +457,18 @@ def test_bad_text_is_refused(corpus, tmp_path, content, sentence, workers):
     assert not list((tmp_path / "out").glob("*.tfrecord*"))
 
 
+@pytest.mark.parametrize("name", ["..", ".hidden", "manifest.json"])
+def test_names_that_cannot_be_record_files_are_refused(corpus, tmp_path, name):
+    settings = stage.Settings(
+        input_file=f"{corpus}/a.txt",
+        output_file=f"{tmp_path}/out/{name}",
+        vocab_file=f"{corpus}/vocab.txt",
+    )
+    with pytest.raises(UserError, match=rf"--output_file=.*'{name}' cannot be the name"):
+        stage.run(settings)
+    assert not (tmp_path / "out").exists()
+
+
 def test_googles_command_line_works(corpus, tmp_path):
     output = tmp_path / "x.tfrecord"
     flags = [

@@ -112,7 +112,7 @@ def write_records(directory, *, nsp=True, vocabulary="ab"):
         stage="create_pretraining_data",
         parameters={"nsp": nsp},
         inputs=(),
-        outputs=(describe_file(path, relative_to=directory, count=10),),
+        outputs=(describe_file(path, count=10),),
         vocabulary=VocabularyEntry(vocabulary, V, "wordpiece", True, SPECIAL_IDS),
     )
     write_manifest(directory, manifest)
