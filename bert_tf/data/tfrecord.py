@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import os
 import struct
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -149,6 +150,8 @@ class RecordSet:
         self._starts = np.cumsum([0, *(len(file) for file in self._files)])
         self._keep_open = len(self._files) <= _MOST_OPEN_FILES
         self._descriptors: dict[int, int] = {}
+        # Not at exit: a thread that still reads would find other files under its descriptors.
+        weakref.finalize(self, _close_all, self._descriptors).atexit = False
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -186,12 +189,7 @@ class RecordSet:
 
     def close(self) -> None:
         """Closes the files; a later read opens them again."""
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
-
-    def __del__(self):
-        if hasattr(self, "_descriptors"):
-            self.close()
+        _close_all(self._descriptors)
 
     def _file_of(self, index: int) -> int:
         if not 0 <= index < len(self):
@@ -208,6 +206,11 @@ class RecordSet:
         if kept != descriptor:  # another thread was first
             os.close(descriptor)
         return kept
+
+
+def _close_all(descriptors: dict[int, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
 
 
 def _masked_crc(data: bytes) -> int:

@@ -111,6 +111,8 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
         return pipeline.training_dataset(
             data.train_records,
             info=data.train_info,
+            vocab_size=config.vocab_size,
+            type_vocab_size=config.type_vocab_size,
             batch=run.batch_slice(batch),
             start_position=run.start.data_position,
             seed=settings.run.seed,
@@ -121,7 +123,7 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
         run,
         make_objective=make_objective,
         config=config,
-        evaluation=_evaluation(settings, data, run.ranks, make_objective(run.policy).terms),
+        evaluation=_evaluation(settings, config, data, run.ranks, make_objective(run.policy).terms),
         optimization=settings.optimization,
         train_input=train_input,
         max_seq_length=settings.data.max_seq_length,
@@ -209,7 +211,11 @@ def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSet
 
 
 def _evaluation(
-    settings: PretrainingSettings, data: _Data, ranks: SingleProcess, terms: list[str]
+    settings: PretrainingSettings,
+    config: BertConfig,
+    data: _Data,
+    ranks: SingleProcess,
+    terms: list[str],
 ) -> TermEvaluation | None:
     if not settings.run.do_eval:
         return None
@@ -218,6 +224,8 @@ def _evaluation(
         return pipeline.evaluation_dataset(
             data.eval_records,
             info=data.eval_info,
+            vocab_size=config.vocab_size,
+            type_vocab_size=config.type_vocab_size,
             batch_size=settings.run.eval_batch_size,
             rank=ranks.rank,
             world_size=ranks.world_size,
