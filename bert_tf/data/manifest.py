@@ -13,11 +13,21 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.data.tfrecord import OFFSETS_SUFFIX
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike, read_json, sha256_of_file, write_json
+from bert_tf.files import (
+    BESIDE_RECORDS,
+    PathLike,
+    files_of,
+    places_of,
+    read_json,
+    sha256_of_file,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer
@@ -241,6 +251,49 @@ def is_up_to_date(
     if [(e.bytes, e.sha256) for e in manifest.inputs] != [(e.bytes, e.sha256) for e in inputs]:
         return False
     return all(_has_size(Path(directory) / entry.name, entry.bytes) for entry in manifest.outputs)
+
+
+def require_listed_files(patterns: str) -> None:
+    """Compares input files with the manifests beside them, by presence and size.
+
+    A directory stands for all files that its manifest lists, and for no others; a glob for the
+    listed ones that it matches; a file for itself. Offsets of records are not compared: they are
+    made anew where they do not fit. A broken manifest is as good as none.
+
+    Args:
+      patterns: as for :func:`bert_tf.files.expand_input_files`.
+
+    Raises:
+      UserError: a file is missing, has another size, or is in a directory without being listed.
+    """
+    for (directory, name_glob), is_whole in places_of(patterns).items():
+        manifest = readable_manifest(directory)
+        if manifest is None:
+            continue
+        listed = directory / MANIFEST_NAME
+        for entry in manifest.outputs:
+            if entry.name.endswith(OFFSETS_SUFFIX) or not fnmatchcase(entry.name, name_glob):
+                continue
+            path = directory / entry.name
+            if not path.is_file():
+                raise UserError(
+                    f"{path} is missing, but {listed} lists it; make or copy it again, or name the "
+                    "files that are to be used."
+                )
+            if not _has_size(path, entry.bytes):
+                raise UserError(
+                    f"{path} has {path.stat().st_size:,} bytes, but {listed} lists it with "
+                    f"{entry.bytes:,}; make or copy it again, or delete {MANIFEST_NAME} if the "
+                    "file was changed on purpose."
+                )
+        others = {path.name for path in files_of(directory)} if is_whole else set()
+        others -= {MANIFEST_NAME, *(entry.name for entry in manifest.outputs)}
+        unlisted = sorted(name for name in others if not name.endswith(BESIDE_RECORDS))
+        if unlisted:
+            raise UserError(
+                f"{directory / unlisted[0]} is not among the files that {listed} lists; move it "
+                "away, or name the files that are to be used."
+            )
 
 
 def _has_size(path: Path, size: int) -> bool:

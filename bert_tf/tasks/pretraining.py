@@ -12,6 +12,7 @@ from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.data import pipeline
+from bert_tf.data.manifest import require_listed_files
 from bert_tf.data.masking import MaskingSettings
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
@@ -159,8 +160,10 @@ class _Data:
 def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:
     train = eval_ = (None, None)
     if settings.run.do_train:
+        require_listed_files(settings.data.train_patterns)
         train = _open_records(settings.data, settings.data.train_files, config)
     if settings.run.do_eval:
+        require_listed_files(settings.data.eval_patterns)
         eval_ = _open_records(settings.data, settings.data.eval_files, config)
     infos = [info for _, info in (train, eval_) if info is not None]
     if settings.next_sentence and not all(info.next_sentence for info in infos):
