@@ -117,18 +117,20 @@ class RecordFile:
           UserError: the record is damaged, or the offsets do not belong to the file.
         """
         start, end = int(self._offsets[number]), int(self._offsets[number + 1])
+        side_file = _offsets_path(self.path)
         if not start + _FRAMING_BYTES <= end <= int(self._offsets[-1]):
-            raise UserError(
-                f"{_offsets_path(self.path)} does not belong to the file beside it; delete it."
-            )
+            raise UserError(f"{side_file} does not belong to the file beside it; delete it.")
         frame = os.pread(descriptor, end - start, start)
         if len(frame) != end - start:
             raise UserError(f"{self.path} ends inside record {number}; make or copy it again.")
-        if not _header_fits(frame, end - start):
+        length = _length_in(frame)
+        if length is None:
             raise UserError(
-                f"record {number} of {self.path} is damaged (its length is wrong); "
-                "make or copy the file again."
+                f"record {number} of {self.path} is damaged, or {side_file.name} does not belong "
+                "to it; delete the latter, and if that does not help, make or copy the file again."
             )
+        if length != len(frame) - _FRAMING_BYTES:
+            raise UserError(f"{side_file} does not belong to the file beside it; delete it.")
         record = frame[_HEADER_BYTES:-4]
         if struct.unpack("<I", frame[-4:])[0] != _masked_crc(record):
             raise UserError(
@@ -230,10 +232,15 @@ def _frame(record: bytes) -> bytes:
     )
 
 
+def _length_in(frame: bytes) -> int | None:
+    """The length that the header of a frame gives for its record, None for a damaged header."""
+    length, crc = struct.unpack("<QI", frame[:_HEADER_BYTES])
+    return length if crc == _masked_crc(frame[:8]) else None
+
+
 def _header_fits(frame: bytes, size: int) -> bool:
     """Whether a frame begins with an intact header for a frame of ``size`` bytes."""
-    length, crc = struct.unpack("<QI", frame[:_HEADER_BYTES])
-    return length == size - _FRAMING_BYTES and crc == _masked_crc(frame[:8])
+    return _length_in(frame) == size - _FRAMING_BYTES
 
 
 def _open_for_reading(path: Path) -> int:
