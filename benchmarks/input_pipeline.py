@@ -43,6 +43,8 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
         dataset = pipeline.training_dataset(
             RecordSet(files),
             info=info,
+            vocab_size=info.vocab_size or BERT_BASE.vocab_size,
+            type_vocab_size=BERT_BASE.type_vocab_size,
             batch=GlobalBatchSlice(batch_size),
             start_position=0,
             seed=1,

@@ -21,6 +21,7 @@ PathLike = Union[str, Path]
 _HASH_BLOCK_BYTES = 1 << 20
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 _BESIDE_RECORDS = (".offsets", ".json")
+BESIDE_RECORDS = (".offsets", ".json")  # endings of what a data directory holds beside records
 
 
 def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
@@ -30,10 +31,8 @@ def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
     dot. Raises UserError when a pattern matches nothing, naming ``flag``.
     """
     files: set[Path] = set()
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        # A name with brackets in it may be meant literally.
-        named = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
-        matches = [path for name in named for path in _files_of(Path(name))]
+    for pattern in _parts(patterns):
+        matches = [path for name in _named(pattern) for path in files_of(name)]
         if not matches:
             raise UserError(f"--{flag}: no file matches {pattern!r}; give an existing file.")
         files.update(matches)
@@ -42,7 +41,37 @@ def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
     return sorted(files)
 
 
-def _files_of(path: Path) -> list[Path]:
+def places_of(patterns: str) -> dict[tuple[Path, str], bool]:
+    """Where such a list looks for files: directories, each with a glob for the names in it.
+
+    A glob also stands for names that are not there. The values say whether a whole directory was
+    given.
+    """
+    places: dict[tuple[Path, str], bool] = {}
+    for pattern in _parts(patterns):
+        head, tail = os.path.split(pattern)
+        if os.path.exists(pattern):
+            head, tail = glob.escape(head), glob.escape(tail)
+        for name in _named(pattern):
+            if name.is_dir():
+                places[name, "*"] = True
+        if not os.path.isdir(pattern):
+            for name in glob.glob(head or os.curdir):
+                places.setdefault((Path(name), tail), False)
+    return places
+
+
+def _parts(patterns: str) -> Iterator[str]:
+    return filter(None, (part.strip() for part in patterns.split(",")))
+
+
+def _named(pattern: str) -> list[Path]:
+    """What a pattern names; a name with brackets in it may be meant literally."""
+    return [Path(name) for name in ([pattern] if os.path.exists(pattern) else glob.glob(pattern))]
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files that a path stands for, see :func:`expand_input_files`."""
     if not path.is_dir():
         return [path]
     return [inside for inside in path.iterdir() if inside.is_file() and inside.name[0] != "."]
@@ -54,7 +83,7 @@ def expand_record_files(patterns: str, *, flag: str) -> list[Path]:
     Raises UserError when no record file is left.
     """
     found = expand_input_files(patterns, flag=flag)
-    records = [path for path in found if path.suffix not in _BESIDE_RECORDS]
+    records = [path for path in found if path.suffix not in BESIDE_RECORDS]
     if not records:
         raise UserError(f"--{flag}={patterns} holds no TFRecord file; give the files themselves.")
     return records

@@ -34,10 +34,10 @@ from typing import NamedTuple
 import numpy as np
 from absl import flags
 
-from bert_tf.data.manifest import describe_vocabulary, find_manifest
+from bert_tf.data.manifest import describe_vocabulary, find_manifest, is_output_name
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED
-from bert_tf.data.stage import Built, run_stage
+from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.data.stateless_random import derive_keys, random_bits
 from bert_tf.data.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
 from bert_tf.errors import UserError
@@ -53,6 +53,15 @@ from data_prep.instances import (
     make_spans,
     tokenize_documents,
     truncate_spans,
+)
+from data_prep.markup import (
+    PLAIN,
+    UNKNOWN,
+    WIKITEXT,
+    define_markup_flag,
+    encode_unknown_words,
+    parameters_of,
+    validate_markup,
 )
 from data_prep.stage import define_workers_flag, find_text_files, run_main, settings_from_flags
 
@@ -84,6 +93,7 @@ class Settings:
       short_seq_prob: share of the documents that give shorter sequences.
       masking: "static" stores masks, "dynamic" leaves them to the training.
       nsp: sentence pairs for the next-sentence task, or single segments.
+      markup: "plain", or "wikitext", whose <unk> is the unknown token.
       num_workers: processes, 0 for all cores.
     """
 
@@ -103,6 +113,7 @@ class Settings:
     short_seq_prob: float = 0.1
     masking: str = "static"
     nsp: bool = True
+    markup: str = PLAIN
     num_workers: int = 0
 
     @property
@@ -155,6 +166,7 @@ def validate(settings: Settings) -> None:
     _require(settings, "masked_lm_prob", share, "give a share above 0, up to 1")
     fits = 1 <= settings.max_predictions_per_seq <= settings.max_seq_length
     _require(settings, "max_predictions_per_seq", fits, "give 1 to max_seq_length")
+    validate_markup(settings.markup)
     _require(settings, "masking", settings.masking in MASKING, f"give one of {MASKING}")
     if settings.masking == "dynamic" and settings.do_whole_word_mask:
         raise UserError(
@@ -183,6 +195,12 @@ def _resolve_outputs(settings: Settings) -> tuple[Path, list[str]]:
             f"--output_file={settings.output_file}: give different names in one directory."
         )
     directory, names = paths[0].parent, [path.name for path in paths]
+    for name in names:
+        if not is_output_name(name):
+            raise UserError(
+                f"--output_file={settings.output_file}: {name!r} cannot be the name of a record "
+                "file; choose another name, without a dot in front."
+            )
     _refuse_other_run(directory, set(names))
     return directory, names
 
@@ -209,6 +227,7 @@ def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
         **{name: getattr(settings, name) for name in chosen},
         "block_bytes": _BLOCK_BYTES,
         "files": names,
+        **parameters_of(settings.markup),
     }
 
 
@@ -235,6 +254,11 @@ def _build(
     if not totals.get("records"):
         raise UserError(f"--input_file: {settings.input_file!r} holds no text, only white space.")
     progress.finish()
+    if settings.markup == PLAIN and totals.get("unknown_words"):
+        report(
+            f"{STAGE}: {totals['unknown_words']:,} words are {UNKNOWN}, which is several tokens; "
+            f"give --markup={WIKITEXT} to make each the unknown token"
+        )
     outputs: dict[str, int | None] = {}
     for name, writer in zip(names, writers):
         outputs[name] = writer.num_records
@@ -249,10 +273,13 @@ class BlockEncoder:
         self._settings = settings
         self._rules = settings.rules
         self._num_groups = num_groups
-        self._tokenizer = settings.open_tokenizer()
-        vocabulary = describe_vocabulary(self._tokenizer)
+        tokenizer = settings.open_tokenizer()
+        vocabulary = describe_vocabulary(tokenizer)
         self._special_ids = dict(vocabulary.special_ids)
-        self._starts_word = np.array(self._tokenizer.word_starts(range(vocabulary.size)))
+        self._starts_word = np.array(tokenizer.word_starts(range(vocabulary.size)))
+        self._encode_text = tokenizer.encode
+        if settings.markup == WIKITEXT:
+            self._encode_text = encode_unknown_words(tokenizer.encode, tokenizer.unk_id)
         self._masking = MaskingSettings(
             masked_lm_prob=settings.masked_lm_prob,
             max_predictions_per_seq=settings.max_predictions_per_seq,
@@ -264,7 +291,7 @@ class BlockEncoder:
     def __call__(self, block: Block) -> EncodedBlock:
         """Makes all passes over a block and shuffles their instances together."""
         texts = itertools.chain.from_iterable(map(decode_document, block.documents))
-        tokenized = tokenize_documents(texts, self._tokenizer.encode)
+        tokenized = tokenize_documents(texts, self._encode_text)
         spans = self._make_spans(tokenized, block.number)
         records: list[bytes] = []
         for start in range(0, len(spans), _ENCODE_AT_ONCE):
@@ -279,6 +306,9 @@ class BlockEncoder:
             "tokens": len(tokenized.tokens),
             "records": len(spans),
         }
+        unknown_words = sum(d.text.count(UNKNOWN.encode()) for d in block.documents)
+        if unknown_words:
+            counts["unknown_words"] = unknown_words
         if self._rules.nsp:
             counts["random_next"] = int(spans.is_random.sum())
         num_bytes = sum(len(document.text) for document in block.documents)
@@ -378,6 +408,7 @@ def define_flags() -> None:
     flags.DEFINE_string("spm_model_file", None, "Instead of --vocab_file: a SentencePiece model.")
     flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, for uncased models.")
     define_workers_flag()
+    define_markup_flag()
     define_parameter_flags()
 
 

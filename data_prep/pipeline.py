@@ -22,6 +22,7 @@ from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir
 from bert_tf.text.tokenizer import load_tokenizer
 from data_prep import create_pretraining_data, sentences, shards, vocabulary
+from data_prep.markup import define_markup_flag
 from data_prep.stage import define_common_flags, define_workers_flag, run_main, settings_from_flags
 
 
@@ -146,6 +147,7 @@ def define_flags() -> None:
         output_help="Directory for all outputs.",
     )
     define_workers_flag()
+    define_markup_flag()
     for stage in (sentences, shards, vocabulary, create_pretraining_data):
         stage.define_parameter_flags()
     flags.DEFINE_string("vocab_file", None, "Use this vocab.txt instead of training one.")

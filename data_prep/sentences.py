@@ -6,6 +6,8 @@ Input: UTF-8 text files, a blank line or the end of a file between documents; in
 free-running prose, wrapped or not, or one sentence a line. Sentences are found by blingfire.
 White space inside a sentence becomes single blanks. A document of more than 1 MiB is cut at a
 sentence border into several, so that later stages need to hold only small documents.
+``--markup=wikitext`` is for WikiText, see data_prep.markup; without it, the stage says when a text
+looks like that.
 
 Output: ``sentences-00000.txt`` and so on, a new file after each 64 MiB.
 
@@ -14,22 +16,35 @@ Memory: about 60 MB, and 70 MB more for each worker process, whatever the size o
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import blingfire
 from absl import flags
 
-from bert_tf.data.stage import Built, run_stage
+from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
 from bert_tf.workers import ordered_map, resolve_num_workers
+from data_prep.markup import (
+    PLAIN,
+    UNKNOWN,
+    WIKITEXT,
+    articles,
+    define_markup_flag,
+    is_heading,
+    last_title,
+    parameters_of,
+    validate_markup,
+)
 from data_prep.stage import (
     define_common_flags,
     define_workers_flag,
@@ -66,6 +81,7 @@ class Settings:
         are sentences as they are; "auto": "paragraph", after lines that look wrapped are joined.
       invalid_utf8: "error" refuses a file with bytes that are not UTF-8, "replace" puts U+FFFD in
         their place (tokenization drops it) and counts them in the manifest.
+      markup: "plain" or "wikitext".
       num_workers: processes, 0 for all cores.
     """
 
@@ -73,6 +89,7 @@ class Settings:
     output_dir: str
     line_breaks: str = "auto"
     invalid_utf8: str = "error"
+    markup: str = PLAIN
     num_workers: int = 0
 
 
@@ -88,9 +105,7 @@ class Sentences(NamedTuple):
     """A chunk after splitting: ``text`` has each document with a blank line behind it."""
 
     text: bytes
-    num_documents: int
-    num_sentences: int
-    num_replaced: int
+    counts: dict[str, int]
     num_input_bytes: int
 
 
@@ -100,6 +115,7 @@ def validate(settings: Settings) -> None:
         raise UserError(f"--line_breaks={settings.line_breaks}: give one of {LINE_BREAKS}.")
     if settings.invalid_utf8 not in INVALID_UTF8:
         raise UserError(f"--invalid_utf8={settings.invalid_utf8}: give one of {INVALID_UTF8}.")
+    validate_markup(settings.markup)
     resolve_num_workers(settings.num_workers)
 
 
@@ -115,6 +131,7 @@ def run(settings: Settings) -> Path:
             "line_breaks": settings.line_breaks,
             "invalid_utf8": settings.invalid_utf8,
             "max_document_bytes": MAX_DOCUMENT_BYTES,
+            **parameters_of(settings.markup),
         },
         inputs=files,
         build=functools.partial(_build, settings, files, num_workers),
@@ -123,10 +140,12 @@ def run(settings: Settings) -> Path:
 
 def _build(settings: Settings, files: list[Path], num_workers: int, directory: Path) -> Built:
     progress = Progress(STAGE, sum(path.stat().st_size for path in files) / 1e6, "MB")
-    chunks = (chunk for path in files for chunk in read_chunks(path))
-    splitter = functools.partial(SentenceSplitter, settings.line_breaks, settings.invalid_utf8)
+    chunks = (chunk for path in files for chunk in read_chunks(path, markup=settings.markup))
+    splitter = functools.partial(
+        SentenceSplitter, settings.line_breaks, settings.invalid_utf8, settings.markup
+    )
     documents_in_file: dict[str, int] = {}
-    totals = {"documents": 0, "sentences": 0, "replaced_bytes": 0}
+    totals: collections.Counter[str] = collections.Counter()
     with contextlib.ExitStack() as stack:
         file, room = None, 0
         for result in ordered_map(splitter, chunks, num_workers=num_workers, what=STAGE):
@@ -137,27 +156,41 @@ def _build(settings: Settings, files: list[Path], num_workers: int, directory: P
                 file = stack.enter_context(open(directory / name, "wb"))
             file.write(result.text)
             room -= len(result.text)
-            documents_in_file[name] += result.num_documents
-            totals["documents"] += result.num_documents
-            totals["sentences"] += result.num_sentences
-            totals["replaced_bytes"] += result.num_replaced
+            documents_in_file[name] += result.counts["documents"]
+            totals.update(result.counts)
             progress.advance(result.num_input_bytes / 1e6)
     if not totals["documents"]:
         raise UserError(f"--input_file: {settings.input_file!r} holds no text, only white space.")
     progress.finish()
-    return Built(documents_in_file, totals)
+    if settings.markup == PLAIN:
+        _say_what_looks_like_wikitext(totals)
+    marks = {name: totals[name] for name in ("headings", "unknown_words") if totals[name]}
+    counted = {name: totals[name] for name in ("documents", "sentences", "replaced_bytes")}
+    return Built(documents_in_file, {**counted, **marks})
 
 
-def read_chunks(path: Path) -> Iterator[Chunk]:
+def _say_what_looks_like_wikitext(totals: Mapping[str, int]) -> None:
+    headings, unknown = totals["headings"], totals["unknown_words"]
+    if headings or unknown:
+        report(
+            f"{STAGE}: {headings:,} lines look like WikiText headings (= Title =) and {unknown:,} "
+            f"words are {UNKNOWN}; if this is WikiText, give --markup={WIKITEXT}: without it, a "
+            f"heading between blank lines is a document and {UNKNOWN} is three tokens"
+        )
+
+
+def read_chunks(path: Path, *, markup: str = PLAIN) -> Iterator[Chunk]:
     """Cuts a file at blank lines into chunks that depend on its content only.
 
-    Where there is no blank line in two MiB, the cut is at a sentence border.
+    WikiText is cut at titles instead. Where there is none of these in two MiB, the cut is at a
+    sentence border.
     """
+    find_cut = last_title if markup == WIKITEXT else _last_blank_line
     with open(path, "rb") as file:
         pending, offset = b"", 0
         while block := file.read(_CHUNK_BYTES):
             pending += block
-            cut = _last_blank_line(pending)
+            cut = find_cut(pending)
             if not cut and len(pending) >= 2 * _CHUNK_BYTES:
                 cut = _last_sentence_border(pending)
             if cut:
@@ -197,24 +230,27 @@ def _last_sentence_border(content: bytes) -> int:
 class SentenceSplitter:
     """Chunk to sentences; one in each worker process."""
 
-    def __init__(self, line_breaks: str, invalid_utf8: str):
+    def __init__(self, line_breaks: str, invalid_utf8: str, markup: str):
         self._line_breaks = line_breaks
         self._invalid_utf8 = invalid_utf8
+        self._markup = markup
 
     def __call__(self, chunk: Chunk) -> Sentences:
         """Splits all documents of a chunk."""
         text, num_replaced = self._decode(chunk)
         output: list[str] = []
-        num_documents = num_sentences = 0
-        for lines in _documents(text):
-            sentences = self._split_document(lines)
-            for document in _cut_document(sentences):
+        counts = {"documents": 0, "sentences": 0, "replaced_bytes": num_replaced}
+        counts |= {"headings": 0, "unknown_words": text.count(UNKNOWN)}
+        documents = _documents(text)
+        for lines in articles(documents) if self._markup == WIKITEXT else documents:
+            counts["headings"] += sum(map(is_heading, lines))
+            for document in _cut_document(self._split_lines(lines)):
                 output.extend(document)
                 output.append("")
-                num_documents += 1
-                num_sentences += len(document)
+                counts["documents"] += 1
+                counts["sentences"] += len(document)
         encoded = "".join(f"{line}\n" for line in output).encode("utf-8")
-        return Sentences(encoded, num_documents, num_sentences, num_replaced, len(chunk.content))
+        return Sentences(encoded, counts, len(chunk.content))
 
     def _decode(self, chunk: Chunk) -> tuple[str, int]:
         content = chunk.content
@@ -232,7 +268,17 @@ class SentenceSplitter:
         text = content.decode("utf-8", "replace")
         return text, text.count("\ufffd") - content.count("\ufffd".encode())
 
-    def _split_document(self, lines: list[str]) -> list[str]:
+    def _split_lines(self, lines: list[str]) -> list[str]:
+        """The sentences of a document; headings of WikiText are left whole."""
+        if self._markup == PLAIN:
+            return self._split_text(lines)
+        sentences = []
+        for are_headings, group in itertools.groupby(lines, key=is_heading):
+            part = list(group)
+            sentences += part if are_headings else self._split_text(part)
+        return sentences
+
+    def _split_text(self, lines: list[str]) -> list[str]:
         if self._line_breaks == "sentence":
             return lines
         if self._line_breaks == "wrapped":
@@ -325,6 +371,7 @@ def define_flags() -> None:
         output_help="Directory for the sentences.",
     )
     define_workers_flag()
+    define_markup_flag()
     define_parameter_flags()
 
 

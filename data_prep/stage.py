@@ -9,7 +9,7 @@ from typing import Callable, TypeVar
 
 from absl import app, flags
 
-from bert_tf.data.manifest import MANIFEST_NAME
+from bert_tf.data.manifest import MANIFEST_NAME, require_listed_files
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import expand_input_files, require_file
 
@@ -19,8 +19,10 @@ Settings = TypeVar("Settings")
 def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
     """As :func:`bert_tf.files.expand_input_files`, without manifests and empty files.
 
-    Raises UserError when nothing is left or a file cannot be read.
+    Raises UserError when nothing is left, a file cannot be read, or the manifest of an earlier
+    stage lists other files.
     """
+    require_listed_files(patterns)
     files = [path for path in expand_input_files(patterns, flag=flag) if path.name != MANIFEST_NAME]
     files = [require_file(path, flag=flag) for path in files if path.stat().st_size]
     if not files:

@@ -36,6 +36,14 @@ from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 from bert_tf.workers import ordered_map, resolve_num_workers
+from data_prep.markup import (
+    PLAIN,
+    WIKITEXT,
+    define_markup_flag,
+    parameters_of,
+    validate_markup,
+    without_unknown_words,
+)
 from data_prep.stage import (
     define_common_flags,
     define_workers_flag,
@@ -68,6 +76,7 @@ class Settings:
         entries; words with others are unknown.
       min_frequency: WordPiece: least number of occurrences of a pair that becomes an entry.
       vocab_sample_megabytes: most text to train on, 10^6 bytes.
+      markup: "plain", or "wikitext", whose <unk> is no word.
       num_workers: processes, 0 for all cores.
     """
 
@@ -79,6 +88,7 @@ class Settings:
     character_coverage: float = 0.9999
     min_frequency: int = 2
     vocab_sample_megabytes: float = 100.0
+    markup: str = PLAIN
     num_workers: int = 0
 
 
@@ -111,8 +121,9 @@ def run(settings: Settings) -> Path:
     num_workers = resolve_num_workers(settings.num_workers)
     files = find_text_files(settings.input_file)
     parameters = dataclasses.asdict(settings)
-    for name in ("input_file", "output_dir", "num_workers"):
+    for name in ("input_file", "output_dir", "num_workers", "markup"):
         del parameters[name]
+    parameters |= parameters_of(settings.markup)
     directory = run_stage(
         STAGE,
         settings.output_dir,
@@ -125,6 +136,7 @@ def run(settings: Settings) -> Path:
 
 def validate(settings: Settings) -> None:
     """Raises UserError for values that cannot be."""
+    validate_markup(settings.markup)
     if settings.tokenizer not in TOKENIZERS:
         raise UserError(f"--tokenizer={settings.tokenizer}: give one of {TOKENIZERS}.")
     if settings.vocab_size <= len(SPECIAL_TOKENS):
@@ -151,9 +163,9 @@ def _build(settings: Settings, files: list[Path], num_workers: int, directory: P
     share = 1.0 if total_bytes <= max_bytes else 0.98 * max_bytes / total_bytes
     rule = SampleRule(int(share * (1 << 32)), max_bytes)
     if settings.tokenizer == "wordpiece":
-        worker = functools.partial(WordCounter, rule, settings.do_lower_case)
+        worker = functools.partial(WordCounter, rule, settings.do_lower_case, settings.markup)
     else:
-        worker = functools.partial(LineSampler, rule, settings.do_lower_case)
+        worker = functools.partial(LineSampler, rule, settings.do_lower_case, settings.markup)
     chunks = (chunk for path in files for chunk in read_lines(path))
     samples = ordered_map(worker, chunks, num_workers=num_workers, what=STAGE)
     counts = {"sample_bytes": 0}
@@ -208,32 +220,39 @@ def read_lines(path: Path) -> Iterator[bytes]:
 class WordCounter:
     """Chunk to the counts of the words in its sample."""
 
-    def __init__(self, rule: SampleRule, do_lower_case: bool):
+    def __init__(self, rule: SampleRule, do_lower_case: bool, markup: str):
         self._rule = rule
+        self._markup = markup
         self._basic = BasicTokenizer(lower_case=do_lower_case)
 
     def __call__(self, chunk: bytes) -> Sample:
         """Counts words, in the order in which they first appear."""
         content = b"\n".join(self._rule.lines(chunk))
-        words = self._basic.words(content.decode("utf-8", "replace"))
+        words = self._basic.words(_text_of(content, self._markup))
         return Sample(dict(collections.Counter(words)), len(content), len(chunk))
 
 
 class LineSampler:
     """Chunk to the lines of its sample."""
 
-    def __init__(self, rule: SampleRule, do_lower_case: bool):
+    def __init__(self, rule: SampleRule, do_lower_case: bool, markup: str):
         self._rule = rule
+        self._markup = markup
         self._do_lower_case = do_lower_case
 
     def __call__(self, chunk: bytes) -> Sample:
         """Picks the lines that are in the sample."""
         content = b"\n".join(self._rule.lines(chunk))
-        text = content.decode("utf-8", "replace").replace("\0", "")
+        text = _text_of(content, self._markup).replace("\0", "")
         if self._do_lower_case:
             text = text.lower()
         lines = [line for line in text.split("\n") if line.strip()]
         return Sample(lines, len(content), len(chunk))
+
+
+def _text_of(content: bytes, markup: str) -> str:
+    text = content.decode("utf-8", "replace")
+    return without_unknown_words(text) if markup == WIKITEXT else text
 
 
 def train_wordpiece(words: dict[str, int], settings: Settings) -> list[str]:
@@ -372,6 +391,7 @@ def define_flags() -> None:
         output_help="Directory for vocab.txt or spm.model.",
     )
     define_workers_flag()
+    define_markup_flag()
     define_parameter_flags()
     flags.DEFINE_bool(
         "do_lower_case", True, "Lower-case the text; WordPiece also strips its accents."

@@ -92,15 +92,16 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
 
 
 def _data_settings(values: flags.FlagValues) -> DataSettings:
-    train = _files(values, "input_file", "input_files_dir")
-    held_out = _files(values, "eval_file", "eval_files_dir")
+    train_flag = _given(values, "input_file", "input_files_dir")
+    eval_flag = _given(values, "eval_file", "eval_files_dir")
+    train, held_out = _files(values, train_flag), _files(values, eval_flag)
     if values.do_train and not train:
         raise UserError("--do_train needs training records; give --input_file.")
     if values.do_eval and not held_out:
         if not train:
             raise UserError("--do_eval needs held-out records; give --eval_file.")
         logging.warning("no --eval_file was given: evaluating on the training records.")
-        held_out = train
+        held_out, eval_flag = train, train_flag
     if not 0 < values.masked_lm_prob < 1:
         raise UserError(f"--masked_lm_prob={values.masked_lm_prob} must lie between 0 and 1.")
     for name in ("max_seq_length", "max_predictions_per_seq"):
@@ -108,6 +109,8 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
     return DataSettings(
         train_files=tuple(train),
         eval_files=tuple(held_out),
+        train_patterns=values[train_flag].value or "",
+        eval_patterns=values[eval_flag].value or "",
         max_seq_length=values.max_seq_length,
         max_predictions_per_seq=values.max_predictions_per_seq,
         masked_lm_prob=values.masked_lm_prob,
@@ -115,10 +118,13 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
     )
 
 
-def _files(values: flags.FlagValues, *names: str) -> list[Path]:
-    given = [name for name in names if values[name].value]
-    if len(given) > 1:
-        raise UserError(f"--{given[0]} and --{given[1]} are two names for one thing; give one.")
-    if not given:
-        return []
-    return expand_record_files(values[given[0]].value, flag=given[0])
+def _given(values: flags.FlagValues, name: str, other_name: str) -> str:
+    """Which of two names for one flag was used; the first one where neither was."""
+    if values[name].value and values[other_name].value:
+        raise UserError(f"--{name} and --{other_name} are two names for one thing; give one.")
+    return other_name if values[other_name].value else name
+
+
+def _files(values: flags.FlagValues, name: str) -> list[Path]:
+    patterns = values[name].value
+    return expand_record_files(patterns, flag=name) if patterns else []

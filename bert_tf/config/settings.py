@@ -14,11 +14,14 @@ class DataSettings:
     Attributes:
       train_files: TFRecord files to train on.
       eval_files: held-out TFRecord files; the training files where none were given.
+      train_patterns, eval_patterns: the files, globs and directories that these come from.
       masked_lm_prob, whole_word: masking at training time, for records without stored masks.
     """
 
     train_files: tuple[Path, ...]
     eval_files: tuple[Path, ...]
+    train_patterns: str
+    eval_patterns: str
     max_seq_length: int
     max_predictions_per_seq: int
     masked_lm_prob: float

@@ -1,7 +1,7 @@
 """Batches of records as ``tf.data``: what a batch holds is a function of its position alone.
 
-Python finds the records and reads them; TensorFlow parses them in C++. Which records a batch has is
-up to the caller (order.py, length_buckets.py).
+Python finds the records and reads them; TensorFlow parses them in C++. What they hold is checked
+before it is used. Which records a batch has is up to the caller (order.py, length_buckets.py).
 
 Symbols: B sequences of one rank in one batch, S positions.
 """
@@ -16,7 +16,7 @@ from typing import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.data.records import SEQUENCE, RecordSpec
+from bert_tf.data.records import SEGMENTS, SEQUENCE, VOCABULARY, RecordSpec
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
 
@@ -41,6 +41,8 @@ class BatchReader:
         *,
         spec: RecordSpec,
         lengths: Mapping[str, int],
+        vocab_size: int,
+        type_vocab_size: int,
         batch_size: int,
         indices: Callable[[int], np.ndarray],
         positions_kept: Callable[[int], int] | None = None,
@@ -51,6 +53,7 @@ class BatchReader:
           record_set: the records.
           spec: their layout.
           lengths: for ``spec.parse_spec``.
+          vocab_size, type_vocab_size: of the model, whose ids and segments are below them.
           batch_size: B.
           indices: from a batch's position to the numbers of its records, integers [B].
           positions_kept: from a batch's position to the positions that are left of its sequences,
@@ -59,6 +62,8 @@ class BatchReader:
         self._record_set = record_set
         self._indices = indices
         self._positions_kept = positions_kept
+        self._spec = spec
+        self._sizes = {**lengths, VOCABULARY: vocab_size, SEGMENTS: type_vocab_size}
         self._parse_spec = spec.parse_spec(lengths)
         self._sequences = [f.name for f in spec.features if f.length_key == SEQUENCE]
         self._batch_size = batch_size
@@ -74,29 +79,72 @@ class BatchReader:
         for tensor in (serialized, names):
             tensor.set_shape([self._batch_size])
         features = tf.io.parse_example(serialized, self._parse_spec, example_names=names)
+        kept = self._sizes[SEQUENCE]
         if self._positions_kept is not None:
             kept = tf.numpy_function(self._kept, [position], tf.int64)
             kept.set_shape([])
-            for name in self._sequences:
-                features[name] = features[name][:, :kept]
-        return {
-            name: tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tensor
-            for name, tensor in features.items()
-        }
+        with tf.control_dependencies([self._check(position, features, kept)]):
+            if self._positions_kept is not None:
+                for name in self._sequences:
+                    features[name] = features[name][:, :kept]
+            return {
+                name: tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tf.identity(tensor)
+                for name, tensor in features.items()
+            }
 
     def _kept(self, position: np.int64) -> np.int64:
         return np.int64(self._positions_kept(int(position)))
+
+    def _check(
+        self, position: tf.Tensor, features: Features, kept: tf.Tensor | int
+    ) -> tf.Operation:
+        """Fails where a record of the batch cannot be used.
+
+        What is wrong is found in Python, but whether anything is, in C++: a call of Python for
+        every batch would take longer than the parsing of small ones.
+        """
+        names = [feature.name for feature in self._spec.features]
+        bounds = self._spec.bounds({**self._sizes, SEQUENCE: kept})
+        good = [_all_within(features[name], bounds[name]) for name in names]
+        if self._positions_kept is not None:
+            good.append(tf.reduce_all(tf.equal(features["input_mask"][:, kept:], 0)))
+
+        def refuse() -> tf.Tensor:
+            columns = [features[name] for name in names]
+            return tf.numpy_function(self._refuse, [position, kept, *columns], tf.bool)
+
+        return tf.cond(tf.reduce_all(tf.stack(good)), lambda: tf.constant(True), refuse).op
+
+    def _refuse(self, position: np.int64, kept: np.int64, *columns: np.ndarray) -> np.bool_:
+        """Raises the UserError that names the record."""
+        batch = {feature.name: column for feature, column in zip(self._spec.features, columns)}
+        problem = self._spec.out_of_range(batch, {**self._sizes, SEQUENCE: int(kept)})
+        if problem is None:
+            row = int(batch["input_mask"][:, kept:].any(axis=1).argmax())
+            problem = row, f"it has more tokens than the {kept} that were counted in it"
+        row, what = problem
+        name = self._name_of(self._indices(int(position)).tolist()[row])
+        raise UserError(f"{name} cannot be used: {what}; make the file again.")
+
+    def _name_of(self, index: int) -> str:
+        file, number = self._record_set.locate(index)
+        return f"record {number} of {file.path}"
 
     def _read_records(self, position: np.int64) -> tuple[np.ndarray, np.ndarray]:
         """Serialized examples, and a name for each for errors; object arrays [B]."""
         indices = self._indices(int(position)).tolist()
         # Object arrays: numpy's own strings would lose zero bytes at the end of a record.
         serialized = np.array(self._record_set.read(indices), dtype=object)
-        names = []
-        for index in indices:
-            file, number = self._record_set.locate(index)
-            names.append(f"record {number} of {file.path}".encode())
+        names = [self._name_of(index).encode() for index in indices]
         return serialized, np.array(names, dtype=object)
+
+
+def _all_within(values: tf.Tensor, bound: tf.Tensor | float) -> tf.Tensor:
+    """Whether no value is negative, or ``bound`` or more, or NaN: bool []."""
+    if values.dtype == tf.int64:
+        # As unsigned numbers, negative ones are above all others.
+        return tf.reduce_max(tf.bitcast(values, tf.uint64)) < tf.cast(bound, tf.uint64)
+    return tf.reduce_all((values >= 0) & (values < bound))
 
 
 def dataset_of_positions(

@@ -1,8 +1,9 @@
 """``manifest.json``: what a data directory holds and what it was made from.
 
-A stage of the data preparation writes it last, so a directory with a manifest is complete. Names in
-it are relative to its own directory and hold no path, time or machine, so that the same inputs and
-parameters give the same manifest bytes anywhere.
+A stage of the data preparation writes it last, so a directory with a manifest is complete. It holds
+bare file names and no path, time or machine, so that the same inputs and parameters give the same
+manifest bytes anywhere. A stage removes what an earlier manifest lists, so a manifest with other
+names is refused when it is read.
 """
 
 from __future__ import annotations
@@ -10,12 +11,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.data.tfrecord import OFFSETS_SUFFIX
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike, read_json, sha256_of_file, write_json
+from bert_tf.files import (
+    BESIDE_RECORDS,
+    PathLike,
+    files_of,
+    places_of,
+    read_json,
+    sha256_of_file,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer
@@ -23,13 +35,15 @@ if TYPE_CHECKING:
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 
+_LONGEST_NAME = 255  # bytes, on the usual file systems
+
 
 @dataclasses.dataclass(frozen=True)
 class FileEntry:
     """One input or output file.
 
     Attributes:
-      name: path relative to the manifest's directory (outputs) or the bare file name (inputs).
+      name: the bare file name; outputs lie in the manifest's own directory.
       bytes: size.
       sha256: hexadecimal digest of the content.
       count: units inside (records, sentences, documents), where the stage counts them.
@@ -92,19 +106,44 @@ class Manifest:
         return hash_of_json(self.to_dict())
 
 
+class UnsafeNameError(UserError):
+    """A list of files names something that is not a file of its own directory."""
+
+
+def is_output_name(name: object) -> bool:
+    """Whether ``name`` can be an output of a stage.
+
+    That is a bare file name: no path, no hidden file (the stages' own) and not the manifest's name.
+    """
+    if not isinstance(name, str) or name.startswith(".") or name == MANIFEST_NAME:
+        return False
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(encoded) <= _LONGEST_NAME and b"/" not in encoded and b"\0" not in encoded
+
+
+def require_output_names(names: Iterable[object], *, listed_in: Path) -> None:
+    """Raises UnsafeNameError where the names that a file lists are not all names of outputs."""
+    for name in names:
+        if not is_output_name(name):
+            raise UnsafeNameError(
+                f"{listed_in} lists {name!r}, which is not the name of a file in its directory; "
+                "it was edited or damaged: delete it and make the data again."
+            )
+
+
 def hash_of_json(value: Any) -> str:
     """SHA-256 of a JSON value, independent of the order of its keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def describe_file(
-    path: PathLike, *, relative_to: PathLike | None = None, count: int | None = None
-) -> FileEntry:
-    """Reads a file once for its size and digest; the name is relative to a directory or bare."""
+def describe_file(path: PathLike, *, count: int | None = None) -> FileEntry:
+    """Reads a file once for its size and digest."""
     path = Path(path)
-    name = path.name if relative_to is None else path.relative_to(relative_to).as_posix()
-    return FileEntry(name, path.stat().st_size, sha256_of_file(path), count)
+    return FileEntry(path.name, path.stat().st_size, sha256_of_file(path), count)
 
 
 def describe_vocabulary(tokenizer: Tokenizer) -> VocabularyEntry:
@@ -133,7 +172,12 @@ def write_manifest(directory: PathLike, manifest: Manifest, *, name: str = MANIF
 
 
 def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest:
-    """Reads ``directory/name``; raises UserError when it is missing, malformed or too new."""
+    """Reads ``directory/name``.
+
+    Raises:
+      UserError: it is missing, malformed or too new.
+      UnsafeNameError: it lists an output outside of its directory.
+    """
     path = Path(directory) / name
     content = read_json(path, what="data manifest")
     try:
@@ -148,6 +192,7 @@ def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
                 "the file was edited, make the data again."
             )
         vocabulary = content["vocabulary"]
+        require_output_names((entry["name"] for entry in content["outputs"]), listed_in=path)
         return Manifest(
             stage=content["stage"],
             parameters=content["parameters"],
@@ -170,6 +215,19 @@ def find_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
     return read_manifest(directory, name=name)
 
 
+def readable_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:
+    """As :func:`find_manifest`, but a broken manifest is as good as none.
+
+    Raises UnsafeNameError, because what such a manifest lists must not be touched.
+    """
+    try:
+        return find_manifest(directory, name=name)
+    except UnsafeNameError:
+        raise
+    except UserError:
+        return None
+
+
 def is_up_to_date(
     directory: PathLike,
     *,
@@ -183,11 +241,9 @@ def is_up_to_date(
 
     Inputs are compared by order, size and digest (not by name, so a moved corpus still matches);
     outputs by name and size, so that a skip does not read them. A broken manifest does not match.
+    Raises UnsafeNameError.
     """
-    try:
-        manifest = find_manifest(directory, name=name)
-    except UserError:
-        return False
+    manifest = readable_manifest(directory, name=name)
     if manifest is None or manifest.stage != stage or manifest.vocabulary != vocabulary:
         return False
     if hash_of_json(manifest.parameters) != hash_of_json(parameters):
@@ -195,6 +251,49 @@ def is_up_to_date(
     if [(e.bytes, e.sha256) for e in manifest.inputs] != [(e.bytes, e.sha256) for e in inputs]:
         return False
     return all(_has_size(Path(directory) / entry.name, entry.bytes) for entry in manifest.outputs)
+
+
+def require_listed_files(patterns: str) -> None:
+    """Compares input files with the manifests beside them, by presence and size.
+
+    A directory stands for all files that its manifest lists, and for no others; a glob for the
+    listed ones that it matches; a file for itself. Offsets of records are not compared: they are
+    made anew where they do not fit. A broken manifest is as good as none.
+
+    Args:
+      patterns: as for :func:`bert_tf.files.expand_input_files`.
+
+    Raises:
+      UserError: a file is missing, has another size, or is in a directory without being listed.
+    """
+    for (directory, name_glob), is_whole in places_of(patterns).items():
+        manifest = readable_manifest(directory)
+        if manifest is None:
+            continue
+        listed = directory / MANIFEST_NAME
+        for entry in manifest.outputs:
+            if entry.name.endswith(OFFSETS_SUFFIX) or not fnmatchcase(entry.name, name_glob):
+                continue
+            path = directory / entry.name
+            if not path.is_file():
+                raise UserError(
+                    f"{path} is missing, but {listed} lists it; make or copy it again, or name the "
+                    "files that are to be used."
+                )
+            if not _has_size(path, entry.bytes):
+                raise UserError(
+                    f"{path} has {path.stat().st_size:,} bytes, but {listed} lists it with "
+                    f"{entry.bytes:,}; make or copy it again, or delete {MANIFEST_NAME} if the "
+                    "file was changed on purpose."
+                )
+        others = {path.name for path in files_of(directory)} if is_whole else set()
+        others -= {MANIFEST_NAME, *(entry.name for entry in manifest.outputs)}
+        unlisted = sorted(name for name in others if not name.endswith(BESIDE_RECORDS))
+        if unlisted:
+            raise UserError(
+                f"{directory / unlisted[0]} is not among the files that {listed} lists; move it "
+                "away, or name the files that are to be used."
+            )
 
 
 def _has_size(path: Path, size: int) -> bool:

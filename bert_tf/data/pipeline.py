@@ -36,6 +36,8 @@ def training_dataset(
     record_set: RecordSet,
     *,
     info: RecordInfo,
+    vocab_size: int,
+    type_vocab_size: int,
     batch: GlobalBatchSlice,
     start_position: int,
     end_position: int | None = None,
@@ -48,6 +50,7 @@ def training_dataset(
     Args:
       record_set: the records.
       info: what :func:`inspect_records` found out about them.
+      vocab_size, type_vocab_size: of the model; a record that goes beyond is refused by name.
       batch: the size of the global batch and this rank's part of it.
       start_position: number of the first global batch; the first of a training is 0.
       end_position: number of the global batch to stop before; None goes on without end.
@@ -67,7 +70,15 @@ def training_dataset(
     def keys(position: int) -> np.ndarray:
         return example_keys(seed, position, batch.start + np.arange(batch.size))
 
-    reader = _reader(record_set, info, indices, batch_size=batch.size)
+    reader = BatchReader(
+        record_set,
+        spec=info.spec,
+        lengths=info.lengths,
+        vocab_size=vocab_size,
+        type_vocab_size=type_vocab_size,
+        batch_size=batch.size,
+        indices=indices,
+    )
     masked = _masker(info, masking, keys, batch_size=batch.size)
     return dataset_of_positions(
         start_position,
@@ -81,6 +92,8 @@ def evaluation_dataset(
     record_set: RecordSet,
     *,
     info: RecordInfo,
+    vocab_size: int,
+    type_vocab_size: int,
     batch_size: int,
     rank: int = 0,
     world_size: int = 1,
@@ -118,25 +131,21 @@ def evaluation_dataset(
         masked_lm_weights = features["masked_lm_weights"] * weights[:, None]
         return {**features, "masked_lm_weights": masked_lm_weights, EXAMPLE_WEIGHTS: weights}
 
-    reader = _reader(record_set, info, indices, batch_size=batch_size)
+    reader = BatchReader(
+        record_set,
+        spec=info.spec,
+        lengths=info.lengths,
+        vocab_size=vocab_size,
+        type_vocab_size=type_vocab_size,
+        batch_size=batch_size,
+        indices=indices,
+    )
     masked = _masker(info, masking, keys, batch_size=batch_size)
     return dataset_of_positions(
         0,
         -(-info.num_records // (batch_size * world_size)),
         lambda number: with_weights(number, masked(number, reader.read(number))),
         prefetch=prefetch,
-    )
-
-
-def _reader(
-    record_set: RecordSet,
-    info: RecordInfo,
-    indices: Callable[[int], np.ndarray],
-    *,
-    batch_size: int,
-) -> BatchReader:
-    return BatchReader(
-        record_set, spec=info.spec, lengths=info.lengths, batch_size=batch_size, indices=indices
     )
 
 

@@ -22,6 +22,22 @@ SEQUENCE = "max_seq_length"
 PREDICTIONS = "max_predictions_per_seq"
 ONE = "one"
 
+# What the values of a feature stay below, beside SEQUENCE.
+VOCABULARY = "vocab_size"
+SEGMENTS = "type_vocab_size"
+TWO = "two"
+INT32 = "int32"
+FINITE = "finite"
+
+_RANGES = {
+    SEQUENCE: "the positions of the sequence are 0 to {last}",
+    VOCABULARY: "the ids of the model's vocabulary are 0 to {last}",
+    SEGMENTS: "the model's segments are 0 to {last}",
+    TWO: "it must be 0 or 1",
+    INT32: "it must be 0 to {last}",
+    FINITE: "it must be finite, and not negative",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
@@ -31,11 +47,14 @@ class Feature:
       name: key in the Example.
       dtype: "int64" or "float32".
       length_key: which length it has: SEQUENCE, PREDICTIONS, or ONE for a single value.
+      below: what its values, which are not negative, stay below: SEQUENCE, VOCABULARY, SEGMENTS,
+        TWO, INT32 or FINITE.
     """
 
     name: str
     dtype: str
     length_key: str
+    below: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +108,26 @@ class RecordSpec:
                 )
         return lengths
 
+    def out_of_range(
+        self, examples: Mapping[str, np.ndarray], sizes: Mapping[str, int]
+    ) -> tuple[int, str] | None:
+        """The first example with a value that nothing can be made of, and what is wrong with it.
+
+        Args:
+          examples: int64 and float32 arrays of shape [N, L] by feature name.
+          sizes: numbers for SEQUENCE, VOCABULARY and SEGMENTS.
+
+        Returns: the example's number and the part of a sentence, None where all is well.
+        """
+        bounds = self.bounds(sizes)
+        found = [_first_bad_value(f, examples[f.name], bounds[f.name]) for f in self.features]
+        return min(filter(None, found), default=None)
+
+    def bounds(self, sizes: Mapping[str, int]) -> dict[str, float]:
+        """What the values of each feature stay below; none is negative. Sizes as above."""
+        sizes = {TWO: 2, INT32: 2**31, FINITE: np.inf, **sizes}
+        return {feature.name: sizes[feature.below] for feature in self.features}
+
     def parse_spec(self, lengths: Mapping[str, int]) -> dict[str, Any]:
         """The ``features`` argument of ``tf.io.parse_example`` for records of these lengths."""
         import tensorflow.compat.v1 as tf
@@ -106,13 +145,13 @@ class RecordSpec:
 PRETRAINING_MASKED = RecordSpec(
     "pretraining_masked",
     (
-        Feature("input_ids", "int64", SEQUENCE),
-        Feature("input_mask", "int64", SEQUENCE),
-        Feature("segment_ids", "int64", SEQUENCE),
-        Feature("masked_lm_positions", "int64", PREDICTIONS),
-        Feature("masked_lm_ids", "int64", PREDICTIONS),
-        Feature("masked_lm_weights", "float32", PREDICTIONS),
-        Feature("next_sentence_labels", "int64", ONE),
+        Feature("input_ids", "int64", SEQUENCE, VOCABULARY),
+        Feature("input_mask", "int64", SEQUENCE, TWO),
+        Feature("segment_ids", "int64", SEQUENCE, SEGMENTS),
+        Feature("masked_lm_positions", "int64", PREDICTIONS, SEQUENCE),
+        Feature("masked_lm_ids", "int64", PREDICTIONS, VOCABULARY),
+        Feature("masked_lm_weights", "float32", PREDICTIONS, FINITE),
+        Feature("next_sentence_labels", "int64", ONE, TWO),
     ),
 )
 
@@ -121,11 +160,11 @@ PRETRAINING_MASKED = RecordSpec(
 PRETRAINING_UNMASKED = RecordSpec(
     "pretraining_unmasked",
     (
-        Feature("input_ids", "int64", SEQUENCE),
-        Feature("input_mask", "int64", SEQUENCE),
-        Feature("segment_ids", "int64", SEQUENCE),
-        Feature("word_starts", "int64", SEQUENCE),
-        Feature("next_sentence_labels", "int64", ONE),
+        Feature("input_ids", "int64", SEQUENCE, VOCABULARY),
+        Feature("input_mask", "int64", SEQUENCE, TWO),
+        Feature("segment_ids", "int64", SEQUENCE, SEGMENTS),
+        Feature("word_starts", "int64", SEQUENCE, TWO),
+        Feature("next_sentence_labels", "int64", ONE, TWO),
     ),
 )
 
@@ -134,10 +173,10 @@ PRETRAINING_UNMASKED = RecordSpec(
 SQUAD_PREDICTION = RecordSpec(
     "squad_prediction",
     (
-        Feature("unique_ids", "int64", ONE),
-        Feature("input_ids", "int64", SEQUENCE),
-        Feature("input_mask", "int64", SEQUENCE),
-        Feature("segment_ids", "int64", SEQUENCE),
+        Feature("unique_ids", "int64", ONE, INT32),
+        Feature("input_ids", "int64", SEQUENCE, VOCABULARY),
+        Feature("input_mask", "int64", SEQUENCE, TWO),
+        Feature("segment_ids", "int64", SEQUENCE, SEGMENTS),
     ),
 )
 
@@ -145,9 +184,9 @@ SQUAD_TRAINING = RecordSpec(
     "squad_training",
     (
         *SQUAD_PREDICTION.features,
-        Feature("start_positions", "int64", ONE),
-        Feature("end_positions", "int64", ONE),
-        Feature("is_impossible", "int64", ONE),
+        Feature("start_positions", "int64", ONE, SEQUENCE),
+        Feature("end_positions", "int64", ONE, SEQUENCE),
+        Feature("is_impossible", "int64", ONE, TWO),
     ),
 )
 
@@ -168,6 +207,16 @@ def decode_example(record: bytes) -> dict[str, np.ndarray]:
         elif kind == "float_list":
             arrays[name] = np.array(feature.float_list.value, np.float32)
     return arrays
+
+
+def _first_bad_value(feature: Feature, values: np.ndarray, bound: float) -> tuple[int, str] | None:
+    """As :meth:`RecordSpec.out_of_range`, for one feature."""
+    bad = ~((values >= 0) & (values < bound))  # NaN is neither
+    if not bad.any():
+        return None
+    row, column = np.argwhere(bad)[0].tolist()
+    allowed = _RANGES[feature.below].format(last=bound - 1)
+    return row, f"its {feature.name} holds {values[row, column]}, but {allowed}"
 
 
 # Wire format. Field numbers of tensorflow/core/example/{example,feature}.proto:

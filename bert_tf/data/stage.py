@@ -24,8 +24,9 @@ from bert_tf.data.manifest import (
     Manifest,
     VocabularyEntry,
     describe_file,
-    find_manifest,
     is_up_to_date,
+    readable_manifest,
+    require_output_names,
     write_manifest,
 )
 from bert_tf.errors import UserError
@@ -71,7 +72,8 @@ def run_stage(
     Returns: ``output_dir``.
 
     Raises:
-      UserError: the directory cannot be written, is in use, or holds the output of another stage.
+      UserError: the directory cannot be written, is in use, holds the output of another stage, or
+        its manifest lists what is not a file of the directory.
     """
     directory = make_output_dir(output_dir, flag="output_dir")
     entries = tuple(describe_file(path) for path in inputs)
@@ -83,17 +85,18 @@ def run_stage(
         return directory
     with _only_writer(directory):
         _refuse_other_stage(directory, stage)
+        old = _files_of_earlier_runs(directory)
         partial = directory / _PARTIAL_NAME
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         try:
             built = build(partial)
             outputs = tuple(
-                describe_file(partial / name, relative_to=partial, count=count)
-                for name, count in built.outputs.items()
+                describe_file(partial / name, count=count) for name, count in built.outputs.items()
             )
             _install(
                 Manifest(stage, parameters, entries, outputs, built.counts, vocabulary),
+                old=old,
                 partial=partial,
                 directory=directory,
             )
@@ -105,13 +108,14 @@ def run_stage(
 def remove_outputs(stage: str, output_dir: PathLike) -> None:
     """Removes what an earlier run of the stage left in a directory, if there is anything."""
     directory = Path(output_dir)
-    manifest = _manifest_or_none(directory)
+    manifest = readable_manifest(directory)
     if manifest is None or manifest.stage != stage:
         return
     with _only_writer(directory):
+        names = _files_of_earlier_runs(directory)
         (directory / MANIFEST_NAME).unlink()
-        for entry in manifest.outputs:
-            (directory / entry.name).unlink(missing_ok=True)
+        for name in names:
+            (directory / name).unlink(missing_ok=True)
 
 
 def report(line: str) -> None:
@@ -136,7 +140,7 @@ def _only_writer(directory: Path) -> Iterator[None]:
 
 
 def _refuse_other_stage(directory: Path, stage: str) -> None:
-    manifest = _manifest_or_none(directory)
+    manifest = readable_manifest(directory)
     if manifest is not None and manifest.stage != stage:
         raise UserError(
             f"--output_dir: {directory} holds the output of {manifest.stage}; "
@@ -144,17 +148,8 @@ def _refuse_other_stage(directory: Path, stage: str) -> None:
         )
 
 
-def _manifest_or_none(directory: Path) -> Manifest | None:
-    """The manifest, or None where there is none or a broken one, which is as good as none."""
-    try:
-        return find_manifest(directory)
-    except UserError:
-        return None
-
-
-def _install(manifest: Manifest, *, partial: Path, directory: Path) -> None:
+def _install(manifest: Manifest, *, old: set[str], partial: Path, directory: Path) -> None:
     """Replaces what an earlier run left in ``directory`` by the files in ``partial``."""
-    old = _files_of_earlier_runs(directory)
     new = {entry.name for entry in manifest.outputs}
     for name in sorted(new - old):
         if (directory / name).exists():
@@ -173,8 +168,21 @@ def _install(manifest: Manifest, *, partial: Path, directory: Path) -> None:
 
 
 def _files_of_earlier_runs(directory: Path) -> set[str]:
-    manifest = _manifest_or_none(directory)
+    """Names of the files that may be replaced or removed."""
+    manifest = readable_manifest(directory)
     names = {entry.name for entry in manifest.outputs} if manifest else set()
-    if (directory / _STALE_NAME).exists():
-        names.update(read_json(directory / _STALE_NAME, what="list of replaced files"))
+    stale = directory / _STALE_NAME
+    if stale.exists():
+        listed = read_json(stale, what="list of replaced files")
+        if not isinstance(listed, list):
+            raise UserError(f"{stale} is not a list of file names; delete it and try again.")
+        require_output_names(listed, listed_in=stale)
+        names.update(listed)
+    for name in names:
+        path = directory / name
+        if path.is_dir() and not path.is_symlink():
+            raise UserError(
+                f"--output_dir: {path} is a directory, but is listed as a file that an earlier run "
+                "wrote; move it away."
+            )
     return names

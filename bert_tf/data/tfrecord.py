@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import os
 import struct
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -124,19 +125,21 @@ class RecordFile:
         """
         global _records_read
         start, end = int(self._offsets[number]), int(self._offsets[number + 1])
+        side_file = _offsets_path(self.path)
         if not start + _FRAMING_BYTES <= end <= int(self._offsets[-1]):
-            raise UserError(
-                f"{_offsets_path(self.path)} does not belong to the file beside it; delete it."
-            )
+            raise UserError(f"{side_file} does not belong to the file beside it; delete it.")
         frame = os.pread(descriptor, end - start, start)
         _records_read += 1
         if len(frame) != end - start:
             raise UserError(f"{self.path} ends inside record {number}; make or copy it again.")
-        if not _header_fits(frame, end - start):
+        length = _length_in(frame)
+        if length is None:
             raise UserError(
-                f"record {number} of {self.path} is damaged (its length is wrong); "
-                "make or copy the file again."
+                f"record {number} of {self.path} is damaged, or {side_file.name} does not belong "
+                "to it; delete the latter, and if that does not help, make or copy the file again."
             )
+        if length != len(frame) - _FRAMING_BYTES:
+            raise UserError(f"{side_file} does not belong to the file beside it; delete it.")
         record = frame[_HEADER_BYTES:-4]
         if struct.unpack("<I", frame[-4:])[0] != _masked_crc(record):
             raise UserError(
@@ -158,6 +161,8 @@ class RecordSet:
         self._starts = np.cumsum([0, *(len(file) for file in self._files)])
         self._keep_open = len(self._files) <= _MOST_OPEN_FILES
         self._descriptors: dict[int, int] = {}
+        # Not at exit: a thread that still reads would find other files under its descriptors.
+        weakref.finalize(self, _close_all, self._descriptors).atexit = False
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -195,12 +200,7 @@ class RecordSet:
 
     def close(self) -> None:
         """Closes the files; a later read opens them again."""
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
-
-    def __del__(self):
-        if hasattr(self, "_descriptors"):
-            self.close()
+        _close_all(self._descriptors)
 
     def _file_of(self, index: int) -> int:
         if not 0 <= index < len(self):
@@ -217,6 +217,11 @@ class RecordSet:
         if kept != descriptor:  # another thread was first
             os.close(descriptor)
         return kept
+
+
+def _close_all(descriptors: dict[int, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
 
 
 def _masked_crc(data: bytes) -> int:
@@ -236,10 +241,15 @@ def _frame(record: bytes) -> bytes:
     )
 
 
+def _length_in(frame: bytes) -> int | None:
+    """The length that the header of a frame gives for its record, None for a damaged header."""
+    length, crc = struct.unpack("<QI", frame[:_HEADER_BYTES])
+    return length if crc == _masked_crc(frame[:8]) else None
+
+
 def _header_fits(frame: bytes, size: int) -> bool:
     """Whether a frame begins with an intact header for a frame of ``size`` bytes."""
-    length, crc = struct.unpack("<QI", frame[:_HEADER_BYTES])
-    return length == size - _FRAMING_BYTES and crc == _masked_crc(frame[:8])
+    return _length_in(frame) == size - _FRAMING_BYTES
 
 
 def _open_for_reading(path: Path) -> int:

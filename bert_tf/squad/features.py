@@ -19,8 +19,8 @@ import numpy as np
 from bert_tf.data.manifest import describe_vocabulary, read_manifest
 from bert_tf.data.records import SEQUENCE, SQUAD_PREDICTION, SQUAD_TRAINING, RecordSpec
 from bert_tf.data.stage import Built, report, run_stage
-from bert_tf.data.tfrecord import OFFSETS_SUFFIX, TFRecordWriter, frame_records
-from bert_tf.errors import UserError
+from bert_tf.data.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
+from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike
 from bert_tf.progress import Progress
 from bert_tf.squad.examples import Example, SquadFile
@@ -125,20 +125,40 @@ def build_features(
 
 
 def open_features(directory: PathLike) -> FeatureSet:
-    """The records that :func:`build_features` left in a directory; UserError if there are none."""
+    """The records that :func:`build_features` left in a directory.
+
+    Raises UserError if there are none, or if they and their lengths do not belong together.
+    """
     directory = Path(directory)
     manifest = read_manifest(directory)
     if manifest.stage != STAGE:
         raise UserError(f"{directory} holds the output of {manifest.stage}, not SQuAD records.")
+    max_seq_length = manifest.parameters["max_seq_length"]
+    records = RecordFile(directory / RECORDS_NAME)
     return FeatureSet(
         directory=directory,
-        files=[directory / RECORDS_NAME],
-        lengths=np.load(directory / LENGTHS_NAME),
+        files=[records.path],
+        lengths=_read_lengths(directory, count=len(records), longest=max_seq_length),
         counts=manifest.counts,
         sha256=manifest.sha256,
         spec=_spec(manifest.parameters["training"]),
-        max_seq_length=manifest.parameters["max_seq_length"],
+        max_seq_length=max_seq_length,
     )
+
+
+def _read_lengths(directory: Path, *, count: int, longest: int) -> np.ndarray:
+    """The tokens of ``count`` records, none of which has more than ``longest``; int32 [count]."""
+    path = directory / LENGTHS_NAME
+    try:
+        lengths = np.load(path)
+    except (OSError, ValueError, EOFError) as error:
+        problem = f"cannot be read ({first_line(error)})"
+    else:
+        fits = lengths.dtype == np.int32 and lengths.shape == (count,)
+        if fits and count and lengths.min() >= 1 and lengths.max() <= longest:
+            return lengths
+        problem = f"does not hold the lengths of the {count} records beside it"
+    raise UserError(f"{path} {problem}; delete {directory}, so that it is made again.")
 
 
 def _spec(training: bool) -> RecordSpec:

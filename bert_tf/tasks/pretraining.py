@@ -12,6 +12,7 @@ from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.data import pipeline
+from bert_tf.data.manifest import require_listed_files
 from bert_tf.data.masking import MaskingSettings
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
@@ -111,6 +112,8 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
         return pipeline.training_dataset(
             data.train_records,
             info=data.train_info,
+            vocab_size=config.vocab_size,
+            type_vocab_size=config.type_vocab_size,
             batch=run.batch_slice(batch),
             start_position=run.start.data_position,
             seed=settings.run.seed,
@@ -121,7 +124,7 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
         run,
         make_objective=make_objective,
         config=config,
-        evaluation=_evaluation(settings, data, run.ranks, make_objective(run.policy).terms),
+        evaluation=_evaluation(settings, config, data, run.ranks, make_objective(run.policy).terms),
         optimization=settings.optimization,
         train_input=train_input,
         max_seq_length=settings.data.max_seq_length,
@@ -157,8 +160,10 @@ class _Data:
 def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:
     train = eval_ = (None, None)
     if settings.run.do_train:
+        require_listed_files(settings.data.train_patterns)
         train = _open_records(settings.data, settings.data.train_files, config)
     if settings.run.do_eval:
+        require_listed_files(settings.data.eval_patterns)
         eval_ = _open_records(settings.data, settings.data.eval_files, config)
     infos = [info for _, info in (train, eval_) if info is not None]
     if settings.next_sentence and not all(info.next_sentence for info in infos):
@@ -209,7 +214,11 @@ def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSet
 
 
 def _evaluation(
-    settings: PretrainingSettings, data: _Data, ranks: SingleProcess, terms: list[str]
+    settings: PretrainingSettings,
+    config: BertConfig,
+    data: _Data,
+    ranks: SingleProcess,
+    terms: list[str],
 ) -> TermEvaluation | None:
     if not settings.run.do_eval:
         return None
@@ -218,6 +227,8 @@ def _evaluation(
         return pipeline.evaluation_dataset(
             data.eval_records,
             info=data.eval_info,
+            vocab_size=config.vocab_size,
+            type_vocab_size=config.type_vocab_size,
             batch_size=settings.run.eval_batch_size,
             rank=ranks.rank,
             world_size=ranks.world_size,

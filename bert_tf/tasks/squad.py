@@ -13,10 +13,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, SquadSettings
-from bert_tf.data.batches import BatchReader, dataset_of_positions
+from bert_tf.data.batches import dataset_of_positions
 from bert_tf.data.length_buckets import LengthBuckets
 from bert_tf.data.order import batch_indices
-from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
 from bert_tf.model.dropout import Dropout
@@ -244,7 +243,7 @@ def _questions(
         listed = settings.run.output_dir / UNUSABLE_NAME
         write_json(listed, squad.unusable)
         run.message(f"{squad.path.name}: the questions left out are listed in {listed}")
-    return Questions(squad, features, windows)
+    return Questions(squad, features, windows, model.config)
 
 
 def _evaluation(
@@ -309,10 +308,7 @@ def _train_input(
     def bucketed(position: int) -> np.ndarray:
         return buckets.indices(position, own)
 
-    reader = BatchReader(
-        RecordSet(features.files),
-        spec=features.spec,
-        lengths=features.record_lengths,
+    reader = train.reader(
         batch_size=own.size,
         indices=bucketed if settings.length_buckets else shuffled,
         positions_kept=buckets.padded_length if settings.length_buckets else None,

@@ -6,10 +6,12 @@ import dataclasses
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.data.batches import BatchReader, dataset_of_positions
 from bert_tf.data.length_buckets import LengthSortedBatches
 from bert_tf.data.tfrecord import RecordSet
@@ -43,11 +45,32 @@ class Questions:
       squad: its questions.
       features: the records of their windows.
       windows: how they were cut.
+      config: of the model that is to answer them.
     """
 
     squad: SquadFile
     features: FeatureSet
     windows: WindowSettings
+    config: BertConfig
+
+    def reader(
+        self,
+        *,
+        batch_size: int,
+        indices: Callable[[int], np.ndarray],
+        positions_kept: Callable[[int], int] | None,
+    ) -> BatchReader:
+        """Reads batches of the records; arguments as of :class:`BatchReader`."""
+        return BatchReader(
+            RecordSet(self.features.files),
+            spec=self.features.spec,
+            lengths=self.features.record_lengths,
+            vocab_size=self.config.vocab_size,
+            type_vocab_size=self.config.type_vocab_size,
+            batch_size=batch_size,
+            indices=indices,
+            positions_kept=positions_kept,
+        )
 
     @property
     def are_scored(self) -> bool:
@@ -161,11 +184,7 @@ class SpanEvaluation:
         return len(self._questions.features.lengths)
 
     def _input(self) -> tf.data.Dataset:
-        features = self._questions.features
-        reader = BatchReader(
-            RecordSet(features.files),
-            spec=features.spec,
-            lengths=features.record_lengths,
+        reader = self._questions.reader(
             batch_size=len(self._batches.indices(0)),
             indices=self._batches.indices,
             positions_kept=self._batches.padded_length if self._length_buckets else None,

@@ -15,6 +15,8 @@ import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
 
 from bert_tf.config import pretraining_flags
+from bert_tf.data.records import PRETRAINING_MASKED
+from bert_tf.data.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.errors import UserError
 from tests.support import ROOT, environment, run
 
@@ -37,6 +39,12 @@ def files(data, bert_config, tmp_path_factory):
         changed = {**json.loads(bert_config.read_text()), **changes}
         return write(f"config-{'-'.join(changes)}.json", json.dumps(changed))
 
+    record_set = RecordSet(records[:1])
+    with TFRecordWriter(directory / "beyond.tfrecord") as writer:
+        for record in record_set.read(range(len(record_set))):
+            example = PRETRAINING_MASKED.decode(record)
+            example["masked_lm_positions"][-1] = 32
+            writer.write(PRETRAINING_MASKED.encode(example))
     flipped = bytearray(first)
     flipped[len(flipped) // 2] ^= 0xFF
     (directory / "empty_directory").mkdir()
@@ -46,6 +54,7 @@ def files(data, bert_config, tmp_path_factory):
         "empty_json": write("empty.json", b""),
         "truncated": write("truncated.tfrecord", first[:-7]),
         "corrupted": write("corrupted.tfrecord", bytes(flipped)),
+        "beyond": directory / "beyond.tfrecord",
         "text": write("notes.txt", "these are no records\n" * 50),
         "no_json": write("broken.json", "{'vocab_size': 5"),
         "misspelt": config(hiden_size=3),
@@ -98,6 +107,7 @@ IN_TENSORFLOW = [
     ("no records", ["--input_file={text}"], "notes.txt"),
     ("truncated record", ["--input_file={truncated}"], "truncated.tfrecord"),
     ("corrupted record", ["--input_file={corrupted}", "--num_train_steps=40"], "corrupted.tf"),
+    ("position out of range", ["--input_file={beyond}"], "beyond.tfrecord cannot be used: its mas"),
     ("batch arithmetic", ["--global_batch_size=20"], "20"),
     ("long warm-up", ["--num_warmup_steps=7"], "--num_warmup_steps=7"),
     ("float16 on a CPU", ["--precision=fp16"], "--precision=fp16"),

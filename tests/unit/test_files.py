@@ -3,6 +3,7 @@
 import hashlib
 import math
 import os
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +110,26 @@ def test_a_directory_that_may_not_be_written(tree):
     (tree / "sub").chmod(0o500)
     with pytest.raises(UserError, match="cannot write to"):
         files.make_output_dir(tree / "sub", flag="output_dir")
+
+
+def test_places_that_a_list_looks_into(tree, monkeypatch):
+    monkeypatch.chdir(tree)
+    assert files.places_of(f"{tree}/sub, {tree}/sub/*.txt,{tree}/a.txt") == {
+        (tree / "sub", "*"): True,
+        (tree / "sub", "*.txt"): False,
+        (tree, "a.txt"): False,
+    }
+    assert files.places_of("s*b") == {(Path("sub"), "*"): True, (Path("."), "s*b"): False}
+    assert files.places_of("s*b/none?") == {(Path("sub"), "none?"): False}
+    assert files.places_of("sub,sub/*") == {(Path("sub"), "*"): True}
+    assert files.places_of("nowhere/*") == {}
+
+
+def test_a_place_with_brackets_is_meant_literally(tmp_path):
+    directory = tmp_path / "a[1]"
+    directory.mkdir()
+    (directory / "b[2].txt").write_text("x")
+    assert files.places_of(str(directory / "b[2].txt")) == {(directory, "b[[]2].txt"): False}
 
 
 def test_sha256_of_a_file_of_several_blocks(tmp_path):

@@ -17,16 +17,17 @@ SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
 
 class RecordMaker:
-    """Writes record files of the small geometry above; record i has i in its last position."""
+    """Writes record files of the small geometry above; the segments of record i are i's bits."""
 
     def examples(self, count, *, first=0, masked=True, seq_length=SEQ_LENGTH):
         rng = np.random.default_rng(first)
         shape = (count, seq_length)
+        numbers = np.arange(first, first + count)[:, None]
         examples = {
             "input_ids": rng.integers(5, VOCAB_SIZE, shape),
             "input_mask": np.ones(shape, np.int64),
-            "segment_ids": rng.integers(0, 2, shape),
-            "next_sentence_labels": np.arange(first, first + count)[:, None],
+            "segment_ids": numbers >> np.arange(seq_length) & 1,
+            "next_sentence_labels": numbers % 2,
         }
         if masked:
             shape = (count, PREDICTIONS)
@@ -37,6 +38,10 @@ class RecordMaker:
             examples["word_starts"] = (rng.random((count, seq_length)) < 0.6).astype(np.int64)
             examples["word_starts"][:, 0] = 1
         return examples
+
+    def numbers(self, segment_ids):
+        """The numbers of records, from their segment_ids [N, S]."""
+        return segment_ids @ (1 << np.arange(segment_ids.shape[1]))
 
     def write(self, path, count, **options):
         examples = self.examples(count, **options)
@@ -50,7 +55,7 @@ class RecordMaker:
 
     def write_manifest(self, directory, **changes):
         outputs = [
-            describe_file(path, relative_to=directory, count=self.count(path))
+            describe_file(path, count=self.count(path))
             for path in sorted(directory.glob("*.tfrecord"))
         ]
         values = {

@@ -3,8 +3,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from bert_tf.data import manifest as manifests
 from bert_tf.errors import UserError
@@ -22,9 +25,7 @@ def stage(tmp_path):
         stage="demo",
         parameters={"length": 128, "rate": 0.15, "name": "é"},
         inputs=(manifests.describe_file(source, count=2),),
-        outputs=(
-            manifests.describe_file(directory / "a.tfrecord", relative_to=directory, count=1),
-        ),
+        outputs=(manifests.describe_file(directory / "a.tfrecord", count=1),),
         counts={"records": 1},
         vocabulary=manifests.VocabularyEntry("ab", 10, "wordpiece", True, {"pad": 0}),
     )
@@ -120,3 +121,102 @@ def test_a_list_is_not_a_manifest(tmp_path):
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(UserError, match="not a manifest"):
         manifests.read_manifest(tmp_path)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """A finished directory of four shards and the offsets of one."""
+    for name in ("a-0.tfrecord", "a-1.tfrecord", "b-0.tfrecord", "b-1.tfrecord"):
+        (tmp_path / name).write_bytes(b"12345")
+    (tmp_path / "b-1.tfrecord.offsets").write_bytes(b"1")
+    entries = tuple(manifests.describe_file(path) for path in sorted(tmp_path.iterdir()))
+    manifests.write_manifest(tmp_path, manifests.Manifest("demo", {}, (), entries))
+    return tmp_path
+
+
+PATTERNS = {
+    "the directory": "{0}",
+    "a glob": "{0}/*.tfrecord",
+    "a glob of directories": "{0}*",
+    "one of several": "{0}/a-0.tfrecord,{0}/b*",
+}
+
+
+@pytest.mark.parametrize("patterns", PATTERNS.values(), ids=PATTERNS)
+def test_a_listed_file_that_is_missing_is_noticed(shards, patterns):
+    manifests.require_listed_files(patterns.format(shards))
+    (shards / "b-1.tfrecord").unlink()
+    with pytest.raises(UserError, match=r"b-1\.tfrecord is missing, but .*manifest\.json lists it"):
+        manifests.require_listed_files(patterns.format(shards))
+
+
+@pytest.mark.parametrize("patterns", [*PATTERNS.values(), "{0}/b-1.tfrecord"])
+def test_a_listed_file_of_another_size_is_noticed(shards, patterns):
+    (shards / "b-1.tfrecord").write_bytes(b"123456")
+    with pytest.raises(UserError, match=r"b-1\.tfrecord has 6 bytes, but .* lists it with 5;"):
+        manifests.require_listed_files(patterns.format(shards))
+
+
+@pytest.mark.parametrize("patterns", ["{0}/a-*", "{0}/?-0.tfrecord", "{0}/a-0.tfrecord"])
+def test_some_of_the_listed_files_can_be_chosen(shards, patterns):
+    (shards / "b-1.tfrecord").unlink()
+    manifests.require_listed_files(patterns.format(shards))
+
+
+def test_an_unlisted_file_is_no_part_of_a_directory(shards):
+    for name in ("notes.json", ".hidden", "a-0.tfrecord.offsets"):
+        (shards / name).write_text("")
+    manifests.require_listed_files(str(shards))
+    (shards / "c.tfrecord").write_bytes(b"1")
+    with pytest.raises(UserError, match=r"c\.tfrecord is not among the files that .* lists"):
+        manifests.require_listed_files(str(shards))
+    manifests.require_listed_files(f"{shards}/*.tfrecord")
+    manifests.require_listed_files(f"{shards}/c.tfrecord")
+
+
+def test_offsets_are_not_compared(shards):
+    (shards / "b-1.tfrecord.offsets").unlink()
+    manifests.require_listed_files(str(shards))
+
+
+def test_files_without_a_readable_manifest_are_not_compared(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    manifests.require_listed_files(str(tmp_path))
+    (tmp_path / "manifest.json").write_text('{"of": "another program"}')
+    manifests.require_listed_files(str(tmp_path))
+
+
+PATHS = st.lists(st.sampled_from(["..", ".", "a", "", "sub", "~", "\0"]), max_size=4).map("/".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(st.text(max_size=8), PATHS, st.integers(), st.none()))
+@example("/etc/hostname")
+@example("a/../../b")
+@example("\ud800")
+@example("x" * 300)
+@example(".lock")
+@example("manifest.json")
+def test_a_name_that_is_read_stays_in_its_directory(tmp_path_factory, name):
+    directory = tmp_path_factory.getbasetemp() / "named"
+    directory.mkdir(exist_ok=True)
+    entry = {"name": name, "bytes": 1, "sha256": "", "count": None}
+    content = manifests.Manifest("demo", {}, (), ()).to_dict()
+    (directory / "manifest.json").write_text(json.dumps({**content, "outputs": [entry]}))
+    try:
+        [found] = manifests.read_manifest(directory).outputs
+    except manifests.UnsafeNameError:
+        return
+    path = os.path.normpath(os.path.join(directory, found.name))
+    assert os.path.dirname(path) == str(directory)
+    assert os.path.basename(path) == name
+    (directory / name).write_text("x")  # a name that the file system takes
+    (directory / name).unlink()
+
+
+@pytest.mark.parametrize("name", ["records-00000-of-00001.tfrecord", "a b é.txt", "~", "x.offsets"])
+def test_plain_names_are_read(tmp_path, name):
+    entry = manifests.FileEntry(name, 1, "")
+    manifest = manifests.Manifest("demo", {}, (), (entry,))
+    manifests.write_manifest(tmp_path, manifest)
+    assert manifests.read_manifest(tmp_path) == manifest

@@ -13,6 +13,7 @@ from bert_tf.data.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.errors import UserError
 
 NUM_RECORDS = 22
+MODEL = {"vocab_size": 50, "type_vocab_size": 2}
 FEATURES = {
     "input_ids": ([12], tf.int32),
     "input_mask": ([12], tf.int32),
@@ -36,6 +37,7 @@ class Data:
             for i, (count, first) in enumerate(zip(counts, firsts))
         ]
         record_maker.write_manifest(directory)
+        self.maker = record_maker
         self.info = pipeline.inspect_records(paths)
         self.records = RecordSet(paths)
         parts = [record_maker.examples(c, first=f, **options) for c, f in zip(counts, firsts)]
@@ -48,6 +50,7 @@ class Data:
         return pipeline.training_dataset(
             self.records,
             info=self.info,
+            **MODEL,
             batch=GlobalBatchSlice(batch, rank, world_size),
             start_position=start,
             end_position=end,
@@ -59,6 +62,7 @@ class Data:
         return pipeline.evaluation_dataset(
             self.records,
             info=self.info,
+            **MODEL,
             batch_size=batch_size,
             rank=rank,
             world_size=world_size,
@@ -162,25 +166,29 @@ def test_the_global_batch_does_not_depend_on_the_ranks(data):
         assert_equal(joined(parts), whole)
 
 
+def numbers(data, found):
+    """The numbers of the records in batches, by which they are known."""
+    return np.concatenate([data.maker.numbers(batch["segment_ids"]) for batch in found])
+
+
 def test_an_epoch_has_every_record_once_across_batches(data):
-    labels = np.concatenate([b["next_sentence_labels"][:, 0] for b in batches(data.train, 11)])
-    for epoch in (labels[:NUM_RECORDS], labels[NUM_RECORDS : 2 * NUM_RECORDS]):
+    found = numbers(data, batches(data.train, 11))
+    for epoch in (found[:NUM_RECORDS], found[NUM_RECORDS : 2 * NUM_RECORDS]):
         assert sorted(epoch) == list(range(NUM_RECORDS))
-    assert labels[:NUM_RECORDS].tolist() != labels[NUM_RECORDS : 2 * NUM_RECORDS].tolist()
+    assert found[:NUM_RECORDS].tolist() != found[NUM_RECORDS : 2 * NUM_RECORDS].tolist()
 
 
 def test_seeds_give_other_orders(data):
-    assert (
-        batches(data.train, 1, seed=8)[0]["next_sentence_labels"].tolist()
-        != batches(data.train, 1)[0]["next_sentence_labels"].tolist()
-    )
+    one, other = (batches(data.train, 1, seed=seed) for seed in (7, 8))
+    assert numbers(data, one).tolist() != numbers(data, other).tolist()
 
 
 def test_drawn_masks_differ_between_epochs(unmasked):
     seen = {}
-    for batch in batches(unmasked.train, 33):
-        for label, positions in zip(batch["next_sentence_labels"], batch["masked_lm_positions"]):
-            seen.setdefault(int(label[0]), set()).add(tuple(positions))
+    found = batches(unmasked.train, 33)
+    positions = np.concatenate([batch["masked_lm_positions"] for batch in found])
+    for number, places in zip(numbers(unmasked, found), positions):
+        seen.setdefault(int(number), set()).add(tuple(places))
     assert np.mean([len(masks) for masks in seen.values()]) > 4  # of 6 epochs
 
 
@@ -192,10 +200,10 @@ def test_evaluation_has_every_record_once(data, batch_size, world_size):
     ]
     assert {len(part) for part in parts} == {-(-NUM_RECORDS // (batch_size * world_size))}
     everything = joined(parts)
-    labels = np.concatenate([b["next_sentence_labels"][:, 0] for b in everything])
+    found = numbers(data, everything)
     weights = np.concatenate([b["example_weights"] for b in everything])
     masked_weights = np.concatenate([b["masked_lm_weights"] for b in everything])
-    assert labels[weights == 1].tolist() == list(range(NUM_RECORDS))
+    assert found[weights == 1].tolist() == list(range(NUM_RECORDS))
     assert set(weights) <= {0.0, 1.0}
     assert not masked_weights[weights == 0].any()
     if data.masking is None:
@@ -232,7 +240,7 @@ def test_records_of_googles_script_are_read(record_maker, tmp_path):
     path = record_maker.write_like_google(tmp_path / "a.tfrecord", 10)
     info, records = pipeline.inspect_records([path]), RecordSet([path])
     found = batches(
-        pipeline.evaluation_dataset, record_set=records, info=info, batch_size=10, seed=1
+        pipeline.evaluation_dataset, record_set=records, info=info, batch_size=10, seed=1, **MODEL
     )
     examples = record_maker.examples(10)
     del found[0]["example_weights"]
@@ -244,6 +252,7 @@ def test_unmasked_records_need_masking_settings(unmasked):
         pipeline.training_dataset(
             unmasked.records,
             info=unmasked.info,
+            **MODEL,
             batch=GlobalBatchSlice(4),
             start_position=0,
             seed=1,
@@ -252,8 +261,14 @@ def test_unmasked_records_need_masking_settings(unmasked):
 
 def read_everything(path, info):
     with user_errors():
-        records = RecordSet([path])
-        batches(pipeline.evaluation_dataset, record_set=records, info=info, batch_size=4, seed=1)
+        batches(
+            pipeline.evaluation_dataset,
+            record_set=RecordSet([path]),
+            info=info,
+            batch_size=4,
+            seed=1,
+            **MODEL,
+        )
 
 
 def test_a_damaged_record_ends_in_one_sentence(record_maker, tmp_path):
@@ -291,6 +306,88 @@ def test_a_record_of_another_form_ends_in_one_sentence(record_maker, tmp_path, c
 
 def first_row(examples):
     return {name: values[0] for name, values in examples.items()}
+
+
+# A feature, a value that it cannot have, and what the sentence says beside these two.
+OUT_OF_RANGE = [
+    ("input_ids", 50, "the ids of the model's vocabulary are 0 to 49"),
+    ("input_ids", -1, "the ids of the model's vocabulary are 0 to 49"),
+    ("input_ids", 2**40 + 7, "the ids of the model's vocabulary are 0 to 49"),
+    ("input_ids", -(2**63), "the ids of the model's vocabulary are 0 to 49"),
+    ("input_mask", 2, "it must be 0 or 1"),
+    ("input_mask", 2**32 + 1, "it must be 0 or 1"),
+    ("segment_ids", 2, "the model's segments are 0 to 1"),
+    ("segment_ids", -1, "the model's segments are 0 to 1"),
+    ("next_sentence_labels", 2, "it must be 0 or 1"),
+    ("masked_lm_positions", 12, "the positions of the sequence are 0 to 11"),
+    ("masked_lm_positions", -1, "the positions of the sequence are 0 to 11"),
+    ("masked_lm_ids", 50, "the ids of the model's vocabulary are 0 to 49"),
+    ("masked_lm_ids", 2**32, "the ids of the model's vocabulary are 0 to 49"),
+    ("masked_lm_weights", -0.5, "it must be finite, and not negative"),
+    ("masked_lm_weights", np.nan, "it must be finite, and not negative"),
+    ("masked_lm_weights", np.inf, "it must be finite, and not negative"),
+    ("word_starts", 2, "it must be 0 or 1"),
+]
+
+
+def write_with(record_maker, directory, feature, value, *, masked, number=7):
+    """Ten records of which one has ``value`` in the last place of a feature, and their info.
+
+    The info is that of good records: what is found at the start is not what is tested.
+    """
+    path = record_maker.write(directory / "a b.tfrecord", 10, masked=masked)
+    record_maker.write_manifest(directory)
+    info = pipeline.inspect_records([path])
+    examples = record_maker.examples(10, masked=masked)
+    examples[feature][number, -1] = value
+    with TFRecordWriter(path) as writer:
+        for record in info.spec.encode_batch(examples):
+            writer.write(record)
+    return path, info
+
+
+def dataset_of(path, info, *, training):
+    masking = None if info.masked else MaskingSettings(0.3, 3, 50, info.special_ids)
+    options = {"info": info, "seed": 1, "masking": masking, **MODEL}
+    if not training:
+        return pipeline.evaluation_dataset(RecordSet([path]), batch_size=4, **options)
+    batch = GlobalBatchSlice(4)
+    return pipeline.training_dataset(RecordSet([path]), batch=batch, start_position=0, **options)
+
+
+@pytest.mark.parametrize(("feature", "value", "said"), OUT_OF_RANGE)
+def test_a_value_out_of_range_ends_in_one_sentence(record_maker, tmp_path, feature, value, said):
+    masked = feature != "word_starts"
+    path, info = write_with(record_maker, tmp_path, feature, value, masked=masked)
+    with pytest.raises(UserError) as error, user_errors():
+        batches(dataset_of, 3, path=path, info=info, training=feature != "input_ids")
+    assert str(error.value) == (
+        f"record 7 of {path} cannot be used: its {feature} holds {value}, but {said}; "
+        "make the file again."
+    )
+
+
+def test_records_without_masks_are_checked_before_masks_are_drawn(record_maker, tmp_path):
+    path, info = write_with(record_maker, tmp_path, "input_ids", 2**40, masked=False, number=0)
+    with pytest.raises(UserError, match=r"^record 0 of .* holds 1099511627776, but"), user_errors():
+        batches(dataset_of, path=path, info=info, training=False)
+
+
+@pytest.mark.parametrize(
+    ("feature", "values"),
+    [
+        ("input_ids", (0, 49)),
+        ("segment_ids", (0, 1)),
+        ("masked_lm_positions", (0, 11)),
+        ("masked_lm_ids", (0, 49)),
+        ("masked_lm_weights", (0.0, 1e30)),
+    ],
+)
+def test_the_ends_of_a_range_are_read(record_maker, tmp_path, feature, values):
+    for value in values:
+        path, info = write_with(record_maker, tmp_path, feature, value, masked=True)
+        found = batches(dataset_of, path=path, info=info, training=False)
+        assert found[1][feature][3, -1] == np.float32(value)
 
 
 def test_other_errors_pass_unchanged():

@@ -92,7 +92,7 @@ def test_one_example_encodes_as_a_batch_of_one():
     )
 )
 def test_any_integers_survive(values):
-    spec = records.RecordSpec("x", (records.Feature("v", "int64", "length"),))
+    spec = records.RecordSpec("x", (records.Feature("v", "int64", "length", records.VOCABULARY),))
     for row, record in zip(values, spec.encode_batch({"v": values})):
         message = tf.train.Example.FromString(record)
         assert list(message.features.feature["v"].int64_list.value) == row.tolist()
@@ -101,7 +101,7 @@ def test_any_integers_survive(values):
 
 def test_varint_borders():
     values = np.array([[0, 127, 128, 16383, 16384, 2**21 - 1, 2**21, 2**28, 2**35, 2**62]])
-    spec = records.RecordSpec("x", (records.Feature("v", "int64", "length"),))
+    spec = records.RecordSpec("x", (records.Feature("v", "int64", "length", records.VOCABULARY),))
     message = tf.train.Example.FromString(spec.encode_batch({"v": values})[0])
     assert list(message.features.feature["v"].int64_list.value) == values[0].tolist()
 

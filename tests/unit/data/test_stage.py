@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from bert_tf.data import stage
 from bert_tf.data.manifest import read_manifest
-from bert_tf.data.stage import Built, run_stage
+from bert_tf.data.stage import Built, remove_outputs, run_stage
 from bert_tf.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -203,3 +204,79 @@ def test_directory_in_use_is_refused(tmp_path, source):
 def test_output_dir_that_is_a_file_is_refused(tmp_path, source):
     with pytest.raises(UserError, match="--output_dir: cannot write to"):
         _run(source, source, Recorder("a.txt"))
+
+
+OUTSIDE = [
+    "../precious",
+    "sub/../../precious",
+    "{outside}/precious",
+    "link/precious",
+    "",
+    ".",
+    "..",
+]
+
+
+def _name_outside(tmp_path, source, name, where):
+    """A finished directory whose manifest or list of replaced files names ``name`` as well."""
+    out = _run(tmp_path / "out", source, Recorder("a.txt"))
+    (tmp_path / "precious").write_text("mine")
+    (out / "link").symlink_to(tmp_path)
+    (out / "sub").mkdir()
+    name = name.format(outside=tmp_path)
+    if where == "manifest":
+        content = json.loads((out / "manifest.json").read_text())
+        content["outputs"].append({**content["outputs"][0], "name": name})
+        (out / "manifest.json").write_text(json.dumps(content))
+    else:
+        (out / ".stale.json").write_text(json.dumps(["a.txt", name]))
+    return out
+
+
+@pytest.mark.parametrize("where", ["manifest", "stale list"])
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_nothing_outside_of_the_directory_is_removed(tmp_path, source, name, where):
+    out = _name_outside(tmp_path, source, name, where)
+    before = sorted(out.iterdir())
+    build = Recorder("b.txt")
+    listed = "manifest.json" if where == "manifest" else ".stale.json"
+    with pytest.raises(UserError, match=rf"{listed} lists .* not the name of a file in its dir"):
+        _run(out, source, build, parameters={"size": 2})
+    with pytest.raises(UserError, match="not the name of a file in its directory"):
+        remove_outputs("copy", out)
+    assert build.runs == 0
+    assert sorted(out.iterdir()) == before
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("where", ["manifest", "stale list"])
+def test_a_directory_that_is_listed_as_a_file_is_refused(tmp_path, source, where):
+    out = _name_outside(tmp_path, source, "sub", where)
+    build = Recorder("b.txt")
+    for attempt in (
+        lambda: _run(out, source, build, parameters={"size": 2}),
+        lambda: remove_outputs("copy", out),
+    ):
+        with pytest.raises(UserError, match="sub is a directory, but is listed as a file"):
+            attempt()
+    assert build.runs == 0
+    assert _visible(out) == ["a.txt", "link", "manifest.json", "sub"]
+
+
+@pytest.mark.parametrize("content", ['{"a.txt": 1}', "[1]", '[["a.txt"]]', '"a.txt"'])
+def test_a_malformed_list_of_replaced_files_is_refused(tmp_path, source, content):
+    out = _run(tmp_path / "out", source, Recorder("a.txt"))
+    (out / ".stale.json").write_text(content)
+    with pytest.raises(UserError, match=r"\.stale\.json .* delete it"):
+        _run(out, source, Recorder("b.txt"), parameters={"size": 2})
+    assert _visible(out) == ["a.txt", "manifest.json"]
+
+
+def test_a_listed_link_goes_and_its_target_stays(tmp_path, source):
+    out = _run(tmp_path / "out", source, Recorder("a.txt"))
+    (tmp_path / "elsewhere").mkdir()
+    (out / "a.txt").unlink()
+    (out / "a.txt").symlink_to(tmp_path / "elsewhere")
+    _run(out, source, Recorder("b.txt"), parameters={"size": 2})
+    assert _visible(out) == ["b.txt", "manifest.json"]
+    assert (tmp_path / "elsewhere").is_dir()

@@ -216,6 +216,24 @@ def test_offsets_damaged_where_opening_does_not_look_are_refused(tmp_path):
         RecordSet([path]).read([9])
 
 
+@pytest.mark.parametrize("edit", ["an end moved", "a record left out", "a record twice"])
+def test_edited_offsets_never_give_another_record(tmp_path, edit):
+    path = write(tmp_path / "a", [b"%02d" % number * 5 for number in range(40)])
+    offsets = np.frombuffer(offsets_path(path).read_bytes()[8:], "<u8").tolist()
+    if edit == "an end moved":
+        offsets[9] += 4
+    elif edit == "a record left out":
+        del offsets[9]
+    else:
+        offsets.insert(9, offsets[9])
+    offsets_path(path).write_bytes(b"TFROFF01" + np.array(offsets, "<u8").tobytes())
+    record_set = RecordSet([path])  # opening looks at some others
+    for number in range(8):
+        assert record_set.read([number]) == [b"%02d" % number * 5]
+    with pytest.raises(UserError, match=r"a\.offsets does not belong to the file beside it"):
+        record_set.read([8, 9])
+
+
 def test_large_side_files_are_mapped(tmp_path, monkeypatch):
     path = write(tmp_path / "a", RECORDS)
     monkeypatch.setattr(tfrecord, "_MAPPED_BYTES", 16)

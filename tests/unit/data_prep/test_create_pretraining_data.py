@@ -457,6 +457,51 @@ def test_bad_text_is_refused(corpus, tmp_path, content, sentence, workers):
     assert not list((tmp_path / "out").glob("*.tfrecord*"))
 
 
+def test_an_unknown_word_of_wikitext_is_the_unknown_token(corpus, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("= ba =\nba <unk> be <unk> .\n\nbis <unk>\n")
+    vocabulary = (corpus / "vocab.txt").read_text() + "<\n>\nunk\n.\n=\n"
+    (tmp_path / "vocab.txt").write_text(vocabulary)
+    tokens = {}
+    for markup in ("wikitext", "plain"):
+        settings = settings_for(
+            corpus,
+            tmp_path / markup,
+            input_file=str(tmp_path / "text.txt"),
+            vocab_file=str(tmp_path / "vocab.txt"),
+            num_output_files=1,
+            masking="dynamic",
+            nsp=False,
+            dupe_factor=1,
+            markup=markup,
+        )
+        stage.run(settings)
+        said = capsys.readouterr().err
+        assert ("3 words are <unk>" in said) == (markup == "plain")
+        manifest = read_manifest(tmp_path / markup)
+        assert manifest.counts["unknown_words"] == 3
+        assert ("markup" in manifest.parameters) == (markup == "wikitext")
+        ids = read_features(tmp_path / markup)["input_ids"]
+        tokenizer = load_tokenizer(vocab_file=tmp_path / "vocab.txt")
+        tokens[markup] = {" ".join(tokenizer.convert_ids_to_tokens(row[row != PAD])) for row in ids}
+    assert tokens["wikitext"] == {
+        "[CLS] = ba = ba [UNK] be [UNK] . [SEP]",
+        "[CLS] bi ##s [UNK] [SEP]",
+    }
+    assert "[CLS] bi ##s < unk > [SEP]" in tokens["plain"]
+
+
+@pytest.mark.parametrize("name", ["..", ".hidden", "manifest.json"])
+def test_names_that_cannot_be_record_files_are_refused(corpus, tmp_path, name):
+    settings = stage.Settings(
+        input_file=f"{corpus}/a.txt",
+        output_file=f"{tmp_path}/out/{name}",
+        vocab_file=f"{corpus}/vocab.txt",
+    )
+    with pytest.raises(UserError, match=rf"--output_file=.*'{name}' cannot be the name"):
+        stage.run(settings)
+    assert not (tmp_path / "out").exists()
+
+
 def test_googles_command_line_works(corpus, tmp_path):
     output = tmp_path / "x.tfrecord"
     flags = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import tracemalloc
 
@@ -13,6 +14,7 @@ from bert_tf import files
 from bert_tf.data.manifest import read_manifest
 from bert_tf.errors import UserError
 from data_prep import sentences
+from data_prep.markup import MARKUPS
 from data_prep.sentences import SentenceSplitter, Settings, join_wrapped_lines, read_chunks, run
 
 
@@ -173,14 +175,16 @@ def test_large_document_is_cut_at_sentences(tmp_path, monkeypatch):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.text(st.sampled_from("abcXYZ01.!?\"'() \n\t中。é😀:;,-\u2028\u2029"), max_size=200))
+@given(st.text(st.sampled_from("abcXYZ01=.!?\"'() \n\t中。é😀:;,-\u2028\u2029"), max_size=200))
 def test_no_character_is_lost(text):
-    for line_breaks in sentences.LINE_BREAKS:
-        result = SentenceSplitter(line_breaks, "error")(sentences.Chunk(None, 0, text.encode()))
+    for line_breaks, markup in itertools.product(sentences.LINE_BREAKS, MARKUPS):
+        result = SentenceSplitter(line_breaks, "error", markup)(
+            sentences.Chunk(None, 0, text.encode())
+        )
         lines = result.text.decode().split("\n")
         assert "".join("".join(lines).split()) == "".join(text.split())
         assert all(line == " ".join(line.split()) for line in lines)
-        assert result.num_documents == sum(
+        assert result.counts["documents"] == sum(
             not line and bool(before) for before, line in zip(lines, lines[1:])
         )
 
@@ -237,3 +241,82 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.1 * peaks[1]
+
+
+WIKITEXT = " \n ".join(
+    ["", "= Elm Lake =", "", "Elm Lake is a <unk> . It is deep .", "", "= = Fish = =", ""]
+    + ["Dr. <unk> saw 1 @.@ 5 trout . They swim .", "It rains .", "", "= = = Of 1 = 1 = = =", ""]
+    + ["One .", "", "= Hill =", "", "A hill .", ""]
+)
+
+
+def test_an_article_of_wikitext_is_a_document(tmp_path, capsys):
+    assert _run(tmp_path, WIKITEXT, markup="wikitext").split("\n") == [
+        "= Elm Lake =",
+        "Elm Lake is a <unk> .",
+        "It is deep .",
+        "= = Fish = =",
+        "Dr. <unk> saw 1 @.@ 5 trout .",
+        "They swim .",
+        "It rains .",
+        "= = = Of 1 = 1 = = =",
+        "One .",
+        "",
+        "= Hill =",
+        "A hill .",
+        "",
+        "",
+    ]
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.parameters["markup"] == "wikitext"
+    assert dict(manifest.counts) == {
+        "documents": 2,
+        "sentences": 11,
+        "replaced_bytes": 0,
+        "headings": 4,
+        "unknown_words": 2,
+    }
+    assert "--markup" not in capsys.readouterr().err
+
+
+def test_text_that_looks_like_wikitext_is_said_to(tmp_path, capsys):
+    text = _run(tmp_path, WIKITEXT)
+    assert text.startswith("= Elm Lake =\n\nElm Lake is")  # as before: what is said changes nothing
+    said = capsys.readouterr().err
+    assert (
+        "sentences: 4 lines look like WikiText headings (= Title =) and 2 words are <unk>" in said
+    )
+    assert "give --markup=wikitext" in said
+    _run(tmp_path, "a = b\n\n= 1\n\n== Title ==\n\n= = = =\n\n= =\n\n<unknown>\n", name="other")
+    assert "--markup" not in capsys.readouterr().err
+    assert set(read_manifest(tmp_path / "other").counts) == {
+        "documents",
+        "sentences",
+        "replaced_bytes",
+    }
+
+
+def test_articles_are_not_cut_between_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 512)
+    articles = [
+        f" = Title {n} = \n \n Text {n} . \n \n = = Part = = \n \n{' More text .' * (n % 9)} \n"
+        for n in range(60)
+    ]
+    for workers in (1, 2):
+        text = _run(
+            tmp_path,
+            "".join(articles),
+            name=f"out{workers}",
+            markup="wikitext",
+            num_workers=workers,
+        )
+        documents = text.split("\n\n")[:-1]
+        assert [document.split("\n")[0] for document in documents] == [
+            f"= Title {n} =" for n in range(60)
+        ]
+    assert len(list(read_chunks(tmp_path / "input.txt", markup="wikitext"))) > 4
+
+
+def test_other_markup_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--markup=html: give one of"):
+        _run(tmp_path, "text", markup="html")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bert_tf.data.manifest import Manifest, describe_file, write_manifest
 from bert_tf.errors import UserError
 from data_prep.stage import find_text_files
 
@@ -16,3 +17,16 @@ def test_text_files_without_manifests_and_empty_ones(tmp_path):
         find_text_files(str(tmp_path / "none"))
     with pytest.raises(UserError, match="--input_file: no file matches"):
         find_text_files(str(tmp_path / "missing*"))
+
+
+def test_text_that_an_earlier_stage_lists_must_be_there(tmp_path):
+    for name in ("train-0.txt", "train-1.txt", "heldout-0.txt"):
+        (tmp_path / name).write_text(name)
+    entries = tuple(describe_file(path) for path in sorted(tmp_path.iterdir()))
+    write_manifest(tmp_path, Manifest("shards", {}, (), entries))
+    assert len(find_text_files(f"{tmp_path}/train-*.txt")) == 2
+    (tmp_path / "train-1.txt").unlink()
+    assert len(find_text_files(f"{tmp_path}/heldout-*.txt")) == 1
+    for patterns in (f"{tmp_path}/train-*.txt", str(tmp_path)):
+        with pytest.raises(UserError, match=r"train-1\.txt is missing"):
+            find_text_files(patterns)

@@ -216,3 +216,17 @@ def test_memory_depends_on_the_sample_not_on_the_corpus(tmp_path, monkeypatch):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.1 * peaks[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_unknown_words_of_wikitext_are_no_words(tmp_path, kind):
+    text = _text()
+    marked = text.replace(".\n", ". <unk> <unk>\n")
+    path = _run(tmp_path, marked, tokenizer=kind, markup="wikitext", character_coverage=1.0)
+    tokenizer = _load(path)
+    assert "<" not in "".join(tokenizer.convert_ids_to_tokens(range(5, 120)))
+    assert read_manifest(path.parent).parameters["markup"] == "wikitext"
+    if kind == "wordpiece":  # SentencePiece sees the blanks
+        plain = _run(tmp_path, text, tokenizer=kind, name="plain", character_coverage=1.0)
+        assert path.read_bytes() == plain.read_bytes()
+        assert "markup" not in read_manifest(plain.parent).parameters

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_tf.data.records import SQUAD_PREDICTION, SQUAD_TRAINING
-from bert_tf.data.tfrecord import RecordSet
+from bert_tf.data.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.errors import UserError
 from bert_tf.squad import features as stage
 from bert_tf.squad.examples import read_squad
@@ -250,6 +250,44 @@ def test_errors(tmp_path, vocab_file):
     assert not (tmp_path / "records/manifest.json").exists()
     with pytest.raises(UserError, match=r"manifest\.json does not exist"):
         open_features(tmp_path / "records")
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        np.full(4, 14, np.int32),
+        np.full(5, 15, np.int32),
+        np.array([14, 14, 0, 14, 14], np.int32),
+        np.full(5, 14, np.int64),
+        np.full((5, 1), 14, np.int32),
+    ],
+    ids=["fewer", "longer", "none", "wider", "another shape"],
+)
+def test_lengths_of_other_records_are_refused(tmp_path, vocab_file, lengths):
+    directory = _build(tmp_path, vocab_file, training=True).directory
+    np.save(directory / stage.LENGTHS_NAME, lengths)
+    sentence = rf"lengths\.npy does not hold the lengths of the 5 records .*; delete {directory},"
+    with pytest.raises(UserError, match=sentence):
+        open_features(directory)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no array"])
+def test_lengths_that_cannot_be_read_are_refused(tmp_path, vocab_file, content):
+    directory = _build(tmp_path, vocab_file, training=True).directory
+    path = directory / stage.LENGTHS_NAME
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"lengths\.npy cannot be read \(.*\); delete "):
+        open_features(directory)
+
+
+def test_records_of_other_lengths_are_refused(tmp_path, vocab_file):
+    directory = _build(tmp_path, vocab_file, training=True).directory
+    with TFRecordWriter(directory / stage.RECORDS_NAME) as writer:
+        writer.write(b"one")
+    with pytest.raises(UserError, match="does not hold the lengths of the 1 records"):
+        open_features(directory)
 
 
 def test_tensorflow_reads_the_records(tmp_path, vocab_file):

@@ -10,7 +10,14 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings, RunSettings
-from bert_tf.data.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
+from bert_tf.data.manifest import (
+    FileEntry,
+    Manifest,
+    VocabularyEntry,
+    describe_file,
+    read_manifest,
+    write_manifest,
+)
 from bert_tf.data.records import PRETRAINING_UNMASKED
 from bert_tf.data.tfrecord import TFRecordWriter
 from bert_tf.errors import UserError
@@ -112,7 +119,7 @@ def write_records(directory, *, nsp=True, vocabulary="ab"):
         stage="create_pretraining_data",
         parameters={"nsp": nsp},
         inputs=(),
-        outputs=(describe_file(path, relative_to=directory, count=10),),
+        outputs=(describe_file(path, count=10),),
         vocabulary=VocabularyEntry(vocabulary, V, "wordpiece", True, SPECIAL_IDS),
     )
     write_manifest(directory, manifest)
@@ -130,6 +137,8 @@ def settings_of_a_run(tmp_path):
     data = DataSettings(
         train_files=(write_records(tmp_path / "train"),),
         eval_files=(),
+        train_patterns=str(tmp_path / "train"),
+        eval_patterns="",
         max_seq_length=S,
         max_predictions_per_seq=P,
         masked_lm_prob=0.15,
@@ -167,9 +176,10 @@ def settings_of_a_run(tmp_path):
 def with_files(settings, *, train=None, held_out=None):
     data = settings.data
     if train is not None:
-        data = dataclasses.replace(data, train_files=(train,))
+        data = dataclasses.replace(data, train_files=(train,), train_patterns=str(train.parent))
     if held_out is not None:
-        data = dataclasses.replace(data, eval_files=(held_out,))
+        patterns = str(held_out.parent)
+        data = dataclasses.replace(data, eval_files=(held_out,), eval_patterns=patterns)
         run = dataclasses.replace(settings.run, do_eval=True)
         settings = dataclasses.replace(settings, run=run)
     return dataclasses.replace(settings, data=data)
@@ -186,6 +196,18 @@ def test_held_out_records_of_another_vocabulary(settings, tmp_path):
     records = write_records(tmp_path / "other", vocabulary="cd")
     with pytest.raises(UserError, match=r"other/records\.tfrecord were made with another vocabula"):
         pretraining.run(with_files(settings, held_out=records))
+
+
+@pytest.mark.parametrize("which", ["train", "held_out"])
+def test_a_lost_shard_is_noticed(settings, which, tmp_path):
+    records = write_records(tmp_path / "shards")
+    lost = records.with_name("lost.tfrecord")
+    entries = (describe_file(records, count=10), FileEntry(lost.name, 5, ""))
+    manifest = dataclasses.replace(read_manifest(records.parent), outputs=entries)
+    write_manifest(records.parent, manifest)
+    with pytest.raises(UserError, match=r"lost\.tfrecord is missing, but .*manifest\.json lists"):
+        pretraining.run(with_files(settings, **{which: records}))
+    assert not (settings.run.output_dir / "log.jsonl").exists()
 
 
 def test_a_step_on_records_that_are_masked_at_training_time(settings, tmp_path, capsys):

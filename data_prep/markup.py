@@ -1,0 +1,97 @@
+"""What texts hold beside sentences: the headings and unknown words of WikiText.
+
+WikiText (Merity et al. 2016) comes as text of whole articles. ``= Title =`` begins an article,
+``= = Section = =`` a section of it, with blank lines around both and between some paragraphs;
+``<unk>`` stands in place of every rare word.
+
+With ``--markup=wikitext`` an article is one document, its headings are sentences of it, and
+``<unk>`` is the vocabulary's unknown token: all words are kept, each unknown one as one, so that
+perplexities compare with those of others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Callable
+
+from absl import flags
+
+from bert_tf.errors import UserError
+
+PLAIN, WIKITEXT = "plain", "wikitext"
+MARKUPS = (PLAIN, WIKITEXT)
+UNKNOWN = "<unk>"
+
+_HEADING = re.compile(r"(=(?: =)*) [^=\s](?:.*[^=\s])? \1")
+_TITLE_LINE = re.compile(rb"^[ \t]*= [^=\s][^\n]* =[ \t]*\r?\n", re.MULTILINE)
+_UNKNOWN_WORD = re.compile(rf"(?<!\S){UNKNOWN}(?!\S)")
+
+
+def define_markup_flag() -> None:
+    """Defines --markup, for the stages that look into text."""
+    flags.DEFINE_enum(
+        "markup",
+        PLAIN,
+        MARKUPS,
+        "wikitext: an article is one document, <unk> is one unknown token; plain: text is text.",
+    )
+
+
+def validate_markup(markup: str) -> None:
+    """Raises UserError for a form that there is not."""
+    if markup not in MARKUPS:
+        raise UserError(f"--markup={markup}: give one of {MARKUPS}.")
+
+
+def parameters_of(markup: str) -> dict[str, str]:
+    """What the parameters of a manifest say of it: nothing for plain text, which is the rule."""
+    return {} if markup == PLAIN else {"markup": markup}
+
+
+def is_heading(line: str) -> bool:
+    """Whether a line, its white space made single blanks, is a heading of any level."""
+    return line.startswith("= ") and _HEADING.fullmatch(line) is not None
+
+
+def articles(documents: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Joins the lines between blank ones to articles, each from its title to the next."""
+    article: list[str] = []
+    for lines in documents:
+        for line in lines:
+            if article and not line.startswith("= =") and is_heading(line):
+                yield article
+                article = []
+            article.append(line)
+    if article:
+        yield article
+
+
+def last_title(content: bytes) -> int:
+    """Where the last title of a part of a file begins, 0 where there is none."""
+    begin = 0
+    for found in _TITLE_LINE.finditer(content):
+        begin = found.start()
+    return begin
+
+
+def without_unknown_words(text: str) -> str:
+    """Text without the words ``<unk>``."""
+    return _UNKNOWN_WORD.sub("", text)
+
+
+def encode_unknown_words(
+    encode: Callable[[str], list[int]], unk_id: int
+) -> Callable[[str], list[int]]:
+    """``encode``, but with one id for each word ``<unk>``."""
+
+    def encode_text(text: str) -> list[int]:
+        if UNKNOWN not in text:
+            return encode(text)
+        first, *others = _UNKNOWN_WORD.split(text)
+        ids = encode(first)
+        for part in others:
+            ids = [*ids, unk_id, *encode(part)]
+        return ids
+
+    return encode_text
