@@ -11,13 +11,13 @@ are given; the rest is scored as v1.1.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import app, flags
 
+from bert_tf.command_line import Number, parse_flags
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import read_json, require_file
 from bert_tf.squad.examples import SquadFile, read_squad
@@ -167,7 +167,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "null_odds_file", None, "v2.0: JSON object, question id to how much rather no answer."
     )
-    flags.DEFINE_float(
+    flags.DEFINE(
+        Number(infinite=True),
         "na_prob_thresh",
         1.0,
         "With --null_odds_file: answers with more than this count as none. The official default "
@@ -183,8 +184,6 @@ def main(_) -> None:
 
 def _run() -> None:
     values = flags.FLAGS
-    if math.isnan(values.na_prob_thresh):
-        raise UserError("--na_prob_thresh=nan must be a number.")
     if values["na_prob_thresh"].present and not values.null_odds_file:
         raise UserError("--na_prob_thresh is a limit for --null_odds_file; give both.")
     squad = read_squad(
@@ -213,4 +212,4 @@ def _warn_of_missing(squad: SquadFile, answers: Mapping[str, str], *, do_count: 
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)
