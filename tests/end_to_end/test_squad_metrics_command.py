@@ -30,7 +30,7 @@ def squad_json(*questions):
 
 @pytest.fixture
 def files(tmp_path):
-    v1 = squad_json(question("1", "red hill", "hill"), question("2", "red"))
+    v1 = squad_json(question("1", "red hill", "hill"), question(2, "red"))  # ids of both kinds
     v2 = squad_json(
         question("1", "red hill", is_impossible=False), question("2", is_impossible=True)
     )
