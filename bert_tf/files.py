@@ -20,7 +20,6 @@ PathLike = Union[str, Path]
 
 _HASH_BLOCK_BYTES = 1 << 20
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-_BESIDE_RECORDS = (".offsets", ".json")
 BESIDE_RECORDS = (".offsets", ".json")  # endings of what a data directory holds beside records
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from absl import app, flags
 
+from bert_tf.command_line import Number, parse_flags
 from bert_tf.errors import UserError, exit_on_user_error, first_line
 
 _USAGE_ERROR = 2
@@ -252,8 +253,11 @@ def define_flags() -> None:
         "sets the count back to 0. There is none after a mistake in the command (status 2).",
         lower_bound=0,
     )
-    flags.DEFINE_float(
-        "restart_delay", 5.0, "Seconds between a failure and the next start.", lower_bound=0.0
+    flags.DEFINE(
+        Number(lower_bound=0.0),
+        "restart_delay",
+        5.0,
+        "Seconds between a failure and the next start.",
     )
     flags.DEFINE_string("mpirun_flags", "", 'More flags of mpirun, e.g. "--bind-to none -x PATH".')
 
@@ -287,4 +291,4 @@ def _run(program: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)

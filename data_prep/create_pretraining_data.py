@@ -34,6 +34,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import flags
 
+from bert_tf.command_line import Number
 from bert_tf.data.manifest import describe_vocabulary, find_manifest, is_output_name
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED
@@ -366,6 +367,8 @@ def define_parameter_flags() -> None:
     """Defines the flags of this stage alone."""
     defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
 
+    define_number = functools.partial(flags.DEFINE, Number())
+
     def define(kind, name: str, help_text: str, **limits: object) -> None:
         kind(name, defaults[name], help_text, **limits)
 
@@ -375,10 +378,8 @@ def define_parameter_flags() -> None:
     define(flags.DEFINE_integer, "max_predictions_per_seq", "Most masks in a sequence.")
     define(flags.DEFINE_integer, "random_seed", "Seed of all random draws.")
     define(flags.DEFINE_integer, "dupe_factor", "Passes over the text, with other masks each.")
-    define(flags.DEFINE_float, "masked_lm_prob", "Share of the tokens to mask.")
-    define(
-        flags.DEFINE_float, "short_seq_prob", "Share of the documents that give shorter sequences."
-    )
+    define(define_number, "masked_lm_prob", "Share of the tokens to mask.")
+    define(define_number, "short_seq_prob", "Share of the documents that give shorter sequences.")
     flags.DEFINE_enum(
         "masking",
         defaults["masking"],

@@ -26,6 +26,7 @@ from typing import Callable, NamedTuple
 
 from absl import flags
 
+from bert_tf.command_line import Number
 from bert_tf.data.manifest import hash_of_json
 from bert_tf.data.stage import Built, run_stage
 from bert_tf.errors import UserError
@@ -175,7 +176,7 @@ def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.demo_corpus``."""
     define_output_flag("Directory for corpus.txt.")
     define_workers_flag()
-    flags.DEFINE_float("max_megabytes", 12.0, "Most text to gather.")
+    flags.DEFINE(Number(), "max_megabytes", 12.0, "Most text to gather.")
 
 
 def main() -> None:

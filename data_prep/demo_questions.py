@@ -28,6 +28,7 @@ from typing import Any
 
 from absl import flags
 
+from bert_tf.command_line import Number
 from bert_tf.data.manifest import hash_of_json
 from bert_tf.data.stage import Built, run_stage
 from bert_tf.errors import UserError
@@ -185,8 +186,9 @@ def define_flags() -> None:
         "library and the installed packages.",
     )
     flags.DEFINE_integer("num_questions", 5000, "Questions to make, for both files together.")
-    flags.DEFINE_float("dev_fraction", 0.1, "Share of the questions that goes to dev.json.")
-    flags.DEFINE_float(
+    flags.DEFINE(Number(), "dev_fraction", 0.1, "Share of the questions that goes to dev.json.")
+    flags.DEFINE(
+        Number(),
         "unanswerable_fraction",
         0.0,
         "Share of questions that the context does not answer; above 0 the files are SQuAD 2.0.",

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from absl import flags
 
+from bert_tf.command_line import Number
 from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
@@ -206,7 +207,8 @@ class _ShardWriter:
 
 def define_parameter_flags() -> None:
     """Defines the flags of this stage alone."""
-    flags.DEFINE_float(
+    flags.DEFINE(
+        Number(),
         "heldout_fraction",
         DEFAULT_HELDOUT_FRACTION,
         "Share of the documents that is held out for evaluation, 0 for none.",
@@ -214,7 +216,9 @@ def define_parameter_flags() -> None:
     flags.DEFINE_integer(
         "num_shards", 0, "Number of training shards; 0 derives it from --shard_megabytes."
     )
-    flags.DEFINE_float("shard_megabytes", DEFAULT_SHARD_MEGABYTES, "Approximate size of a shard.")
+    flags.DEFINE(
+        Number(), "shard_megabytes", DEFAULT_SHARD_MEGABYTES, "Approximate size of a shard."
+    )
 
 
 def define_flags() -> None:

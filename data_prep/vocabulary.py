@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from absl import flags
 
+from bert_tf.command_line import Number
 from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open
@@ -367,7 +368,8 @@ def define_parameter_flags() -> None:
     defaults = Settings("", "", 0)
     flags.DEFINE_integer("vocab_size", None, "Number of entries of the vocabulary to train.")
     flags.DEFINE_enum("tokenizer", defaults.tokenizer, TOKENIZERS, "Kind of vocabulary to train.")
-    flags.DEFINE_float(
+    flags.DEFINE(
+        Number(),
         "character_coverage",
         defaults.character_coverage,
         "Share of the text whose characters become entries, the most frequent ones first.",
@@ -377,7 +379,8 @@ def define_parameter_flags() -> None:
         defaults.min_frequency,
         "WordPiece: least number of occurrences of what becomes an entry.",
     )
-    flags.DEFINE_float(
+    flags.DEFINE(
+        Number(),
         "vocab_sample_megabytes",
         defaults.vocab_sample_megabytes,
         "Most text to train on; of a larger corpus lines are picked by hash.",

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -118,3 +119,12 @@ def runtime_settings(**changes: object) -> RuntimeSettings:
         verbose=False,
     )
     return dataclasses.replace(plain, **changes)
+
+
+def modes_of(directory: Path) -> dict[str, set[int]]:
+    """The permissions of a directory's files, and of itself and the directories in it."""
+    found: dict[str, set[int]] = {"file": set(), "directory": set()}
+    for path in [directory, *directory.rglob("*")]:
+        kind = "directory" if path.is_dir() else "file"
+        found[kind].add(stat.S_IMODE(path.stat().st_mode))
+    return found

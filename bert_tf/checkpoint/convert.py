@@ -18,6 +18,7 @@ from absl import app, flags
 from bert_tf import environment
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.model_files import ModelFiles
+from bert_tf.command_line import parse_flags
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import PathLike, require_file
@@ -160,4 +161,4 @@ def _given_file(path: str | None, flag: str) -> Path | None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,10 @@ def _write_huggingface(
         # A network without a head is a BertModel, whose own names have no prefix.
         key = row.huggingface if heads else row.huggingface[len("bert.") :]
         arrays[key] = np.ascontiguousarray(values.T if row.transposed else values)
-    save_file(arrays, directory / "model.safetensors", metadata={"format": "pt"})
+    weights_file = directory / "model.safetensors"
+    save_file(arrays, weights_file, metadata={"format": "pt"})
+    # The library lets nobody but its user read the file; the umask, as shown by another, decides.
+    shutil.copymode(directory / HUGGINGFACE_CONFIG_NAME, weights_file)
     tokenizer_config: dict[str, Any] = {
         "tokenizer_class": "BertTokenizer",
         "model_max_length": files.config.max_position_embeddings,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from typing import Any
 
 from bert_tf.errors import UserError
@@ -186,8 +187,10 @@ def _find_problem(config: BertConfig) -> str:
             return f"{field.name} must be a positive whole number, not {value!r}"
         if field.name.endswith("dropout_prob") and not (_is_number(value) and 0 <= value < 1):
             return f"{field.name} must be a number in [0, 1), not {value!r}"
-    if not (_is_number(config.initializer_range) and config.initializer_range > 0):
-        return f"initializer_range must be a positive number, not {config.initializer_range!r}"
+    if not (_is_number(config.initializer_range) and 0 < config.initializer_range < math.inf):
+        return (
+            f"initializer_range must be a positive finite number, not {config.initializer_range!r}"
+        )
     if config.hidden_act not in ACTIVATIONS:
         choices = ", ".join(ACTIVATIONS)
         return f"hidden_act {config.hidden_act!r} is unknown; choose one of {choices}"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
+from bert_tf.command_line import LARGEST_FLOAT32, Number, parse_flags
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.config.settings import (
     CommunicationSettings,
@@ -42,7 +43,10 @@ class Definer:
     def __init__(self, values: flags.FlagValues) -> None:
         self.string = functools.partial(flags.DEFINE_string, flag_values=values)
         self.integer = functools.partial(flags.DEFINE_integer, flag_values=values)
-        self.number = functools.partial(flags.DEFINE_float, flag_values=values)
+        self.number = functools.partial(flags.DEFINE, Number(), flag_values=values)
+        self.number_or_infinity = functools.partial(
+            flags.DEFINE, Number(infinite=True), flag_values=values
+        )
         self.boolean = functools.partial(flags.DEFINE_bool, flag_values=values)
         self.choice = functools.partial(flags.DEFINE_enum, flag_values=values)
         self._values = values
@@ -75,7 +79,7 @@ def run_script(define_flags: Callable[[flags.FlagValues], None], run: Callable[[
     define_flags(flags.FLAGS)
     for flag in _flags_of_this_project(flags.FLAGS):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-    app.run(lambda _: exit_on_user_error(run))
+    app.run(lambda _: exit_on_user_error(run), flags_parser=parse_flags)
 
 
 def define_run_flags(define: Definer) -> None:
@@ -169,7 +173,9 @@ def define_optimization_flags(
         "adam_bias_correction", False, "Adam with bias correction (google-research/bert: without)."
     )
     define.number("weight_decay", 0.01, "Decoupled weight decay.")
-    define.number("clip_norm", 1.0, "Largest global norm of the gradient; 0 is no limit.")
+    define.number_or_infinity(
+        "clip_norm", 1.0, "Largest global norm of the gradient; 0 or inf is no limit."
+    )
     define.choice(
         "loss_normalization",
         "global_batch",
@@ -302,7 +308,7 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         optimizer=values.optimizer_type,
         bias_correction=values.adam_bias_correction,
         weight_decay=values.weight_decay,
-        clip_norm=values.clip_norm or None,
+        clip_norm=values.clip_norm if 0 < values.clip_norm <= LARGEST_FLOAT32 else None,
         loss_normalization=values.loss_normalization,
         allreduce_every_micro_batch=values.allreduce_every_micro_batch
         or not values.allreduce_post_accumulation,

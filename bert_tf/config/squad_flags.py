@@ -65,7 +65,7 @@ def _define_squad_flags(define: Definer) -> None:
     define.integer("n_best_size", 20, "Answers in nbest_predictions.json for each question.")
     define.integer("max_answer_length", 30, "Most tokens of an answer.")
     define.boolean("version_2_with_negative", False, "Questions may have no answer (SQuAD 2.0).")
-    define.number(
+    define.number_or_infinity(
         "null_score_diff_threshold",
         0.0,
         "Answer nothing where the null score is higher than the best answer's by more than this.",

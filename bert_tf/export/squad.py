@@ -20,6 +20,7 @@ import sys
 from absl import app, flags
 
 from bert_tf import environment
+from bert_tf.command_line import parse_flags
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
@@ -78,4 +79,4 @@ def _run() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)

@@ -34,7 +34,7 @@ class AnswerSettings:
     """How answers are chosen.
 
     Attributes:
-      n_best_size: answers listed for each question.
+      n_best_size: answers listed for each question; in v2.0 the best span and "" always are.
       max_answer_length: tokens of an answer.
       version_2_with_negative: whether "" is a possible answer.
       null_score_diff_threshold: "" is the answer where its score exceeds the best other answer's
@@ -194,8 +194,8 @@ def _decode_question(
     ranked = rank_answers(spans, encoding, example.context, null)
     entries = list(itertools.islice(ranked, settings.n_best_size))
     best = next((e for e in itertools.chain(entries, ranked) if e.span), None)
-    if null and null not in entries:
-        entries.append(null)
+    # Either can be the answer, by the threshold, and is listed even where there is no room for it.
+    entries += [entry for entry in (best, null) if entry and entry not in entries]
 
     answer = entries[0].text if entries else _NO_SPAN.text
     if null:

@@ -15,6 +15,10 @@ from typing import Any, NamedTuple
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, read_json, require_file
 
+# Characters between where an answer stands and where its answer_start says, at most: files whose
+# texts were cleaned after they were annotated are a few characters off.
+MOST_MOVED = 3
+
 
 class Answer(NamedTuple):
     """An answer and the character of the context at which it begins."""
@@ -54,13 +58,16 @@ class SquadFile:
       path: of the file.
       version: what the file says of itself, may be empty.
       examples: at least one.
-      unusable: ids of the questions whose first answer is not in the context where it should be.
+      unusable: ids of the questions whose first answer is not in the context where it should be,
+        nor up to ``MOST_MOVED`` characters before or behind.
+      moved: ids of those whose first answer was found there; it has the offset where it stands.
     """
 
     path: Path
     version: str
     examples: tuple[Example, ...]
     unusable: tuple[str, ...]
+    moved: tuple[str, ...] = ()
 
     @property
     def has_unanswerable(self) -> bool:
@@ -93,7 +100,10 @@ def read_squad(
         path=path,
         version=str(content.get("version", "")),
         examples=examples,
-        unusable=tuple(e.question_id for e in examples if e.answers and not _is_in_place(e)),
+        unusable=tuple(
+            e.question_id for e in examples if e.answers and not _is_at(e.context, *e.answers[0])
+        ),
+        moved=tuple(reader.moved),
     )
     if squad.has_unanswerable and not version_2_with_negative:
         raise UserError(
@@ -102,26 +112,35 @@ def read_squad(
         )
     if needs_answers and len(squad.unusable) == sum(not e.is_impossible for e in examples) > 0:
         raise UserError(
-            f"--{flag}: no answer of {path} is where its answer_start says; "
+            f"--{flag}: no answer of {path} is where its answer_start says, or near there; "
             "it counts characters of the context, from 0."
         )
     return squad
 
 
-def _is_in_place(example: Example) -> bool:
-    """Whether the first answer is at its offset; kinds of blanks may differ."""
-    text, start = example.answers[0]
-    found = example.context[start : start + len(text)] if start >= 0 else ""
+def _is_at(context: str, text: str, start: int) -> bool:
+    """Whether an answer is at an offset; kinds of blanks may differ."""
+    found = context[start : start + len(text)] if start >= 0 else ""
     return bool(text.strip()) and (found == text or found.split() == text.split())
 
 
+def _nearest(context: str, text: str, start: int) -> int:
+    """The offset of an answer nearest to the given one, which it is where there is none."""
+    distances = [0, *(sign * n for n in range(1, MOST_MOVED + 1) for sign in (-1, 1))]
+    return next((start + n for n in distances if _is_at(context, text, start + n)), start)
+
+
 class _Reader:
-    """Walks through a file; every error names the place, such as ``data[3].paragraphs[1]``."""
+    """Walks through a file; every error names the place, such as ``data[3].paragraphs[1]``.
+
+    ``moved`` are the ids of the questions whose first answer was found beside its offset.
+    """
 
     def __init__(self, path: Path, flag: str, *, needs_answers: bool):
         self._path = path
         self._flag = flag
         self._needs_answers = needs_answers
+        self.moved: list[str] = []
 
     def load(self) -> dict[str, Any]:
         """The whole file, of which only the outermost form is checked."""
@@ -157,15 +176,25 @@ class _Reader:
     def _example(
         self, question: dict[str, Any], place: str, context: str, title: str, paragraph: int
     ) -> Example:
-        question_id = self._value(question, "id", str, place)
+        question_id = self._question_id(question, place)
         is_impossible = self._value(question, "is_impossible", bool, place, default=False)
         answers = self._answers(question, place)
+        placed = tuple(Answer(text, _nearest(context, text, start)) for text, start in answers)
+        if placed[:1] != answers[:1]:
+            self.moved.append(question_id)
         if is_impossible and answers:
             raise self._error(f"{place} ({question_id}) is_impossible but has answers")
         if self._needs_answers and not is_impossible and not answers:
             raise self._error(f"{place} ({question_id}) has no answer, which training needs")
         text = self._value(question, "question", str, place)
-        return Example(question_id, text, context, title, paragraph, answers, is_impossible)
+        return Example(question_id, text, context, title, paragraph, placed, is_impossible)
+
+    def _question_id(self, question: dict[str, Any], place: str) -> str:
+        """Text, or a whole number as its digits: predictions, in JSON, have it as text."""
+        value = question.get("id")
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        return self._value(question, "id", str, place)
 
     def _answers(self, question: dict[str, Any], place: str) -> tuple[Answer, ...]:
         if "answers" not in question and not self._needs_answers:

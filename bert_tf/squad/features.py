@@ -23,7 +23,7 @@ from bert_tf.data.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, fr
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike
 from bert_tf.progress import Progress
-from bert_tf.squad.examples import Example, SquadFile
+from bert_tf.squad.examples import MOST_MOVED, Example, SquadFile
 from bert_tf.squad.paragraphs import Paragraph, ParagraphEncoder, Question
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
@@ -50,7 +50,8 @@ class FeatureSet:
       lengths: int32 [N], the tokens of each record without padding.
       counts: ``questions`` with records, ``windows`` (N), ``cut_questions`` (longer than
         max_query_length), ``impossible_questions``, and ``unusable_answers``: questions left out
-        of the training because their answer is not in the context.
+        of the training because their answer is not in the context; ``moved_answers``: those whose
+        answer was found up to ``MOST_MOVED`` characters from where it should be.
       sha256: changes when any byte of the records changes.
       spec: layout of the records.
       max_seq_length: positions of a record.
@@ -108,7 +109,8 @@ def build_features(
         more = ", ..." if len(squad.unusable) > _SHOWN_IDS else ""
         report(
             f"{STAGE}: {len(squad.unusable)} questions of {squad.path} are left out, because their "
-            f"answer is not where answer_start says: {shown}{more}"
+            f"answer is not where answer_start says, nor within {MOST_MOVED} characters of there: "
+            f"{shown}{more}"
         )
     num_workers = min(
         resolve_num_workers(num_workers), -(-len(squad.examples) // _QUESTIONS_A_WORKER)
@@ -116,7 +118,11 @@ def build_features(
     directory = run_stage(
         STAGE,
         output_dir,
-        parameters={**dataclasses.asdict(windows), "training": training},
+        parameters={
+            **dataclasses.asdict(windows),
+            "training": training,
+            **({"most_moved": MOST_MOVED} if training else {}),
+        },
         inputs=[squad.path],
         build=functools.partial(_build, squad, open_tokenizer, windows, training, num_workers),
         vocabulary=describe_vocabulary(open_tokenizer()),
@@ -174,7 +180,10 @@ def _build(
     directory: Path,
 ) -> Built:
     progress = Progress(STAGE, len(squad.examples), "questions")
-    totals = {"unusable_answers": len(squad.unusable) if training else 0}
+    totals = {
+        "unusable_answers": len(squad.unusable) if training else 0,
+        "moved_answers": len(squad.moved) if training else 0,
+    }
     lengths = [np.zeros(0, np.int32)]
     results = ordered_map(
         functools.partial(ParagraphEncoder, open_tokenizer, windows, _without_ids(training)),

@@ -36,28 +36,35 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
-def question_scores(squad: SquadFile, answers: Mapping[str, str]) -> list[QuestionScore]:
+def question_scores(
+    squad: SquadFile, answers: Mapping[str, str], *, version_2: bool
+) -> list[QuestionScore]:
     """Scores of every question, in the order of the data.
 
     A question without a prediction counts as 0 in v1.1 and does not count in v2.0, as in the
     official scripts.
 
+    Args:
+      squad: the data.
+      answers: question id to answer; "" says that there is none.
+      version_2: whether by the rules of v2.0, which data without an unanswerable question have as
+        well, or by those of v1.1.
+
     Raises:
       UserError: v1.1, and the data do not have an answer to every question.
     """
-    is_v2 = squad.has_unanswerable
     scores = []
     for example in squad.examples:
         golds = [normalize_answer(gold.text) for gold in example.answers]
         answer = answers.get(example.question_id)
-        if not is_v2 and not golds:
+        if not version_2 and not golds:
             raise UserError(
                 f"{squad.path} has no answer to question {example.question_id!r}, so that nothing "
                 "can be scored; give a file with answers."
             )
         if answer is not None:
-            exact, f1 = (_scores_v2 if is_v2 else _scores_v1)(golds, normalize_answer(answer))
-        elif is_v2:
+            exact, f1 = (_scores_v2 if version_2 else _scores_v1)(golds, normalize_answer(answer))
+        elif version_2:
             continue
         else:
             exact = f1 = 0.0

@@ -47,7 +47,7 @@ def official_best(
     an unanswerable question whatever is said of it except "", counts all unanswerable questions
     as right at the start, and gives the threshold 0.0 where it is best to answer nothing.
     """
-    scores, odds = _rank(question_scores(squad, answers), null_odds)
+    scores, odds = _rank(question_scores(squad, answers, version_2=True), null_odds)
     unanswerable = sum(not example.answers for example in squad.examples)
     result = {}
     for name in ("exact", "f1"):
@@ -108,7 +108,7 @@ def _index_of_best_f1(points: Sequence[ThresholdPoint]) -> int:
 def _all_points(
     squad: SquadFile, answers: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> list[ThresholdPoint]:
-    scores, odds = _rank(question_scores(squad, answers), null_odds)
+    scores, odds = _rank(question_scores(squad, answers, version_2=True), null_odds)
     if not scores:
         raise UserError(f"no question of {squad.path} has a prediction; give those for this file.")
     nulls = [_as_null(score) for score in scores]

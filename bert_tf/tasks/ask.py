@@ -18,6 +18,7 @@ from typing import TextIO
 from absl import app, flags
 
 from bert_tf import environment
+from bert_tf.command_line import Number, parse_flags
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import PathLike, require_file
 from bert_tf.squad.answers import AnswerSettings
@@ -83,7 +84,12 @@ def define_flags() -> None:
     flags.DEFINE_bool("json", False, "Print an object a line.")
     flags.DEFINE_integer("n_best_size", 1, "How many answers to show.")
     flags.DEFINE_bool("version_2_with_negative", False, 'Let the model say "no answer".')
-    flags.DEFINE_float("null_score_diff_threshold", 0.0, 'How sure "no answer" has to be.')
+    flags.DEFINE(
+        Number(infinite=True),
+        "null_score_diff_threshold",
+        0.0,
+        'How sure "no answer" has to be.',
+    )
     flags.DEFINE_integer("max_answer_length", 30, "Most tokens of an answer.")
 
 
@@ -142,4 +148,4 @@ def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)

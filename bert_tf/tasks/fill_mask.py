@@ -14,6 +14,7 @@ import numpy as np
 from absl import app, flags
 
 from bert_tf import environment
+from bert_tf.command_line import parse_flags
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.tasks.native_layers import define_native_flag, native_layers
@@ -164,4 +165,4 @@ def _run() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)

@@ -341,7 +341,7 @@ def _report(
     results = by_seed[settings.run.seed]
     path = write_squad_report(settings, squad, predictions, results, by_seed=by_seed)
     run.message(f"the report is {path}")
-    if squad.has_unanswerable:
+    if settings.version_2_with_negative:
         best = best_threshold(squad, best_span_texts(squad, predictions), predictions.null_odds)
         run.message(
             f"--null_score_diff_threshold={best.threshold:.4f} would be best for these questions: "

@@ -4,19 +4,20 @@
         --predictions_file=predictions.json [--null_odds_file=null_odds.json]
 
 The results are those of the data's authors' evaluate-v1.1.py and evaluate-v2.0.py to the last
-digit. Data with an unanswerable question is scored as v2.0, all other as v1.1.
+digit. Data with an unanswerable question is scored as v2.0, and so is all other where null odds
+are given; the rest is scored as v1.1.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import app, flags
 
+from bert_tf.command_line import Number, parse_flags
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import read_json, require_file
 from bert_tf.squad.examples import SquadFile, read_squad
@@ -56,14 +57,16 @@ def evaluate(
     null_odds: Mapping[str, float] | None = None,
     *,
     na_prob_thresh: float = 1.0,
+    version_2: bool | None = None,
 ) -> dict[str, float]:
     """The official scripts' result, in percent, under their keys.
 
     Args:
       squad: the data.
       answers: question id to predicted answer; "" says that there is none.
-      null_odds: question id to how much rather there is no answer; used for v2.0 only.
+      null_odds: question id to how much rather there is no answer; makes it v2.0.
       na_prob_thresh: with ``null_odds``, an answer with more than this counts as "".
+      version_2: whether by the rules of v2.0; None for what the data and ``null_odds`` say.
 
     Returns:
       ``exact_match``, ``f1`` and ``total``. v2.0 adds ``exact`` (again), the same for questions
@@ -79,8 +82,10 @@ def evaluate(
             f"none of the predictions is for a question of {squad.path}; give the predictions "
             "for this file."
         )
-    raw = question_scores(squad, answers)
-    if not squad.has_unanswerable:
+    if version_2 is None:
+        version_2 = squad.has_unanswerable or null_odds is not None
+    raw = question_scores(squad, answers, version_2=version_2)
+    if not version_2:
         return {
             "exact_match": _percent([score.exact for score in raw]),
             "f1": _percent([score.f1 for score in raw]),
@@ -162,7 +167,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "null_odds_file", None, "v2.0: JSON object, question id to how much rather no answer."
     )
-    flags.DEFINE_float(
+    flags.DEFINE(
+        Number(infinite=True),
         "na_prob_thresh",
         1.0,
         "With --null_odds_file: answers with more than this count as none. The official default "
@@ -178,8 +184,6 @@ def main(_) -> None:
 
 def _run() -> None:
     values = flags.FLAGS
-    if math.isnan(values.na_prob_thresh):
-        raise UserError("--na_prob_thresh=nan must be a number.")
     if values["na_prob_thresh"].present and not values.null_odds_file:
         raise UserError("--na_prob_thresh is a limit for --null_odds_file; give both.")
     squad = read_squad(
@@ -188,21 +192,16 @@ def _run() -> None:
     answers = read_answers(values.predictions_file, flag="predictions_file")
     null_odds = None
     if values.null_odds_file:
-        if not squad.has_unanswerable:
-            raise UserError(
-                f"--null_odds_file is for v2.0, but all questions of --data_file={squad.path} "
-                "have an answer; leave it out."
-            )
         null_odds = read_null_odds(values.null_odds_file, flag="null_odds_file")
     result = evaluate(squad, answers, null_odds, na_prob_thresh=values.na_prob_thresh)
-    _warn_of_missing(squad, answers)
+    _warn_of_missing(squad, answers, do_count="exact" not in result)
     print(json.dumps(result, indent=2))
 
 
-def _warn_of_missing(squad: SquadFile, answers: Mapping[str, str]) -> None:
+def _warn_of_missing(squad: SquadFile, answers: Mapping[str, str], *, do_count: bool) -> None:
     missing = questions_without_answer(squad, answers)
     if missing:
-        effect = "do not count" if squad.has_unanswerable else "count as 0"
+        effect = "count as 0" if do_count else "do not count"
         shown = ", ".join(missing[:_SHOWN_IDS]) + (", ..." if len(missing) > _SHOWN_IDS else "")
         print(
             f"warning: {len(missing)} of {len(squad.examples)} questions have no prediction and "
@@ -213,4 +212,4 @@ def _warn_of_missing(squad: SquadFile, answers: Mapping[str, str]) -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)

@@ -27,6 +27,7 @@ from bert_tf.squad.answers import (
 )
 from bert_tf.squad.examples import SquadFile
 from bert_tf.squad.features import FeatureSet
+from bert_tf.squad.thresholds import official_best
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.squad_metrics import evaluate
 from bert_tf.text.tokenizer import Tokenizer
@@ -139,22 +140,22 @@ class SpanEvaluation:
 
     def _answer(self, candidates: CandidateArrays, output_dir: Path) -> Mapping[str, float]:
         questions = self._questions
-        self.predictions = decode_answers(
-            questions.squad, self._tokenizer, questions.windows, candidates, self._settings
+        squad = questions.squad
+        predictions = self.predictions = decode_answers(
+            squad, self._tokenizer, questions.windows, candidates, self._settings
         )
         version_2 = self._settings.version_2_with_negative
-        write_predictions(output_dir, self.predictions, version_2_with_negative=version_2)
+        write_predictions(output_dir, predictions, version_2_with_negative=version_2)
         if not questions.are_scored:
             return {}
+        # What predictions.json says is scored, by the rules that it was made by: a file without an
+        # unanswerable question may have been answered with "" all the same.
+        scores = evaluate(squad, predictions.answers, version_2=version_2)
         if not version_2:
-            return evaluate(questions.squad, self.predictions.answers)
+            return scores
         # With every question's best span, the best thresholds are found as well.
-        return evaluate(
-            questions.squad,
-            best_span_texts(questions.squad, self.predictions),
-            self.predictions.null_odds,
-            na_prob_thresh=self._settings.null_score_diff_threshold,
-        )
+        spans = best_span_texts(squad, predictions)
+        return {**scores, **official_best(squad, spans, predictions.null_odds)}
 
     def _predict(self, estimator: tf.estimator.Estimator) -> tuple[CandidateArrays, float]:
         """The candidates of every window on every rank, and windows a second of all ranks."""

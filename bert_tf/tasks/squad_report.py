@@ -35,12 +35,12 @@ def write_squad_report(
       by_seed: results of each seed so far, for runs with several.
     """
     output_dir = settings.run.output_dir
-    version_2 = settings.version_2_with_negative and squad.has_unanswerable
+    version_2 = settings.version_2_with_negative
     data = ReportData(
         title=f"Question answering: {squad.path.name}",
         created_from=_origin(settings, squad, results),
         results=results,
-        questions=_rows(squad, predictions),
+        questions=_rows(squad, predictions, version_2=version_2),
         threshold_curve=_curve(squad, predictions) if version_2 else (),
         chosen_threshold=settings.null_score_diff_threshold if version_2 else None,
         training_log=read_history(output_dir, STEPS),
@@ -71,8 +71,9 @@ def _curve(squad: SquadFile, predictions: Predictions) -> list[ThresholdPoint]:
     return threshold_curve(squad, answers, predictions.null_odds)
 
 
-def _rows(squad: SquadFile, predictions: Predictions) -> list[QuestionRow]:
-    scores = {score.question_id: score for score in question_scores(squad, predictions.answers)}
+def _rows(squad: SquadFile, predictions: Predictions, *, version_2: bool) -> list[QuestionRow]:
+    found = question_scores(squad, predictions.answers, version_2=version_2)
+    scores = {score.question_id: score for score in found}
     return [_row(e, predictions, scores[e.question_id]) for e in squad.examples]
 
 

@@ -19,6 +19,9 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.native import library
 from bert_tf.ranks.distribution import SingleProcess
 
+# Numbers that TensorFlow adds up in one thread: with ten times as many it takes several.
+_LONGEST_ROW = 1024
+
 
 class Part(NamedTuple):
     """One variable's part in an update.
@@ -75,7 +78,7 @@ class TensorFlowKernels:
 
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """The root of the sum of all squares, a float32 scalar."""
-        return tf.linalg.global_norm(gradients)
+        return _norm(gradients)
 
     def adamw(self, parts: Sequence[Part], rule: Rule) -> tf.Operation:
         """Moves all variables and moments by Adam with decoupled weight decay."""
@@ -133,9 +136,33 @@ def times(tensor: tf.Tensor | None, factor: tf.Tensor | None) -> tf.Tensor | Non
 def _trust_ratio(
     variable: tf.Variable, update: tf.Tensor, bounds: tuple[float, float]
 ) -> tf.Tensor:
-    weight_norm, update_norm = tf.norm(variable), tf.norm(update)
+    weight_norm, update_norm = _norm([tf.convert_to_tensor(variable)]), _norm([update])
     ratio = tf.math.divide_no_nan(weight_norm, update_norm)
     return tf.where_v2(ratio > 0.0, tf.clip_by_value(ratio, *bounds), 1.0)
+
+
+def _norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The root of the sum of all squares: the same bits with any number of threads.
+
+    TensorFlow cuts the sum over a large tensor into as many parts as it has threads, so that ranks
+    of unequal hosts would not clip by the same factor. A sum over rows it gives to threads row by
+    row, and one of few numbers to a single thread.
+    """
+    norms = tf.concat([_norms_of_rows(tensor) for tensor in tensors], axis=0)
+    while norms.shape[0] > _LONGEST_ROW:
+        norms = _norms_of_rows(norms)
+    return tf.math.reduce_euclidean_norm(norms)
+
+
+def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
+    """[N] of the same norm, N being 1 for each row, or a vector's numbers where they are few."""
+    size = tensor.shape.num_elements()
+    if size <= _LONGEST_ROW:
+        return tf.reshape(tensor, [size])
+    if size == tensor.shape[-1]:
+        padded = tf.pad(tf.reshape(tensor, [size]), [[0, -size % _LONGEST_ROW]])
+        tensor = tf.reshape(padded, [-1, _LONGEST_ROW])
+    return tf.reshape(tf.math.reduce_euclidean_norm(tensor, axis=-1), [-1])
 
 
 class NativeKernels:

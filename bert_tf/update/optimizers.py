@@ -34,10 +34,10 @@ def clip_factor(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
 
     Args:
       norm: scalar, their global norm; finite, so check that before.
-      clip_norm: positive.
+      clip_norm: positive; infinity clips nothing.
     """
     # Exactly 1 where nothing is to be clipped.
-    return clip_norm / tf.maximum(norm, clip_norm)
+    return tf.minimum(1.0, clip_norm / norm)
 
 
 class AdamBase(tf.train.Optimizer):

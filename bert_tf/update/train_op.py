@@ -149,12 +149,18 @@ def build_train_op(
         add=optimizer.kernels.add,
     )
     gradients = once(gradients)
+    for gradient, variable in zip(gradients, variables):
+        gradient.set_shape(variable.shape)
     # Unscaling and clipping are one factor, which the optimizer applies as it reads the gradients.
     factor = loss_scale.inverse()
-    norm = times(optimizer.kernels.global_norm(gradients), factor)
-    is_finite = tf.is_finite(norm)
+    scaled_norm = optimizer.kernels.global_norm(gradients)
+    norm = times(scaled_norm, factor)
     if settings.clip_norm is not None:
         factor = times(factor, clip_factor(norm, settings.clip_norm))
+    # Of finite gradients, too, the second moment may overflow, or the factor be no number.
+    is_finite = tf.is_finite(tf.square(scaled_norm))
+    if factor is not None:
+        is_finite &= tf.is_finite(factor)
 
     # What describes this update must be read before the update changes it.
     used_scale = tf.identity(loss_scale.current())

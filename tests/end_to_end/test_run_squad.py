@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 
 import numpy as np
@@ -11,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.squad.examples import read_squad
 from bert_tf.tasks.squad_metrics import evaluate
 from tests.end_to_end.squad_files import LENGTHS, write_model, write_squad
-from tests.support import mpirun, requires_horovod, run
+from tests.support import modes_of, mpirun, requires_horovod, run
 
 SCRIPT = "run_squad.py"
 
@@ -98,6 +99,9 @@ def test_files_of_a_run(trained):
     }
     assert "null_odds.json" not in names, "v1.1 has no null answer"
     assert "Traceback" not in done.stderr
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert modes_of(output_dir) == {"file": {0o666 & ~umask}, "directory": {0o777 & ~umask}}
     assert f"the report is {output_dir / 'report.html'}" in done.stdout
 
 

@@ -30,7 +30,7 @@ def squad_json(*questions):
 
 @pytest.fixture
 def files(tmp_path):
-    v1 = squad_json(question("1", "red hill", "hill"), question("2", "red"))
+    v1 = squad_json(question("1", "red hill", "hill"), question(2, "red"))  # ids of both kinds
     v2 = squad_json(
         question("1", "red hill", is_impossible=False), question("2", is_impossible=True)
     )
@@ -61,6 +61,14 @@ def test_v2_with_odds(files):
     assert (found["best_f1"], found["best_f1_thresh"]) == (100.0, -2.0)
     found = json.loads(score(files["v2"], files["answers"], odds, "--na_prob_thresh=0.4").stdout)
     assert found["exact"] == found["exact_match"] == found["f1"] == 100.0
+
+
+def test_odds_make_it_v2(files):
+    """As run_squad.py with --version_2_with_negative scores data without an unanswerable one."""
+    odds = f"--null_odds_file={files['odds']}"
+    found = json.loads(score(files["v1"], files["answers"], odds, "--na_prob_thresh=0").stdout)
+    assert (found["exact"], found["f1"], found["HasAns_total"]) == (50.0, 50.0, 2)
+    assert (found["best_exact"], found["best_f1_thresh"]) == (50.0, 0.5)
 
 
 def test_missing_predictions_are_said_beside_the_result(files, tmp_path):
@@ -97,13 +105,12 @@ def test_help_without_tensorflow():
         ({"predictions_file": "[" * 100_000}, "--predictions_file: .* nested too deeply"),
         ({"predictions_file": '{"1": [{"text": "a"}]}'}, "'1' a list; give a predictions.json"),
         ({"predictions_file": '{"7": "a"}'}, "none of the predictions is for a question"),
-        ({"null_odds_file": "odds", "data_file": "v1"}, "--null_odds_file is for v2.0, but"),
         ({"null_odds_file": '{"1": NaN}'}, "'1' NaN; give a null_odds.json"),
         ({"null_odds_file": f'{{"1": 1{"0" * 400}}}'}, "finite number and gives '1' 1000"),
         ({"null_odds_file": '{"1": true}'}, "'1' true; give a null_odds.json"),
         ({"null_odds_file": '{"1": 0.5}'}, "null odds lack 1 questions .* such as 2"),
         ({"na_prob_thresh": "0.5"}, "--na_prob_thresh is a limit for --null_odds_file; give both"),
-        ({"na_prob_thresh": "nan"}, "--na_prob_thresh=nan must be a number"),
+        ({"na_prob_thresh": "nan"}, "--na_prob_thresh=nan: must be a number"),
     ],
 )
 def test_bad_input(files, tmp_path, flags, message):

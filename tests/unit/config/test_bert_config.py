@@ -75,6 +75,9 @@ def test_unknown_key_names_key_file_and_nearest_known_key(tmp_path):
         ({"hidden_act": "swish"}, ["swish", "gelu_erf"]),
         ({"hidden_act": ["gelu"]}, ["hidden_act"]),
         ({"initializer_range": 0}, ["initializer_range"]),
+        ({"initializer_range": float("inf")}, ["initializer_range", "inf"]),
+        ({"initializer_range": float("nan")}, ["initializer_range", "nan"]),
+        ({"hidden_dropout_prob": float("nan")}, ["hidden_dropout_prob", "nan"]),
         ({"qqqq": 1}, ["qqqq", "known are", "vocab_size"]),
     ],
 )

@@ -109,7 +109,10 @@ def test_both_names_for_the_micro_batch(parse):
 
 
 def test_no_clip(parse):
-    assert parse("--clip_norm=0").optimization.clip_norm is None
+    for none in ("0", "inf", "1e39"):
+        assert parse(f"--clip_norm={none}").optimization.clip_norm is None
+    with pytest.raises(UserError, match=r"--clip_norm=-inf must not be negative"):
+        parse("--clip_norm=-inf")
     assert parse().optimization.clip_norm == 1.0
 
 
@@ -165,7 +168,7 @@ def test_how_long_a_rank_may_be_silent(parse, given, seconds):
     assert parse(*given).runtime.rank_timeout_seconds == seconds
 
 
-@pytest.mark.parametrize("value", ["4.9", "-1", "nan", "inf"])
+@pytest.mark.parametrize("value", ["4.9", "-1"])
 def test_a_rank_timeout_that_cannot_be_kept(parse, value):
     with pytest.raises(UserError, match=r"--rank_timeout=.* must be 0, for no limit, or at least"):
         parse(f"--rank_timeout={value}")

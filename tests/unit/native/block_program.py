@@ -110,6 +110,53 @@ def compute(dtype):
     return {name: tf.cast(tensor, tf.float32) for name, tensor in {**given, **found}.items()}
 
 
+def not_numbers():
+    """Every NaN of float32 by its sign, whether it signals, and its lowest nine bits; [M]."""
+    low, kinds = np.arange(1, 512, dtype=np.uint32), np.uint32([0x7F800000, 0x7FC00000, 0x7FA55400])
+    low = np.concatenate([[0x7FFFFF, 0x400000], low]).astype(np.uint32)
+    patterns = (kinds[:, None] | low).ravel()
+    return np.concatenate([patterns, patterns | 0x80000000]).astype(np.uint32).view(np.float32)
+
+
+def compute_not_numbers(dtype):
+    """Name -> tensor that is not a number anywhere, computed from sums with ``not_numbers``."""
+    native = native_operations()
+    biases = tf.constant(not_numbers())
+    zeros = tf.zeros([1, not_numbers().size], dtype)
+    y = native.bert_tf_bias_gelu(product=zeros, bias=biases)
+    width, chosen = 20, not_numbers()[::37]
+    spread = np.random.default_rng(2).standard_normal((chosen.size, width)).astype(np.float32)
+    spread[np.arange(chosen.size), np.arange(chosen.size) % width] = chosen
+    softmax = native.bert_tf_softmax_dropout(
+        scores=tf.zeros([chosen.size, 1, 1, width], dtype),
+        bias=tf.constant(spread),
+        key=tf.zeros([1], tf.uint64),
+        counter=tf.zeros([2], tf.uint64),
+        threshold=0,
+    )
+    logits = tf.cast(tf.constant(spread), dtype)
+    loss = native.bert_tf_softmax_loss(
+        product=logits, bias=tf.zeros([width]), labels=tf.zeros([chosen.size], tf.int32)
+    )
+    found = {
+        "gelu": y,
+        "gelu's gradient": tf.gradients(y, zeros)[0],
+        "probabilities": softmax.probabilities,
+        "losses": loss.losses,
+        "loss's gradient": tf.gradients(loss.losses, logits)[0],
+    }
+    return {name: tf.cast(tensor, tf.float32) for name, tensor in found.items()}
+
+
+def compute_extremes(dtype):
+    """GELU of the largest, the smallest and the infinite, and of zeros."""
+    given = np.float32([np.inf, -np.inf, 3e38, -3e38, 88, -88, 1e-40, -1e-40, 1e-45, 0.0, -0.0])
+    y = native_operations().bert_tf_bias_gelu(
+        product=tf.zeros([1, given.size], dtype), bias=tf.constant(given)
+    )
+    return {"extremes": tf.cast(y, tf.float32)}
+
+
 def main(path, threads):
     """Runs both types."""
     config = tf.ConfigProto(intra_op_parallelism_threads=int(threads))
@@ -117,8 +164,11 @@ def main(path, threads):
         tensors = {
             f"{dtype.name}/{name}": tensor
             for dtype in (tf.float32, tf.bfloat16)
-            for name, tensor in compute(dtype).items()
+            for name, tensor in {**compute(dtype), **compute_extremes(dtype)}.items()
         }
+        for dtype in (tf.float32, tf.bfloat16):
+            for name, tensor in compute_not_numbers(dtype).items():
+                tensors[f"not a number/{dtype.name}/{name}"] = tensor
         np.savez(path, **session.run(tensors))
 
 

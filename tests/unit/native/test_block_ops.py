@@ -7,7 +7,18 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.blocks import native_operations
 from bert_tf.model.dropout import Draw, numbers_like
 from tests.support import requires_native_ops, run
-from tests.unit.native.block_program import COUNTER, KEY, PLACES, THRESHOLD, B, D, H, N, S
+from tests.unit.native.block_program import (
+    COUNTER,
+    KEY,
+    PLACES,
+    THRESHOLD,
+    B,
+    D,
+    H,
+    N,
+    S,
+    not_numbers,
+)
 
 pytestmark = requires_native_ops
 
@@ -190,6 +201,27 @@ def test_the_first_of_equal_classes_is_best_and_a_label_must_be_one():
         assert session.run(loss.best, {labels: [0, 2]}).tolist() == [1, 0]
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"label 3 is outside \[0, 3\)"):
             session.run(loss.losses, {labels: [0, 3]})
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_what_is_not_a_number_stays_so_whatever_its_bits(computed, instructions):
+    """Also where it is rounded to bfloat16, whose bits would be those of infinity."""
+    found = {n: a for n, a in computed[instructions].items() if n.startswith("not a number/")}
+    assert len(found) == 10
+    assert not_numbers().size > 3000
+    assert np.isnan(not_numbers()).all()
+    for name, array in found.items():
+        assert np.isnan(array).all(), (name, np.argwhere(~np.isnan(array))[:5])
+
+
+def test_gelu_of_extremes(found):
+    largest, least, much, little, some, none, *tiny = found["extremes"].ravel()
+    assert largest == np.inf
+    assert not np.isfinite(least)
+    assert much == pytest.approx(3e38, rel=2.0**-8)
+    assert abs(little) < 1
+    assert (some, none) == (pytest.approx(88), pytest.approx(0, abs=1e-30))
+    np.testing.assert_allclose(tiny, 0, atol=1e-38)
 
 
 def test_what_is_not_a_number_stays_so():

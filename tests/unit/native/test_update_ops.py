@@ -177,6 +177,26 @@ def digest_of_two_updates(threads):
     return digest.hexdigest()
 
 
+def test_what_is_not_a_number_stays_so(operations):
+    """Of both types, whatever its bits are, and wherever it stands."""
+    for bits, kind, dtype in (
+        ([0x7F800001, 0xFF800001, 0x7FC001FF, 0xFFFFFFFF], np.uint32, tf.float32),
+        ([0x7F81, 0xFF81, 0x7FC0, 0xFFFF], np.uint16, tf.bfloat16),
+    ):
+        for place, pattern in enumerate(np.array(bits, kind)):
+            values = np.zeros(65539, kind)
+            values[[0, 9, 65536, 65538][place]] = pattern
+            with tf.Graph().as_default(), tf.Session() as session:
+                gradient = tf.bitcast(tf.constant(values), dtype)
+                norm = operations.bert_tf_global_norm(values=[gradient])
+                [added] = operations.bert_tf_add_gradients(
+                    sums=[tf.zeros([values.size])], gradients=[gradient]
+                )
+                norm, added = session.run([norm, added])
+            assert np.isnan(norm)
+            assert np.isnan(added).sum() == 1
+
+
 @pytest.mark.usefixtures("operations")
 def test_the_number_of_threads_changes_no_bit():
     # TensorFlow makes a process's threads once, for its first session.

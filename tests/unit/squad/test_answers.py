@@ -120,8 +120,7 @@ def naive_decode(context, encoding, windows, logits, choice, k):
     if not choice.version_2_with_negative:
         nbest = nbest or [("empty", 0.0)]
         return nbest[0][0], nbest, None
-    if ("", null) not in nbest:
-        nbest.append(("", null))
+    nbest += [pair for pair in (*spans[:1], ("", null)) if pair not in nbest]
     odds = null - (spans[0][1] if spans else 0.0)
     is_null = not spans or odds > choice.null_score_diff_threshold
     return "" if is_null else spans[0][0], nbest, odds
@@ -276,13 +275,16 @@ def test_null_score_is_the_smallest_over_the_windows(tokenizer):
 
 
 def test_one_entry_with_no_answer_first(tokenizer):
-    """The best other answer counts although it is not listed."""
-    choice = AnswerSettings(n_best_size=1, version_2_with_negative=True)
-    found = decode_span(tokenizer, "a b", 0, 0, choice, null=10.0)
-    assert [entry["text"] for entry in found.nbest["q0.0"]] == [""]
-    assert found.null_odds == {"q0.0": 3.0}
-    assert found.answers == {"q0.0": ""}
-    assert found.spans == {"q0.0": (0, 1)}
+    """The best other answer is listed too: by the threshold it may be the one that is given."""
+    for threshold, answer in ((0.0, ""), (5.0, "a")):
+        choice = AnswerSettings(
+            n_best_size=1, version_2_with_negative=True, null_score_diff_threshold=threshold
+        )
+        found = decode_span(tokenizer, "a b", 0, 0, choice, null=10.0)
+        assert [entry["text"] for entry in found.nbest["q0.0"]] == ["", "a"]
+        assert found.null_odds == {"q0.0": 3.0}
+        assert found.answers == {"q0.0": answer}
+        assert found.spans == {"q0.0": (0, 1)}
 
 
 @pytest.mark.parametrize("is_v2", [False, True])

@@ -76,7 +76,8 @@ def test_a_file_without_unanswerable_questions_goes_with_the_flag(read):
     ("text", "start", "is_usable"),
     [
         ("hill", 27, True),
-        ("hill", 26, False),
+        ("hill", 23, False),
+        ("hill", 31, False),
         ("Hill", 27, False),
         ("Lake.", 42, True),
         ("Lake. ", 42, True),
@@ -92,13 +93,55 @@ def test_answers_must_be_where_they_say(read, text, start, is_usable):
     assert squad.unusable == (() if is_usable else ("odd",))
 
 
+@pytest.mark.parametrize(
+    ("text", "start", "expected"),
+    [
+        ("hill", 24, 27),
+        ("hill", 30, 27),
+        ("The", -3, 0),
+        ("Elm Lake.", 41, 38),
+        ("red\u00a0barn", 6, 4),
+        ("l", 27, 29),  # nearest of "hill above"
+        ("l", 28, 29),
+        ("l", 29, 29),
+        ("ll", 27, 29),
+        ("n", 11, 11),  # where it should be, although others are near
+        ("o", 18, 20),
+        ("n", 19, 21),  # behind by two, before by three
+    ],
+)
+def test_answers_near_their_place_are_found(read, text, start, expected):
+    """The nearest, of equally near ones that before."""
+    squad = read(_file(_question("good"), _question("near", [(text, start), ("hill", 26)])))
+    assert squad.unusable == ()
+    assert squad.examples[1].answers == (Answer(text, expected), Answer("hill", 27))
+    assert squad.moved == (() if start == expected else ("near",))
+    found = CONTEXT[expected : expected + len(text)]
+    assert found.split() == text.split()
+    assert min(
+        abs(start - at)
+        for at in range(len(CONTEXT))
+        if CONTEXT[at : at + len(text)].split() == text.split()
+    ) == abs(start - expected)
+
+
+def test_of_two_places_equally_near_the_first_counts(read):
+    content = _file(_question("near", [("b", 2)]), context="ab b")
+    assert read(content).examples[0].answers == (Answer("b", 1),)
+
+
+def test_whole_numbers_are_ids_as_their_digits(read):
+    squad = read(_file(_question(262), _question("q"), _question(-7)))
+    assert [example.question_id for example in squad.examples] == ["262", "q", "-7"]
+
+
 def test_only_the_first_answer_counts(read):
     squad = read(_file(_question("a", [("hill", 27), ("hill", 1)])))
     assert squad.unusable == ()
 
 
 def test_no_usable_answer_at_all_is_an_error(read):
-    shifted = _file(_question("a", [("hill", 28)]), _question("b", [], is_impossible=True))
+    shifted = _file(_question("a", [("hill", 31)]), _question("b", [], is_impossible=True))
     with pytest.raises(UserError, match=r"no answer of .* is where its answer_start says"):
         read(shifted, v2=True)
     assert read(shifted, v2=True, needs_answers=False).unusable == ("a",)
@@ -120,7 +163,8 @@ PLACE = r"data\[0\]\.paragraphs\[0\]\.qas\[1\]"
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"id": 7}, rf"'id' of {PLACE} is not text"),
+        ({"id": 7.0}, rf"'id' of {PLACE} is not text"),
+        ({"id": True}, rf"'id' of {PLACE} is not text"),
         ({"id": None}, rf"'id' of {PLACE} is not text"),
         ({"question": ["Who?"]}, rf"'question' of {PLACE} is not text"),
         ({"answers": {"text": "a"}}, rf"'answers' of {PLACE} is not a list"),
@@ -136,11 +180,11 @@ PLACE = r"data\[0\]\.paragraphs\[0\]\.qas\[1\]"
         ),
         ({"is_impossible": "no"}, rf"'is_impossible' of {PLACE} is not true or false"),
         ({"is_impossible": True}, rf"{PLACE} \(q2\) is_impossible but has answers"),
-        ({"id": "q1"}, rf"qas\[0\] and {PLACE} have the same id 'q1'"),
+        ({"id": "262"}, rf"qas\[0\] and {PLACE} have the same id '262'"),
     ],
 )
 def test_wrong_questions_are_named(read, changes, expected):
-    content = _file(_question("q1"), {**_question("q2"), **changes})
+    content = _file(_question(262), {**_question("q2"), **changes})
     with pytest.raises(UserError, match=expected) as caught:
         read(content, v2=True)
     assert str(caught.value).startswith("--train_file: ")
@@ -199,4 +243,4 @@ def test_real_files(name, questions, paragraphs, impossible):
     assert len(squad.examples) == questions
     assert squad.examples[-1].paragraph == paragraphs - 1
     assert sum(example.is_impossible for example in squad.examples) == impossible
-    assert squad.unusable == ()
+    assert squad.unusable == squad.moved == ()

@@ -118,6 +118,7 @@ def test_prediction_records(tmp_path, vocab_file):
         "cut_questions": 1,
         "impossible_questions": 2,
         "unusable_answers": 0,
+        "moved_answers": 0,
     }
     assert features.record_lengths == {"max_seq_length": 14}
 
@@ -148,10 +149,25 @@ def test_training_records_have_positions_and_no_unusable_answers(tmp_path, vocab
         "cut_questions": 1,
         "impossible_questions": 2,
         "unusable_answers": 1,
+        "moved_answers": 0,
     }
     said = capsys.readouterr().err
     assert "1 questions of" in said
-    assert "answer_start says: odd\n" in said
+    assert "answer_start says, nor within 3 characters of there: odd\n" in said
+
+
+def test_an_answer_beside_its_place_is_learnt_and_counted(tmp_path, vocab_file):
+    def positions(start, name):
+        qas = [_question(7, "Who?", ("rains", start))]
+        squad = _squad(tmp_path, [{"paragraphs": [{"context": "It  rains. It.", "qas": qas}]}])
+        features = _build(tmp_path, vocab_file, training=True, squad=squad, name=name)
+        [record] = _records(features)
+        names = ("start_positions", "end_positions")
+        return features.counts["moved_answers"], [int(record[name][0]) for name in names]
+
+    assert positions(4, "right") == (0, [5, 5])
+    assert positions(1, "before") == (1, [5, 5])
+    assert positions(7, "behind") == (1, [5, 5])
 
 
 def test_an_answer_of_dropped_characters_alone_is_left_out(tmp_path, vocab_file):

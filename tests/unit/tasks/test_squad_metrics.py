@@ -1,14 +1,13 @@
 """The SQuAD metric against a second, naive writing of the published rules, digit by digit."""
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import UserError
-from bert_tf.squad.examples import Answer, Example, SquadFile, read_squad
+from bert_tf.squad.examples import read_squad
 from bert_tf.squad.scores import normalize_answer
 from bert_tf.tasks.squad_metrics import (
     best_threshold,
@@ -18,107 +17,10 @@ from bert_tf.tasks.squad_metrics import (
     read_answers,
     threshold_curve,
 )
+from tests.naive_squad_metric import naive_result, naive_scores, naive_words, squad_of
 from tests.support import ROOT
 
 DATA = ROOT.parent / "shared/data/squad"
-
-
-def squad_of(golds, *, is_v2):
-    """Questions 0, 1, ... with these true answers; in v2.0, one without is unanswerable."""
-    examples = [
-        Example(str(i), "?", "", "", 0, tuple(Answer(t, 0) for t in texts), is_v2 and not texts)
-        for i, texts in enumerate(golds)
-    ]
-    return SquadFile(Path("squad.json"), "", tuple(examples), ())
-
-
-# The rules, a character and a word at a time.
-
-
-def naive_words(text):
-    """Words of a text: lower case, no ASCII punctuation, no article, split at white space."""
-    kept = [c for c in text.lower() if c not in "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"]
-    # Runs of letters, digits and their like are words that can be an article.
-    runs = []
-    for c in kept:
-        is_word = c.isalnum() or c == "_"
-        if runs and runs[-1][0] and is_word:
-            runs[-1][1] += c
-        else:
-            runs.append([is_word, c])
-    words = [""]
-    for c in "".join(" " if run in ("a", "an", "the") else run for _, run in runs):
-        if c.isspace():
-            words.append("")
-        else:
-            words[-1] += c
-    return [word for word in words if word]
-
-
-def naive_f1(gold, answer, *, is_v2):
-    if is_v2 and (not gold or not answer):
-        return float(gold == answer)
-    left, common = list(gold), 0
-    for word in answer:
-        if word in left:
-            left.remove(word)
-            common += 1
-    if common == 0:
-        return 0.0
-    precision, recall = common / len(answer), common / len(gold)
-    return (2 * precision * recall) / (precision + recall)
-
-
-def naive_scores(golds, answer, *, is_v2):
-    words = [naive_words(gold) for gold in golds]
-    if is_v2:
-        words = [gold for gold in words if gold] or [[]]
-    answer = naive_words(answer)
-    f1s = [naive_f1(gold, answer, is_v2=is_v2) for gold in words]
-    return float(any(gold == answer for gold in words)), max(f1s)
-
-
-def naive_result(golds, answers, odds, limit, *, is_v2):
-    """``golds`` by question, ``answers`` and ``odds`` by id."""
-    scores = {}
-    for i, texts in enumerate(golds):
-        if str(i) in answers:
-            scores[str(i)] = naive_scores(texts, answers[str(i)], is_v2=is_v2)
-        elif not is_v2:
-            scores[str(i)] = (0.0, 0.0)
-    total = len(scores)
-    if not is_v2:
-        exact, f1 = map(sum, zip(*scores.values()))
-        return {"exact_match": 100.0 * exact / total, "f1": 100.0 * f1 / total, "total": total}
-    has_answer = {str(i): bool(texts) for i, texts in enumerate(golds)}
-    result = {}
-    for which, name in enumerate(("exact", "f1")):
-        used = {key: pair[which] for key, pair in scores.items()}
-        if odds is not None:
-            best, threshold = naive_best(used, answers, odds, has_answer)
-            result[f"best_{name}"], result[f"best_{name}_thresh"] = best, threshold
-            used = {k: float(not has_answer[k]) if odds[k] > limit else v for k, v in used.items()}
-        for prefix, wanted in (("", {True, False}), ("HasAns_", {True}), ("NoAns_", {False})):
-            values = [value for key, value in used.items() if has_answer[key] in wanted]
-            if values:
-                result[prefix + name] = 100.0 * sum(values) / len(values)
-                result[prefix + "total"] = len(values)
-    return {**result, "exact_match": result["exact"]}
-
-
-def naive_best(scores, answers, odds, has_answer):
-    """The threshold is moved up, a question at a time."""
-    current = best = sum(not has for has in has_answer.values())
-    threshold = 0.0
-    for key in sorted(odds, key=odds.get):
-        if key in scores:
-            if has_answer[key]:
-                current += scores[key]
-            elif answers[key] != "":
-                current -= 1
-            if current > best:
-                best, threshold = current, odds[key]
-    return 100.0 * best / len(scores), threshold
 
 
 WORDS = "a an the A The THE an. a's a-b the_end _ a_ anthem theatre tom Tom cat cat's 1 1,000"
@@ -145,9 +47,7 @@ def test_normalization(text):
 @example(golds=["cat cat tom"], answer="cat tom tom")
 def test_scores_of_a_question(golds, answer):
     for is_v2 in (False, True):
-        # v2.0 is known by an unanswerable question.
-        squad = squad_of([golds, []] if is_v2 else [golds], is_v2=is_v2)
-        (score,) = question_scores(squad, {"0": answer})
+        (score,) = question_scores(squad_of([golds], is_v2=is_v2), {"0": answer}, version_2=is_v2)
         assert (score.exact, score.f1) == naive_scores(golds, answer, is_v2=is_v2)
         assert score.answerable
         assert score.question_id == "0"
@@ -155,9 +55,10 @@ def test_scores_of_a_question(golds, answer):
 
 def test_only_articles():
     """Both are empty: equal everywhere, but without a common word in v1.1."""
-    (score,) = question_scores(squad_of([["The"]], is_v2=False), {"0": "an"})
+    squad = squad_of([["The"]], is_v2=False)
+    (score,) = question_scores(squad, {"0": "an"}, version_2=False)
     assert (score.exact, score.f1) == (1.0, 0.0)
-    (score,) = question_scores(squad_of([["The"], []], is_v2=True), {"0": "an"})
+    (score,) = question_scores(squad, {"0": "an"}, version_2=True)
     assert (score.exact, score.f1) == (1.0, 1.0)
 
 
@@ -166,7 +67,6 @@ def test_only_articles():
 def test_evaluate(data, is_v2, with_odds):
     least = 0 if is_v2 else 1
     golds = data.draw(st.lists(st.lists(SHORT, min_size=least, max_size=3), min_size=1, max_size=9))
-    is_v2 = not all(golds)
     answers = {str(i): data.draw(SHORT) for i in range(len(golds)) if data.draw(st.integers(0, 9))}
     if not answers:
         return
@@ -175,8 +75,11 @@ def test_evaluate(data, is_v2, with_odds):
     odds = {key: data.draw(numbers) for key in keys} if with_odds and is_v2 else None
     limit = data.draw(numbers)
     squad = squad_of(golds, is_v2=is_v2)
-    found = evaluate(squad, {**answers, "unknown": "cat"}, odds, na_prob_thresh=limit)
-    assert found == naive_result(golds, answers, odds, limit, is_v2=is_v2)
+    given = {**answers, "unknown": "cat"}
+    expected = naive_result(golds, answers, odds, limit, is_v2=is_v2)
+    assert evaluate(squad, given, odds, na_prob_thresh=limit, version_2=is_v2) == expected
+    if odds is not None or is_v2 == (not all(golds)):
+        assert evaluate(squad, given, odds, na_prob_thresh=limit) == expected
 
 
 def test_keys():

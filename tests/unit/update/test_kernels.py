@@ -1,5 +1,7 @@
 """Which form of the arithmetic a job takes; and that both forms agree."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -15,6 +17,7 @@ from bert_tf.update.kernels import (
     times,
 )
 from bert_tf.update.optimizers import AdamW, Lamb, clip_factor
+from tests.support import run
 
 MISSING = "the native operations are not built"
 
@@ -127,3 +130,58 @@ def test_both_forms_agree_over_twenty_updates(optimizer, bias_correction):
     assert results[0].keys() == results[1].keys()
     for name, value in results[0].items():
         np.testing.assert_allclose(results[1][name], value, rtol=5e-6, atol=1e-6, err_msg=name)
+
+
+def random_gradients():
+    """A table, a kernel with short rows, vectors and what looks like a matrix."""
+    rng = np.random.default_rng(3)
+    shapes = [(400, 768), (65536, 3), (300001,), (1, 300000), (768,), (2, 2000), ()]
+    return [rng.standard_normal(shape, np.float32) for shape in shapes]
+
+
+def bits_of_norms(threads):
+    """A hash of the norms of several gradients and of what LAMB makes of them."""
+    kernels = TensorFlowKernels()
+    # Of one tensor in ten the last bit shows how its sum was cut.
+    values = np.random.default_rng(4).standard_normal((32, 300, 768), np.float32)
+    config = tf.ConfigProto(intra_op_parallelism_threads=threads)
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        # Fed: constants would be computed before the session's threads come in.
+        fed = tf.placeholder(tf.float32, values.shape)
+        gradients = tf.unstack(fed)
+        variables = [
+            tf.get_variable(f"v{index}", initializer=value, use_resource=True)
+            for index, value in enumerate(values)
+        ]
+        norms = [kernels.global_norm([gradient]) for gradient in gradients]
+        with tf.control_dependencies(norms):
+            update = Lamb(0.1, kernels=kernels).apply_gradients(list(zip(gradients, variables)))
+        session.run(tf.global_variables_initializer())
+        found, _ = session.run([norms, update], {fed: values[::-1]})
+        digests = [
+            hashlib.sha256(np.stack(arrays).tobytes()).hexdigest()
+            for arrays in (found, session.run(variables))
+        ]
+    return " ".join(digests)
+
+
+def test_ranks_of_unequal_cores_find_the_same_norms():
+    # TensorFlow makes a process's threads once, for its first session.
+    code = "from tests.unit.update import test_kernels as t; print(t.bits_of_norms({}))"
+    one, five = (run("-c", code.format(threads)).stdout for threads in (1, 5))
+    norms, updates = one.split()
+    assert five.split() == [norms, updates]
+
+
+def test_tensorflows_norm_is_that_of_float64():
+    values = random_gradients()
+    with tf.Graph().as_default(), tf.Session() as session:
+        for chosen in (values, values[1:2], values[2:3], values[4:5], values[6:]):
+            expected = np.sqrt(sum((v.astype(np.float64) ** 2).sum() for v in chosen))
+            norm = TensorFlowKernels().global_norm([tf.constant(v) for v in chosen])
+            assert session.run(norm) == pytest.approx(expected, rel=1e-6)
+        for bad in (np.nan, np.inf, -np.inf):
+            spoilt = [values[0].copy(), values[4]]
+            spoilt[0][7, 3] = bad
+            norm = session.run(TensorFlowKernels().global_norm(list(map(tf.constant, spoilt))))
+            assert not np.isfinite(norm)

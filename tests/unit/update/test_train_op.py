@@ -141,7 +141,7 @@ def builder(kernels):
         yield build
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.25, 1e6])
+@pytest.mark.parametrize("clip_norm", [None, 0.25, 1e6, np.inf])
 def test_two_updates_against_numpy(build, clip_norm):
     data = small_data()
     built = build(SmallObjective(), data, clip_norm=clip_norm)
@@ -364,6 +364,51 @@ def test_an_update_that_is_not_finite_changes_nothing_but_its_count(build, bad, 
     built.run(built.outputs.train_op, data)
     assert built.state()["global_step"] == 2
     assert built.state()["optimizer/update_count"] == 2
+
+
+class GivenGradient:
+    """An objective whose gradient is the features' mean."""
+
+    terms = ("given",)
+
+    def create_variables(self):
+        self.w = tf.get_variable("w", initializer=START, use_resource=True)
+
+    def weights(self, features):
+        return {"given": tf.cast(tf.shape(features["g"])[0], tf.float32)}
+
+    def sums(self, features, *, dropout):
+        total = tf.reduce_sum(features["g"] * self.w)
+        return {"given": ClassificationSums(total, self.weights(features)["given"], total)}
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0, 1e38])
+def test_finite_gradients_whose_squares_are_not_change_nothing(build, clip_norm):
+    """The second moment would be infinite, and the weight stand still for ever."""
+    data = {"g": np.full([EXAMPLES, WIDTH], 1e20, np.float32)}
+    built = build(GivenGradient(), data, clip_norm=clip_norm)
+    finite, _ = built.run([built.outputs.is_finite, built.outputs.train_op], data)
+    assert not finite
+    state = built.state()
+    np.testing.assert_array_equal(state["w"], START)
+    np.testing.assert_array_equal(state["w/adam_v"], np.zeros(WIDTH))
+    assert (state["global_step"], state["training/skipped_updates"]) == (0, 1)
+
+
+@pytest.mark.parametrize("gradient", [0.0, 1.0])
+@pytest.mark.parametrize("scale", [0.0, np.nan])
+def test_a_factor_that_is_no_number_changes_nothing(build, gradient, scale):
+    """Whatever the norm is: 0 times infinity is no number."""
+
+    class SpoiltLossScale(NoLossScale):
+        def inverse(self):
+            return tf.divide(1.0, tf.constant(scale))
+
+    data = {"g": np.full([EXAMPLES, WIDTH], gradient, np.float32)}
+    built = build(GivenGradient(), data, loss_scale=SpoiltLossScale)
+    finite, _ = built.run([built.outputs.is_finite, built.outputs.train_op], data)
+    assert not finite
+    assert all(np.isfinite(value).all() for value in built.state().values())
 
 
 @pytest.mark.parametrize("normalization", ["global_batch", "micro_batch"])
