@@ -114,6 +114,15 @@ def make_output_dir(path: PathLike, *, flag: str) -> Path:
     return path
 
 
+def check_output_dir(path: PathLike, *, flag: str) -> Path:
+    """As :func:`make_output_dir`, as far as it can be told without making or writing anything."""
+    path = Path(path)
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"--{flag}: cannot write to {existing}; choose another directory.")
+    return path
+
+
 def sha256_of_file(path: PathLike) -> str:
     """The hexadecimal SHA-256 of a file's bytes."""
     digest = hashlib.sha256()

@@ -33,6 +33,7 @@ def write_model(directory: Path, *, span_head: bool = True) -> Path:
     write_model_files(directory, CONFIG, vocab_file=vocab_file, do_lower_case=True)
     specs = [s for s in squad_specs(CONFIG) if span_head or not s.name.startswith(SQUAD_SCOPE)]
     with tf.Graph().as_default(), tf.Session() as session:
+        tf.train.create_global_step()
         create_variables(specs, initializer_range=CONFIG.initializer_range)
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, str(directory / "model.ckpt"), global_step=7)

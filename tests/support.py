@@ -89,7 +89,7 @@ def optimization_settings(**changes: object) -> OptimizationSettings:
         end_learning_rate=0.0,
         decay_power=1.0,
         schedule="polynomial",
-        scale_steps_by_ranks=False,
+        scale_steps_by_ranks=None,
         learning_rate_scaling="none",
         optimizer="adam",
         bias_correction=False,

@@ -18,6 +18,7 @@ from absl import app, flags
 from bert_tf import environment
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.model_files import ModelFiles
+from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
 from bert_tf.command_line import parse_flags
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError, exit_on_user_error
@@ -105,13 +106,34 @@ def _appearing_directory(path: Path) -> Iterator[Path]:
 
 
 def _with_given_files(source: Source, given: ModelFiles) -> Source:
-    """The source with what the caller named in place of what was found beside the weights."""
+    """The source with what the caller named in place of what was found beside the weights.
+
+    Raises UserError where the two are not of one model.
+    """
+    problem, notes = "", []
+    if given.config is not None:
+        problem, notes = other_function(source.files, given.config)
+    own = vocabulary_of(vocab_file=given.vocab_file, spm_model_file=given.spm_model_file)
+    if own is not None and not problem:
+        problem, unknown = other_vocabulary(source.files, own)
+        notes += unknown
+    if problem:
+        raise UserError(
+            f"cannot convert {source.path}: {problem}; give what it was trained with, or leave the "
+            "flag out."
+        )
+    if given.config is not None:
+        given = dataclasses.replace(given, config=given.config.with_explicit_gelu())
     changes = {
         field: getattr(given, field)
         for field in ("config", "config_file", "vocab_file", "spm_model_file", "do_lower_case")
         if getattr(given, field) is not None
     }
-    return dataclasses.replace(source, files=dataclasses.replace(source.files, **changes))
+    return dataclasses.replace(
+        source,
+        files=dataclasses.replace(source.files, **changes),
+        notes=(*source.notes, *notes),
+    )
 
 
 def define_flags() -> None:
@@ -137,7 +159,9 @@ def _run() -> None:
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     given = ModelFiles(
-        config=_given_config(values.bert_config_file),
+        config=BertConfig.from_json_file(values.bert_config_file)
+        if values.bert_config_file
+        else None,
         config_file=Path(values.bert_config_file) if values.bert_config_file else None,
         vocab_file=_given_file(values.vocab_file, "vocab_file"),
         spm_model_file=_given_file(values.spm_model_file, "spm_model_file"),
@@ -149,10 +173,6 @@ def _run() -> None:
     )
     for line in lines:
         print(line)
-
-
-def _given_config(path: str | None) -> BertConfig | None:
-    return BertConfig.from_json_file(path).with_explicit_gelu() if path else None
 
 
 def _given_file(path: str | None, flag: str) -> Path | None:

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.formats import Source, open_source
+from bert_tf.checkpoint.same_model import other_function
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
     resolve_checkpoint,
@@ -141,6 +142,40 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
     return report
 
 
+def check_initial(
+    checkpoint: PathLike,
+    variables: Iterable[tf.Variable],
+    *,
+    allowed_fresh: Sequence[str] = (),
+    config: BertConfig | None = None,
+) -> tuple[Source, LoadingReport]:
+    """Makes sure that the variables can start from ``checkpoint``; reads no value.
+
+    Args:
+      checkpoint: as for ``formats.open_source``: any format, a directory or a file.
+      variables: the network's weights, without optimizer and counters.
+      allowed_fresh: scopes, such as ``cls/squad``, whose variables may be missing.
+      config: the network's. Where it is given and the checkpoint has one too, what shapes do not
+        show is compared; other dropout rates, and a ``gelu`` that may be the other form, are
+        reported.
+
+    Raises:
+      UserError: a variable outside these scopes is missing, a shape differs, or the number of
+        attention heads or the activation is another.
+    """
+    source = open_source(checkpoint)
+    report = compare_source(source, _shapes_of(variables))
+    problem, notes = describe_problem(report, allowed_fresh), []
+    if not problem and config is not None:
+        problem, notes = other_function(source.files, config)
+    if problem:
+        raise UserError(
+            f"cannot start from {report.checkpoint}: {problem}; "
+            "use the bert_config that it was made with, or another checkpoint."
+        )
+    return source, dataclasses.replace(report, notes=(*report.notes, *notes))
+
+
 def initialise_from_checkpoint(
     checkpoint: PathLike,
     variables: Iterable[tf.Variable],
@@ -148,34 +183,17 @@ def initialise_from_checkpoint(
     allowed_fresh: Sequence[str] = (),
     config: BertConfig | None = None,
 ) -> LoadingReport:
-    """Makes ``checkpoint`` the initial value of the variables.
-
-    Args:
-      checkpoint: as for ``formats.open_source``: any format, a directory or a file.
-      variables: the network's weights, without optimizer and counters.
-      allowed_fresh: scopes, such as ``cls/squad``, whose variables may be missing.
-      config: the network's. Where it is given and the checkpoint has one too, what shapes do not
-        show is compared: another activation is reported.
-
-    Raises:
-      UserError: a variable outside these scopes is missing, a shape differs, or the attention
-        heads are of another number.
-    """
+    """Makes ``checkpoint`` the initial value of the variables; see :func:`check_initial`."""
     by_name = {variable.op.name: variable for variable in variables}
-    source = open_source(checkpoint)
-    report = compare_source(source, _shapes_of(by_name.values()))
-    problem = describe_problem(report, allowed_fresh) or _other_heads(source.config, config)
-    if problem:
-        raise UserError(
-            f"cannot start from {report.checkpoint}: {problem}; "
-            "use the bert_config that it was made with, or another checkpoint."
-        )
+    source, report = check_initial(
+        checkpoint, by_name.values(), allowed_fresh=allowed_fresh, config=config
+    )
     if report.restored:
         tf.train.init_from_checkpoint(
             _as_tensorflow(source, report.restored),
             {name: by_name[name] for name in report.restored},
         )
-    return dataclasses.replace(report, notes=(*report.notes, *_other_activation(source, config)))
+    return report
 
 
 def _as_tensorflow(source: Source, wanted: Sequence[str]) -> str:
@@ -197,31 +215,6 @@ def _as_tensorflow(source: Source, wanted: Sequence[str]) -> str:
             "there or set TMPDIR to a directory with room."
         ) from error
     return path
-
-
-def _other_heads(stored: BertConfig | None, network: BertConfig | None) -> str:
-    """What is wrong with the number of heads, which no shape shows, or the empty string."""
-    if stored is None or network is None:
-        return ""
-    if stored.num_attention_heads == network.num_attention_heads:
-        return ""
-    return (
-        f"it was made with {stored.num_attention_heads} attention heads, not "
-        f"{network.num_attention_heads}"
-    )
-
-
-def _other_activation(source: Source, network: BertConfig | None) -> list[str]:
-    if source.config is None or network is None:
-        return []
-    made_with = source.config.hidden_act
-    computed = network.with_explicit_gelu().hidden_act
-    if made_with == computed:
-        return []
-    return [
-        f"warning: the checkpoint was made with {made_with} ({source.files.config_file}), but this "
-        f'network computes {computed}; write "hidden_act": "{made_with}" in its bert_config'
-    ]
 
 
 def describe_problem(report: LoadingReport, allowed_fresh: Sequence[str] = ()) -> str:

@@ -1,4 +1,4 @@
-"""What stands beside the weights in a model directory: configuration, vocabulary, casing.
+"""What stands beside the weights in a model directory: configuration, vocabulary, casing, record.
 
 No TensorFlow is needed here.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.config.bert_config import BertConfig, is_huggingface, read_config_file
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open, read_json, write_json
@@ -22,7 +23,7 @@ SPM_NAME = "spm.model"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
 # What our own model directories hold beside the weights.
-MODEL_FILES = (CONFIG_NAME, VOCAB_NAME, SPM_NAME, TOKENIZER_CONFIG_NAME)
+MODEL_FILES = (CONFIG_NAME, VOCAB_NAME, SPM_NAME, TOKENIZER_CONFIG_NAME, RUN_RECORD_NAME)
 
 SAFETENSORS_SUFFIX = ".safetensors"
 PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
@@ -54,15 +55,17 @@ class ModelFiles:
       do_lower_case: what the directory's tokenizer_config.json says.
       notes: sentences on settings that our network or tokenizer does not follow.
       settings: the configuration file's content, all of it.
+      run_record: what the training of the weights recorded.
     """
 
-    config: BertConfig | None
-    config_file: Path | None
-    vocab_file: Path | None
-    spm_model_file: Path | None
-    do_lower_case: bool | None
+    config: BertConfig | None = None
+    config_file: Path | None = None
+    vocab_file: Path | None = None
+    spm_model_file: Path | None = None
+    do_lower_case: bool | None = None
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    run_record: RunRecord | None = None
 
 
 def model_files(path: PathLike) -> ModelFiles:
@@ -98,6 +101,7 @@ def model_files(path: PathLike) -> ModelFiles:
         do_lower_case=do_lower_case,
         notes=(*notes, *tokenizer_notes),
         settings=values,
+        run_record=read_run_record(directory),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, read_json
@@ -31,6 +31,11 @@ _HUGGINGFACE_ACTIVATIONS = {
     "gelu_erf": "gelu_erf",
     "gelu_tanh": "gelu_tanh",
 }
+
+# What matters to training alone; all else decides what a network computes.
+_OF_TRAINING = frozenset(
+    {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
+)
 
 # Keys that only Hugging Face's configurations have.
 _HUGGINGFACE_MARKS = frozenset(
@@ -54,6 +59,18 @@ _KEYS_WITHOUT_EFFECT = frozenset(
         "pooler_type",
     }
 )
+
+
+class ConfigDifferences(NamedTuple):
+    """What differs between two configurations, name -> ``name before -> after``.
+
+    Attributes:
+      function: what the network computes.
+      training: dropout rates and the range of initial weights.
+    """
+
+    function: dict[str, str]
+    training: dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +109,16 @@ class BertConfig:
         if self.hidden_act != "gelu":
             return self
         return dataclasses.replace(self, hidden_act="gelu_tanh")
+
+    def differences(self, other: BertConfig) -> ConfigDifferences:
+        """In what ``other`` differs from this network, the two names of the tanh form apart."""
+        before, now = (config.with_explicit_gelu().to_dict() for config in (self, other))
+        found = {name: f"{name} {before[name]} -> {now[name]}" for name in now}
+        changed = [name for name in found if before[name] != now[name]]
+        return ConfigDifferences(
+            function={name: found[name] for name in changed if name not in _OF_TRAINING},
+            training={name: found[name] for name in changed if name in _OF_TRAINING},
+        )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, source: str = "dictionary") -> BertConfig:

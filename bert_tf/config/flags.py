@@ -150,8 +150,8 @@ def define_optimization_flags(
     define.boolean(
         "scale_steps_by_ranks",
         None,
-        "Divide --num_train_steps and --num_warmup_steps by the number of ranks (default: on with "
-        "--horovod).",
+        "Divide --num_train_steps and --num_warmup_steps by the number of ranks (default: as the "
+        "run that is resumed; a new one: on with --horovod).",
     )
     define.number("learning_rate", 5e-5, "Peak learning rate.")
     define.choice(
@@ -292,7 +292,6 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         raise UserError(f"--weight_decay={values.weight_decay} must not be negative.")
     if values.adam_bias_correction and values.optimizer_type == "lamb":
         raise UserError("--adam_bias_correction goes with --optimizer_type=adam: LAMB has its own.")
-    scale_steps = values.scale_steps_by_ranks
     return OptimizationSettings(
         micro_batch_size=micro,
         accumulation_steps=values.num_accumulation_steps,
@@ -303,7 +302,7 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         end_learning_rate=values.end_learning_rate,
         decay_power=values.lr_decay_power,
         schedule=values.lr_schedule,
-        scale_steps_by_ranks=values.horovod if scale_steps is None else scale_steps,
+        scale_steps_by_ranks=values.scale_steps_by_ranks,
         learning_rate_scaling=values.learning_rate_scaling,
         optimizer=values.optimizer_type,
         bias_correction=values.adam_bias_correction,

@@ -34,6 +34,8 @@ class OptimizationSettings:
 
     Attributes:
       num_train_steps, num_warmup_steps: on one rank; None where a task counts in epochs.
+      scale_steps_by_ranks: None for what the run in the output directory began with, or else on
+        with Horovod.
     """
 
     micro_batch_size: int | None
@@ -45,7 +47,7 @@ class OptimizationSettings:
     end_learning_rate: float
     decay_power: float
     schedule: str
-    scale_steps_by_ranks: bool
+    scale_steps_by_ranks: bool | None
     learning_rate_scaling: str
     optimizer: str
     bias_correction: bool

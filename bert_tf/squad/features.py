@@ -16,7 +16,12 @@ from typing import Callable
 
 import numpy as np
 
-from bert_tf.data.manifest import describe_vocabulary, read_manifest
+from bert_tf.data.manifest import (
+    describe_file,
+    describe_vocabulary,
+    is_up_to_date,
+    read_manifest,
+)
 from bert_tf.data.records import SEQUENCE, SQUAD_PREDICTION, SQUAD_TRAINING, RecordSpec
 from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.data.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
@@ -118,16 +123,37 @@ def build_features(
     directory = run_stage(
         STAGE,
         output_dir,
-        parameters={
-            **dataclasses.asdict(windows),
-            "training": training,
-            **({"most_moved": MOST_MOVED} if training else {}),
-        },
+        parameters=_parameters(windows, training),
         inputs=[squad.path],
         build=functools.partial(_build, squad, open_tokenizer, windows, training, num_workers),
         vocabulary=describe_vocabulary(open_tokenizer()),
     )
     return open_features(directory)
+
+
+def find_features(
+    squad: SquadFile,
+    directory: PathLike,
+    *,
+    tokenizer: Tokenizer,
+    windows: WindowSettings,
+    training: bool,
+) -> FeatureSet | None:
+    """The records that :func:`build_features` would make, if they are in ``directory`` already."""
+    if is_up_to_date(
+        directory,
+        stage=STAGE,
+        parameters=_parameters(windows, training),
+        inputs=[describe_file(squad.path)],
+        vocabulary=describe_vocabulary(tokenizer),
+    ):
+        return open_features(directory)
+    return None
+
+
+def _parameters(windows: WindowSettings, training: bool) -> dict[str, object]:
+    moved = {"most_moved": MOST_MOVED} if training else {}
+    return {**dataclasses.asdict(windows), "training": training, **moved}
 
 
 def open_features(directory: PathLike) -> FeatureSet:

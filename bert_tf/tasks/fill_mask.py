@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,10 +15,12 @@ import numpy as np
 from absl import app, flags
 
 from bert_tf import environment
+from bert_tf.checkpoint.same_model import vocabulary_of
 from bert_tf.command_line import parse_flags
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.tasks.native_layers import define_native_flag, native_layers
+from bert_tf.tasks.span_model import check_same_model
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -158,6 +161,9 @@ def _run() -> None:
             f"--text has {len(ids)} tokens and the model takes {config.max_position_embeddings}; "
             "shorten it."
         )
+    vocabulary = vocabulary_of(vocab_file=values.vocab_file, spm_model_file=values.spm_model_file)
+    for note in check_same_model(values.init_checkpoint, config, vocabulary):
+        print(note, file=sys.stderr)
     filler = MaskFiller(config, tokenizer, values.init_checkpoint, native_ops=values.native_ops)
     for guesses in filler.fill(ids, top=values.top):
         print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))

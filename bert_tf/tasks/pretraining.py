@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.model_files import write_model_files
+from bert_tf.checkpoint.same_model import Vocabulary, vocabulary_named_in
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.data import pipeline
-from bert_tf.data.manifest import require_listed_files
+from bert_tf.data.manifest import MANIFEST_NAME, require_listed_files
 from bert_tf.data.masking import MaskingSettings
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
@@ -23,6 +23,7 @@ from bert_tf.model.pretraining import pretraining_output, pretraining_specs
 from bert_tf.model.variables import create_variables
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import run as training_run
+from bert_tf.training.checks import Network, check_start, settle_scaling
 from bert_tf.training.evaluation import Results, TermEvaluation
 from bert_tf.training.run import Run
 from bert_tf.update.batch_plan import BatchPlan
@@ -97,16 +98,22 @@ def run(settings: PretrainingSettings) -> Results | None:
 def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | None:
     config = BertConfig.from_json_file(settings.bert_config_file)
     data = _open_data(settings, config)
-    if run.keeps_files:
-        write_model_files(settings.run.output_dir, config)
-    make_objective = functools.partial(
-        PretrainingObjective,
+    network = Network(
         config,
-        masked_lm=settings.masked_lm,
-        next_sentence=settings.next_sentence,
-        seed=settings.run.seed,
-        recompute=settings.runtime.recompute,
+        functools.partial(
+            PretrainingObjective,
+            config,
+            masked_lm=settings.masked_lm,
+            next_sentence=settings.next_sentence,
+            seed=settings.run.seed,
+            recompute=settings.runtime.recompute,
+        ),
+        data.vocabulary,
     )
+    optimization = settle_scaling(
+        settings.optimization, horovod=settings.runtime.horovod, record=run.record
+    )
+    check_start(run, network, optimization)
 
     def train_input(batch: BatchPlan) -> tf.data.Dataset:
         return pipeline.training_dataset(
@@ -122,15 +129,14 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
 
     job = training_run.make_job(
         run,
-        make_objective=make_objective,
-        config=config,
-        evaluation=_evaluation(settings, config, data, run.ranks, make_objective(run.policy).terms),
-        optimization=settings.optimization,
+        network=network,
+        evaluation=_evaluation(settings, data, run.ranks, network.make_objective(run.policy).terms),
+        optimization=optimization,
         train_input=train_input,
         max_seq_length=settings.data.max_seq_length,
-        steps_follow_data=settings.optimization.scale_steps_by_ranks,
+        steps_follow_data=optimization.scale_steps_by_ranks,
     )
-    return training_run.execute(run, job, train_data=data.facts())
+    return training_run.execute(run, job, network=network, train_data=data.facts())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,18 +149,33 @@ class _Data:
     eval_info: pipeline.RecordInfo | None
     masking: MaskingSettings | None
 
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """Of all records; None where no manifest tells it."""
+        for info in (self.train_info, self.eval_info):
+            if info is not None and info.manifest is not None:
+                manifest_file = info.first_file.with_name(MANIFEST_NAME)
+                return vocabulary_named_in(manifest_file, info.manifest.vocabulary.sha256)
+        return None
+
     def facts(self) -> dict[str, object]:
         """The ledger's section."""
         train, held_out = self.train_info, self.eval_info
-        manifest = train.manifest if train else None
         return {
             "sha256": train.data_sha256 if train else "none",
             "eval_sha256": held_out.data_sha256 if held_out else "none",
-            "vocabulary_sha256": manifest.vocabulary.sha256 if manifest else None,
+            "vocabulary_sha256": next(iter(self.vocabulary.sha256)) if self.vocabulary else None,
             "train_records": len(self.train_records) if train else 0,
             "eval_records": len(self.eval_records) if self.eval_records else 0,
             "masking": "stored" if self.masking is None else "at training time",
+            **self._masking_facts(),
         }
+
+    def _masking_facts(self) -> dict[str, object]:
+        if self.masking is None:
+            return {}
+        names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
+        return {name: getattr(self.masking, name) for name in names}
 
 
 def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:

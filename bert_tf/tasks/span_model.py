@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from absl import flags
 
-from bert_tf.checkpoint.model_files import model_files
+from bert_tf.checkpoint.model_files import ModelFiles, model_files
+from bert_tf.checkpoint.same_model import (
+    Vocabulary,
+    other_function,
+    other_vocabulary,
+    vocabulary_of,
+)
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.environment import available_cores
@@ -46,6 +52,11 @@ class ModelParts:
     spm_model_file: Path | None
     notes: tuple[str, ...] = ()
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary by its hash."""
+        return vocabulary_of(vocab_file=self.vocab_file, spm_model_file=self.spm_model_file)
+
 
 def find_model(
     model_dir: PathLike | None = None,
@@ -56,7 +67,9 @@ def find_model(
     spm_model_file: PathLike | None = None,
     do_lower_case: bool | None = None,
 ) -> ModelParts:
-    """Collects a model's parts; what is given by itself wins over the model directory's.
+    """Collects a model's parts; what is given by itself is taken instead of the directory's.
+
+    It must be what the weights were trained with, wherever that is known.
 
     Args:
       model_dir: what run_squad.py left, or a published model with a span head.
@@ -64,7 +77,7 @@ def find_model(
       do_lower_case: None for what the model says or, where it says nothing, its vocabulary shows.
 
     Raises:
-      UserError: a part is missing or malformed, or the vocabulary is not the network's.
+      UserError: a part is missing, malformed, or of another model than the weights.
     """
     checkpoint = init_checkpoint or model_dir
     if not checkpoint:
@@ -73,7 +86,49 @@ def find_model(
         raise UserError(
             f"--model_dir={model_dir} is no directory; give one, or --init_checkpoint for a file."
         )
-    beside = model_files(model_dir or checkpoint)
+    parts = collect_parts(
+        Path(checkpoint),
+        model_files(model_dir or checkpoint),
+        bert_config_file=bert_config_file,
+        vocab_file=vocab_file,
+        spm_model_file=spm_model_file,
+        do_lower_case=do_lower_case,
+    )
+    notes = check_same_model(checkpoint, parts.config, parts.vocabulary)
+    return dataclasses.replace(parts, notes=(*parts.notes, *notes))
+
+
+def check_same_model(
+    checkpoint: PathLike, config: BertConfig, vocabulary: Vocabulary | None
+) -> list[str]:
+    """Compares configuration and vocabulary with what stands beside a checkpoint.
+
+    Returns sentences on what differs without harm, and on what could not be compared. Raises
+    UserError where they are not those of the weights.
+    """
+    beside = model_files(checkpoint)
+    problem, notes = other_function(beside, config)
+    if not problem:
+        problem, unknown = other_vocabulary(beside, vocabulary)
+        notes += unknown
+    if problem:
+        raise UserError(
+            f"{checkpoint} cannot be used: {problem}; give what it was trained with, or correct "
+            "the file that is wrong."
+        )
+    return notes
+
+
+def collect_parts(
+    checkpoint: Path,
+    beside: ModelFiles,
+    *,
+    bert_config_file: PathLike | None,
+    vocab_file: PathLike | None,
+    spm_model_file: PathLike | None,
+    do_lower_case: bool | None,
+) -> ModelParts:
+    """As :func:`find_model`, from what stands beside a model and without comparing them."""
     config = beside.config
     if bert_config_file:
         config = BertConfig.from_json_file(require_file(bert_config_file, flag="bert_config_file"))
@@ -93,7 +148,7 @@ def find_model(
             f"{config.vocab_size}; give the vocabulary that the model was trained with."
         )
     return ModelParts(
-        checkpoint=Path(checkpoint),
+        checkpoint=checkpoint,
         config=config,
         tokenizer=tokenizer,
         vocab_file=Path(vocab_file) if vocab_file else None,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import shutil
 import statistics
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.model_files import write_model_files
+from bert_tf.checkpoint.model_files import ModelFiles, model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, SquadSettings
 from bert_tf.data.batches import dataset_of_positions
@@ -32,13 +36,14 @@ from bert_tf.model.squad import (
 from bert_tf.model.variables import create_variables
 from bert_tf.squad.answers import AnswerSettings, Predictions, best_span_texts
 from bert_tf.squad.examples import SquadFile, read_squad
-from bert_tf.squad.features import build_features, open_features
+from bert_tf.squad.features import build_features, find_features, open_features
 from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
-from bert_tf.tasks.span_model import ModelParts, find_model
-from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation
+from bert_tf.tasks.span_model import ModelParts, collect_parts
+from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation, is_scored
 from bert_tf.tasks.squad_report import write_squad_report
 from bert_tf.training import run as training_run
+from bert_tf.training.checks import Network, check_start, settle_scaling
 from bert_tf.training.evaluation import Results
 from bert_tf.training.run import Run
 from bert_tf.update.batch_plan import BatchPlan
@@ -135,18 +140,47 @@ def _train_and_predict(
     settings: SquadSettings, run: Run, by_seed: dict[int, Results]
 ) -> Results | None:
     model = _open_model(settings, run)
-    train = _questions(settings, run, model, training=True) if settings.run.do_train else None
-    asked = _questions(settings, run, model, training=False) if settings.run.do_eval else None
+    network = _network(settings, model)
+    optimization = settle_scaling(
+        settings.optimization, horovod=settings.runtime.horovod, record=run.record
+    )
+    settings = dataclasses.replace(settings, optimization=optimization)
+    train = _read(settings, training=True) if settings.run.do_train else None
+    asked = _read(settings, training=False) if settings.run.do_eval else None
+    _check_arithmetic(settings, run)
+    if settings.run.eval_every_steps is not None and not is_scored(asked):
+        raise UserError(
+            f"--eval_every_steps compares scores, but {asked.path} has no answers; drop the flag "
+            "or give a file with answers."
+        )
+    check_start(run, network, optimization)
+    # Records take long to make: all that needs none of them has been checked.
+    with _directory_of_new_records(settings, run) as directory:
+        return _train_and_predict_on(
+            settings,
+            run,
+            by_seed,
+            model=model,
+            network=network,
+            train=train and _questions(settings, run, model, train, directory, training=True),
+            asked=asked and _questions(settings, run, model, asked, directory, training=False),
+        )
+
+
+def _train_and_predict_on(
+    settings: SquadSettings,
+    run: Run,
+    by_seed: dict[int, Results],
+    *,
+    model: ModelParts,
+    network: Network,
+    train: Questions | None,
+    asked: Questions | None,
+) -> Results | None:
     evaluation = _evaluation(settings, run, model, asked) if asked else None
     job = training_run.make_job(
         run,
-        make_objective=lambda policy: SpanObjective(
-            model.config,
-            policy,
-            seed=settings.run.seed,
-            recompute=settings.runtime.recompute,
-        ),
-        config=model.config,
+        network=network,
         evaluation=evaluation,
         optimization=_with_steps(settings, run, train),
         train_input=lambda batch: _train_input(settings, run, train, batch),
@@ -155,8 +189,14 @@ def _train_and_predict(
         steps_follow_data=settings.optimization.num_train_steps is None
         or settings.optimization.scale_steps_by_ranks,
     )
-    facts = _facts(model, train, asked)
-    results = training_run.execute(run, job, train_data=facts)
+    unusable = train.squad.unusable if train else ()
+    results = training_run.execute(
+        run,
+        job,
+        network=network,
+        train_data=_facts(settings, model, train, asked),
+        lists={UNUSABLE_NAME: unusable} if unusable else None,
+    )
     if results is not None and asked.are_scored:
         by_seed[settings.run.seed] = results
         if run.ranks.is_chief:
@@ -175,11 +215,13 @@ def _with_fresh_head(settings: SquadSettings) -> SquadSettings:
 
 
 def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
-    """The network's configuration and vocabulary, which are kept in the output directory."""
-    output_dir = settings.run.output_dir
-    model = find_model(
-        model_dir=None if settings.run.init_checkpoint else output_dir,
-        init_checkpoint=settings.run.init_checkpoint,
+    """The network's configuration and vocabulary, as given or as they lie beside the weights."""
+    beside = Path(settings.run.init_checkpoint or settings.run.output_dir)
+    # A dry run may be the first to hear of its output directory.
+    is_new = not settings.run.init_checkpoint and not beside.is_dir()
+    model = collect_parts(
+        beside,
+        ModelFiles() if is_new else model_files(beside),
         bert_config_file=settings.bert_config_file,
         vocab_file=settings.vocab_file,
         spm_model_file=settings.spm_model_file,
@@ -193,33 +235,91 @@ def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
         )
     for note in model.notes:
         run.message(note)
-    if run.keeps_files:
-        write_model_files(
-            output_dir,
-            model.config,
-            vocab_file=model.vocab_file,
-            spm_model_file=model.spm_model_file,
-            do_lower_case=model.tokenizer.lower_case,
-        )
     return model
 
 
-def _questions(
-    settings: SquadSettings, run: Run, model: ModelParts, *, training: bool
-) -> Questions:
-    """A file's questions and their records, which rank 0 makes where they are not there yet."""
+def _network(settings: SquadSettings, model: ModelParts) -> Network:
+    return Network(
+        model.config,
+        lambda policy: SpanObjective(
+            model.config,
+            policy,
+            seed=settings.run.seed,
+            recompute=settings.runtime.recompute,
+        ),
+        model.vocabulary,
+        vocab_file=model.vocab_file,
+        spm_model_file=model.spm_model_file,
+        do_lower_case=model.tokenizer.lower_case,
+    )
+
+
+def _check_arithmetic(settings: SquadSettings, run: Run) -> None:
+    """Raises UserError for lengths, batches and steps that contradict each other on any data."""
+    _windows(settings).validate()
+    optimization = settings.optimization
+    if optimization.num_train_steps is None:
+        # How many steps an epoch has is not known yet, nor whether a warm-up fits into them.
+        optimization = dataclasses.replace(optimization, num_train_steps=1, num_warmup_steps=0)
+    settings = dataclasses.replace(settings, optimization=optimization)
+    training_run.resolve_plans(_with_steps(settings, run, None), run.ranks)
+
+
+def _windows(settings: SquadSettings) -> WindowSettings:
+    return WindowSettings(settings.max_seq_length, settings.doc_stride, settings.max_query_length)
+
+
+def _read(settings: SquadSettings, *, training: bool) -> SquadFile:
     flag = "train_file" if training else "predict_file"
-    squad = read_squad(
+    return read_squad(
         getattr(settings, flag),
         flag=flag,
         version_2_with_negative=settings.version_2_with_negative,
         needs_answers=training,
     )
-    windows = WindowSettings(
-        settings.max_seq_length, settings.doc_stride, settings.max_query_length
-    )
 
-    directory = settings.features_dir / ("train" if training else "predict")
+
+@contextlib.contextmanager
+def _directory_of_new_records(settings: SquadSettings, run: Run) -> Iterator[Path]:
+    """Where records are made: those of a dry run go with it."""
+    if not settings.run.dry_run:
+        yield settings.features_dir
+        return
+    prefix = "bert_tf_features_"
+    directory = Path(
+        run.ranks.broadcast(tempfile.mkdtemp(prefix=prefix) if run.ranks.is_chief else None)
+    )
+    try:
+        yield directory
+        run.ranks.gather(None)  # nobody reads them any more
+    finally:
+        if run.ranks.local_rank == 0:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _questions(
+    settings: SquadSettings,
+    run: Run,
+    model: ModelParts,
+    squad: SquadFile,
+    new_records: Path,
+    *,
+    training: bool,
+) -> Questions:
+    """A file's questions and their records, which rank 0 makes where they are not there yet."""
+    windows = _windows(settings)
+    kind = "train" if training else "predict"
+    directory = new_records / kind
+    if settings.run.dry_run:
+        found = find_features(
+            squad,
+            settings.features_dir / kind,
+            tokenizer=model.tokenizer,
+            windows=windows,
+            training=training,
+        )
+        if all(run.ranks.gather(found is not None)):
+            directory = settings.features_dir / kind
 
     def build() -> None:
         build_features(
@@ -239,9 +339,8 @@ def _questions(
         f"{count} {name.replace('_', ' ')}" for name, count in features.counts.items()
     )
     run.message(f"{squad.path.name}: {counts}")
-    if training and squad.unusable and run.keeps_files:
+    if training and squad.unusable and not settings.run.dry_run:
         listed = settings.run.output_dir / UNUSABLE_NAME
-        write_json(listed, squad.unusable)
         run.message(f"{squad.path.name}: the questions left out are listed in {listed}")
     return Questions(squad, features, windows, model.config)
 
@@ -249,11 +348,6 @@ def _questions(
 def _evaluation(
     settings: SquadSettings, run: Run, model: ModelParts, asked: Questions
 ) -> SpanEvaluation:
-    if settings.run.eval_every_steps is not None and not asked.are_scored:
-        raise UserError(
-            f"--eval_every_steps compares scores, but {asked.squad.path} has no answers; drop the "
-            "flag or give a file with answers."
-        )
     return SpanEvaluation(
         asked,
         model.tokenizer,
@@ -317,7 +411,10 @@ def _train_input(
 
 
 def _facts(
-    model: ModelParts, train: Questions | None, asked: Questions | None
+    settings: SquadSettings,
+    model: ModelParts,
+    train: Questions | None,
+    asked: Questions | None,
 ) -> dict[str, object]:
     """The ledger's section on the data."""
     return {
@@ -325,6 +422,7 @@ def _facts(
         "predict_sha256": asked.features.sha256 if asked else "none",
         "vocabulary_sha256": model.tokenizer.vocab_sha256,
         "lower_case": model.tokenizer.lower_case,
+        "length_buckets": settings.length_buckets,
         "train_records": len(train.features.lengths) if train else 0,
         "train_questions": len(train.squad.examples) if train else 0,
         "predict_records": len(asked.features.lengths) if asked else 0,

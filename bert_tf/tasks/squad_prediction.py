@@ -76,7 +76,12 @@ class Questions:
     @property
     def are_scored(self) -> bool:
         """Whether the file knows the answers."""
-        return any(example.answers or example.is_impossible for example in self.squad.examples)
+        return is_scored(self.squad)
+
+
+def is_scored(squad: SquadFile) -> bool:
+    """Whether a file knows answers to compare with."""
+    return any(example.answers or example.is_impossible for example in squad.examples)
 
 
 class SpanEvaluation:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import bert_tf
+from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, read_run_record
 from bert_tf.config.settings import OptimizationSettings
-from bert_tf.files import read_json, write_json
+from bert_tf.errors import UserError
+from bert_tf.files import write_json
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 
@@ -119,7 +121,7 @@ def write_run_json(
         "git_commit": git_commit(),
         "command": sys.argv,
     }
-    write_json(output_dir / "run.json", content)
+    write_json(output_dir / RUN_RECORD_NAME, content)
 
 
 def versions() -> dict[str, str]:
@@ -158,5 +160,10 @@ def _show(value: Any) -> str:
 
 def add_to_run_json(output_dir: Path, facts: Mapping[str, Any]) -> None:
     """Adds what only the running job could find out to ``run.json``."""
-    path = output_dir / "run.json"
-    write_json(path, {**read_json(path, what="run record"), **facts})
+    record = read_run_record(output_dir)
+    if record is None:
+        raise UserError(
+            f"run record: {output_dir / RUN_RECORD_NAME} does not exist any more; leave it there "
+            "while the run goes on."
+        )
+    write_json(record.path, {**record.content, **facts})

@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf import environment
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.checkpoint.model_files import CONFIG_NAME
+from bert_tf.checkpoint.run_record import RunRecord, read_run_record
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.data.tfrecord import records_read
 from bert_tf.directory_lock import hold_directory
-from bert_tf.errors import UserError
-from bert_tf.files import read_json, remove_half_written
+from bert_tf.files import check_output_dir, remove_half_written, write_json
 from bert_tf.model import precision
 from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import (
@@ -32,6 +31,8 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.launched import binding_warning
 from bert_tf.ranks.watch import NoWatch, watched
 from bert_tf.training import ledger
+from bert_tf.training.changes import changed_settings, jump_of_learning_rate
+from bert_tf.training.checks import Network
 from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.hardware import (
     agree_on_hardware,
@@ -48,7 +49,6 @@ from bert_tf.training.trainer import Job, Trainer
 from bert_tf.training.xla_choice import Choice, choose_xla
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
 from bert_tf.update.kernels import Kernels, choose_kernels
-from bert_tf.update.train_op import Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Run:
       ranks: all ranks.
       watch: over the other ranks.
       start: where training goes on.
+      record: what the run that is resumed recorded at its last start, None where nothing did.
       hardware: what every rank can compute on; the number of GPUs is this rank's own.
       precision: name of the products' precision, where no file changes it.
       policy: the type of each class of operation, and the form of the layers without a trial of
@@ -73,6 +74,7 @@ class Run:
     ranks: SingleProcess
     watch: NoWatch
     start: StartPoint
+    record: RunRecord | None
     hardware: precision.Hardware
     precision: str
     policy: precision.PrecisionPolicy
@@ -142,7 +144,11 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
 @contextlib.contextmanager
 def _only_run(settings: RunSettings, ranks: SingleProcess) -> Iterator[None]:
     """Keeps other runs out of the output directory, unless this one writes nothing there."""
-    if not ranks.is_chief or settings.dry_run:
+    if not ranks.is_chief:
+        yield
+        return
+    if settings.dry_run:
+        check_output_dir(settings.output_dir, flag="output_dir")
         yield
         return
     with hold_directory(settings.output_dir, flag="output_dir") as killed:
@@ -155,6 +161,10 @@ def _begin(
     settings: RunSettings, runtime: RuntimeSettings, ranks: SingleProcess, watch: NoWatch
 ) -> Run:
     start = ranks.broadcast(find_start(settings.output_dir) if ranks.is_chief else None)
+    record = None
+    if ranks.is_chief and start.checkpoint is not None:
+        record = read_run_record(settings.output_dir)
+    record = ranks.broadcast(record)
     hardware = agree_on_hardware(ranks, precision.probe_hardware())
     chosen = precision.resolve_precision(runtime.precision, hardware)
     policy = choose_policy(runtime, chosen, hardware)
@@ -163,7 +173,9 @@ def _begin(
     # TensorFlow's rewrite and XLA know TensorFlow's operations only, and would find none left.
     if not (runtime.amp or runtime.use_xla):
         policy = kernels.layers(policy)
-    run = Run(settings, runtime, ranks, watch, start, hardware, chosen, policy, kernels, log)
+    run = Run(
+        settings, runtime, ranks, watch, start, record, hardware, chosen, policy, kernels, log
+    )
     idle = binding_warning(
         os.environ,
         allowed_cores=environment.available_cores(),
@@ -202,8 +214,7 @@ def batch_plan(optimization: OptimizationSettings, ranks: SingleProcess) -> Batc
 def make_job(
     run: Run,
     *,
-    make_objective: Callable[[precision.PrecisionPolicy], Objective],
-    config: BertConfig,
+    network: Network,
     evaluation: Evaluation | None,
     optimization: OptimizationSettings,
     train_input: Callable[[BatchPlan], tf.data.Dataset],
@@ -213,8 +224,9 @@ def make_job(
 ) -> Job:
     """The job for :class:`Trainer`; ``train_input`` is this rank's data from ``run.start`` on.
 
-    Where ``steps_follow_data``, the length of the training is an amount of data, so that a run that
-    goes on with another global batch needs another number of steps.
+    ``optimization`` is settled (``checks.settle_scaling``). Where ``steps_follow_data``, the length
+    of the training is an amount of data, so that a run that goes on with another global batch needs
+    another number of steps.
     """
     batch, steps = resolve_plans(optimization, run.ranks)
     if steps_follow_data:
@@ -224,10 +236,10 @@ def make_job(
             global_batch_size=batch.global_batch_size,
         )
     return Job(
-        make_objective=make_objective,
-        objective=make_objective(run.policy),
+        make_objective=network.make_objective,
+        objective=network.make_objective(run.policy),
         policy=run.policy,
-        config=config,
+        config=network.config,
         evaluation=evaluation,
         run=run.settings,
         ranks=run.ranks,
@@ -251,37 +263,56 @@ def make_job(
     )
 
 
-def execute(run: Run, job: Job, *, train_data: Mapping[str, Any]) -> Results | None:
+def execute(
+    run: Run,
+    job: Job,
+    *,
+    network: Network,
+    train_data: Mapping[str, Any],
+    lists: Mapping[str, Sequence[Any]] | None = None,
+) -> Results | None:
     """Announces, trains and evaluates as the settings say; returns the last results.
 
-    ``train_data`` is the ledger's section on the data, with ``train_records``, ``sha256`` and
-    ``vocabulary_sha256`` in it.
+    ``checks.check_start`` has passed. Nothing but an empty output directory is there before all
+    other checks have passed too, and a dry run ends then.
+
+    Args:
+      run, job: what to do.
+      network: the job's.
+      train_data: the ledger's section on the data, with ``train_records``, ``sha256`` and
+        ``vocabulary_sha256`` in it.
+      lists: JSON files to leave in the output directory, name to content.
     """
+    settings = run.settings
     check_same_on_all_ranks(run.ranks, _facts(run, job, train_data))
+    trains = settings.do_train and run.start.step < job.steps.last_step
     choice = None
-    if run.runtime.use_xla is None and _trains(run, job):
-        choice = choose_xla(job, earlier=_earlier_choice(run))
+    if run.runtime.use_xla is None and trains and not settings.dry_run:
+        earlier = run.record.ledger.get("xla") if run.record is not None else None
+        choice = choose_xla(job, earlier=earlier)
         run.message(choice.sentence)
         job = job.with_xla() if choice.use_xla else job
-    _announce(run, job, train_data, choice)
-    if run.settings.dry_run:
-        run.message(format_memory(estimate_memory(job)))
-        run.message("this was a dry run: nothing was trained")
+    run_ledger = _announce(run, job, train_data, choice) if settings.do_train else None
+    _say_where_it_goes_on(run, job)
+    if settings.dry_run:
+        if settings.do_train:
+            run.message(format_memory(estimate_memory(job)))
+        run.message("this was a dry run: nothing was trained or written")
         return None
-    _tidy(run)
     trainer = Trainer(job, run.log)
-    if run.settings.do_train and not _is_finished(run, job, trainer):
+    if run.keeps_files:
+        _tidy(run)
+        _write_files(run, network, run_ledger if trains else None, lists or {})
+    if settings.do_train and not _is_finished(run, job, trainer):
         trainer.train_and_evaluate()
-    results = trainer.evaluate_at_end() if run.settings.do_eval else None
-    run.message(f"output is in {run.settings.output_dir}")
+    results = trainer.evaluate_at_end() if settings.do_eval else None
+    run.message(f"output is in {settings.output_dir}")
     return results
 
 
 def _tidy(run: Run) -> None:
     """Brings the output directory to the state in which a run without a kill leaves it."""
     output_dir = run.settings.output_dir
-    if not run.keeps_files:
-        return
     removed = remove_leftovers(output_dir) + remove_half_written(output_dir)
     if removed:
         run.message(f"removed what a killed run left in {output_dir}: {', '.join(removed)}")
@@ -293,17 +324,29 @@ def _tidy(run: Run) -> None:
         run.log.resume(run.start.step)
 
 
-def _trains(run: Run, job: Job) -> bool:
-    settings = run.settings
-    return settings.do_train and not settings.dry_run and run.start.step < job.steps.last_step
+def _write_files(
+    run: Run,
+    network: Network,
+    run_ledger: ledger.Ledger | None,
+    lists: Mapping[str, Sequence[Any]],
+) -> None:
+    """Says in the output directory what the run makes there; no ledger where it trains nothing.
 
-
-def _earlier_choice(run: Run) -> Mapping[str, Any] | None:
-    """The facts of the choice that the run was begun with, on rank 0; None without one."""
-    record = run.settings.output_dir / "run.json"
-    if not run.keeps_files or run.start.checkpoint is None or not record.is_file():
-        return None
-    return read_json(record, what="run record")["ledger"].get("xla")
+    A model that is only evaluated keeps the files that it has.
+    """
+    directory = run.settings.output_dir
+    described = run.start.checkpoint is not None and (directory / CONFIG_NAME).is_file()
+    if run_ledger is not None or not described:
+        network.write_files(directory)
+    for name, content in lists.items():
+        write_json(directory / name, content)
+    if run_ledger is not None:
+        ledger.write_run_json(
+            directory,
+            ledger=run_ledger,
+            flags=run.settings.flags,
+            model=network.config.to_dict(),
+        )
 
 
 def _facts(run: Run, job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,35 +364,30 @@ def _facts(run: Run, job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _announce(run: Run, job: Job, train_data: Mapping[str, Any], choice: Choice | None) -> None:
-    """Prints and saves what the run will do, before it does it."""
+def _announce(
+    run: Run, job: Job, train_data: Mapping[str, Any], choice: Choice | None
+) -> ledger.Ledger:
+    """Prints what a training will do, and what it changes; returns its ledger."""
+    run_ledger = _ledger(run, job, train_data)
+    if choice is not None:
+        run_ledger["xla"] = choice.facts
+    elif run.runtime.use_xla is None:
+        run_ledger["precision"]["xla"] = "to be tried"
+    if run.record is not None:
+        _say_what_changed(run, job, run_ledger)
+    run.message(ledger.format_ledger(run_ledger))
+    return run_ledger
+
+
+def _say_where_it_goes_on(run: Run, job: Job) -> None:
     settings, start = run.settings, run.start
-    if settings.do_train:
-        run_ledger = _ledger(run, job, train_data)
-        if choice is not None:
-            run_ledger["xla"] = choice.facts
-        elif run.runtime.use_xla is None:
-            run_ledger["precision"]["xla"] = "to be tried"
-        if run.log is not None and start.checkpoint is not None:
-            _compare_with_previous_run(settings.output_dir, run_ledger, run.log)
-        run.message(ledger.format_ledger(run_ledger))
-        if run.keeps_files:
-            ledger.write_run_json(
-                settings.output_dir,
-                ledger=run_ledger,
-                flags=settings.flags,
-                model=job.config.to_dict(),
-            )
-    if start.checkpoint is not None:
-        ignored = "; --init_checkpoint is not read again" if settings.init_checkpoint else ""
-        run.message(f"going on from {start.checkpoint} (step {start.step}){ignored}")
-        assumption = start.assumption(job.batch.global_batch_size)
-        if settings.do_train and assumption:
-            run.message(assumption)
-    elif not settings.do_train and not settings.init_checkpoint:
-        raise UserError(
-            f"{settings.output_dir} holds no checkpoint; train first, or give --init_checkpoint."
-        )
+    if start.checkpoint is None:
+        return
+    ignored = "; --init_checkpoint is not read again" if settings.init_checkpoint else ""
+    run.message(f"going on from {start.checkpoint} (step {start.step}){ignored}")
+    assumption = start.assumption(job.batch.global_batch_size)
+    if settings.do_train and assumption:
+        run.message(assumption)
 
 
 def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
@@ -376,46 +414,32 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
             and not job.optimization.allreduce_every_micro_batch,
         ),
         num_records=train_data["train_records"],
-        data=train_data,
+        data={**train_data, "seed": run.settings.seed},
         start_step=run.start.step,
         consumed_sequences=run.consumed_sequences(job.batch),
     )
 
 
-def _compare_with_previous_run(output_dir: Path, run_ledger: ledger.Ledger, log: RunLog) -> None:
-    """Says what has changed since; adds the change of ranks to the ledger.
-
-    Raises UserError where a run would go on with ids that mean other words.
-    """
-    record = output_dir / "run.json"
-    if not record.is_file():
-        return
-    previous = read_json(record, what="run record")["ledger"]
-    change = {
-        name: f"{previous[section][name]} -> {run_ledger[section][name]}"
-        for section, name in (("ranks", "world_size"), ("batch", "global_batch"))
-        if previous[section][name] != run_ledger[section][name]
-    }
-    if change:
-        run_ledger["changed"] = change
-        facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in change.items())
-        log.message(f"changed since the run's last start: {facts}; the order of the data goes on")
-    before, now = previous["data"], run_ledger["data"]
-    if before["vocabulary_sha256"] != now["vocabulary_sha256"]:
-        raise UserError(
-            f"{output_dir} holds a model of another vocabulary than the records'; choose another "
-            "--output_dir, or give records made with that vocabulary."
-        )
-    if before["sha256"] != now["sha256"]:
-        log.message("the training data are not those that this run began with")
+def _say_what_changed(run: Run, job: Job, run_ledger: ledger.Ledger) -> None:
+    """Names what is not as at the run's last start, in a line and in the ledger."""
+    changes = changed_settings(run.record, run_ledger, job.config.with_explicit_gelu().to_dict())
+    if changes:
+        facts = ", ".join(f"{name} {change}" for name, change in changes.items())
+        run.message(f"changed since the run's last start: {facts}")
+    jump = jump_of_learning_rate(run.record, run_ledger, step=run.start.step)
+    if jump is not None and run.start.step < job.steps.last_step:
+        run.message(jump)
+    if changes:
+        run_ledger["changed"] = changes
 
 
 def _is_finished(run: Run, job: Job, trainer: Trainer) -> bool:
     total, start = job.steps.last_step, run.start
     if start.step >= total:
+        end = f"the run is to end at step {total}" if start.step > total else "the run ends there"
         run.message(
-            f"nothing to train: {start.checkpoint} is at step {start.step} and the run ends at "
-            f"step {total}; raise {job.length_flag} to go on."
+            f"nothing to train: {start.checkpoint} is at step {start.step} and {end}; raise "
+            f"{job.length_flag} to go on."
         )
         return True
     if start.checkpoint is None:

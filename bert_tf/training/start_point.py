@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import newest_checkpoint
+from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.errors import UserError, first_line
-from bert_tf.files import read_json
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 
 # What a checkpoint may lack.
@@ -82,10 +82,8 @@ def find_start(output_dir: Path) -> StartPoint:
 
 def _recorded_global_batch(output_dir: Path) -> int | None:
     """The global batch of the directory's last run, None where there is no record of one."""
-    record = output_dir / "run.json"
-    if not record.is_file():
-        return None
-    return read_json(record, what="run record")["ledger"]["batch"]["global_batch"]
+    record = read_run_record(output_dir)
+    return None if record is None else record.fact("batch", "global_batch", int)
 
 
 class ResumingSaver(tf.train.Saver):

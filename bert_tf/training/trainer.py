@@ -30,7 +30,7 @@ from bert_tf.training import evaluation, hooks, ledger
 from bert_tf.training.evaluation import Evaluation
 from bert_tf.training.run_log import EVALUATIONS, RunLog, read_history
 from bert_tf.training.session import SessionSettings, session_config
-from bert_tf.training.start_point import COUNTS, ResumingSaver, StartPoint, find_start
+from bert_tf.training.start_point import ResumingSaver, StartPoint, find_start
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.training.xla import XlaReport, compile_first_cluster
 from bert_tf.update import schedules
@@ -233,10 +233,8 @@ class Trainer:
         job.objective.create_variables()
         self._initialise_weights()
         if mode != tf.estimator.ModeKeys.TRAIN:
-            self._check_checkpoint()
             return job.evaluation.spec(job.objective, features)
         outputs = build_update(job, features)
-        self._check_checkpoint()
         return self._training_spec(outputs, features)
 
     def _initialise_weights(self) -> None:
@@ -244,20 +242,11 @@ class Trainer:
         job = self._job
         if self._log is None or not job.run.init_checkpoint or self._latest_checkpoint():
             return
-        report = loading.initialise_from_checkpoint(
+        loading.initialise_from_checkpoint(
             job.run.init_checkpoint,
             tf.trainable_variables(),
             allowed_fresh=job.run.allowed_fresh,
-            config=job.config,
         )
-        for line in report.summary():
-            self._log.message(line)
-
-    def _check_checkpoint(self) -> None:
-        """Raises UserError when the checkpoint to go on from is not of this graph."""
-        if self._log is not None and self._latest_checkpoint():
-            wanted = [v for v in tf.global_variables() if v.op.name not in COUNTS]
-            loading.check_compatible(self._latest_checkpoint(), wanted)
 
     def _latest_checkpoint(self) -> str | None:
         return newest_checkpoint(self._job.run.output_dir)
@@ -356,16 +345,13 @@ def build_update(job: Job, features: Features) -> TrainOutputs:
         end_rate=optimization.end_learning_rate,
         power=optimization.decay_power,
     )
-    scale = NoLossScale()
-    if job.needs_loss_scale:
-        scale = DynamicLossScale(job.runtime.initial_loss_scale, floor=LOSS_SCALE_FLOOR)
     return build_train_op(
         job.objective,
         features,
         plan=job.batch,
-        optimizer=_optimizer(job, learning_rate),
+        optimizer=_optimizer(optimization, learning_rate, job.kernels),
         learning_rate=learning_rate,
-        loss_scale=scale,
+        loss_scale=_loss_scale(job.runtime, needed=job.needs_loss_scale),
         ranks=job.ranks,
         settings=UpdateSettings(
             clip_norm=optimization.clip_norm,
@@ -377,9 +363,33 @@ def build_update(job: Job, features: Features) -> TrainOutputs:
     )
 
 
-def _optimizer(job: Job, learning_rate: tf.Tensor) -> AdamW | Lamb:
-    optimization = job.optimization
-    settings = {"weight_decay": optimization.weight_decay, "kernels": job.kernels}
+def create_run_state(
+    optimization: OptimizationSettings, runtime: RuntimeSettings, *, needs_loss_scale: bool
+) -> None:
+    """Creates what a training saves beside the weights, which exist: the variables of build_update.
+
+    Those that checkpoints may lack (``start_point.COUNTS``) are left out. For a graph that is never
+    run: no forward and no backward pass is built.
+    """
+    step = tf.train.get_or_create_global_step()
+    _loss_scale(runtime, needed=needs_loss_scale)
+    weights = tf.trainable_variables()
+    gradients = [tf.zeros(variable.shape) for variable in weights]
+    _optimizer(optimization, 0.0).apply_gradients(list(zip(gradients, weights)), step)
+
+
+def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> NoLossScale | DynamicLossScale:
+    if not needed:
+        return NoLossScale()
+    return DynamicLossScale(runtime.initial_loss_scale, floor=LOSS_SCALE_FLOOR)
+
+
+def _optimizer(
+    optimization: OptimizationSettings,
+    learning_rate: tf.Tensor | float,
+    kernels: Kernels | None = None,
+) -> AdamW | Lamb:
+    settings = {"weight_decay": optimization.weight_decay, "kernels": kernels}
     if optimization.optimizer == "lamb":
         return Lamb(learning_rate, **settings)
     return AdamW(learning_rate, bias_correction=optimization.bias_correction, **settings)

@@ -171,6 +171,7 @@ def test_output_directory_of_another_model(flags, files, small_model):
         check=False,
     )
     assert_one_sentence(done, str(small_model))
+    assert "hidden_size 32 -> 64" in done.stderr
 
 
 def test_records_of_another_vocabulary(flags, data, small_model, tmp_path):

@@ -287,7 +287,10 @@ def test_another_number_of_heads_has_the_same_shapes_and_is_refused(theirs):
     config = dataclasses.replace(OURS, num_attention_heads=2)
     with tf.Graph().as_default(), pytest.raises(UserError) as error:
         start_from(theirs, pretraining_specs(config), config=config)
-    assert "it was made with 3 attention heads, not 2;" in str(error.value)
+    assert (
+        f"{theirs / 'config.json'} differs from the network's: num_attention_heads 3 -> 2;"
+        in str(error.value)
+    )
 
 
 def test_a_smaller_vocabulary_is_refused_before_anything_is_copied(theirs, copies):

@@ -80,13 +80,13 @@ def test_side_files_of_records_are_no_records(parse):
 @pytest.mark.parametrize(
     ("given", "scaled"),
     [
-        ([], False),
-        (["--horovod"], True),
+        ([], None),
+        (["--horovod"], None),
         (["--horovod", "--scale_steps_by_ranks=false"], False),
         (["--scale_steps_by_ranks"], True),
     ],
 )
-def test_steps_are_scaled_by_ranks_by_default_under_horovod(parse, given, scaled):
+def test_scaling_of_steps_that_nobody_asked_for_is_left_to_the_run(parse, given, scaled):
     assert parse(*given).optimization.scale_steps_by_ranks is scaled
 
 

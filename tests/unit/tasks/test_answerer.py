@@ -122,15 +122,46 @@ def test_a_context_without_tokens_has_no_answer(answerer, context):
     assert (answer.text, answer.start, answer.end) == ("", None, None)
 
 
-def test_single_files_win_over_the_directory(model_dir, tmp_path):
+def test_single_files_may_lie_elsewhere(model_dir, tmp_path):
+    elsewhere = tmp_path / "words.txt"
+    elsewhere.write_bytes("\r\n".join(VOCABULARY).encode())  # the same entries in other bytes
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**CONFIG.to_dict(), "hidden_dropout_prob": 0.3}))
+    found = find_model(model_dir, vocab_file=elsewhere, bert_config_file=config)
+    assert (found.vocab_file, found.config.hidden_dropout_prob) == (elsewhere, 0.3)
+    assert found.checkpoint == model_dir
+    [note] = found.notes
+    assert note == f"unlike in {model_dir / 'bert_config.json'}: hidden_dropout_prob 0.1 -> 0.3"
+
+
+def test_a_vocabulary_of_the_same_size_is_another(model_dir, tmp_path):
     other = tmp_path / "vocab.txt"
     other.write_text("".join(f"{entry}\n" for entry in reversed(VOCABULARY)))
+    with pytest.raises(UserError) as error:
+        find_model(model_dir, vocab_file=other)
+    named = f"another vocabulary ({model_dir / 'vocab.txt'}) than {other};"
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act gelu_tanh -> relu"),
+        ({"num_attention_heads": 4}, "num_attention_heads 2 -> 4"),
+    ],
+)
+def test_a_configuration_of_another_network_is_refused(model_dir, tmp_path, setting, named):
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({**CONFIG.to_dict(), "hidden_act": "relu"}))
-    found = find_model(model_dir, vocab_file=other, bert_config_file=config)
-    assert found.tokenizer.pad_id == len(VOCABULARY) - 1
-    assert found.config.hidden_act == "relu"
-    assert found.checkpoint == model_dir
+    config.write_text(json.dumps({**CONFIG.to_dict(), **setting}))
+    with pytest.raises(UserError, match=named):
+        find_model(model_dir, bert_config_file=config)
+
+
+def test_a_vocabulary_that_cannot_be_compared(tmp_path):
+    model_dir = write_model(tmp_path / "model")
+    vocab_file = (model_dir / "vocab.txt").rename(tmp_path / "vocab.txt")
+    [note] = find_model(model_dir, vocab_file=vocab_file).notes
+    assert note.startswith("the vocabulary was not compared: no file beside the model")
 
 
 def test_casing_shows_in_the_vocabulary_where_nothing_says_it(tmp_path):

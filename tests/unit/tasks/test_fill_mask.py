@@ -1,12 +1,16 @@
 """Masked places and the words for them, with a network whose answer is known."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.model.pretraining import pretraining_specs
+from bert_tf.tasks import fill_mask
 from bert_tf.tasks.fill_mask import Guess, MaskFiller, encode_with_masks
 from bert_tf.text.tokenizer import load_tokenizer
 
@@ -154,3 +158,28 @@ def test_weights_of_another_model(tokenizer, tmp_path):
     config = BertConfig.from_dict({**CONFIG.to_dict(), "intermediate_size": 6})
     with pytest.raises(UserError, match="cannot start from"):
         MaskFiller(config, tokenizer, tmp_path)
+
+
+def test_the_command_refuses_another_vocabulary_of_the_same_size(tmp_path, monkeypatch):
+    write_model_files(save(tmp_path), CONFIG, vocab_file=write_vocabulary(tmp_path / "words.txt"))
+    other = write_vocabulary(tmp_path / "other.txt", reversed(ENTRIES))
+    values = SimpleNamespace(
+        bert_config_file=tmp_path / "bert_config.json",
+        init_checkpoint=tmp_path,
+        vocab_file=other,
+        spm_model_file=None,
+        do_lower_case=True,
+        text="the [MASK] is",
+        top=1,
+    )
+    monkeypatch.setattr(fill_mask.flags, "FLAGS", values)
+    monkeypatch.setattr(fill_mask.environment, "prepare_environment", lambda **_: None)
+    with pytest.raises(UserError) as error:
+        fill_mask._run()
+    named = f"another vocabulary ({tmp_path / 'vocab.txt'}) than {other};"
+    assert named in str(error.value)
+
+
+def write_vocabulary(path, entries=ENTRIES):
+    path.write_text("".join(f"{entry}\n" for entry in entries))
+    return path

@@ -2,41 +2,17 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.config.settings import DataSettings, PretrainingSettings, RunSettings
-from bert_tf.data.manifest import (
-    FileEntry,
-    Manifest,
-    VocabularyEntry,
-    describe_file,
-    read_manifest,
-    write_manifest,
-)
-from bert_tf.data.records import PRETRAINING_UNMASKED
-from bert_tf.data.tfrecord import TFRecordWriter
+from bert_tf.data.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.errors import UserError
 from bert_tf.model.precision import policy_for
 from bert_tf.tasks import pretraining
 from bert_tf.tasks.pretraining import MASKED_LM, NEXT_SENTENCE, PretrainingObjective
-from tests.support import optimization_settings, runtime_settings
-
-S, P, V = 12, 3, 40
-SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-
-CONFIG = BertConfig(
-    vocab_size=V,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=8,
-    max_position_embeddings=S,
-)
+from tests.tiny_pretraining import CONFIG, P, S, V, pretraining_settings, write_records
 
 
 def features():
@@ -100,77 +76,9 @@ def test_the_seed_decides_the_initial_weights():
     assert not np.array_equal(first[name], other[name])
 
 
-def write_records(directory, *, nsp=True, vocabulary="ab"):
-    """Ten records without stored masks and their manifest."""
-    directory.mkdir()
-    rng = np.random.default_rng(3)
-    path = directory / "records.tfrecord"
-    with TFRecordWriter(path) as writer:
-        for _ in range(10):
-            example = {
-                "input_ids": np.concatenate([[2], rng.integers(5, V, S - 2), [3]]),
-                "input_mask": np.ones(S, np.int64),
-                "segment_ids": np.zeros(S, np.int64),
-                "word_starts": np.ones(S, np.int64),
-                "next_sentence_labels": rng.integers(0, 2, 1),
-            }
-            writer.write(PRETRAINING_UNMASKED.encode(example))
-    manifest = Manifest(
-        stage="create_pretraining_data",
-        parameters={"nsp": nsp},
-        inputs=(),
-        outputs=(describe_file(path, count=10),),
-        vocabulary=VocabularyEntry(vocabulary, V, "wordpiece", True, SPECIAL_IDS),
-    )
-    write_manifest(directory, manifest)
-    return path
-
-
-OPTIMIZATION = optimization_settings()
-
-
 @pytest.fixture(name="settings")
 def settings_of_a_run(tmp_path):
-    """A run of one step on ten records."""
-    config_file = tmp_path / "bert_config.json"
-    config_file.write_text(json.dumps(CONFIG.to_dict()))
-    data = DataSettings(
-        train_files=(write_records(tmp_path / "train"),),
-        eval_files=(),
-        train_patterns=str(tmp_path / "train"),
-        eval_patterns="",
-        max_seq_length=S,
-        max_predictions_per_seq=P,
-        masked_lm_prob=0.15,
-        whole_word=False,
-    )
-    run = RunSettings(
-        output_dir=tmp_path / "model",
-        init_checkpoint=None,
-        allowed_fresh=(),
-        do_train=True,
-        do_eval=False,
-        dry_run=False,
-        eval_batch_size=4,
-        max_eval_steps=None,
-        save_checkpoints_steps=10,
-        eval_every_steps=None,
-        keep_best=True,
-        early_stopping_evaluations=None,
-        keep_checkpoint_max=1,
-        display_loss_steps=1,
-        seed=1,
-        flags={},
-    )
-    return PretrainingSettings(
-        bert_config_file=Path(config_file),
-        next_sentence=True,
-        masked_lm=True,
-        data=data,
-        run=run,
-        optimization=OPTIMIZATION,
-        runtime=runtime_settings(precision="fp32"),
-    )
+    return pretraining_settings(tmp_path)
 
 
 def with_files(settings, *, train=None, held_out=None):

@@ -1,0 +1,89 @@
+"""``run.json``: what the last training in a directory recorded of itself.
+
+Whoever resumes there, or takes weights from there, compares with it. No TensorFlow is needed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, read_json
+
+RUN_RECORD_NAME = "run.json"
+
+_UNKNOWN = (None, "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """A ``run.json`` that was read.
+
+    Attributes:
+      path: the file.
+      content: all of it; ``content["ledger"]`` maps sections to facts.
+    """
+
+    path: Path
+    content: Mapping[str, Any]
+
+    @property
+    def ledger(self) -> Mapping[str, Mapping[str, Any]]:
+        """Sections of facts, as ``training.ledger`` makes them."""
+        return self.content["ledger"]
+
+    def fact(self, section: str, name: str, *kinds: type) -> Any:
+        """A fact of the ledger; raises UserError where it is missing or of none of the types."""
+        value = self.ledger.get(section, {}).get(name)
+        if type(value) not in kinds:
+            raise _damaged(self.path, f"it has no usable {section}.{name}")
+        return value
+
+    @property
+    def config(self) -> BertConfig:
+        """The network that was trained, its GELU unambiguous; UserError where it is not there."""
+        values = self.content.get("model")
+        if not isinstance(values, dict):
+            raise _damaged(self.path, "it has no usable model")
+        try:
+            return BertConfig.from_dict(values, source="there").with_explicit_gelu()
+        except UserError as error:
+            raise _damaged(self.path, str(error).rstrip(".")) from error
+
+    @property
+    def vocabulary_sha256(self) -> str | None:
+        """Hash of the vocabulary of the data; None where it was not known."""
+        value = self.ledger.get("data", {}).get("vocabulary_sha256")
+        if value in _UNKNOWN:
+            return None
+        return self.fact("data", "vocabulary_sha256", str)
+
+
+def read_run_record(directory: PathLike) -> RunRecord | None:
+    """The record in a directory, None where there is none.
+
+    Raises UserError for a damaged one, which says what is lost if it is deleted.
+    """
+    path = Path(directory) / RUN_RECORD_NAME
+    if not path.is_file():
+        return None
+    try:
+        content = read_json(path, what="run record")
+    except UserError as error:
+        raise _damaged(path, str(error).rstrip(".")) from error
+    ledger = content.get("ledger") if isinstance(content, dict) else None
+    if not isinstance(ledger, dict) or not all(isinstance(s, dict) for s in ledger.values()):
+        raise _damaged(path, "it has no usable ledger")
+    return RunRecord(path, content)
+
+
+def _damaged(path: Path, why: str) -> UserError:
+    about = "" if str(path) in why else f"run record: {path}: "
+    return UserError(
+        f"{about}{why}; restore the file or delete it, which loses nothing but the comparison with "
+        "the run's last start."
+    )

@@ -1,0 +1,156 @@
+"""What a run starts from against what it is to train: compared before anything is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint import loading
+from bert_tf.checkpoint.model_files import model_files, write_model_files
+from bert_tf.checkpoint.run_record import RunRecord
+from bert_tf.checkpoint.same_model import Vocabulary, known_configs, other_vocabulary
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.settings import OptimizationSettings
+from bert_tf.errors import UserError
+from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.training.hardware import needs_loss_scale
+from bert_tf.training.start_point import COUNTS
+from bert_tf.training.trainer import create_run_state
+from bert_tf.update.train_op import Objective
+
+if TYPE_CHECKING:
+    from bert_tf.training.run import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """What a run trains or measures, and how its output directory describes it.
+
+    Attributes:
+      config: the architecture.
+      make_objective: what is minimised, in layers of a policy.
+      vocabulary: of the data; None where nobody knows it.
+      vocab_file, spm_model_file: where it is, for a directory that is to hold it; at most one.
+      do_lower_case: whether text is lower-cased, for such a directory.
+    """
+
+    config: BertConfig
+    make_objective: Callable[[PrecisionPolicy], Objective]
+    vocabulary: Vocabulary | None
+    vocab_file: Path | None = None
+    spm_model_file: Path | None = None
+    do_lower_case: bool | None = None
+
+    def write_files(self, directory: Path) -> None:
+        """Makes ``directory`` a model directory of this network."""
+        write_model_files(
+            directory,
+            self.config,
+            vocab_file=self.vocab_file,
+            spm_model_file=self.spm_model_file,
+            do_lower_case=self.do_lower_case,
+        )
+
+
+def settle_scaling(
+    optimization: OptimizationSettings, *, horovod: bool, record: RunRecord | None
+) -> OptimizationSettings:
+    """The settings with ``scale_steps_by_ranks`` decided.
+
+    Args:
+      optimization: as the user asked.
+      horovod: whether ranks may be several; new runs scale their steps then.
+      record: of the run that is resumed, whose steps go on to mean what they meant.
+
+    Raises:
+      UserError: asked for otherwise than the run was begun.
+    """
+    asked, recorded = optimization.scale_steps_by_ranks, None
+    if record is not None:
+        recorded = record.fact("steps", "scaled_by_ranks", bool)
+        if not recorded and record.fact("ranks", "world_size", int) == 1:
+            recorded = None  # on one rank both come to the same
+    if asked is not None and recorded not in (None, asked):
+        meaning = "are scaled by ranks" if recorded else "count the updates of all ranks"
+        raise UserError(
+            f"--scale_steps_by_ranks={str(asked).lower()}, but the steps of the run to resume "
+            f"{meaning} ({record.path}), so that it would end elsewhere; leave the flag out."
+        )
+    scaled = next(value for value in (asked, recorded, horovod) if value is not None)
+    return dataclasses.replace(optimization, scale_steps_by_ranks=scaled)
+
+
+def check_start(run: Run, network: Network, optimization: OptimizationSettings) -> None:
+    """Compares network, vocabulary and variables with those that the run starts from.
+
+    Rank 0 alone looks; it says what was taken from --init_checkpoint, and what could not be
+    compared. Raises UserError for a checkpoint that cannot be used, and where there is nothing to
+    evaluate.
+    """
+    if not run.ranks.is_chief:
+        return
+    if run.start.checkpoint is not None:
+        _check_resumed(run, network, optimization)
+    elif run.settings.init_checkpoint:
+        _check_initial(run, network)
+    elif not run.settings.do_train:
+        raise UserError(
+            f"{run.settings.output_dir} holds no checkpoint; train first, or give "
+            "--init_checkpoint."
+        )
+
+
+def _check_resumed(run: Run, network: Network, optimization: OptimizationSettings) -> None:
+    checkpoint = run.start.checkpoint
+    # By the checkpoint's path: other weights in the directory do not count.
+    files = model_files(checkpoint)
+    problem = ""
+    for path, config in known_configs(files):
+        named = ", ".join(config.differences(network.config).function.values())
+        problem = problem or (f"{path} describes another network: {named}" if named else "")
+    notes: list[str] = []
+    if not problem:
+        problem, notes = other_vocabulary(files, network.vocabulary)
+    if problem:
+        raise UserError(
+            f"cannot resume from {checkpoint}: {problem}; give what the model was trained with, or "
+            "choose another --output_dir."
+        )
+    if run.record is None:
+        notes.append("no run.json of the last start: nothing says what has changed since then")
+    with tf.Graph().as_default():
+        network.make_objective(run.policy).create_variables()
+        tf.train.get_or_create_global_step()
+        if run.settings.do_train:
+            create_run_state(
+                optimization,
+                run.runtime,
+                needs_loss_scale=needs_loss_scale(run.runtime, run.policy, run.hardware),
+            )
+        wanted = [v for v in tf.global_variables() if v.op.name not in COUNTS]
+        loading.check_compatible(checkpoint, wanted)
+    for note in notes:
+        run.message(note)
+
+
+def _check_initial(run: Run, network: Network) -> None:
+    with tf.Graph().as_default():
+        network.make_objective(run.policy).create_variables()
+        source, report = loading.check_initial(
+            run.settings.init_checkpoint,
+            tf.trainable_variables(),
+            allowed_fresh=run.settings.allowed_fresh,
+            config=network.config,
+        )
+    problem, notes = other_vocabulary(source.files, network.vocabulary)
+    if problem:
+        raise UserError(
+            f"cannot start from {source.path}: {problem}; give the vocabulary of the checkpoint, "
+            "and data made with it, or another checkpoint."
+        )
+    for line in [*report.summary(), *notes]:
+        run.message(line)

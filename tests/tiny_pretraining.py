@@ -1,0 +1,94 @@
+"""A pre-training run so small that it takes a moment in the test's own process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.settings import DataSettings, PretrainingSettings, RunSettings
+from bert_tf.data.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
+from bert_tf.data.records import PRETRAINING_UNMASKED
+from bert_tf.data.tfrecord import TFRecordWriter
+from tests.support import optimization_settings, runtime_settings
+
+S, P, V = 12, 3, 40
+SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+
+CONFIG = BertConfig(
+    vocab_size=V,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=8,
+    max_position_embeddings=S,
+)
+
+
+def write_records(directory: Path, *, nsp: bool = True, vocabulary: str = "ab") -> Path:
+    """Ten records without stored masks and their manifest; ``vocabulary`` is its hash."""
+    directory.mkdir()
+    rng = np.random.default_rng(3)
+    path = directory / "records.tfrecord"
+    with TFRecordWriter(path) as writer:
+        for _ in range(10):
+            example = {
+                "input_ids": np.concatenate([[2], rng.integers(5, V, S - 2), [3]]),
+                "input_mask": np.ones(S, np.int64),
+                "segment_ids": np.zeros(S, np.int64),
+                "word_starts": np.ones(S, np.int64),
+                "next_sentence_labels": rng.integers(0, 2, 1),
+            }
+            writer.write(PRETRAINING_UNMASKED.encode(example))
+    manifest = Manifest(
+        stage="create_pretraining_data",
+        parameters={"nsp": nsp},
+        inputs=(),
+        outputs=(describe_file(path, count=10),),
+        vocabulary=VocabularyEntry(vocabulary, V, "wordpiece", True, SPECIAL_IDS),
+    )
+    write_manifest(directory, manifest)
+    return path
+
+
+def pretraining_settings(directory: Path, *, vocabulary: str = "ab") -> PretrainingSettings:
+    """A run of one step on ten records, from files in ``directory`` to ``directory/model``."""
+    config_file = directory / "bert_config.json"
+    config_file.write_text(json.dumps(CONFIG.to_dict()))
+    return PretrainingSettings(
+        bert_config_file=config_file,
+        next_sentence=True,
+        masked_lm=True,
+        data=DataSettings(
+            train_files=(write_records(directory / "train", vocabulary=vocabulary),),
+            eval_files=(),
+            train_patterns=str(directory / "train"),
+            eval_patterns="",
+            max_seq_length=S,
+            max_predictions_per_seq=P,
+            masked_lm_prob=0.15,
+            whole_word=False,
+        ),
+        run=RunSettings(
+            output_dir=directory / "model",
+            init_checkpoint=None,
+            allowed_fresh=(),
+            do_train=True,
+            do_eval=False,
+            dry_run=False,
+            eval_batch_size=4,
+            max_eval_steps=None,
+            save_checkpoints_steps=10,
+            eval_every_steps=None,
+            keep_best=True,
+            early_stopping_evaluations=None,
+            keep_checkpoint_max=1,
+            display_loss_steps=1,
+            seed=1,
+            flags={},
+        ),
+        optimization=optimization_settings(),
+        runtime=runtime_settings(precision="fp32"),
+    )

@@ -1,0 +1,105 @@
+"""run_squad.py's job before its first update: what is refused, and what is written by then."""
+
+import json
+import tempfile
+
+import pytest
+from absl import flags as absl_flags
+
+from bert_tf.config.squad_flags import define_squad_flags, squad_settings
+from bert_tf.errors import UserError
+from bert_tf.tasks import squad as squad_task
+from tests.end_to_end.squad_files import LENGTHS, write_squad
+from tests.small_span_model import CONFIG, VOCABULARY, write_model
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A model with a span head and questions to train it on."""
+    directory = tmp_path_factory.mktemp("start")
+    write_squad(directory / "train.json", 3, seed=1)
+    return write_model(directory / "model")
+
+
+def settings_of(start, output_dir, *more):
+    values = absl_flags.FlagValues()
+    define_squad_flags(values)
+    flags = [
+        f"--train_file={start.parent / 'train.json'}",
+        f"--output_dir={output_dir}",
+        *LENGTHS,
+        "--precision=fp32",
+        "--train_batch_size=4",
+        "--do_train",
+    ]
+    values(["run_squad.py", *flags, *more])
+    return squad_settings(values)
+
+
+@pytest.fixture(name="others")
+def wrong_files(tmp_path):
+    """A vocabulary and a configuration that fit the model in size and shapes."""
+    directory = tmp_path / "others"
+    directory.mkdir()
+    words = [*VOCABULARY[:5], *reversed(VOCABULARY[5:])]
+    (directory / "vocab.txt").write_text("".join(f"{entry}\n" for entry in words))
+    config = {**CONFIG.to_dict(), "num_attention_heads": 4}
+    (directory / "bert_config.json").write_text(json.dumps(config))
+    return directory
+
+
+def content(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+WRONG = {
+    "vocabulary": ("--vocab_file={others}/vocab.txt", "another vocabulary ({start}/vocab.txt)"),
+    "heads": ("--bert_config_file={others}/bert_config.json", "num_attention_heads 2 -> 4"),
+    "warm-up": ("--num_train_steps=3 --num_warmup_steps=4", "--num_warmup_steps=4"),
+    "batch": ("--global_batch_size=9", "--global_batch_size=9"),
+    "checkpoint": ("--init_checkpoint={start}/mistyped", "mistyped"),
+}
+
+
+@pytest.mark.parametrize(("flags", "words"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("dry_run", [False, True], ids=["real", "dry"])
+def test_a_refused_run_leaves_nothing(start, others, tmp_path, flags, words, dry_run):
+    flags = flags.format(others=others, start=start).split()
+    output_dir = tmp_path / "out"
+    given = [f"--init_checkpoint={start}", *flags, f"--dry_run={dry_run}"]
+    with pytest.raises(UserError) as error:
+        squad_task.run(settings_of(start, output_dir, *given))
+    assert words.format(start=start) in str(error.value)
+    assert not content(output_dir)
+    assert not (dry_run and output_dir.exists())
+
+
+@pytest.mark.parametrize("wrong", ["vocabulary", "heads"])
+def test_another_model_in_the_output_directory_is_left_as_it_is(start, others, tmp_path, wrong):
+    output_dir = write_model(tmp_path / "out")
+    before = content(output_dir)
+    flags, words = WRONG[wrong]
+    with pytest.raises(UserError, match="cannot resume from") as error:
+        squad_task.run(settings_of(start, output_dir, flags.format(others=others)))
+    assert words.format(start=output_dir) in str(error.value)
+    assert content(output_dir) == before
+
+
+def test_a_dry_run_counts_windows_and_leaves_nothing(start, tmp_path, monkeypatch, capsys):
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    settings = settings_of(start, tmp_path / "out", f"--init_checkpoint={start}", "--dry_run")
+    assert squad_task.run(settings) is None
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "scratch"]
+    assert not list((tmp_path / "scratch").iterdir())
+    out = capsys.readouterr().out
+    assert "9 questions" in out
+    assert "nothing was trained or written" in out
+
+
+def test_a_dry_run_without_any_weights(start, tmp_path, capsys):
+    """Neither is there a model to start from, nor the output directory."""
+    given = [f"--vocab_file={start}/vocab.txt", f"--bert_config_file={start}/bert_config.json"]
+    squad_task.run(settings_of(start, tmp_path / "out", *given, "--dry_run"))
+    assert not (tmp_path / "out").exists()
+    assert "memory, estimated" in capsys.readouterr().out
