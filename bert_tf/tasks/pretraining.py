@@ -130,7 +130,9 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
     job = training_run.make_job(
         run,
         network=network,
-        evaluation=_evaluation(settings, data, run.ranks, network.make_objective(run.policy).terms),
+        evaluation=_evaluation(
+            settings, config, data, run.ranks, network.make_objective(run.policy).terms
+        ),
         optimization=optimization,
         train_input=train_input,
         max_seq_length=settings.data.max_seq_length,
