@@ -124,7 +124,7 @@ class BatchReader:
             problem = row, f"it has more tokens than the {kept} that were counted in it"
         row, what = problem
         name = self._name_of(self._indices(int(position)).tolist()[row])
-        raise UserError(f"{name} cannot be used: {what}; make the file again.")
+        raise UserError(f"{name} cannot be used: {what}; delete the file and make it again.")
 
     def _name_of(self, index: int) -> str:
         file, number = self._record_set.locate(index)

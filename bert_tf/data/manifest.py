@@ -282,8 +282,8 @@ def require_listed_files(patterns: str) -> None:
                 )
             if not _has_size(path, entry.bytes):
                 raise UserError(
-                    f"{path} has {path.stat().st_size:,} bytes, but {listed} lists it with "
-                    f"{entry.bytes:,}; make or copy it again, or delete {MANIFEST_NAME} if the "
+                    f"{path} has {path.stat().st_size} bytes, but {listed} lists it with "
+                    f"{entry.bytes}; make or copy it again, or delete {MANIFEST_NAME} if the "
                     "file was changed on purpose."
                 )
         others = {path.name for path in files_of(directory)} if is_whole else set()

@@ -70,15 +70,8 @@ def training_dataset(
     def keys(position: int) -> np.ndarray:
         return example_keys(seed, position, batch.start + np.arange(batch.size))
 
-    reader = BatchReader(
-        record_set,
-        spec=info.spec,
-        lengths=info.lengths,
-        vocab_size=vocab_size,
-        type_vocab_size=type_vocab_size,
-        batch_size=batch.size,
-        indices=indices,
-    )
+    sizes = {"vocab_size": vocab_size, "type_vocab_size": type_vocab_size}
+    reader = _reader(record_set, info, indices, batch_size=batch.size, **sizes)
     masked = _masker(info, masking, keys, batch_size=batch.size)
     return dataset_of_positions(
         start_position,
@@ -131,15 +124,8 @@ def evaluation_dataset(
         masked_lm_weights = features["masked_lm_weights"] * weights[:, None]
         return {**features, "masked_lm_weights": masked_lm_weights, EXAMPLE_WEIGHTS: weights}
 
-    reader = BatchReader(
-        record_set,
-        spec=info.spec,
-        lengths=info.lengths,
-        vocab_size=vocab_size,
-        type_vocab_size=type_vocab_size,
-        batch_size=batch_size,
-        indices=indices,
-    )
+    sizes = {"vocab_size": vocab_size, "type_vocab_size": type_vocab_size}
+    reader = _reader(record_set, info, indices, batch_size=batch_size, **sizes)
     masked = _masker(info, masking, keys, batch_size=batch_size)
     return dataset_of_positions(
         0,
@@ -147,6 +133,12 @@ def evaluation_dataset(
         lambda number: with_weights(number, masked(number, reader.read(number))),
         prefetch=prefetch,
     )
+
+
+def _reader(
+    record_set: RecordSet, info: RecordInfo, indices: Callable[[int], np.ndarray], **sizes: int
+) -> BatchReader:
+    return BatchReader(record_set, spec=info.spec, lengths=info.lengths, indices=indices, **sizes)
 
 
 def _masker(

@@ -109,13 +109,17 @@ def remove_outputs(stage: str, output_dir: PathLike) -> None:
     """Removes what an earlier run of the stage left in a directory, if there is anything."""
     directory = Path(output_dir)
     manifest = readable_manifest(directory)
-    if manifest is None or manifest.stage != stage:
+    if manifest is not None and manifest.stage != stage:
+        return
+    if not _files_of_earlier_runs(directory):
         return
     with _only_writer(directory):
         names = _files_of_earlier_runs(directory)
-        (directory / MANIFEST_NAME).unlink()
+        write_json(directory / _STALE_NAME, sorted(names))
+        (directory / MANIFEST_NAME).unlink(missing_ok=True)
         for name in names:
             (directory / name).unlink(missing_ok=True)
+        (directory / _STALE_NAME).unlink()
 
 
 def report(line: str) -> None:

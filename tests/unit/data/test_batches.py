@@ -84,7 +84,7 @@ def test_a_value_out_of_range_is_named(tmp_path, feature, column, value, said):
         read(good, path)
     assert str(error.value) == (
         f"record 4 of {path} cannot be used: its {feature} holds {value}, but {said}; "
-        "make the file again."
+        "delete the file and make it again."
     )
 
 

@@ -363,7 +363,7 @@ def test_a_value_out_of_range_ends_in_one_sentence(record_maker, tmp_path, featu
         batches(dataset_of, 3, path=path, info=info, training=feature != "input_ids")
     assert str(error.value) == (
         f"record 7 of {path} cannot be used: its {feature} holds {value}, but {said}; "
-        "make the file again."
+        "delete the file and make it again."
     )
 
 

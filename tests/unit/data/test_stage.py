@@ -174,6 +174,39 @@ def test_stop_while_outputs_are_moved_leaves_nothing_for_good(tmp_path, source, 
     assert not (out / ".stale.json").exists()
 
 
+@pytest.mark.parametrize("step", range(4))
+def test_stop_while_outputs_are_removed_leaves_nothing_for_good(
+    tmp_path, source, monkeypatch, step
+):
+    """A stop at each removal: the manifest, two outputs, the list of what is being removed."""
+    out = _run(tmp_path / "out", source, Recorder("a.txt", "b.txt"))
+    (out / "notes").write_text("mine")
+    unlink, removed = Path.unlink, []
+
+    def stop(path, **options):
+        if path.parent == out and not path.name.endswith(".tmp"):
+            removed.append(path)
+            if len(removed) == step + 1:
+                raise KeyboardInterrupt
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", stop)
+    with pytest.raises(KeyboardInterrupt):
+        remove_outputs("copy", out)
+    monkeypatch.undo()
+    remove_outputs("copy", out)
+    assert _visible(out) == ["notes"]
+    assert not (out / ".stale.json").exists()
+
+
+def test_only_outputs_of_the_stage_are_removed(tmp_path, source):
+    out = _run(tmp_path / "out", source, Recorder("a.txt"))
+    remove_outputs("other", out)
+    assert _visible(out) == ["a.txt", "manifest.json"]
+    remove_outputs("copy", tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_a_file_of_the_user_is_never_replaced(tmp_path, source):
     out = tmp_path / "out"
     out.mkdir()

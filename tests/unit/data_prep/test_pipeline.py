@@ -16,6 +16,7 @@ from bert_tf.text.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[3]
 STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "demo_corpus", "pipeline")
+COMMANDS = {**dict.fromkeys(STAGES, "--output_dir"), "inspect": "--input_file"}
 COMMON = ("--vocab_size=50", "--max_seq_length=32", "--max_predictions_per_seq=4")
 COMMON += ("--num_output_files=2", "--dupe_factor=2", "--heldout_fraction=0.1", "--num_workers=1")
 
@@ -172,14 +173,14 @@ def test_bad_flags_are_one_sentence_before_any_work(made, corpus, tmp_path, flag
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_help_lists_the_flags(stage):
-    done = _command(stage, "--help")
-    assert f"python -m data_prep.{stage}" in done.stdout
-    assert "--output_dir" in done.stdout
+@pytest.mark.parametrize(("command", "flag"), COMMANDS.items())
+def test_help_lists_the_flags(command, flag):
+    done = _command(command, "--help")
+    assert f"python -m data_prep.{command}" in done.stdout
+    assert flag in done.stdout
 
 
 def test_data_preparation_does_not_import_tensorflow():
-    imports = "".join(f"import data_prep.{stage}; " for stage in STAGES)
+    imports = "".join(f"import data_prep.{stage}; " for stage in COMMANDS)
     check = "import sys; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", imports + check], cwd=ROOT).returncode == 0
