@@ -78,7 +78,8 @@ class TensorFlowKernels:
 
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """The root of the sum of all squares, a float32 scalar."""
-        return _norm(gradients)
+        with tf.name_scope("global_norm"):
+            return _norm(gradients)
 
     def adamw(self, parts: Sequence[Part], rule: Rule) -> tf.Operation:
         """Moves all variables and moments by Adam with decoupled weight decay."""
