@@ -266,8 +266,7 @@ def execute(
     trains = settings.do_train and run.start.step < job.steps.last_step
     choice = None
     if run.runtime.use_xla is None and trains and not settings.dry_run:
-        earlier = run.record.ledger.get("xla") if run.record is not None else None
-        choice = choose_xla(job, earlier=earlier)
+        choice = choose_xla(job, earlier=_earlier_choice(run))
         run.message(choice.sentence)
         job = job.with_xla() if choice.use_xla else job
     run_ledger = _announce(run, job, train_data, choice) if settings.do_train else None
@@ -285,6 +284,14 @@ def execute(
     results = trainer.evaluate_at_end() if settings.do_eval else None
     run.message(f"output is in {settings.output_dir}")
     return results
+
+
+def _earlier_choice(run: Run) -> Mapping[str, Any] | None:
+    """The facts of the choice that the run was begun with, None without one."""
+    if run.record is None or "xla" not in run.record.ledger:
+        return None
+    run.record.fact("xla", "kept", bool)
+    return run.record.ledger["xla"]
 
 
 def _write_files(
