@@ -19,9 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bert_tf.checkpoint.run_record import read_run_record  # noqa: E402
 from bert_tf.data.manifest import read_manifest  # noqa: E402
 from bert_tf.errors import exit_on_user_error  # noqa: E402
-from bert_tf.files import expand_input_files, read_json, write_json  # noqa: E402
+from bert_tf.files import expand_input_files, write_json  # noqa: E402
 from tools import demo_report  # noqa: E402
 
 MODEL = {
@@ -58,12 +59,11 @@ def vocab_size_for(text: str) -> int:
 
 def forget_model_of_another_vocabulary(model: Path, data: Path) -> None:
     """Lets a demo with another text start anew, where a run of the same text goes on."""
-    record = model / "run.json"
-    if not record.is_file():
+    record = read_run_record(model)
+    if record is None:
         return
     manifest = read_manifest(data / "records" / "train")
-    before = read_json(record, what="run record")["ledger"]["data"]["vocabulary_sha256"]
-    if before != manifest.vocabulary.sha256:
+    if record.vocabulary_sha256 != manifest.vocabulary.sha256:
         print(f"the text is another one: removing the model in {model}", flush=True)
         shutil.rmtree(model)
 

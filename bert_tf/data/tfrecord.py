@@ -110,9 +110,10 @@ class TFRecordWriter:
 class RecordFile:
     """The records of one file, by number."""
 
-    def __init__(self, path: PathLike):
+    def __init__(self, path: PathLike, *, keep_offsets: bool = True):
+        """Finds the records; ``keep_offsets`` beside the file, where it comes without them."""
         self.path = Path(path)
-        self._offsets = _load_offsets(self.path)
+        self._offsets = _load_offsets(self.path, keep=keep_offsets)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -156,8 +157,9 @@ class RecordSet:
     file, so that no limit of the system on open files is met.
     """
 
-    def __init__(self, files: Sequence[PathLike]):
-        self._files = [RecordFile(path) for path in files]
+    def __init__(self, files: Sequence[PathLike], *, keep_offsets: bool = True):
+        """Opens the files; ``keep_offsets`` is that of :class:`RecordFile`."""
+        self._files = [RecordFile(path, keep_offsets=keep_offsets) for path in files]
         self._starts = np.cumsum([0, *(len(file) for file in self._files)])
         self._keep_open = len(self._files) <= _MOST_OPEN_FILES
         self._descriptors: dict[int, int] = {}
@@ -269,15 +271,16 @@ def _write_offsets(path: Path, offsets: np.ndarray) -> None:
         file.write(offsets.astype("<u8").tobytes())
 
 
-def _load_offsets(path: Path) -> np.ndarray:
+def _load_offsets(path: Path, *, keep: bool) -> np.ndarray:
     """Starts of all records and the file's size, from the side file where that can be trusted."""
     descriptor = _open_for_reading(path)
     try:
         offsets = _read_offsets(_offsets_path(path))
         if offsets is None or not _offsets_fit(descriptor, offsets):
             offsets = _scan(path, descriptor)
-            with contextlib.suppress(OSError):  # a read-only directory: the next run scans again
-                _write_offsets(path, offsets)
+            if keep:
+                with contextlib.suppress(OSError):  # read-only directory: the next run scans again
+                    _write_offsets(path, offsets)
         return offsets
     finally:
         os.close(descriptor)

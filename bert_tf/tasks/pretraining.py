@@ -110,9 +110,7 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
         ),
         data.vocabulary,
     )
-    optimization = settle_scaling(
-        settings.optimization, horovod=settings.runtime.horovod, record=run.record
-    )
+    optimization = settle_scaling(run, settings.optimization)
     check_start(run, network, optimization)
 
     def train_input(batch: BatchPlan) -> tf.data.Dataset:
@@ -182,12 +180,13 @@ class _Data:
 
 def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:
     train = eval_ = (None, None)
+    writes = not settings.run.dry_run
     if settings.run.do_train:
         require_listed_files(settings.data.train_patterns)
-        train = _open_records(settings.data, settings.data.train_files, config)
+        train = _open_records(settings.data, settings.data.train_files, config, writes=writes)
     if settings.run.do_eval:
         require_listed_files(settings.data.eval_patterns)
-        eval_ = _open_records(settings.data, settings.data.eval_files, config)
+        eval_ = _open_records(settings.data, settings.data.eval_files, config, writes=writes)
     infos = [info for _, info in (train, eval_) if info is not None]
     if settings.next_sentence and not all(info.next_sentence for info in infos):
         raise UserError(
@@ -203,9 +202,9 @@ def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:
 
 
 def _open_records(
-    data: DataSettings, files, config: BertConfig
+    data: DataSettings, files, config: BertConfig, *, writes: bool
 ) -> tuple[RecordSet, pipeline.RecordInfo]:
-    records = RecordSet(files)
+    records = RecordSet(files, keep_offsets=writes)
     info = pipeline.inspect_records(records)
     pipeline.check_records(
         info,

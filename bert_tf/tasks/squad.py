@@ -141,9 +141,7 @@ def _train_and_predict(
 ) -> Results | None:
     model = _open_model(settings, run)
     network = _network(settings, model)
-    optimization = settle_scaling(
-        settings.optimization, horovod=settings.runtime.horovod, record=run.record
-    )
+    optimization = settle_scaling(run, settings.optimization)
     settings = dataclasses.replace(settings, optimization=optimization)
     train = _read(settings, training=True) if settings.run.do_train else None
     asked = _read(settings, training=False) if settings.run.do_eval else None

@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.model_files import model_files, write_model_files
-from bert_tf.checkpoint.run_record import RunRecord
 from bert_tf.checkpoint.same_model import Vocabulary, known_configs, other_vocabulary
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings
@@ -20,6 +19,7 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.training.hardware import needs_loss_scale
 from bert_tf.training.start_point import COUNTS
 from bert_tf.training.trainer import create_run_state
+from bert_tf.update.batch_plan import resolve_batch_plan
 from bert_tf.update.train_op import Objective
 
 if TYPE_CHECKING:
@@ -56,32 +56,46 @@ class Network:
         )
 
 
-def settle_scaling(
-    optimization: OptimizationSettings, *, horovod: bool, record: RunRecord | None
-) -> OptimizationSettings:
+def settle_scaling(run: Run, optimization: OptimizationSettings) -> OptimizationSettings:
     """The settings with ``scale_steps_by_ranks`` decided.
 
-    Args:
-      optimization: as the user asked.
-      horovod: whether ranks may be several; new runs scale their steps then.
-      record: of the run that is resumed, whose steps go on to mean what they meant.
-
-    Raises:
-      UserError: asked for otherwise than the run was begun.
+    Steps of a run that is resumed go on to mean what they meant; those of a new run are scaled with
+    Horovod. Raises UserError where the flag says otherwise than the run was begun, and where nobody
+    says how it was begun although its ranks were others.
     """
     asked, recorded = optimization.scale_steps_by_ranks, None
-    if record is not None:
-        recorded = record.fact("steps", "scaled_by_ranks", bool)
-        if not recorded and record.fact("ranks", "world_size", int) == 1:
+    if run.record is not None:
+        recorded = run.record.fact("steps", "scaled_by_ranks", bool)
+        if not recorded and run.record.fact("ranks", "world_size", int) == 1:
             recorded = None  # on one rank both come to the same
+    elif asked is None and _had_other_batches(run, optimization):
+        raise UserError(
+            f"{run.start.checkpoint} comes from updates of another global batch, and no run.json "
+            "beside it says whether the steps are scaled by ranks; give "
+            "--scale_steps_by_ranks=true or --scale_steps_by_ranks=false."
+        )
     if asked is not None and recorded not in (None, asked):
         meaning = "are scaled by ranks" if recorded else "count the updates of all ranks"
         raise UserError(
             f"--scale_steps_by_ranks={str(asked).lower()}, but the steps of the run to resume "
-            f"{meaning} ({record.path}), so that it would end elsewhere; leave the flag out."
+            f"{meaning} ({run.record.path}), so that it would end elsewhere; leave the flag out."
         )
-    scaled = next(value for value in (asked, recorded, horovod) if value is not None)
+    choices = (asked, recorded, run.runtime.horovod)
+    scaled = next(choice for choice in choices if choice is not None)
     return dataclasses.replace(optimization, scale_steps_by_ranks=scaled)
+
+
+def _had_other_batches(run: Run, optimization: OptimizationSettings) -> bool:
+    if not run.settings.do_train or optimization.num_train_steps is None:
+        return False  # nothing is to end, or epochs tell where
+    batch = resolve_batch_plan(
+        micro_batch_size=optimization.micro_batch_size,
+        accumulation_steps=optimization.accumulation_steps,
+        global_batch_size=optimization.global_batch_size,
+        world_size=run.ranks.world_size,
+    )
+    now = run.start.data_position * batch.global_batch_size
+    return run.start.consumed_sequences not in (None, now)
 
 
 def check_start(run: Run, network: Network, optimization: OptimizationSettings) -> None:
@@ -120,7 +134,7 @@ def _check_resumed(run: Run, network: Network, optimization: OptimizationSetting
             f"cannot resume from {checkpoint}: {problem}; give what the model was trained with, or "
             "choose another --output_dir."
         )
-    if run.record is None:
+    if run.record is None and run.settings.do_train:
         notes.append("no run.json of the last start: nothing says what has changed since then")
     with tf.Graph().as_default():
         network.make_objective(run.policy).create_variables()

@@ -288,8 +288,7 @@ def execute(
     trains = settings.do_train and run.start.step < job.steps.last_step
     choice = None
     if run.runtime.use_xla is None and trains and not settings.dry_run:
-        earlier = run.record.ledger.get("xla") if run.record is not None else None
-        choice = choose_xla(job, earlier=earlier)
+        choice = choose_xla(job, earlier=_earlier_choice(run))
         run.message(choice.sentence)
         job = job.with_xla() if choice.use_xla else job
     run_ledger = _announce(run, job, train_data, choice) if settings.do_train else None
@@ -322,6 +321,14 @@ def _tidy(run: Run) -> None:
     finish_exchange(output_dir)
     if run.settings.do_train:
         run.log.resume(run.start.step)
+
+
+def _earlier_choice(run: Run) -> Mapping[str, Any] | None:
+    """The facts of the choice that the run was begun with, None without one."""
+    if run.record is None or "xla" not in run.record.ledger:
+        return None
+    run.record.fact("xla", "kept", bool)
+    return run.record.ledger["xla"]
 
 
 def _write_files(

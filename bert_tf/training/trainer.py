@@ -371,11 +371,9 @@ def create_run_state(
     Those that checkpoints may lack (``start_point.COUNTS``) are left out. For a graph that is never
     run: no forward and no backward pass is built.
     """
-    step = tf.train.get_or_create_global_step()
+    tf.train.get_or_create_global_step()
     _loss_scale(runtime, needed=needs_loss_scale)
-    weights = tf.trainable_variables()
-    gradients = [tf.zeros(variable.shape) for variable in weights]
-    _optimizer(optimization, 0.0).apply_gradients(list(zip(gradients, weights)), step)
+    _optimizer(optimization, learning_rate=0.0).create_slots(tf.trainable_variables())
 
 
 def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> NoLossScale | DynamicLossScale:

@@ -98,6 +98,10 @@ class AdamBase(tf.train.Optimizer):
         self._factor = factor
         return super().apply_gradients(grads_and_vars, global_step, name)
 
+    def create_slots(self, variables: Sequence[tf.Variable]) -> None:
+        """Creates what is kept of the variables, which apply_gradients does by itself."""
+        self._create_slots(variables)
+
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         for variable in var_list:
             self._zeros_slot(variable, "m", "adam_m")

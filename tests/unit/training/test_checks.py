@@ -16,7 +16,7 @@ from bert_tf.tasks import pretraining
 from bert_tf.tasks.span_model import INPUTS
 from bert_tf.tasks.squad import SpanObjective
 from bert_tf.training.checks import settle_scaling
-from bert_tf.training.start_point import COUNTS
+from bert_tf.training.start_point import COUNTS, StartPoint
 from bert_tf.training.trainer import build_update, create_run_state
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.update.kernels import TensorFlowKernels
@@ -204,6 +204,15 @@ def test_a_dry_run_that_only_evaluates(settings, capsys):
     assert "this was a dry run: nothing was trained or written" in capsys.readouterr().out
 
 
+def test_a_dry_run_leaves_no_offsets_beside_records(settings, tmp_path):
+    """Records of other programs come without a side file, which a training would leave there."""
+    records = write_records(tmp_path / "foreign", vocabulary=VOCABULARY)
+    offsets = records.with_name(f"{records.name}.offsets")
+    offsets.unlink()
+    pretraining.run(changed(settings, train_files=(records,), dry_run=True))
+    assert not offsets.exists()
+
+
 def test_a_dry_run_knows_a_directory_that_cannot_be_written(settings, tmp_path):
     (tmp_path / "file").write_text("")
     refuse(changed(settings, output_dir=tmp_path / "file" / "model", dry_run=True), "--output_dir")
@@ -266,15 +275,26 @@ def edit_record(settings, section, **facts):
     path.write_text(json.dumps(record))
 
 
-def record_of(scaled, world_size):
-    facts = {"steps": {"scaled_by_ranks": scaled}, "ranks": {"world_size": world_size}}
-    return RunRecord("run.json", {"ledger": facts})
+def resumed(recorded, *, horovod, consumed=8):
+    """A run of one rank after two updates, by a record of (scaled, ranks) or without one."""
+    record = None
+    if recorded is not None:
+        scaled, world_size = recorded
+        facts = {"steps": {"scaled_by_ranks": scaled}, "ranks": {"world_size": world_size}}
+        record = RunRecord("run.json", {"ledger": facts})
+    return SimpleNamespace(
+        record=record,
+        start=StartPoint("model.ckpt-2", 2, 2, consumed),
+        settings=SimpleNamespace(do_train=True),
+        runtime=SimpleNamespace(horovod=horovod),
+        ranks=SingleProcess(1),
+    )
 
 
 @pytest.mark.parametrize(
     ("asked", "recorded", "horovod", "expected"),
     [
-        (None, None, False, False),
+        (None, None, False, False),  # as many sequences as two updates of one rank have
         (None, None, True, True),
         (False, None, True, False),
         (None, (True, 2), False, True),  # a job of ranks is continued by one process
@@ -285,9 +305,8 @@ def record_of(scaled, world_size):
     ],
 )
 def test_steps_mean_what_they_meant_when_the_run_began(asked, recorded, horovod, expected):
-    record = None if recorded is None else record_of(*recorded)
     settings = optimization_settings(scale_steps_by_ranks=asked)
-    found = settle_scaling(settings, horovod=horovod, record=record)
+    found = settle_scaling(resumed(recorded, horovod=horovod), settings)
     assert found.scale_steps_by_ranks is expected
 
 
@@ -295,7 +314,16 @@ def test_steps_mean_what_they_meant_when_the_run_began(asked, recorded, horovod,
 def test_steps_of_another_meaning_are_refused(asked, recorded):
     settings = optimization_settings(scale_steps_by_ranks=asked)
     with pytest.raises(UserError, match=f"--scale_steps_by_ranks={str(asked).lower()}, but"):
-        settle_scaling(settings, horovod=True, record=record_of(*recorded))
+        settle_scaling(resumed(recorded, horovod=True), settings)
+
+
+def test_steps_whose_meaning_nobody_knows():
+    run = resumed(None, horovod=False, consumed=16)
+    with pytest.raises(UserError, match="comes from updates of another global batch, and no run"):
+        settle_scaling(run, optimization_settings())
+    for asked in (True, False):
+        found = settle_scaling(run, optimization_settings(scale_steps_by_ranks=asked))
+        assert found.scale_steps_by_ranks is asked
 
 
 def test_one_process_goes_on_with_the_plan_of_two_ranks(settings):

@@ -1,0 +1,151 @@
+"""Configurations and vocabularies against what stands beside weights, file by file."""
+
+import dataclasses
+import hashlib
+import json
+
+import pytest
+
+from bert_tf.checkpoint.convert import _with_given_files
+from bert_tf.checkpoint.formats import Source
+from bert_tf.checkpoint.model_files import ModelFiles, model_files
+from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
+
+ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "été", "a"]
+CONFIG = BertConfig(vocab_size=7, hidden_size=12, num_attention_heads=3, hidden_act="gelu_erf")
+
+
+def write_vocabulary(path, entries=ENTRIES, line_end="\n", last=True):
+    path.write_bytes((line_end.join(entries) + line_end * last).encode())
+    return path
+
+
+def write_record(directory, config=CONFIG, sha256=None):
+    """What a training leaves, in which vocabulary and network are named."""
+    ledger = {"data": {"vocabulary_sha256": sha256}}
+    record = {"ledger": ledger, "model": config.to_dict()}
+    (directory / "run.json").write_text(json.dumps(record))
+
+
+def sha256_of(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture(name="model_dir")
+def directory_of_a_model(tmp_path):
+    (tmp_path / "model").mkdir()
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+@pytest.mark.parametrize("last", [True, False], ids=["ended", "open"])
+@pytest.mark.parametrize("known_from", ["vocab.txt", "run.json"])
+def test_the_same_entries_are_the_same_vocabulary(model_dir, tmp_path, line_end, last, known_from):
+    own = vocabulary_of(vocab_file=write_vocabulary(tmp_path / "own.txt", line_end="\r\n"))
+    theirs = write_vocabulary(model_dir / "vocab.txt", line_end=line_end, last=last)
+    if known_from == "run.json":
+        write_record(model_dir, sha256=sha256_of(theirs))
+        theirs.unlink()
+    assert other_vocabulary(model_files(model_dir), own) == ("", [])
+
+
+@pytest.mark.parametrize("known_from", ["vocab.txt", "run.json"])
+def test_other_entries_are_another_vocabulary(model_dir, tmp_path, known_from):
+    own = vocabulary_of(vocab_file=write_vocabulary(tmp_path / "own.txt"))
+    theirs = write_vocabulary(model_dir / "vocab.txt", [*ENTRIES[:5], "a", "été"])
+    if known_from == "run.json":
+        write_record(model_dir, sha256=sha256_of(theirs))
+        write_vocabulary(theirs)  # the file was replaced since
+    problem, _ = other_vocabulary(model_files(model_dir), own)
+    expected = f"another vocabulary ({model_dir / known_from}) than {tmp_path / 'own.txt'}"
+    assert problem == f"it has {expected}"
+
+
+def test_bytes_of_a_sentencepiece_model_count(model_dir, tmp_path):
+    (model_dir / "spm.model").write_bytes(b"a\nb\n")
+    (tmp_path / "own.model").write_bytes(b"a\nb")
+    own = vocabulary_of(spm_model_file=tmp_path / "own.model")
+    assert "another vocabulary" in other_vocabulary(model_files(model_dir), own)[0]
+    own = vocabulary_of(spm_model_file=model_dir / "spm.model")
+    assert other_vocabulary(model_files(model_dir), own) == ("", [])
+
+
+@pytest.mark.parametrize("recorded", [None, "none", "no record"])
+def test_what_nobody_knows_is_said(model_dir, tmp_path, recorded):
+    if recorded != "no record":
+        write_record(model_dir, sha256=recorded)
+    own = vocabulary_of(vocab_file=write_vocabulary(tmp_path / "own.txt"))
+    problem, [note] = other_vocabulary(model_files(model_dir), own)
+    assert not problem
+    assert note.startswith("the vocabulary was not compared: no file beside the model ")
+    write_record(model_dir, sha256="a" * 64)
+    problem, [note] = other_vocabulary(model_files(model_dir), None)
+    assert not problem
+    assert note.startswith("the vocabulary was not compared: no file beside the data ")
+
+
+def written(directory, **changes):
+    """The files of a model with a configuration of these settings."""
+    values = {**CONFIG.to_dict(), **changes}
+    (directory / "bert_config.json").write_text(json.dumps(values))
+    return model_files(directory)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "outcome"),
+    [
+        ("gelu", "gelu", "same"),
+        ("gelu", "gelu_tanh", "same"),
+        ("gelu_erf", "gelu", "warning"),
+        ("gelu", "gelu_erf", "warning"),
+        ("gelu_tanh", "gelu_erf", "refused"),
+        ("gelu_erf", "gelu_tanh", "refused"),
+        ("gelu", "relu", "refused"),
+        ("tanh", "gelu", "refused"),
+    ],
+)
+def test_activations(model_dir, theirs, ours, outcome):
+    """Only the bare word, which two programs mean two functions by, gets the benefit of doubt."""
+    network = dataclasses.replace(CONFIG, hidden_act=ours)
+    problem, notes = other_function(written(model_dir, hidden_act=theirs), network)
+    found = "refused" if problem else "warning" if notes else "same"
+    assert found == outcome
+    assert all(note.startswith("warning: the checkpoint was made with ") for note in notes)
+
+
+def test_the_record_tells_a_network_whose_configuration_is_lost(model_dir):
+    write_record(model_dir)
+    problem, _ = other_function(
+        model_files(model_dir), dataclasses.replace(CONFIG, num_attention_heads=2)
+    )
+    expected = f"its configuration {model_dir / 'run.json'} differs from the network's: "
+    assert problem == f"{expected}num_attention_heads 3 -> 2"
+
+
+def test_sizes_are_left_to_shapes_and_dropout_is_noted_once(model_dir):
+    files = written(model_dir)
+    write_record(model_dir)
+    network = dataclasses.replace(CONFIG, num_hidden_layers=3, attention_probs_dropout_prob=0.0)
+    problem, [note] = other_function(model_files(model_dir), network)
+    assert not problem
+    assert note == f"unlike in {files.config_file}: attention_probs_dropout_prob 0.1 -> 0.0"
+
+
+def test_the_converter_refuses_files_of_another_model(model_dir, tmp_path):
+    write_vocabulary(model_dir / "vocab.txt")
+    source = Source(str(model_dir / "model.ckpt"), "google", written(model_dir), {})
+    other = write_vocabulary(tmp_path / "other.txt", ENTRIES[::-1])
+    wrong = {
+        "num_attention_heads 3 -> 2": {
+            "config": dataclasses.replace(CONFIG, num_attention_heads=2)
+        },
+        f"another vocabulary ({model_dir / 'vocab.txt'}) than {other}": {"vocab_file": other},
+    }
+    for words, given in wrong.items():
+        with pytest.raises(UserError) as error:
+            _with_given_files(source, ModelFiles(**given))
+        assert words in str(error.value)
+    right = write_vocabulary(tmp_path / "right.txt", line_end="\r\n")
+    assert _with_given_files(source, ModelFiles(vocab_file=right)).vocab_file == right
