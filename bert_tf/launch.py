@@ -23,6 +23,7 @@ from pathlib import Path
 
 from absl import app, flags
 
+from bert_tf import console
 from bert_tf.errors import UserError, exit_on_user_error, first_line
 
 _USAGE_ERROR = 2
@@ -221,8 +222,7 @@ def _pass_on_errors(mpirun: subprocess.Popen) -> None:
     kill = threading.Timer(_SECONDS_TO_END, mpirun.kill)
     kill.daemon = True
     for line in mpirun.stderr:
-        sys.stderr.write(line)
-        sys.stderr.flush()
+        console.say(line, stream=sys.stderr, end="")
         if line.startswith("error: ") and kill.ident is None:
             kill.start()
     kill.cancel()
@@ -230,7 +230,7 @@ def _pass_on_errors(mpirun: subprocess.Popen) -> None:
 
 def say(text: str) -> None:
     """Prints a line of the launcher's own."""
-    print(f"launch: {text}", file=sys.stderr, flush=True)
+    console.say(f"launch: {text}", stream=sys.stderr)
 
 
 def define_flags() -> None:
@@ -252,7 +252,7 @@ def define_flags() -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the command after ``--``; ends with the status of its last attempt."""
-    sys.exit(exit_on_user_error(_run, arguments[1:]))
+    sys.exit(_run(arguments[1:]))
 
 
 def _run(program: Sequence[str]) -> int:
@@ -279,4 +279,4 @@ def _run(program: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    exit_on_user_error(app.run, main)

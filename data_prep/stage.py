@@ -61,7 +61,7 @@ def run_main(define_flags: Callable[[], None], run: Callable[[], object]) -> Non
         if module.startswith(__package__):
             for flag in defined:  # --help shows the flags of the command alone, wherever defined
                 flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-    app.run(lambda _: _discard(exit_on_user_error(run)))
+    exit_on_user_error(app.run, lambda _: _discard(run()))
 
 
 def _discard(_: object) -> None:

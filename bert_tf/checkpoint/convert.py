@@ -129,10 +129,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Prints the report."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     given = ModelFiles(
@@ -160,4 +156,4 @@ def _given_file(path: str | None, flag: str) -> Path | None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    exit_on_user_error(app.run, main)

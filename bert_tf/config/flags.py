@@ -75,7 +75,7 @@ def run_script(define_flags: Callable[[flags.FlagValues], None], run: Callable[[
     define_flags(flags.FLAGS)
     for flag in _flags_of_this_project(flags.FLAGS):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-    app.run(lambda _: exit_on_user_error(run))
+    exit_on_user_error(app.run, lambda _: run())
 
 
 def define_run_flags(define: Definer) -> None:

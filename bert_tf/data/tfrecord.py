@@ -257,7 +257,7 @@ def _load_offsets(path: Path) -> np.ndarray:
         offsets = _read_offsets(_offsets_path(path))
         if offsets is None or not _offsets_fit(descriptor, offsets):
             offsets = _scan(path, descriptor)
-            with contextlib.suppress(OSError):  # a read-only directory: the next run scans again
+            with contextlib.suppress(UserError):  # a read-only directory: the next run scans again
                 _write_offsets(path, offsets)
         return offsets
     finally:

@@ -20,6 +20,7 @@ import sys
 from absl import app, flags
 
 from bert_tf import environment
+from bert_tf.console import say
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
@@ -38,10 +39,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Writes the SavedModel and says where."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     if values.n_best_size < 1:
@@ -50,7 +47,7 @@ def _run() -> None:
         raise UserError("--export_dir is empty; give a directory.")
     parts = model_from_flags(values)
     for note in parts.notes:
-        print(note, file=sys.stderr)
+        say(note, stream=sys.stderr)
     windows = None
     if values.text_signature:
         windows = WindowSettings(
@@ -78,4 +75,4 @@ def _run() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    exit_on_user_error(app.run, main)

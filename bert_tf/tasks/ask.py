@@ -18,6 +18,7 @@ from typing import TextIO
 from absl import app, flags
 
 from bert_tf import environment
+from bert_tf.console import say
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import PathLike, require_file
 from bert_tf.squad.answers import AnswerSettings
@@ -89,10 +90,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Prints the answers to the questions."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     text = read_document(values.file, flag="file")
@@ -102,7 +99,7 @@ def _run() -> None:
         raise UserError(f"--n_best_size={values.n_best_size}: give at least 1.")
     parts = model_from_flags(values)
     for note in parts.notes:
-        print(note, file=sys.stderr)
+        say(note, stream=sys.stderr)
 
     settings = AnswerSettings(
         n_best_size=max(values.n_best_size, AnswerSettings.n_best_size),
@@ -117,7 +114,7 @@ def _run() -> None:
 
     environment.quiet_tensorflow(verbose=False)
     for warning in slow_policy_warnings(policy, probe_hardware()):
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", stream=sys.stderr)
     answerer = Answerer(parts, settings=settings, precision=policy, native_ops=values.native_ops)
     if values.question is not None:
         questions = iter([values.question])
@@ -142,4 +139,4 @@ def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    exit_on_user_error(app.run, main)

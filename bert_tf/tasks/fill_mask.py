@@ -58,6 +58,7 @@ class MaskFiller:
         import tensorflow.compat.v1 as tf
 
         from bert_tf.checkpoint import loading
+        from bert_tf.checkpoint.tensorflow_file import explained_reading
         from bert_tf.model.precision import policy_for
         from bert_tf.model.pretraining import pretraining_output, pretraining_specs
         from bert_tf.model.variables import create_variables
@@ -93,7 +94,8 @@ class MaskFiller:
             )
             self._probabilities = tf.nn.softmax(output.masked_lm_logits)
             self._session = tf.Session(graph=graph)
-            self._session.run(tf.global_variables_initializer())
+            with explained_reading(checkpoint):
+                self._session.run(tf.global_variables_initializer())
 
     def fill(
         self, ids: Sequence[int], *, segment_ids: Sequence[int] | None = None, top: int = 5
@@ -137,10 +139,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Prints the guesses, a line a mask."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     tokenizer = load_tokenizer(
@@ -164,4 +162,4 @@ def _run() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    exit_on_user_error(app.run, main)

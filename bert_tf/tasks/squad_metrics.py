@@ -144,10 +144,7 @@ def _is_finite_number(value: Any) -> bool:
 
 
 def _read_object(path: str, *, flag: str) -> dict[str, Any]:
-    try:
-        value = read_json(require_file(path, flag=flag), what=f"--{flag}")
-    except RecursionError:
-        raise UserError(f"--{flag}: {path} is nested too deeply; give another.") from None
+    value = read_json(require_file(path, flag=flag), what=f"--{flag}")
     if not isinstance(value, dict):
         raise UserError(f"--{flag}: {path} is not a JSON object of question ids; give another.")
     return value
@@ -173,10 +170,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Prints the scores as one JSON object."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
     values = flags.FLAGS
     if math.isnan(values.na_prob_thresh):
         raise UserError("--na_prob_thresh=nan must be a number.")
@@ -213,4 +206,4 @@ def _warn_of_missing(squad: SquadFile, answers: Mapping[str, str]) -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    exit_on_user_error(app.run, main)
