@@ -81,8 +81,8 @@ def _has_undecoded(text: str) -> bool:
 # TensorFlow 2.15 begins with where the graph was built; what failed comes after the last of these.
 _GRAPH_TRACE = re.compile(r".*^Node: .*?$", re.DOTALL | re.MULTILINE)
 _SAYS_NOTHING = re.compile(
-    r"Graph execution error:$|Detected at node |Node: |File \"|\[\[|Original stack trace |Hint: "
-    r"|Restoring from checkpoint failed\.|\d+ root error\(s\) found\.$"
+    r"Graph execution error:$|Detected at node |Node: |File \"|\[\[\{\{node |Original stack trace "
+    r"|Hint: |Restoring from checkpoint failed\.|\d+ root error\(s\) found\.$"
 )
 # Of several errors, "(0) Data loss: " stands before the first.
 _NUMBER_AND_KIND = re.compile(r"^\(\d+\) (?:[A-Z][A-Za-z_ ]*: )?")
