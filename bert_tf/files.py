@@ -98,15 +98,16 @@ def sha256_of_file(path: PathLike) -> str:
 def atomic_open(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
     """Opens a temporary file beside ``path`` and renames it to ``path`` when the block succeeds.
 
-    Text is UTF-8 with ``\\n`` line ends. On an exception nothing is left behind. Raises UserError
+    Text is UTF-8 with ``\\n`` line ends; a lone surrogate, which UTF-8 has no bytes for, is written
+    as JSON's escape for it. On an exception nothing is left behind. Raises UserError
     where the file cannot be written.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    text = {"encoding": "utf-8", "newline": "\n", "errors": "backslashreplace"}
     try:
         with explained_writing(path, temporary):
-            with open(temporary, mode, **text) as file:
+            with open(temporary, mode, **({} if "b" in mode else text)) as file:
                 yield file
             os.replace(temporary, path)
     finally:

@@ -175,7 +175,7 @@ def _open_tensorflow(path: Path, files: ModelFiles) -> Source:
 def _open_pytorch(path: Path, files: ModelFiles) -> Source:
     located = _locate(path)
     origin = "nvidia" if any(".dense_act." in name for name in located) else "huggingface"
-    tagging = "BertForTokenClassification" in (files.settings.get("architectures") or ())
+    tagging = "BertForTokenClassification" in str(files.settings.get("architectures"))
     stored: dict[str, StoredArray] = {}
     decoder: dict[str, StoredArray] = {}
     for name, file in located.items():

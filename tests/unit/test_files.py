@@ -238,3 +238,9 @@ def test_json_of_another_type_than_an_object(tmp_path, value):
         files.read_json_object(path, what="settings")
     files.write_json(path, {"a": value})
     assert files.read_json_object(path, what="settings") == {"a": value}
+
+
+def test_json_of_text_that_utf_8_cannot_write(tmp_path):
+    value = {"name": "a \ud800 b", "path": "M\udcfcnchen", "ü": "\U0001f600"}
+    files.write_json(tmp_path / "v.json", value)
+    assert files.read_json(tmp_path / "v.json", what="values") == value

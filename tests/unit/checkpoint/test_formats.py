@@ -350,6 +350,15 @@ WRONG = {
         replaced("tokenizer_config.json", b'{"do_lower_case": "yes"}'),
         "do_lower_case must be true or false",
     ),
+    "a list for a tokenizer": (
+        replaced("tokenizer_config.json", b"[]"),
+        "tokenizer_config.json is not a JSON object",
+    ),
+    "a list for a network": (replaced("config.json", b"[]"), "config.json is not a JSON object"),
+    "architecture of numbers": (
+        lambda d: change_json(d / "config.json", architectures=5, hidden_size=1e9),
+        "hidden_size must be a positive whole number, not 1000000000.0",
+    ),
     "empty": (lambda d: (d / "model.safetensors").unlink(), "holds no checkpoint"),
 }
 
