@@ -6,10 +6,12 @@ belongs to: absl notes the module that calls, and --help shows flags by it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from typing import Callable, NoReturn
 
-from absl import flags
+from absl import app, flags
 
 from bert_tf.errors import UserError, exit_on_user_error
 
@@ -39,12 +41,13 @@ class Number(flags.FloatParser):
         return value
 
 
+def run_command(main: Callable[[Sequence[str]], object]) -> NoReturn:
+    """Runs ``main`` as ``app.run`` does; a wrong flag ends the process as any UserError does."""
+    exit_on_user_error(functools.partial(app.run, main, flags_parser=parse_flags))
+
+
 def parse_flags(arguments: Sequence[str]) -> list[str]:
-    """The ``flags_parser`` of ``app.run``: a wrong flag ends the process as any UserError does."""
-    return exit_on_user_error(_parse, arguments)
-
-
-def _parse(arguments: Sequence[str]) -> list[str]:
+    """What is left of the arguments; raises UserError for a wrong flag."""
     try:
         return flags.FLAGS(list(arguments))
     except flags.Error as error:

@@ -98,6 +98,11 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def memory_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def quiet_tensorflow(*, verbose: bool) -> None:
     """Silences the messages of TensorFlow's Python half, once it is imported."""
     if verbose:

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,15 +137,18 @@ def sha256_of_file(path: PathLike) -> str:
 def atomic_open(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
     """Opens a temporary file beside ``path`` and renames it to ``path`` when the block succeeds.
 
-    Text is UTF-8 with ``\\n`` line ends. On an exception nothing is left behind.
+    Text is UTF-8 with ``\\n`` line ends; a lone surrogate, which UTF-8 has no bytes for, is written
+    as JSON's escape for it. On an exception nothing is left behind. Raises UserError
+    where the file cannot be written.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    text = {"encoding": "utf-8", "newline": "\n", "errors": "backslashreplace"}
     try:
-        with open(temporary, mode, **text) as file:
-            yield file
-        os.replace(temporary, path)
+        with explained_writing(path, temporary):
+            with open(temporary, mode, **({} if "b" in mode else text)) as file:
+                yield file
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -158,6 +162,24 @@ def remove_half_written(directory: PathLike) -> list[str]:
     for path in found:
         path.unlink()
     return sorted(path.name for path in found)
+
+
+@contextlib.contextmanager
+def explained_writing(path: PathLike, *others: PathLike) -> Iterator[None]:
+    """Turns what the system reports while ``path`` is written into a UserError that names it.
+
+    Errors of other files than ``path`` and ``others`` pass unchanged.
+    """
+    try:
+        yield
+    except OSError as error:
+        # A write does not say of which file it is; what opens or renames does.
+        if error.filename not in (None, *map(os.fspath, (path, *others))):
+            raise
+        raise UserError(
+            f"cannot write {path} ({error.strerror or error}); free space there, check its "
+            "permissions, or choose another directory."
+        ) from error
 
 
 def write_json(path: PathLike, value: Any) -> None:
@@ -177,13 +199,33 @@ def finite_or_null(value: Any) -> Any:
 
 
 def read_json(path: PathLike, *, what: str) -> Any:
-    """Reads a JSON file; raises UserError that names ``what`` when it is missing or malformed."""
+    """Reads a JSON file; raises UserError that names ``what`` when it is missing or malformed.
+
+    So are integers that no float can hold and values nested too deeply, both of which JSON allows.
+    """
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            return json.load(file, parse_int=_parse_integer)
     except FileNotFoundError:
         raise UserError(f"{what}: {path} does not exist.") from None
     except OSError as error:
         raise UserError(f"{what}: {path} cannot be read ({error.strerror}).") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UserError(f"{what}: {path} is nested too deeply.") from None
+    except ValueError as error:
         raise UserError(f"{what}: {path} is not valid JSON ({error}).") from error
+
+
+def read_json_object(path: PathLike, *, what: str) -> dict[str, Any]:
+    """As :func:`read_json`; raises UserError when the outermost value is not an object."""
+    value = read_json(path, what=what)
+    if not isinstance(value, dict):
+        raise UserError(f"{what}: {path} is not a JSON object.")
+    return value
+
+
+def _parse_integer(text: str) -> int:
+    # Whatever computes with a longer one would fail, and of Python's own limit int() itself.
+    if len(text) > sys.float_info.max_10_exp:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import contextlib
 import dataclasses
 import shlex
 import shutil
@@ -22,10 +21,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
-from bert_tf.command_line import Number, parse_flags
-from bert_tf.errors import UserError, exit_on_user_error, first_line
+from bert_tf import console
+from bert_tf.command_line import Number, run_command
+from bert_tf.errors import UserError, first_line
 
 _USAGE_ERROR = 2
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -226,7 +226,7 @@ def _pass_on_errors(mpirun: subprocess.Popen) -> None:
     kill = threading.Timer(_SECONDS_TO_END, mpirun.kill)
     kill.daemon = True
     for line in mpirun.stderr:
-        _write(line)
+        console.say(line, stream=sys.stderr, end="")
         if line.startswith("error: ") and kill.ident is None:
             kill.start()
     kill.cancel()
@@ -234,12 +234,7 @@ def _pass_on_errors(mpirun: subprocess.Popen) -> None:
 
 def say(text: str) -> None:
     """Prints a line of the launcher's own."""
-    _write(f"launch: {text}\n")
-
-
-def _write(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it was closed
-        print(text, end="", file=sys.stderr, flush=True)
+    console.say(f"launch: {text}", stream=sys.stderr)
 
 
 def define_flags() -> None:
@@ -264,7 +259,7 @@ def define_flags() -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the command after ``--``; ends with the status of its last attempt."""
-    sys.exit(exit_on_user_error(_run, arguments[1:]))
+    sys.exit(_run(arguments[1:]))
 
 
 def _run(program: Sequence[str]) -> int:
@@ -291,4 +286,4 @@ def _run(program: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main, flags_parser=parse_flags)
+    run_command(main)

@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Callable, TextIO
 
+from bert_tf.console import say
+
 
 def format_duration(seconds: float) -> str:
     """``95`` becomes ``1m35s``; hours and days appear when they are needed."""
@@ -83,4 +85,4 @@ class Progress:
         self._write(line)
 
     def _write(self, line: str) -> None:
-        print(line, file=self._stream or sys.stderr, flush=True)
+        say(line, stream=self._stream or sys.stderr)

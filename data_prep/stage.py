@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Callable, TypeVar
 
-from absl import app, flags
+from absl import flags
 
-from bert_tf.command_line import parse_flags
+from bert_tf.command_line import run_command
 from bert_tf.data.manifest import MANIFEST_NAME, require_listed_files
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.errors import UserError
 from bert_tf.files import expand_input_files, require_file
 
 Settings = TypeVar("Settings")
@@ -64,7 +64,7 @@ def run_main(define_flags: Callable[[], None], run: Callable[[], object]) -> Non
         if module.startswith(__package__):
             for flag in defined:  # --help shows the flags of the command alone, wherever defined
                 flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-    app.run(lambda _: _discard(exit_on_user_error(run)), flags_parser=parse_flags)
+    run_command(lambda _: _discard(run()))
 
 
 def _discard(_: object) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
+import resource
 import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,17 @@ requires_native_ops = pytest.mark.skipif(
     not all(map(Path.is_file, map(library.library_path, library.SOURCE.parent.glob("*.cc")))),
     reason="the native operations are not built: python -m bert_tf.native.build",
 )
+
+
+@contextlib.contextmanager
+def no_room(most_bytes: int = 0) -> Iterator[None]:
+    """As on a full disk, no file of this process may grow beyond ``most_bytes``."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def environment() -> dict[str, str]:

@@ -13,15 +13,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from bert_tf import environment
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.model_files import ModelFiles
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
-from bert_tf.command_line import parse_flags
+from bert_tf.command_line import run_command
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
 
 
@@ -152,10 +152,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Prints the report."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     given = ModelFiles(
@@ -181,4 +177,4 @@ def _given_file(path: str | None, flag: str) -> Path | None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main, flags_parser=parse_flags)
+    run_command(main)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,7 +175,7 @@ def _open_tensorflow(path: Path, files: ModelFiles) -> Source:
 def _open_pytorch(path: Path, files: ModelFiles) -> Source:
     located = _locate(path)
     origin = "nvidia" if any(".dense_act." in name for name in located) else "huggingface"
-    tagging = "BertForTokenClassification" in (files.settings.get("architectures") or ())
+    tagging = "BertForTokenClassification" in str(files.settings.get("architectures"))
     stored: dict[str, StoredArray] = {}
     decoder: dict[str, StoredArray] = {}
     for name, file in located.items():
@@ -202,6 +203,12 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
     file_names = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(file_names, dict) or not file_names:
         raise UserError(f"index of weights {path}: it has no weight_map; download it again.")
+    for name, file_name in file_names.items():
+        if not isinstance(file_name, str) or not os.path.basename(file_name):
+            raise UserError(
+                f"index of weights {path}: its weight_map has {reprlib.repr(file_name)} for "
+                f"{name!r}, which is not the name of a file; download it again."
+            )
     opened: dict[str, ArrayFile] = {}
     for name in sorted(set(file_names.values())):
         shard = path.parent / os.path.basename(name)

@@ -14,7 +14,7 @@ from typing import Any
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.config.bert_config import BertConfig, is_huggingface, read_config_file
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike, atomic_open, read_json, write_json
+from bert_tf.files import PathLike, atomic_open, read_json_object, write_json
 
 CONFIG_NAME = "bert_config.json"
 HUGGINGFACE_CONFIG_NAME = "config.json"
@@ -195,8 +195,8 @@ def _read_tokenizer_config(path: Path) -> tuple[bool | None, list[str]]:
     """The setting of lower-casing and sentences on the others that our tokenizer lacks."""
     if not path.is_file():
         return None, []
-    values = read_json(path, what="tokenizer configuration")
-    lower_case = values.get("do_lower_case") if isinstance(values, dict) else 0
+    values = read_json_object(path, what="tokenizer configuration")
+    lower_case = values.get("do_lower_case")
     if lower_case is not None and not isinstance(lower_case, bool):
         raise UserError(
             f"tokenizer configuration {path}: do_lower_case must be true or false; mend the file."

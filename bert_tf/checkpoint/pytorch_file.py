@@ -7,10 +7,15 @@ state dict consists of; a file that asks for anything else is refused.
 from __future__ import annotations
 
 import collections
+import contextlib
 import io
 import math
+import os
 import pickle
+import struct
 import zipfile
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, NamedTuple
 
@@ -25,12 +30,29 @@ from bert_tf.checkpoint.arrays import (
     refuse_lfs_pointer,
     truncated,
 )
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, first_line
 
 _ZIP_START = b"PK\x03\x04"
 # torch/serialization.py: what files of PyTorch before 1.6 begin with, a pickled number.
 _OLD_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _OLD_COUNT_BYTES = 8
+
+_SIGNS_OF_DAMAGE = (
+    pickle.UnpicklingError,
+    struct.error,
+    zlib.error,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -76,26 +98,11 @@ class PytorchFile(ArrayFile):
         """Reads names and shapes; raises UserError when the file is not a whole state dict."""
         refuse_lfs_pointer(path)
         self.path = str(path)
-        with open(path, "rb") as file:
+        with open(path, "rb") as file, _explained_damage(self.path):
             is_zip = file.read(len(_ZIP_START)) == _ZIP_START
             file.seek(0)
-            try:
-                if is_zip:
-                    content, self._read_storage = _open_zip(file, self.path)
-                else:
-                    content, self._read_storage = _open_old_file(file, self.path)
-            except (zipfile.BadZipFile, EOFError) as error:
-                raise truncated(path) from error
-            except (
-                pickle.UnpicklingError,
-                ValueError,
-                TypeError,
-                LookupError,
-                AttributeError,
-            ) as error:
-                raise UserError(
-                    f"weights {path}: this is no PyTorch file ({error}); give another."
-                ) from error
+            opened = _open_zip if is_zip else _open_old_file
+            content, self._read_storage = opened(file, self.path)
         self._tensors = _state_dict(content, self.path)
         self.entries = {
             name: Entry(tensor.shape, tensor.storage.dtype)
@@ -105,12 +112,8 @@ class PytorchFile(ArrayFile):
     def read(self, name: str) -> np.ndarray:
         """See the base class."""
         tensor = self._tensors[name]
-        try:
+        with _explained_damage(self.path):
             numbers = from_bytes(self._read_storage(tensor.storage.key), tensor.storage.dtype)
-        except (zipfile.BadZipFile, EOFError, LookupError) as error:
-            raise truncated(self.path) from error
-        if min((tensor.offset, *tensor.shape, *tensor.strides)) < 0:
-            raise UserError(f"weights {self.path}: {name} lies outside of the file.")
         last = tensor.offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides))
         if math.prod(tensor.shape) and last >= len(numbers):
             raise truncated(self.path)
@@ -125,7 +128,22 @@ class PytorchFile(ArrayFile):
         return self._tensors[first] == self._tensors[second]
 
 
-class _StateDictReader(pickle.Unpickler):
+@contextlib.contextmanager
+def _explained_damage(path: str) -> Iterator[None]:
+    """Turns what a file that is cut or damaged leads to, anywhere, into a UserError."""
+    try:
+        yield
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise truncated(path) from error
+    except _SIGNS_OF_DAMAGE as error:
+        raise UserError(
+            f"weights {path}: this is no PyTorch file, or a damaged one ({first_line(error)}); "
+            "download it again, or give another."
+        ) from error
+
+
+# Python's unpickler in Python: the one in C takes as much memory as a damaged number says.
+class _StateDictReader(pickle._Unpickler):
     """Builds dictionaries of ``_Tensor`` and nothing else."""
 
     def __init__(self, file: BinaryIO, path: str) -> None:
@@ -154,14 +172,19 @@ class _StateDictReader(pickle.Unpickler):
         kind, storage_type, key, _, count, *_ = identifier
         if kind != "storage" or not isinstance(storage_type, _StorageType):
             raise pickle.UnpicklingError(f"unknown kind of storage {kind!r}")
-        self.sizes[str(key)] = (int(count), storage_type.dtype)
+        if not isinstance(count, int) or count < 0:
+            raise pickle.UnpicklingError(f"a storage of {count!r} numbers")
+        self.sizes[str(key)] = (count, storage_type.dtype)
         return _Storage(str(key), storage_type.dtype)
 
 
 def _rebuild_tensor(storage: _Storage, offset: int, shape: Shape, strides: Shape, *_) -> _Tensor:
     if not isinstance(storage, _Storage) or len(shape) != len(strides):
         raise pickle.UnpicklingError("a tensor without storage")
-    return _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+    for number in (offset, *shape, *strides):
+        if not isinstance(number, int) or number < 0:
+            raise pickle.UnpicklingError(f"a tensor of shape {shape!r}, strides {strides!r}")
+    return _Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
 def _rebuild_parameter(tensor: _Tensor, *_) -> _Tensor:
@@ -174,14 +197,29 @@ def _open_zip(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if not pickles:
             raise pickle.UnpicklingError("there is no data.pkl in it")
-        content = _StateDictReader(io.BytesIO(archive.read(pickles[0])), path).load()
-    directory = pickles[0][: -len("data.pkl")]
+        reader = _StateDictReader(io.BytesIO(_read_member(archive, pickles[0], path)), path)
+        content = reader.load()
+        directory = pickles[0][: -len("data.pkl")]
+        for key, (count, dtype) in reader.sizes.items():
+            size = archive.getinfo(f"{directory}data/{key}").file_size
+            if size != count * item_size(dtype):
+                raise pickle.UnpicklingError(
+                    f"storage {key} has {size} bytes for {count} numbers of type {dtype}"
+                )
 
     def read_storage(key: str) -> bytes:
         with zipfile.ZipFile(path) as archive:
-            return archive.read(f"{directory}data/{key}")
+            return _read_member(archive, f"{directory}data/{key}", path)
 
     return content, read_storage
+
+
+def _read_member(archive: zipfile.ZipFile, name: str, path: str) -> bytes:
+    """A file of the archive. PyTorch compresses none: a larger one than all would fill memory."""
+    size = archive.getinfo(name).file_size
+    if size > os.path.getsize(path):
+        raise pickle.UnpicklingError(f"{name} has {size} bytes, more than the file itself")
+    return archive.read(name)
 
 
 def _open_old_file(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:

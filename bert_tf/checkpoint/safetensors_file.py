@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from bert_tf.checkpoint.arrays import (
     refuse_lfs_pointer,
     truncated,
 )
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, first_line
 
 _DTYPES = {
     "F64": "float64",
@@ -35,6 +37,9 @@ _DTYPES = {
     "BOOL": "bool",
 }
 _LENGTH_BYTES = 8
+# The format's own limit; a length beyond it is no length.
+_MOST_HEADER_BYTES = 100_000_000
+_MOST_BYTES = 1 << 63
 
 
 class SafetensorsFile(ArrayFile):
@@ -50,7 +55,9 @@ class SafetensorsFile(ArrayFile):
             self._start = _LENGTH_BYTES + header_bytes
             if size < _LENGTH_BYTES:
                 raise truncated(path)
-            content = file.read(min(header_bytes, size))
+            if header_bytes > _MOST_HEADER_BYTES:
+                raise UserError(f"weights {path}: this is no safetensors file; give another.")
+            content = file.read(header_bytes)
         if not content.startswith(b"{"):
             raise UserError(f"weights {path}: this is no safetensors file; give another.")
         if len(content) < header_bytes:
@@ -61,12 +68,12 @@ class SafetensorsFile(ArrayFile):
             self.entries = {name: _entry(value) for name, value in header.items()}
             spans = {name: value["data_offsets"] for name, value in header.items()}
             for name, (begin, end) in spans.items():
-                if begin < 0 or end - begin != _bytes_of(self.entries[name]):
+                if not _are_sizes([begin, end]) or end - begin != _bytes_of(self.entries[name]):
                     raise ValueError(f"{name} does not fit its place")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(
-                f"weights {path}: the header of this safetensors file is damaged ({error!r}); copy "
-                "or download it again."
+                f"weights {path}: the header of this safetensors file is damaged "
+                f"({first_line(error)}); copy or download it again."
             ) from error
         self._offsets = {name: begin for name, (begin, _) in spans.items()}
         if size < self._start + max((end for _, end in spans.values()), default=0):
@@ -81,7 +88,14 @@ class SafetensorsFile(ArrayFile):
 
 
 def _entry(value: dict[str, Any]) -> Entry:
-    return Entry(tuple(map(int, value["shape"])), _DTYPES[value["dtype"]])
+    shape = value["shape"]
+    if not isinstance(shape, list) or not _are_sizes(shape):
+        raise ValueError(f"{reprlib.repr(shape)} is not a shape")
+    return Entry(tuple(shape), _DTYPES[value["dtype"]])
+
+
+def _are_sizes(values: Iterable[Any]) -> bool:
+    return all(type(value) is int and 0 <= value < _MOST_BYTES for value in values)
 
 
 def _bytes_of(entry: Entry) -> int:

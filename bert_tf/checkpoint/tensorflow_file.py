@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ class TensorflowCheckpoint(ArrayFile):
         try:
             self._reader = tf.train.load_checkpoint(checkpoint)
         except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise _damaged(checkpoint, error) from error
+            raise damaged(checkpoint, error) from error
         shapes = self._reader.get_variable_to_shape_map()
         self._dtypes = self._reader.get_variable_to_dtype_map()
         self.entries = {
@@ -108,7 +109,7 @@ class TensorflowCheckpoint(ArrayFile):
         try:
             values = self._reader.get_tensor(name)
         except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-            raise _damaged(self.path, error) from error
+            raise damaged(self.path, error) from error
         if self._dtypes[name] == tf.bfloat16:
             return values.astype(np.float32)
         return np.asarray(values)
@@ -140,8 +141,17 @@ def write_checkpoint(path: str, arrays: Mapping[str, np.ndarray]) -> None:
             raise OSError(0, first_line(error)) from error
 
 
-def _damaged(checkpoint: str, error: Exception) -> UserError:
-    return UserError(
-        f"checkpoint {checkpoint} cannot be read ({first_line(error)}); copy it again or give "
-        "another."
-    )
+@contextlib.contextmanager
+def explained_reading(checkpoint: PathLike) -> Iterator[None]:
+    """Turns what a session reports of damaged values into a UserError that names ``checkpoint``."""
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
+        raise damaged(checkpoint, error) from error
+
+
+def damaged(
+    checkpoint: PathLike, error: Exception, *, advice: str = "copy it again or give another"
+) -> UserError:
+    """What to say of a checkpoint whose values cannot be read, of which ``error`` tells."""
+    return UserError(f"checkpoint {checkpoint} cannot be read ({first_line(error)}); {advice}.")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import reprlib
 from typing import Any, NamedTuple
 
+from bert_tf.environment import memory_bytes
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike, read_json
+from bert_tf.files import PathLike, read_json_object
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
 
@@ -59,6 +61,10 @@ _KEYS_WITHOUT_EFFECT = frozenset(
         "pooler_type",
     }
 )
+
+# Ids and the sizes of a checkpoint's variables have 32 bits; a graph has operations for each layer.
+_MOST = 2**31 - 1
+_MOST_LAYERS = 10_000
 
 
 class ConfigDifferences(NamedTuple):
@@ -153,7 +159,9 @@ class BertConfig:
     def _from_known(cls, values: dict[str, Any], source: str) -> BertConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         try:
-            return cls(**{key: value for key, value in values.items() if key in known})
+            config = cls(**{key: value for key, value in values.items() if key in known})
+            _refuse_what_has_no_room(config)
+            return config
         except UserError as error:
             detail = str(error).partition(": ")[2]
             raise UserError(f"model configuration {source}: {detail}") from None
@@ -177,10 +185,7 @@ class BertConfig:
 
 def read_config_file(path: PathLike) -> dict[str, Any]:
     """The JSON object in a file; raises UserError when it holds none."""
-    values = read_json(path, what="model configuration")
-    if not isinstance(values, dict):
-        raise UserError(f"model configuration {path}: expected a JSON object of settings.")
-    return values
+    return read_json_object(path, what="model configuration")
 
 
 def is_huggingface(values: dict[str, Any]) -> bool:
@@ -210,23 +215,40 @@ def _find_problem(config: BertConfig) -> str:
     """One sentence without its full stop, or the empty string when the config is sound."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
+        shown = reprlib.repr(value)
         if field.type == "int" and not (_is_number(value, int) and value > 0):
-            return f"{field.name} must be a positive whole number, not {value!r}"
+            return f"{field.name} must be a positive whole number, not {shown}"
+        most = _MOST_LAYERS if field.name == "num_hidden_layers" else _MOST
+        if field.type == "int" and value > most:
+            return f"{field.name} must not be more than {most}, but is {shown}"
         if field.name.endswith("dropout_prob") and not (_is_number(value) and 0 <= value < 1):
-            return f"{field.name} must be a number in [0, 1), not {value!r}"
-    if not (_is_number(config.initializer_range) and 0 < config.initializer_range < math.inf):
-        return (
-            f"initializer_range must be a positive finite number, not {config.initializer_range!r}"
-        )
+            return f"{field.name} must be a number in [0, 1), not {shown}"
+    deviation = config.initializer_range
+    if not (_is_number(deviation) and 0 < deviation < math.inf):
+        return f"initializer_range must be a positive number, not {reprlib.repr(deviation)}"
     if config.hidden_act not in ACTIVATIONS:
         choices = ", ".join(ACTIVATIONS)
-        return f"hidden_act {config.hidden_act!r} is unknown; choose one of {choices}"
+        return f"hidden_act {reprlib.repr(config.hidden_act)} is unknown; choose one of {choices}"
     if config.hidden_size % config.num_attention_heads:
         return (
             f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
             f"{config.num_attention_heads}"
         )
     return ""
+
+
+def _refuse_what_has_no_room(config: BertConfig) -> None:
+    """Raises UserError where the weights alone are more than this machine's memory."""
+    width, inner = config.hidden_size, config.intermediate_size
+    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    layer = 4 * width * width + 2 * width * inner
+    needed = 4 * (rows * width + config.num_hidden_layers * layer)
+    if needed > memory_bytes():
+        sizes = ", ".join(f"{f.name} {getattr(config, f.name)}" for f in dataclasses.fields(config))
+        raise UserError(
+            f"model configuration: its weights take {needed / 2**30:,.0f} GiB, and this machine "
+            f"has {memory_bytes() / 2**30:,.0f} GiB of memory; correct what is too large ({sizes})."
+        )
 
 
 def _is_number(value: object, kind: Any = (int, float)) -> bool:

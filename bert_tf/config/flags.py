@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import flags, logging
 
-from bert_tf.command_line import LARGEST_FLOAT32, Number, parse_flags
+from bert_tf.command_line import LARGEST_FLOAT32, Number, run_command
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.config.settings import (
     CommunicationSettings,
@@ -23,7 +23,7 @@ from bert_tf.config.settings import (
     RunSettings,
     RuntimeSettings,
 )
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.errors import UserError
 
 # Flags of scripts for other hardware: accepted, so that known command lines go on working.
 _IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
@@ -79,7 +79,7 @@ def run_script(define_flags: Callable[[flags.FlagValues], None], run: Callable[[
     define_flags(flags.FLAGS)
     for flag in _flags_of_this_project(flags.FLAGS):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-    app.run(lambda _: exit_on_user_error(run), flags_parser=parse_flags)
+    run_command(lambda _: run())
 
 
 def define_run_flags(define: Definer) -> None:

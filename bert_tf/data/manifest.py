@@ -12,13 +12,14 @@ import dataclasses
 import hashlib
 import json
 import os
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.data.tfrecord import OFFSETS_SUFFIX
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, first_line
 from bert_tf.files import (
     BESIDE_RECORDS,
     PathLike,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
+SPECIAL_NAMES = ("pad", "unk", "cls", "sep", "mask")
 
 _LONGEST_NAME = 255  # bytes, on the usual file systems
 
@@ -148,13 +150,7 @@ def describe_file(path: PathLike, *, count: int | None = None) -> FileEntry:
 
 def describe_vocabulary(tokenizer: Tokenizer) -> VocabularyEntry:
     """The manifest's entry for a tokenizer."""
-    special_ids = {
-        "pad": tokenizer.pad_id,
-        "unk": tokenizer.unk_id,
-        "cls": tokenizer.cls_id,
-        "sep": tokenizer.sep_id,
-        "mask": tokenizer.mask_id,
-    }
+    special_ids = {name: getattr(tokenizer, f"{name}_id") for name in SPECIAL_NAMES}
     return VocabularyEntry(
         sha256=tokenizer.vocab_sha256,
         size=tokenizer.vocab_size,
@@ -193,19 +189,43 @@ def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
             )
         vocabulary = content["vocabulary"]
         require_output_names((entry["name"] for entry in content["outputs"]), listed_in=path)
-        return Manifest(
+        manifest = Manifest(
             stage=content["stage"],
             parameters=content["parameters"],
             inputs=tuple(FileEntry(**entry) for entry in content["inputs"]),
             outputs=tuple(FileEntry(**entry) for entry in content["outputs"]),
             counts=content["counts"],
-            vocabulary=VocabularyEntry(**vocabulary) if vocabulary else None,
+            vocabulary=VocabularyEntry(**vocabulary) if vocabulary is not None else None,
         )
+        _check_types(manifest)
+        return manifest
     except (KeyError, TypeError) as error:
         raise UserError(
-            f"data manifest: {path} is not a manifest of this program ({error}); "
+            f"data manifest: {path} is not a manifest of this program ({first_line(error)}); "
             "make the data again."
         ) from error
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Raises TypeError for a value of another type than a manifest has."""
+    _require(str, {"stage": manifest.stage})
+    _require(dict, {"parameters": manifest.parameters, "counts": manifest.counts})
+    _require(int, manifest.counts)
+    for entry in (*manifest.inputs, *manifest.outputs):
+        _require(str, {"name": entry.name, "sha256": entry.sha256})
+        _require(int, {"bytes": entry.bytes, "count": 0 if entry.count is None else entry.count})
+    vocabulary = manifest.vocabulary
+    if vocabulary is not None:
+        _require(str, {"sha256": vocabulary.sha256, "kind": vocabulary.kind})
+        _require(int, {"size": vocabulary.size})
+        _require(dict, {"special_ids": vocabulary.special_ids})
+        _require(int, vocabulary.special_ids)
+
+
+def _require(kind: type, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is {reprlib.repr(value)}")
 
 
 def find_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_tf.data.manifest import Manifest, find_manifest, hash_of_json
+from bert_tf.data.manifest import (
+    MANIFEST_NAME,
+    SPECIAL_NAMES,
+    Manifest,
+    find_manifest,
+    hash_of_json,
+)
 from bert_tf.data.records import (
     PREDICTIONS,
     PRETRAINING_MASKED,
@@ -117,6 +123,8 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
             f"the records beside {filled[0].path} and those beside {filled[-1].path} were made "
             "with different vocabularies; train on one of them."
         )
+    if not masked:
+        _require_special_ids(filled[0], manifests)
     return RecordInfo(
         masked=masked,
         seq_length=lengths[SEQUENCE],
@@ -163,6 +171,11 @@ def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
     for file in files:
         manifest = by_directory[file.path.parent]
         is_ours = manifest is not None and manifest.stage == STAGE
+        if is_ours and manifest.vocabulary is None:
+            raise UserError(
+                f"{file.path.parent / MANIFEST_NAME} does not name the vocabulary of the records "
+                "beside it; make the data again."
+            )
         entries = {entry.name: entry for entry in manifest.outputs} if is_ours else {}
         entry = entries.get(file.path.name)
         if entry and (entry.bytes, entry.count) != (file.path.stat().st_size, len(file)):
@@ -172,6 +185,16 @@ def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
             )
         found[file.path] = manifest if entry else None
     return found
+
+
+def _require_special_ids(file: RecordFile, manifests: Mapping[Path, Manifest | None]) -> None:
+    vocabulary = manifests[file.path].vocabulary
+    for name in SPECIAL_NAMES:
+        if vocabulary.special_ids.get(name) not in range(vocabulary.size):
+            raise UserError(
+                f"{file.path.parent / MANIFEST_NAME} has no id of {name!r} within the vocabulary, "
+                "which drawing masks needs; make the data again."
+            )
 
 
 def _directories(files: Sequence[RecordFile]) -> list[Path]:

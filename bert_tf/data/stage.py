@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
+from bert_tf.console import say
 from bert_tf.data.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -124,7 +125,7 @@ def remove_outputs(stage: str, output_dir: PathLike) -> None:
 
 def report(line: str) -> None:
     """Prints one line for the user, on the stream of the progress lines."""
-    print(line, file=sys.stderr, flush=True)
+    say(line, stream=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -279,7 +279,9 @@ def _load_offsets(path: Path, *, keep: bool) -> np.ndarray:
         if offsets is None or not _offsets_fit(descriptor, offsets):
             offsets = _scan(path, descriptor)
             if keep:
-                with contextlib.suppress(OSError):  # read-only directory: the next run scans again
+                with contextlib.suppress(
+                    UserError
+                ):  # read-only directory: the next run scans again
                     _write_offsets(path, offsets)
         return offsets
     finally:

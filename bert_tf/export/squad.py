@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import sys
 
-from absl import app, flags
+from absl import flags
 
 from bert_tf import environment
-from bert_tf.command_line import parse_flags
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.command_line import run_command
+from bert_tf.console import say
+from bert_tf.errors import UserError
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
 
@@ -39,10 +40,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Writes the SavedModel and says where."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     if values.n_best_size < 1:
@@ -51,7 +48,7 @@ def _run() -> None:
         raise UserError("--export_dir is empty; give a directory.")
     parts = model_from_flags(values)
     for note in parts.notes:
-        print(note, file=sys.stderr)
+        say(note, stream=sys.stderr)
     windows = None
     if values.text_signature:
         windows = WindowSettings(
@@ -79,4 +76,4 @@ def _run() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main, flags_parser=parse_flags)
+    run_command(main)

@@ -91,8 +91,8 @@ def _run() -> None:
 def main(_) -> None:
     """Builds, and ends with one sentence where that fails."""
     environment.prepare_environment(verbose=False, use_xla=False)
-    exit_on_user_error(_run)
+    _run()
 
 
 if __name__ == "__main__":
-    app.run(main)
+    exit_on_user_error(app.run, main)

@@ -144,10 +144,7 @@ class _Reader:
 
     def load(self) -> dict[str, Any]:
         """The whole file, of which only the outermost form is checked."""
-        try:
-            content = read_json(self._path, what=f"--{self._flag}")
-        except RecursionError:
-            raise self._error("it is nested too deeply") from None
+        content = read_json(self._path, what=f"--{self._flag}")
         if not isinstance(content, dict):
             raise self._error("it is not an object with 'data'")
         return content

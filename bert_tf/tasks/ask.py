@@ -15,11 +15,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from absl import app, flags
+from absl import flags
 
 from bert_tf import environment
-from bert_tf.command_line import Number, parse_flags
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.command_line import Number, run_command
+from bert_tf.console import say
+from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.tasks.answerer import Answerer, FoundAnswer
@@ -95,10 +96,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Prints the answers to the questions."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     text = read_document(values.file, flag="file")
@@ -108,7 +105,7 @@ def _run() -> None:
         raise UserError(f"--n_best_size={values.n_best_size}: give at least 1.")
     parts = model_from_flags(values)
     for note in parts.notes:
-        print(note, file=sys.stderr)
+        say(note, stream=sys.stderr)
 
     settings = AnswerSettings(
         n_best_size=max(values.n_best_size, AnswerSettings.n_best_size),
@@ -123,7 +120,7 @@ def _run() -> None:
 
     environment.quiet_tensorflow(verbose=False)
     for warning in slow_policy_warnings(policy, probe_hardware()):
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", stream=sys.stderr)
     answerer = Answerer(parts, settings=settings, precision=policy, native_ops=values.native_ops)
     if values.question is not None:
         questions = iter([values.question])
@@ -148,4 +145,4 @@ def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main, flags_parser=parse_flags)
+    run_command(main)

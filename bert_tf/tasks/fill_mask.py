@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 from bert_tf import environment
 from bert_tf.checkpoint.same_model import vocabulary_of
-from bert_tf.command_line import parse_flags
+from bert_tf.command_line import run_command
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.errors import UserError
 from bert_tf.tasks.native_layers import define_native_flag, native_layers
 from bert_tf.tasks.span_model import check_same_model
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
@@ -62,6 +62,7 @@ class MaskFiller:
         import tensorflow.compat.v1 as tf
 
         from bert_tf.checkpoint import loading
+        from bert_tf.checkpoint.tensorflow_file import explained_reading
         from bert_tf.model.precision import policy_for
         from bert_tf.model.pretraining import pretraining_output, pretraining_specs
         from bert_tf.model.variables import create_variables
@@ -97,7 +98,8 @@ class MaskFiller:
             )
             self._probabilities = tf.nn.softmax(output.masked_lm_logits)
             self._session = tf.Session(graph=graph)
-            self._session.run(tf.global_variables_initializer())
+            with explained_reading(checkpoint):
+                self._session.run(tf.global_variables_initializer())
 
     def fill(
         self, ids: Sequence[int], *, segment_ids: Sequence[int] | None = None, top: int = 5
@@ -141,10 +143,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Prints the guesses, a line a mask."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     tokenizer = load_tokenizer(
@@ -171,4 +169,4 @@ def _run() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main, flags_parser=parse_flags)
+    run_command(main)

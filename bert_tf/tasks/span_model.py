@@ -279,6 +279,7 @@ class SpanModel:
         """
         import tensorflow.compat.v1 as tf
 
+        from bert_tf.checkpoint.tensorflow_file import explained_reading
         from bert_tf.model.precision import as_policy
         from bert_tf.model.squad import squad_specs
         from bert_tf.model.variables import create_variables
@@ -302,7 +303,8 @@ class SpanModel:
             self.outputs = self.build(self.inputs)
             settings = SessionSettings(threads=threads or available_cores())
             self.session = tf.Session(config=session_config(settings))
-            self.session.run(tf.global_variables_initializer())
+            with explained_reading(checkpoint):
+                self.session.run(tf.global_variables_initializer())
             self.session.run(tf.local_variables_initializer())
 
     def build(self, features: Mapping[str, tf.Tensor]) -> SpanOutputs:

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
-from bert_tf.command_line import Number, parse_flags
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.command_line import Number, run_command
+from bert_tf.errors import UserError
 from bert_tf.files import read_json, require_file
 from bert_tf.squad.examples import SquadFile, read_squad
 from bert_tf.squad.scores import QuestionScore, question_scores
@@ -149,10 +149,7 @@ def _is_finite_number(value: Any) -> bool:
 
 
 def _read_object(path: str, *, flag: str) -> dict[str, Any]:
-    try:
-        value = read_json(require_file(path, flag=flag), what=f"--{flag}")
-    except RecursionError:
-        raise UserError(f"--{flag}: {path} is nested too deeply; give another.") from None
+    value = read_json(require_file(path, flag=flag), what=f"--{flag}")
     if not isinstance(value, dict):
         raise UserError(f"--{flag}: {path} is not a JSON object of question ids; give another.")
     return value
@@ -179,10 +176,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Prints the scores as one JSON object."""
-    exit_on_user_error(_run)
-
-
-def _run() -> None:
     values = flags.FLAGS
     if values["na_prob_thresh"].present and not values.null_odds_file:
         raise UserError("--na_prob_thresh is a limit for --null_odds_file; give both.")
@@ -212,4 +205,4 @@ def _warn_of_missing(squad: SquadFile, answers: Mapping[str, str], *, do_count: 
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main, flags_parser=parse_flags)
+    run_command(main)

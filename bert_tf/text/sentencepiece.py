@@ -53,7 +53,8 @@ class SentencePieceTokenizer(Tokenizer):
         """Reads a model; raises UserError when it is malformed or lacks a special piece."""
         try:
             processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        except (RuntimeError, OSError) as error:
+            processor.id_to_piece(list(range(processor.get_piece_size())))
+        except (RuntimeError, OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"--spm_model_file: {path} is not a SentencePiece model; give a .model file."
             ) from error

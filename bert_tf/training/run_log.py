@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Union
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.files import atomic_open, finite_or_null
+from bert_tf.console import say
+from bert_tf.data.tfrecord import frame_records
+from bert_tf.files import atomic_open, explained_writing, finite_or_null
 from bert_tf.progress import format_duration
 
 STEPS = "log.jsonl"
@@ -31,7 +34,7 @@ class RunLog:
     def __init__(self, output_dir: Path) -> None:
         """Everything goes to ``output_dir``, from the first step or evaluation on."""
         self._output_dir = output_dir
-        self._summaries: tf.summary.FileWriter | None = None
+        self._events: Path | None = None
         self._resumed_at: int | None = None
 
     def resume(self, step: int) -> None:
@@ -42,8 +45,8 @@ class RunLog:
             self._rewrite(name, [record for record in history if record["step"] <= step])
 
     def message(self, text: str) -> None:
-        """Prints a line that is no step's."""
-        print(text, file=sys.stdout, flush=True)
+        """Prints a line that is no step's; training goes on where it cannot be printed."""
+        say(text)
 
     def step(
         self,
@@ -56,7 +59,8 @@ class RunLog:
     ) -> None:
         """Records the figures of ``step`` (optimizer updates done); details are not printed."""
         recorded = {**figures, **(details or {})}
-        with open(self._output_dir / STEPS, "a", encoding="utf-8") as file:
+        path = self._output_dir / STEPS
+        with explained_writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(_line(_record(step, recorded)))
         self._add_summaries(step, recorded)
         shown = "  ".join(f"{name} {_show(value)}" for name, value in figures.items())
@@ -80,16 +84,23 @@ class RunLog:
                 file.write(content)
 
     def _add_summaries(self, step: int, figures: Mapping[str, float], prefix: str = "") -> None:
-        if self._summaries is None:
-            with tf.Graph().as_default():  # the writer refuses to be made in eager mode
-                self._summaries = tf.summary.FileWriter(str(self._output_dir))
+        values = [tf.Summary.Value(tag=prefix + k, simple_value=v) for k, v in figures.items()]
+        now = time.time()
+        events = [tf.Event(wall_time=now, step=step, summary=tf.Summary(value=values))]
+        if self._events is None:
+            name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
+            self._events = self._output_dir / name
             if self._resumed_at is not None:
                 # TensorBoard then leaves out what was recorded of later steps before.
                 start = tf.SessionLog(status=tf.SessionLog.START)
-                self._summaries.add_session_log(start, self._resumed_at + 1)
-        values = [tf.Summary.Value(tag=prefix + k, simple_value=v) for k, v in figures.items()]
-        self._summaries.add_summary(tf.Summary(value=values), step)
-        self._summaries.flush()
+                events.insert(
+                    0, tf.Event(wall_time=now, step=self._resumed_at + 1, session_log=start)
+                )
+            events.insert(0, tf.Event(wall_time=now, file_version="brain.Event:2"))
+        # Not by TensorFlow's writer: what fails in its thread is a stack trace of that thread.
+        records = frame_records(event.SerializeToString() for event in events)
+        with explained_writing(self._events), open(self._events, "ab") as file:
+            file.write(records.content)
 
 
 def read_history(output_dir: Path, name: str) -> list[Record]:

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.run_record import read_run_record
+from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint
 from bert_tf.errors import UserError, first_line
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 
@@ -100,15 +101,15 @@ class ResumingSaver(tf.train.Saver):
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
         """Gives the variables their values in the checkpoint ``save_path``."""
-        reader = tf.train.load_checkpoint(save_path)
-        if all(map(reader.has_tensor, self._defaults)):
+        file = TensorflowCheckpoint(save_path)
+        if all(name in file.entries for name in self._defaults):
             super().restore(sess, save_path)
             return
         for variable in self._restored:
             name = variable.op.name
-            if name in self._defaults and not reader.has_tensor(name):
+            if name in self._defaults and name not in file.entries:
                 value = np.int64(self._defaults[name])
             else:
-                value = reader.get_tensor(name)
+                value = file.read(name)
             # The graph may be finished: no new operation, the initial value is fed.
             sess.run(variable.initializer, {variable.initializer.inputs[1]: value})

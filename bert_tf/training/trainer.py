@@ -12,12 +12,12 @@ import dataclasses
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.directory import newest_checkpoint
+from bert_tf.checkpoint.tensorflow_file import damaged
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.data.batches import user_errors
@@ -123,7 +123,7 @@ class Trainer:
         """
         job = self._job
         stop = hooks.StopOnSignal(job.watch)
-        with _explained_errors(job.run.output_dir):
+        with _explained_errors(job.run):
             self._estimator.train(
                 job.train_input,
                 max_steps=job.steps.last_step,
@@ -141,7 +141,7 @@ class Trainer:
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
         job = self._job
-        with _explained_errors(job.run.output_dir):
+        with _explained_errors(job.run):
             results = job.evaluation.run(self._estimator, job.run.output_dir)
         if self._log is not None:
             self._keep(results)
@@ -399,15 +399,24 @@ def _shape_of_batch(features: Features) -> tf.Tensor:
 
 
 @contextlib.contextmanager
-def _explained_errors(output_dir: Path) -> Iterator[None]:
+def _explained_errors(run: RunSettings) -> Iterator[None]:
     """Turns errors that TensorFlow reports for bad files into one sentence each."""
     try:
         with user_errors():
             yield
     except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
+        newest = tf.train.latest_checkpoint(str(run.output_dir))
+        if newest is None:
+            raise damaged(run.init_checkpoint, error) from error
+        advice = (
+            f"name an older one in {run.output_dir / 'checkpoint'}, or start anew in another "
+            "--output_dir"
+        )
+        raise damaged(newest, error, advice=advice) from error
+    except tf.errors.ResourceExhaustedError as error:
         raise UserError(
-            f"a checkpoint cannot be read ({first_line(error)}); name an older one in "
-            f"{output_dir / 'checkpoint'}, or start anew in another --output_dir."
+            f"there is not enough memory ({first_line(error)}); give a smaller batch, or "
+            "--recompute."
         ) from error
     except tf.errors.InvalidArgumentError as error:
         if "is not in [0, " not in error.message:

@@ -1,8 +1,10 @@
 """One sentence on the terminal for what a user can mend, and a stack trace for all else."""
 
+import errno
 import socket
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from bert_tf import errors
 from bert_tf.errors import UserError, exit_on_user_error, first_line
@@ -64,3 +66,72 @@ def test_rank_0_speaks_for_all_at_once(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         exit_on_user_error(fail, "--x is bad.")
     assert capsys.readouterr().err == "error: --x is bad.\n"
+
+
+# What TensorFlow 2.15 says: where the graph was built first, and then what failed.
+DAMAGED = """Graph execution error:
+
+Detected at node 'save/RestoreV2' defined at (most recent call last):
+    File "run.py", line 14, in <module>
+    File "run.py", line 12, in graph
+      saver = tf.train.Saver()
+Node: 'save/RestoreV2'
+{message}
+\t [[{{{{node save/RestoreV2}}}}]]
+
+Original stack trace for 'save/RestoreV2':
+  File "run.py", line 14, in <module>
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("TensorBundle at m shard 0: Checksum does not match", None),
+        (
+            "/full/m.data; No space left on device\nHint: If you want to see",
+            "/full/m.data; No space left on device",
+        ),
+        (
+            "2 root error(s) found.\n  (0) Data loss: not an sstable\n\t [[{{node a}}]]\n  (1) B",
+            "not an sstable",
+        ),
+        ("1 root error(s) found.\n  (0) DATA_LOSS: not an sstable", "not an sstable"),
+    ],
+)
+def test_first_line_is_the_first_that_says_something(message, expected):
+    for text in (
+        DAMAGED.format(message=message),
+        f"Original error:\n\n{DAMAGED.format(message=message)}",
+    ):
+        said = first_line(RuntimeError(text))
+        assert said == (expected or message)
+
+
+def test_first_line_of_tensorflow_itself():
+    with tf.Graph().as_default(), tf.Session() as session:
+        ids = tf.placeholder(tf.int32, [None])
+        with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+            session.run(tf.gather(tf.zeros([10, 4]), ids), {ids: [3, 11]})
+    assert str(raised.value).startswith("Graph execution error:")
+    assert first_line(raised.value) == "indices[1] = 11 is not in [0, 10)"
+    nothing = tf.errors.UnknownError(None, None, "Graph execution error:\n\n")
+    assert first_line(nothing) == "UnknownError"
+
+
+def test_a_full_disk_is_said_in_one_line(capsys):
+    def copy():
+        raise OSError(errno.ENOSPC, "No space left on device", "from", None, "best/model.ckpt-3")
+
+    with pytest.raises(SystemExit) as ended:
+        exit_on_user_error(copy)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: cannot write best/model.ckpt-3 (No space left on device); free space there, then "
+        "start again.\n"
+    )
+
+
+def test_other_errors_of_the_system_keep_their_stack_trace():
+    with pytest.raises(FileNotFoundError):
+        exit_on_user_error(open, "nowhere")

@@ -10,6 +10,7 @@ import pytest
 from bert_tf import files
 from bert_tf.errors import UserError
 from tests.kills import killed_at
+from tests.support import no_room
 
 needs_permissions = pytest.mark.skipif(
     os.geteuid() == 0, reason="root may read and write anywhere; run as an ordinary user"
@@ -217,3 +218,62 @@ def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path):
     [removed] = files.remove_half_written(tmp_path)
     assert removed.startswith(".a.json.")
     assert sorted(path.name for path in tmp_path.iterdir()) == mine
+
+
+@pytest.mark.parametrize("most_bytes", [0, 4096])
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path, most_bytes):
+    path = tmp_path / "run.json"
+    files.write_json(path, "old")
+    with pytest.raises(UserError) as error, no_room(most_bytes):
+        files.write_json(path, "x" * 10_000)
+    assert str(error.value).startswith(f"cannot write {path} (File too large); free space")
+    assert files.read_json(path, what="run record") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_directory_that_is_gone_names_the_file(tmp_path):
+    path = tmp_path / "gone" / "run.json"
+    with pytest.raises(UserError, match=f"cannot write {path} .No such file or directory"):
+        files.write_json(path, {})
+
+
+def test_errors_of_other_files_are_not_taken_for_the_written_one(tmp_path):
+    with pytest.raises(FileNotFoundError), files.atomic_open(tmp_path / "out"):
+        open(tmp_path / "in")  # noqa: SIM115
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a": '])
+def test_deeply_nested_json_is_one_sentence(tmp_path, opening):
+    path = tmp_path / "v.json"
+    path.write_text(opening * 100_000)
+    with pytest.raises(UserError, match=f"^run record: {path} is nested too deeply.$"):
+        files.read_json(path, what="run record")
+
+
+def test_integers_longer_than_any_float_are_one_sentence(tmp_path):
+    path = tmp_path / "v.json"
+    for digits in (400, 5_000):
+        path.write_text(f'{{"a": [1, -{"9" * digits}]}}')
+        with pytest.raises(UserError) as error:
+            files.read_json(path, what="run record")
+        assert str(error.value) == (
+            f"run record: {path} is not valid JSON (a number of {digits + 1} digits)."
+        )
+    path.write_text(f"[{'9' * 300}, -12, {2**63}]")
+    assert files.read_json(path, what="run record") == [10**300 - 1, -12, 2**63]
+
+
+@pytest.mark.parametrize("value", [[], None, "text", 3])
+def test_json_of_another_type_than_an_object(tmp_path, value):
+    path = tmp_path / "v.json"
+    files.write_json(path, value)
+    with pytest.raises(UserError, match=f"^settings: {path} is not a JSON object"):
+        files.read_json_object(path, what="settings")
+    files.write_json(path, {"a": value})
+    assert files.read_json_object(path, what="settings") == {"a": value}
+
+
+def test_json_of_text_that_utf_8_cannot_write(tmp_path):
+    value = {"name": "a \ud800 b", "path": "M\udcfcnchen", "ü": "\U0001f600"}
+    files.write_json(tmp_path / "v.json", value)
+    assert files.read_json(tmp_path / "v.json", what="values") == value

@@ -54,8 +54,9 @@ class Stub:
     def start(self, *actions, flags=("--np=2",), program=None):
         (self.directory / "script").write_text("\n".join(map(str, actions)))
         program = program or ["train.py", "--horovod", f"--output_dir={self.directory / 'out'}"]
-        code = "from absl import app; from bert_tf import launch; launch.define_flags(); " + (
-            "import sys; sys.executable = sys.argv.pop(1); app.run(launch.main)"
+        code = "import sys; from absl import app; from bert_tf import errors, launch; " + (
+            "launch.define_flags(); sys.executable = sys.argv.pop(1); "
+            "errors.exit_on_user_error(app.run, launch.main)"
         )
         python = str(self.directory / "bin" / "python")
         command = [sys.executable, "-c", code, python, "--restart_delay=0.1", *flags, "--"]

@@ -1,7 +1,11 @@
 """One view of every format, and what is said of files that are none."""
 
 import collections
+import contextlib
 import json
+import struct
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -265,6 +269,15 @@ def two_models(directory):
     (directory / "bert_model.ckpt.index").touch()
 
 
+def safetensors_header(header):
+    content = header.encode()
+    return replaced("model.safetensors", len(content).to_bytes(8, "little") + content + bytes(12))
+
+
+def one_array(**changes):
+    return json.dumps({"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12], **changes}})
+
+
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
 
 WRONG = {
@@ -285,6 +298,26 @@ WRONG = {
         ),
         "a does not fit its place",
     ),
+    **{
+        name: (safetensors_header(header), words)
+        for name, header, words in [
+            ("nested shape", one_array(shape=[[3]]), r"[[3]] is not a shape"),
+            ("negative shape", one_array(shape=[-3, -1]), r"[-3, -1] is not a shape"),
+            ("fractional shape", one_array(shape=[3.5]), r"[3.5] is not a shape"),
+            ("logical shape", one_array(shape=[True, 3]), r"[True, 3] is not a shape"),
+            ("huge shape", one_array(shape=[1 << 62, 4]), "a does not fit its place"),
+            ("endless shape", one_array(shape=[10**30]), "is not a shape"),
+            ("no shape", one_array(shape=None), "None is not a shape"),
+            ("places as text", one_array(data_offsets=["0", "12"]), "a does not fit its place"),
+            ("a list", "[" * 9, "is no safetensors file"),
+            ("a deep header", '{"a":' * 9999, "header of this safetensors file is damaged"),
+            ("a long number", '{"a":' + "9" * 5000 + "}", "safetensors file is damaged"),
+        ]
+    },
+    "endless header": (
+        replaced("model.safetensors", b"\xff" * 7 + b"\x7f" + b"{" * 99),
+        "is no safetensors file",
+    ),
     "git-lfs": (replaced("model.safetensors", POINTER), "is a git-lfs pointer"),
     "a program": (no_state_dict({"a": Stranger()}), "asks for __builtin__.print, which a plain"),
     "a whole module": (no_state_dict(torch.nn.Linear(1, 1)), "asks for torch.nn.modules"),
@@ -301,6 +334,13 @@ WRONG = {
         "model-1.safetensors does not hold a;",
     ),
     "no map": (as_index({}), "it has no weight_map"),
+    "numbers for files": (as_index({"weight_map": {"a": 1}}), "its weight_map has 1 for 'a'"),
+    "lists for files": (
+        as_index({"weight_map": {"a": ["model-1.safetensors"]}}),
+        "its weight_map has ['model-1.safetensors'] for 'a'",
+    ),
+    "no file": (as_index({"weight_map": {"a": ""}}), "its weight_map has '' for 'a'"),
+    "an index of a list": (as_index([]), "it has no weight_map"),
     "two models": (two_models, "holds several models, model.safetensors, bert_model.ckpt.index;"),
     "another network": (
         lambda d: change_json(d / "config.json", model_type="distilbert"),
@@ -309,6 +349,15 @@ WRONG = {
     "tokenizer": (
         replaced("tokenizer_config.json", b'{"do_lower_case": "yes"}'),
         "do_lower_case must be true or false",
+    ),
+    "a list for a tokenizer": (
+        replaced("tokenizer_config.json", b"[]"),
+        "tokenizer_config.json is not a JSON object",
+    ),
+    "a list for a network": (replaced("config.json", b"[]"), "config.json is not a JSON object"),
+    "architecture of numbers": (
+        lambda d: change_json(d / "config.json", architectures=5, hidden_size=1e9),
+        "hidden_size must be a positive whole number, not 1000000000.0",
     ),
     "empty": (lambda d: (d / "model.safetensors").unlink(), "holds no checkpoint"),
 }
@@ -356,3 +405,78 @@ def test_truncated_and_foreign_tensorflow_files(google, tmp_path):
     write_checkpoint(str(tmp_path / "v2"), {"_CHECKPOINTABLE_OBJECT_GRAPH": np.zeros(1)})
     with pytest.raises(UserError, match=r"TensorFlow 2's tf\.train\.Checkpoint"):
         open_source(tmp_path / "v2")
+
+
+def changed_zip(path, change, *, compression=zipfile.ZIP_STORED):
+    """Writes the members of a .bin file again, each as ``change(name, content)``."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, change(name, content))
+
+
+@pytest.fixture(name="saved")
+def small_pytorch_file(tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.arange(12.0).reshape(3, 4)}, path)
+    return path
+
+
+def peak_memory(call):
+    """Bytes that ``call()`` took at once, which must end with a UserError; and the error."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError) as error:
+            call()
+        return tracemalloc.get_traced_memory()[1], str(error.value)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("member", ["data.pkl", "data/0"])
+def test_compressed_members_do_not_fill_the_memory(saved, member):
+    def fill(name, content):
+        return content + bytes(64 << 20) if name.endswith(member) else content
+
+    changed_zip(saved, fill, compression=zipfile.ZIP_DEFLATED)
+    assert saved.stat().st_size < 1 << 20
+    peak, message = peak_memory(lambda: open_source(saved))
+    assert peak < 8 << 20
+    assert "bytes" in message
+
+
+def test_numbers_in_a_pickle_do_not_fill_the_memory(saved):
+    place = struct.pack("<I", 1 << 24)
+    changed_zip(saved, lambda *_: b"\x80\x02}r" + place + b".")
+    peak, _ = peak_memory(lambda: open_source(saved))
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize("missing", [1, 4, 47])
+def test_storages_of_another_size(saved, missing):
+    changed_zip(saved, lambda n, content: content[:-missing] if n.endswith("data/0") else content)
+    with pytest.raises(UserError, match=rf"storage 0 has {48 - missing} bytes for 12 numbers"):
+        open_source(saved)
+
+
+def open_and_read(path):
+    with contextlib.suppress(UserError):
+        read_all(path)
+
+
+@pytest.mark.parametrize("kind", ["zip", "before 1.6", "safetensors"])
+def test_damage_anywhere_is_no_other_error(tmp_path, kind):
+    values = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(5, dtype=torch.bfloat16)}
+    path = tmp_path / ("model.safetensors" if kind == "safetensors" else "pytorch_model.bin")
+    if kind == "safetensors":
+        save_file(values, path)
+    else:
+        torch.save(values, path, _use_new_zipfile_serialization=kind == "zip")
+    whole, random = path.read_bytes(), np.random.default_rng(7)
+    for _ in range(300):
+        damaged = np.frombuffer(whole, np.uint8).copy()
+        places = random.integers(len(damaged), size=random.choice([1, 8]))
+        damaged[places] = random.integers(256, size=len(places))
+        path.write_bytes(damaged.tobytes())
+        open_and_read(path)

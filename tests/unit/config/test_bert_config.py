@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -75,9 +76,14 @@ def test_unknown_key_names_key_file_and_nearest_known_key(tmp_path):
         ({"hidden_act": "swish"}, ["swish", "gelu_erf"]),
         ({"hidden_act": ["gelu"]}, ["hidden_act"]),
         ({"initializer_range": 0}, ["initializer_range"]),
-        ({"initializer_range": float("inf")}, ["initializer_range", "inf"]),
-        ({"initializer_range": float("nan")}, ["initializer_range", "nan"]),
-        ({"hidden_dropout_prob": float("nan")}, ["hidden_dropout_prob", "nan"]),
+        ({"initializer_range": math.nan}, ["initializer_range", "nan"]),
+        ({"initializer_range": math.inf}, ["initializer_range", "inf"]),
+        ({"hidden_dropout_prob": math.nan}, ["hidden_dropout_prob", "nan"]),
+        ({"vocab_size": 1e9}, ["vocab_size", "1000000000.0"]),
+        ({"vocab_size": math.inf}, ["vocab_size", "inf"]),
+        ({"vocab_size": 10**200}, ["vocab_size", "not be more than 2147483647"]),
+        ({"num_hidden_layers": 10**9}, ["num_hidden_layers", "not be more than 10000"]),
+        ({"vocab_size": "9" * 10_000}, ["vocab_size", "..."]),
         ({"qqqq": 1}, ["qqqq", "known are", "vocab_size"]),
     ],
 )
@@ -156,3 +162,38 @@ def test_other_networks_of_hugging_face_are_refused(tmp_path, changes, words):
         BertConfig.from_json_file(path)
     assert words in str(error.value)
     assert str(error.value).startswith(f"model configuration {path}: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "gib"),
+    [
+        ({"vocab_size": 10**9}, 768 * 4e9 / 2**30),
+        ({"hidden_size": 10**9, "num_attention_heads": 10}, 12 * 4 * 4e18 / 2**30),
+        ({"max_position_embeddings": 10**9}, 768 * 4e9 / 2**30),
+        ({"type_vocab_size": 10**9}, 768 * 4e9 / 2**30),
+        ({"intermediate_size": 10**9}, 12 * 2 * 768 * 4e9 / 2**30),
+        ({"num_hidden_layers": 10**4, "hidden_size": 7680}, 10**4 * 4 * 7680**2 * 4 / 2**30),
+    ],
+)
+def test_networks_beyond_the_memory_are_refused_before_it_is_taken(tmp_path, changes, gib):
+    path = tmp_path / "bert_config.json"
+    path.write_text(json.dumps({"vocab_size": 100, **changes}))
+    with pytest.raises(UserError) as error:
+        BertConfig.from_json_file(path)
+    message = str(error.value)
+    assert message.startswith(f"model configuration {path}: its weights take ")
+    said = float(message.split(" GiB")[0].rpartition(" ")[2].replace(",", ""))
+    assert gib - 1 < said < gib * 1.3
+    for name, value in changes.items():
+        assert f"{name} {value}" in message or name == "num_attention_heads"
+
+
+def test_the_largest_released_network_has_room(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_tf.config.bert_config.memory_bytes", lambda: 4 * 340_000_000)
+    large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
+    path = tmp_path / "bert_config.json"
+    path.write_text(json.dumps({"vocab_size": 30522, **large, "intermediate_size": 4096}))
+    assert BertConfig.from_json_file(path).hidden_size == 1024
+    monkeypatch.setattr("bert_tf.config.bert_config.memory_bytes", lambda: 4 * 330_000_000)
+    with pytest.raises(UserError, match="take 1 GiB, and this machine has 1 GiB"):
+        BertConfig.from_json_file(path)

@@ -101,12 +101,33 @@ def test_a_damaged_directory_is_not_up_to_date(stage, damage):
     assert not _matches(directory, manifest)
 
 
+def vocabulary(**changes):
+    special_ids = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    entry = {"sha256": "0", "size": 9, "kind": "wordpiece", "lower_case": True}
+    return {"vocabulary": {**entry, "special_ids": special_ids, **changes}}
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"version": 99}, "format version 99"),
         ({"parameters": {"length": 129}}, "do not match their hash"),
         ({"inputs": [{"nom": "x"}]}, "not a manifest of this program"),
+        ({"inputs": None}, "not a manifest of this program"),
+        ({"outputs": ["a.tfrecord"]}, "not a manifest of this program"),
+        ({"stage": ["a"]}, r"stage is \['a'\]"),
+        ({"counts": None}, "counts is None"),
+        ({"counts": {"records": "3"}}, "records is '3'"),
+        ({"outputs": [{"name": 7, "bytes": 5, "sha256": ""}]}, "name is 7"),
+        ({"outputs": [{"name": "a", "bytes": "5", "sha256": ""}]}, "bytes is '5'"),
+        ({"outputs": [{"name": "a", "bytes": 5, "sha256": "", "count": []}]}, "count is"),
+        ({"vocabulary": []}, "not a manifest of this program"),
+        ({"vocabulary": ["a"]}, "not a manifest of this program"),
+        ({"vocabulary": {}}, "not a manifest of this program"),
+        (vocabulary(special_ids=None), "special_ids is None"),
+        (vocabulary(special_ids={"pad": "0"}), "pad is '0'"),
+        (vocabulary(size="many"), "size is 'many'"),
+        (vocabulary(sha256=None), "sha256 is None"),
     ],
 )
 def test_an_unreadable_manifest_is_refused(stage, change, sentence):

@@ -145,6 +145,30 @@ def test_unmasked_records_need_their_manifest(record_maker, tmp_path):
         inspect_records([path])
 
 
+@pytest.mark.parametrize(
+    ("size", "special_ids", "missing"),
+    [
+        (50, {}, "pad"),
+        (50, {"pad": 0, "unk": 1, "cls": 2, "sep": 3}, "mask"),
+        (4, {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}, "mask"),
+        (50, {"pad": -1, "unk": 1, "cls": 2, "sep": 3, "mask": 4}, "pad"),
+    ],
+)
+def test_masks_to_draw_need_the_special_ids(record_maker, tmp_path, size, special_ids, missing):
+    path = record_maker.write(tmp_path / "a.tfrecord", 4, masked=False)
+    vocabulary = VocabularyEntry("v", size, "wordpiece", True, special_ids)
+    record_maker.write_manifest(tmp_path, vocabulary=vocabulary)
+    with pytest.raises(UserError, match=f"manifest.json has no id of '{missing}' within"):
+        inspect_records([path])
+
+
+def test_a_manifest_of_records_names_their_vocabulary(record_maker, tmp_path):
+    path = record_maker.write(tmp_path / "a.tfrecord", 4)
+    record_maker.write_manifest(tmp_path, vocabulary=None)
+    with pytest.raises(UserError, match=r"manifest\.json does not name the vocabulary"):
+        inspect_records([path])
+
+
 def test_mixed_vocabularies_are_refused(record_maker, tmp_path):
     paths = []
     for name in ("a", "b"):

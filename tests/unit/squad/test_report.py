@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_tf.errors import UserError
 from bert_tf.squad.report import QuestionRow, ReportData, write_report
 from bert_tf.squad.report_page import breakdown, charts, curves, examples, tables
 
@@ -397,7 +398,7 @@ def test_the_report_is_written_atomically(tmp_path, monkeypatch):
         raise OSError("no space")
 
     monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(UserError, match="no space"):
         write_report(path, make_data(title="second"))
     assert "first" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]

@@ -127,3 +127,13 @@ def test_model_without_special_pieces_is_refused():
         pytest.skip("../shared/data is not here")
     with pytest.raises(UserError, match=r"no piece <pad> or \[PAD\], no piece \[CLS\]"):
         load_tokenizer(spm_model_file=path)
+
+
+def test_a_piece_that_is_not_utf_8_is_refused(model_file, tmp_path):
+    tokenizer = load_tokenizer(spm_model_file=model_file)
+    pieces = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+    piece, content = max(pieces, key=len).encode(), model_file.read_bytes()
+    path = tmp_path / "spm.model"
+    path.write_bytes(content.replace(piece, b"\xff" * len(piece), 1))
+    with pytest.raises(UserError, match=f"{path} is not a SentencePiece model"):
+        load_tokenizer(spm_model_file=path)

@@ -15,6 +15,7 @@ from bert_tf.training.run_log import RunLog
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
+from tests.support import no_room
 
 
 class FakeUpdate:
@@ -280,3 +281,13 @@ def test_an_evaluation_may_end_the_training(update):
         assert not session.should_stop()
         update.run(session)
         assert session.should_stop()
+
+
+def test_a_full_disk_names_the_checkpoint_and_the_reason(update, tmp_path):
+    hook = checkpoint_hook(update, tmp_path)
+    with pytest.raises(UserError) as error, no_room(10), training(hook):
+        pass
+    said = str(error.value)
+    assert said.startswith(f"cannot write checkpoint {tmp_path / 'model.ckpt'}-0 (")
+    assert "File too large" in said.partition(";")[2]
+    assert "Graph execution" not in said

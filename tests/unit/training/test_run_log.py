@@ -6,8 +6,10 @@ import math
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.errors import UserError
 from bert_tf.training import run_log
 from bert_tf.training.run_log import RunLog
+from tests.support import no_room
 
 FIGURES = {"loss": 2.5, "learning_rate": 1e-4, "sequences_per_second": 12_345.0}
 
@@ -170,3 +172,13 @@ def test_history_has_each_step_once_in_order_and_no_half_line(tmp_path):
         {"step": 1, "loss": 3},
         {"step": 2, "loss": 2.5},
     ]
+
+
+@pytest.mark.parametrize(("most_bytes", "name"), [(20, "log.jsonl"), (100, "events.out.tfevents")])
+def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path, most_bytes, name):
+    log = RunLog(tmp_path)
+    figures = {"loss": 1.0, "a": 2.0, "b": 3.0} if name != "log.jsonl" else FIGURES
+    with pytest.raises(UserError) as error, no_room(most_bytes):
+        log.step(1, figures, total_steps=1, seconds_left=0)
+    assert str(error.value).startswith(f"cannot write {tmp_path / name}")
+    assert "(File too large)" in str(error.value)
