@@ -15,6 +15,7 @@ from bert_tf.data import stage
 from bert_tf.data.manifest import read_manifest
 from bert_tf.data.stage import Built, run_stage
 from bert_tf.errors import UserError
+from tests.support import no_room
 
 ROOT = Path(__file__).parents[3]
 
@@ -203,3 +204,16 @@ def test_directory_in_use_is_refused(tmp_path, source):
 def test_output_dir_that_is_a_file_is_refused(tmp_path, source):
     with pytest.raises(UserError, match="--output_dir: cannot write to"):
         _run(source, source, Recorder("a.txt"))
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, source):
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match=f"cannot write {out} .File too large"), no_room(3):
+        _run(out, source, Recorder("a.txt"))
+    assert _visible(tmp_path / "out") == []
+    assert not (tmp_path / "out" / ".partial").exists()
+
+
+def test_an_input_that_is_gone_is_not_taken_for_an_output(tmp_path, source):
+    with pytest.raises(FileNotFoundError):
+        _run(tmp_path / "out", source, lambda _: Path(tmp_path / "gone").read_text())
