@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 _SECONDS_FOR_RANK_0 = 2.0
 
-_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UserError(Exception):
@@ -55,7 +55,7 @@ def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result
             if isinstance(error, BrokenPipeError):
                 sys.exit(128 + signal.SIGPIPE)
             _end(f"standard output cannot be written ({error.strerror}); send it elsewhere.")
-        if error.errno not in _DISK_IS_FULL:
+        if error.errno not in DISK_IS_FULL:
             raise
         where = error.filename2 or error.filename or "a file"
         _end(f"cannot write {where} ({error.strerror}); free space there, then start again.")

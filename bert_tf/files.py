@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import json
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Union
 
-from bert_tf.errors import UserError
+from bert_tf.errors import DISK_IS_FULL, UserError
 
 PathLike = Union[str, Path]
 
@@ -168,16 +169,21 @@ def remove_half_written(directory: PathLike) -> list[str]:
 def explained_writing(path: PathLike, *others: PathLike) -> Iterator[None]:
     """Turns what the system reports while ``path`` is written into a UserError that names it.
 
-    Errors of other files than ``path`` and ``others`` pass unchanged.
+    Errors of other files than ``path`` and ``others``, and what is below them, pass unchanged.
     """
     try:
         yield
     except OSError as error:
         # A write does not say of which file it is; what opens or renames does.
-        if error.filename not in (None, *map(os.fspath, (path, *others))):
+        if error.filename is None:
+            is_ours = error.errno in (*DISK_IS_FULL, errno.EIO)
+        else:
+            failed = Path(os.fsdecode(error.filename))
+            is_ours = any(failed.is_relative_to(written) for written in (path, *others))
+        if not is_ours:
             raise
         raise UserError(
-            f"cannot write {path} ({error.strerror or error}); free space there, check its "
+            f"cannot write {path} ({error.strerror}); free space there, check its "
             "permissions, or choose another directory."
         ) from error
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from absl import flags
+from safetensors import SafetensorError
 
 from bert_tf import environment
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
@@ -21,7 +22,7 @@ from bert_tf.checkpoint.model_files import ModelFiles
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
 from bert_tf.command_line import run_command
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike, require_file
 
 
@@ -97,9 +98,10 @@ def _appearing_directory(path: Path) -> Iterator[Path]:
         if path.exists():
             path.rmdir()
         temporary.rename(path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise UserError(
-            f"--output_dir: cannot write {path} ({error.strerror}); choose another directory."
+            f"--output_dir: cannot write {path} ({reason}); choose another directory."
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -55,7 +55,10 @@ def resolve_checkpoint(path: PathLike) -> str:
 
 
 def _latest_in(directory: str) -> str:
-    latest = tf.train.latest_checkpoint(directory)
+    try:
+        latest = tf.train.latest_checkpoint(directory)
+    except ValueError:  # the file that names the latest is damaged
+        latest = None
     if latest is not None:
         return latest
     # Published checkpoints come without the file that names the latest.

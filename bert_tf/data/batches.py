@@ -30,6 +30,7 @@ _PARALLEL_READS = 4
 # on a line; an error of the parser begins with the name that the record was given.
 _PYTHON_ERROR = re.compile(r"UserError: (.+)")
 _PARSER_ERROR = re.compile(r"Name: (record \d+ of .+?), (?:Key|Feature): (\w+)")
+_NOT_AN_EXAMPLE = "Could not parse example input"
 
 
 class BatchReader:
@@ -180,8 +181,10 @@ def user_errors() -> Iterator[None]:
     """
     try:
         yield
-    except tf.errors.OpError as error:
-        sentence = _sentence_in(error.message)
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+        # A message that shows the bytes of a record is no text.
+        text = str(error.object) if isinstance(error, UnicodeDecodeError) else error.message
+        sentence = _sentence_in(text)
         if sentence is None:
             raise
         raise UserError(sentence) from error
@@ -197,5 +200,10 @@ def _sentence_in(message: str) -> str | None:
         return (
             f"{record} is not like the first ones: its feature {feature} is missing or has another "
             "length; make the file again."
+        )
+    if _NOT_AN_EXAMPLE in message:
+        return (
+            "a record with a valid checksum is not a tf.train.Example: the program that wrote its "
+            "file is at fault; make the record files again."
         )
     return None

@@ -31,7 +31,7 @@ from bert_tf.data.manifest import (
     write_manifest,
 )
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike, make_output_dir, read_json, write_json
+from bert_tf.files import PathLike, explained_writing, make_output_dir, read_json, write_json
 
 _PARTIAL_NAME = ".partial"
 _STALE_NAME = ".stale.json"
@@ -84,7 +84,7 @@ def run_stage(
     ):
         report(f"{stage}: {directory} is up to date, skipped")
         return directory
-    with _only_writer(directory):
+    with explained_writing(directory), _only_writer(directory):
         _refuse_other_stage(directory, stage)
         old = _files_of_earlier_runs(directory)
         partial = directory / _PARTIAL_NAME

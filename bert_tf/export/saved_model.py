@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import write_model_files
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, first_line
 from bert_tf.export.text import text_features
 from bert_tf.export.versions import choose_version, written_at_once
-from bert_tf.files import PathLike
+from bert_tf.files import PathLike, explained_writing
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import INPUTS, ModelParts, SpanModel, SpanOutputs
@@ -62,7 +64,7 @@ def export_squad(
         precision=precision,
         portable=True,
     )
-    with model.graph.as_default(), model.session, written_at_once(target) as temporary:
+    with model.graph.as_default(), model.session, _appearing(target) as temporary:
         signatures = _id_signatures(model, max_seq_length or longest)
         if text_windows is not None:
             signatures[TEXT_SIGNATURE] = _text_signature(model, parts, text_windows)
@@ -84,6 +86,19 @@ def export_squad(
             do_lower_case=parts.tokenizer.lower_case,
         )
     return target
+
+
+@contextlib.contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """As ``written_at_once``; raises UserError where there is no room for it."""
+    try:
+        with explained_writing(target.parent), written_at_once(target) as temporary:
+            yield temporary
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"cannot write {target} ({first_line(error)}); free space there, or choose another "
+            "--export_dir."
+        ) from error
 
 
 def _id_signatures(model: SpanModel, max_seq_length: int) -> dict[str, tf.saved_model.SignatureDef]:

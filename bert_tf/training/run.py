@@ -15,6 +15,7 @@ from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.checkpoint.model_files import CONFIG_NAME
 from bert_tf.checkpoint.run_record import RunRecord, read_run_record
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.console import say
 from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.data.tfrecord import records_read
 from bert_tf.directory_lock import hold_directory
@@ -153,7 +154,7 @@ def _only_run(settings: RunSettings, ranks: SingleProcess) -> Iterator[None]:
         return
     with hold_directory(settings.output_dir, flag="output_dir") as killed:
         if killed is not None:
-            print(f"{settings.output_dir} was left by {killed}, which did not end by itself")
+            say(f"{settings.output_dir} was left by {killed}, which did not end by itself")
         yield
 
 

@@ -14,9 +14,11 @@ import torch
 from safetensors.torch import save_file
 
 from bert_tf.checkpoint import names
+from bert_tf.checkpoint.convert import convert
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.errors import UserError
+from tests.support import no_room
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
 RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index"
@@ -480,3 +482,23 @@ def test_damage_anywhere_is_no_other_error(tmp_path, kind):
         damaged[places] = random.integers(256, size=len(places))
         path.write_bytes(damaged.tobytes())
         open_and_read(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe\x00", b'model_checkpoint_path: "m', b"neither: 3", b'\xc3"']
+)
+def test_a_damaged_list_of_checkpoints(google, content):
+    """Where one checkpoint is there it is the latest; of two nothing says which."""
+    (google / "checkpoint").write_bytes(content)
+    assert open_source(google).path == str(google / "bert_model.ckpt")
+    for path in list(google.glob("bert_model.ckpt.*")):
+        path.with_name(f"other{path.name}").write_bytes(path.read_bytes())
+    with pytest.raises(UserError, match=r"holds bert_model[.]ckpt, otherbert_model[.]ckpt; give"):
+        open_source(google)
+
+
+@pytest.mark.parametrize("target", ["google", "huggingface"])
+def test_no_room_for_a_converted_model(google, tmp_path, target):
+    with pytest.raises(UserError, match=r"cannot write .*File too large"), no_room(2000):
+        convert(open_source(google), tmp_path / "out", target)
+    assert not list(tmp_path.glob("*out*"))

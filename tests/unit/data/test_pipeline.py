@@ -304,6 +304,17 @@ def test_a_record_of_another_form_ends_in_one_sentence(record_maker, tmp_path, c
         read_everything(path, info)
 
 
+@pytest.mark.parametrize("record", [b"x", b"\x0a\xff\xff"])
+def test_a_record_that_is_no_example_ends_in_one_sentence(record_maker, tmp_path, record):
+    path = record_maker.write(tmp_path / "a.tfrecord", 5)
+    info = pipeline.inspect_records([path])
+    with TFRecordWriter(path) as writer:
+        for _ in range(5):
+            writer.write(record)
+    with pytest.raises(UserError, match=r"^a record .* is not a tf.train.Example.*\.$"):
+        read_everything(path, info)
+
+
 def first_row(examples):
     return {name: values[0] for name, values in examples.items()}
 

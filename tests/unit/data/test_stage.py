@@ -16,6 +16,7 @@ from bert_tf.data import stage
 from bert_tf.data.manifest import read_manifest
 from bert_tf.data.stage import Built, remove_outputs, run_stage
 from bert_tf.errors import UserError
+from tests.support import no_room
 
 ROOT = Path(__file__).parents[3]
 
@@ -313,3 +314,16 @@ def test_a_listed_link_goes_and_its_target_stays(tmp_path, source):
     _run(out, source, Recorder("b.txt"), parameters={"size": 2})
     assert _visible(out) == ["b.txt", "manifest.json"]
     assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, source):
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match=f"cannot write {out} .File too large"), no_room(3):
+        _run(out, source, Recorder("a.txt"))
+    assert _visible(tmp_path / "out") == []
+    assert not (tmp_path / "out" / ".partial").exists()
+
+
+def test_an_input_that_is_gone_is_not_taken_for_an_output(tmp_path, source):
+    with pytest.raises(FileNotFoundError):
+        _run(tmp_path / "out", source, lambda _: Path(tmp_path / "gone").read_text())

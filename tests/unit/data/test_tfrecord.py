@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import struct
 
@@ -244,8 +245,8 @@ def test_large_side_files_are_mapped(tmp_path, monkeypatch):
 def test_offsets_that_cannot_be_kept_are_made_anew(tmp_path, monkeypatch):
     path = write_with_tensorflow(tmp_path / "a", RECORDS)
 
-    def refuse(*_):
-        raise PermissionError("read-only")
+    def refuse(source, _):
+        raise PermissionError(errno.EACCES, "read-only", str(source))
 
     monkeypatch.setattr("os.replace", refuse)
     assert read_all(path) == RECORDS

@@ -11,6 +11,7 @@ from bert_tf.errors import UserError
 from bert_tf.export.saved_model import export_squad
 from bert_tf.tasks.span_model import SpanModel, find_model
 from tests.small_span_model import CONFIG, VOCABULARY, write_model
+from tests.support import no_room
 
 OUTPUTS = {
     "start_logits",
@@ -151,3 +152,9 @@ def test_nothing_is_left_of_an_export_that_failed(parts, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         export_squad(parts, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_no_room_for_an_export(parts, tmp_path):
+    with pytest.raises(UserError, match=f"cannot write {tmp_path}.*File too large"), no_room(2000):
+        export_squad(parts, tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 """The report's figures against naive counts, and its page against hostile text."""
 
+import errno
 import html
 import json
 import math
@@ -395,7 +396,7 @@ def test_the_report_is_written_atomically(tmp_path, monkeypatch):
     write_report(path, make_data(title="first"))
 
     def fail(*_):
-        raise OSError("no space")
+        raise OSError(errno.ENOSPC, "no space")
 
     monkeypatch.setattr("os.replace", fail)
     with pytest.raises(UserError, match="no space"):
