@@ -142,3 +142,31 @@ def modes_of(directory: Path) -> dict[str, set[int]]:
         kind = "directory" if path.is_dir() else "file"
         found[kind].add(stat.S_IMODE(path.stat().st_mode))
     return found
+
+
+_HOLD = """
+import sys
+from pathlib import Path
+from bert_tf.directory_lock import hold_directory
+with hold_directory(Path(sys.argv[1]), flag="output_dir"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holder_of(directory: Path) -> Iterator[subprocess.Popen]:
+    """Another process, which holds ``directory`` until its standard input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(directory)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

@@ -8,14 +8,11 @@ replaced while that goes on, so that a run killed there leaves nothing behind fo
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
-import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -30,12 +27,12 @@ from bert_tf.data.manifest import (
     require_output_names,
     write_manifest,
 )
+from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, explained_writing, make_output_dir, read_json, write_json
 
 _PARTIAL_NAME = ".partial"
 _STALE_NAME = ".stale.json"
-_LOCK_NAME = ".lock"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +81,7 @@ def run_stage(
     ):
         report(f"{stage}: {directory} is up to date, skipped")
         return directory
-    with explained_writing(directory), _only_writer(directory):
+    with explained_writing(directory), hold_directory(directory, flag="output_dir"):
         _refuse_other_stage(directory, stage)
         old = _files_of_earlier_runs(directory)
         partial = directory / _PARTIAL_NAME
@@ -114,7 +111,7 @@ def remove_outputs(stage: str, output_dir: PathLike) -> None:
         return
     if not _files_of_earlier_runs(directory):
         return
-    with _only_writer(directory):
+    with hold_directory(directory, flag="output_dir"):
         names = _files_of_earlier_runs(directory)
         write_json(directory / _STALE_NAME, sorted(names))
         (directory / MANIFEST_NAME).unlink(missing_ok=True)
@@ -126,22 +123,6 @@ def remove_outputs(stage: str, output_dir: PathLike) -> None:
 def report(line: str) -> None:
     """Prints one line for the user, on the stream of the progress lines."""
     say(line, stream=sys.stderr)
-
-
-@contextlib.contextmanager
-def _only_writer(directory: Path) -> Iterator[None]:
-    """Holds a lock on the directory; it goes with the process, however that ends."""
-    with open(directory / _LOCK_NAME, "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"--output_dir: another process is writing to {directory}; wait for it to end."
-            ) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                raise  # some network file systems know no locks: there the user must take care
-        yield
 
 
 def _refuse_other_stage(directory: Path, stage: str) -> None:

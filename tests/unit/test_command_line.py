@@ -22,6 +22,7 @@ COMMANDS = [
     "data_prep.create_pretraining_data",
     "data_prep.demo_corpus",
     "data_prep.demo_questions",
+    "data_prep.inspect",
     "data_prep.pipeline",
     "data_prep.sentences",
     "data_prep.shards",

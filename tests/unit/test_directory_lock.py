@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -13,32 +11,14 @@ import pytest
 from bert_tf import directory_lock
 from bert_tf.directory_lock import LOCK_NAME, hold_directory
 from bert_tf.errors import UserError
-from tests.support import ROOT
-
-HOLD = """
-import sys
-from pathlib import Path
-from bert_tf.directory_lock import hold_directory
-with hold_directory(Path(sys.argv[1]), flag="output_dir"):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
+from tests.support import holder_of
 
 
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds ``tmp_path / "model"``."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "model")],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.communicate()
+    with holder_of(tmp_path / "model") as process:
+        yield process
 
 
 def hold(directory, **options):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -12,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.data import stage
 from bert_tf.data.manifest import read_manifest
 from bert_tf.data.stage import Built, remove_outputs, run_stage
 from bert_tf.errors import UserError
-from tests.support import no_room
+from tests.support import holder_of, no_room
 
 ROOT = Path(__file__).parents[3]
 
@@ -227,11 +225,11 @@ def test_directory_of_another_stage_is_refused(tmp_path, source):
 
 def test_directory_in_use_is_refused(tmp_path, source):
     out = tmp_path / "out"
-    out.mkdir()
-    with open(out / stage._LOCK_NAME, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another process is writing to"):
-            _run(out, source, Recorder("a.txt"))
+    with (
+        holder_of(out) as process,
+        pytest.raises(UserError, match=f"out is in use by process {process.pid} on host"),
+    ):
+        _run(out, source, Recorder("a.txt"))
     _run(out, source, Recorder("a.txt"))
 
 
