@@ -118,7 +118,10 @@ def vocabulary(**changes):
         ({"stage": ["a"]}, r"stage is \['a'\]"),
         ({"counts": None}, "counts is None"),
         ({"counts": {"records": "3"}}, "records is '3'"),
-        ({"outputs": [{"name": 7, "bytes": 5, "sha256": ""}]}, "name is 7"),
+        (
+            {"outputs": [{"name": 7, "bytes": 5, "sha256": ""}]},
+            "lists 7, which is not the name of a file",
+        ),
         ({"outputs": [{"name": "a", "bytes": "5", "sha256": ""}]}, "bytes is '5'"),
         ({"outputs": [{"name": "a", "bytes": 5, "sha256": "", "count": []}]}, "count is"),
         ({"vocabulary": []}, "not a manifest of this program"),
