@@ -183,7 +183,7 @@ def kill_launcher_if_it_hangs(after_seconds: float) -> None:
     for a host that cannot be reached, it waits for ever. Does nothing for other launchers, and
     where mpirun runs on another host.
     """
-    launcher = os.getppid()
+    launcher = Lineage(os.environ).launcher
     command = Path(f"/proc/{launcher}/cmdline")
     if not command.is_file():
         return
