@@ -47,6 +47,14 @@ def make_data(text_file: Path, directory: Path) -> None:
     )
 
 
+def make_data_of_documentation(directory: Path, least_bytes: int = 100_000) -> Path:
+    """Records of so much of the standard library's documentation in ``directory``."""
+    text_file = directory / "my_text.txt"
+    text_file.write_text(stdlib_documentation(least_bytes), encoding="utf-8")
+    make_data(text_file, directory)
+    return directory
+
+
 def write_bert_config(path: Path) -> None:
     """The configuration of a tiny network for these records."""
     config = {

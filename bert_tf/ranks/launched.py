@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Callable
 
 from bert_tf.environment import launched_rank, launcher_variable
 from bert_tf.errors import UserError
@@ -141,21 +140,31 @@ def end_with_launcher() -> None:
     where nothing interrupts them. What they print is read by nobody then, so that writing the
     reason must not be what they fail in.
     """
-    lineage = Lineage(os.environ)
-    threading.Thread(
-        target=_end_when_cut, args=[lineage, os._exit], name="launcher_watch", daemon=True
-    ).start()
+    _own_lineage()
+    threading.Thread(target=_keep_looking, name="launcher_watch", daemon=True).start()
 
 
-def _end_when_cut(lineage: Lineage, end_process: Callable[[int], object]) -> None:
-    while not lineage.is_cut():
+def _keep_looking() -> None:
+    while True:
+        end_if_launcher_is_gone()
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-    write_last_words(
-        f"error: rank {launched_rank()} on host {socket.gethostname()}: the launcher that started "
-        f"it (process {lineage.launcher}) is gone; start again to go on from the newest "
-        "checkpoint.\n"
-    )
-    end_process(STATUS[ENDED])
+
+
+def end_if_launcher_is_gone() -> None:
+    """Says so and ends this process if its launcher has ended since it was first looked for."""
+    lineage = _own_lineage()
+    if lineage.is_cut():
+        write_last_words(
+            f"error: rank {launched_rank()} on host {socket.gethostname()}: the launcher that "
+            f"started it (process {lineage.launcher}) is gone; start again to go on from the "
+            "newest checkpoint.\n"
+        )
+        os._exit(STATUS[ENDED])
+
+
+@functools.cache
+def _own_lineage() -> Lineage:
+    return Lineage(os.environ)
 
 
 def _environment_of(process: int) -> bytes:
@@ -183,7 +192,7 @@ def kill_launcher_if_it_hangs(after_seconds: float) -> None:
     for a host that cannot be reached, it waits for ever. Does nothing for other launchers, and
     where mpirun runs on another host.
     """
-    launcher = os.getppid()
+    launcher = _own_lineage().launcher
     command = Path(f"/proc/{launcher}/cmdline")
     if not command.is_file():
         return

@@ -48,7 +48,7 @@ from bert_tf.ranks.failures import (
     write_last_words,
 )
 from bert_tf.ranks.join import CannotConnectError, connect_ranks
-from bert_tf.ranks.launched import kill_launcher_if_it_hangs
+from bert_tf.ranks.launched import end_if_launcher_is_gone, kill_launcher_if_it_hangs
 from bert_tf.ranks.rank_links import Link, Message, UnreadableMessageError
 from bert_tf.ranks.stop_agreement import StopAgreement
 
@@ -265,6 +265,7 @@ class RankWatch(NoWatch):
 
     def _end_job(self, failures: Mapping[int, Failure], *, go_on: str) -> None:
         """Says what has failed, once for all ranks, and ends their processes and this one."""
+        end_if_launcher_is_gone()  # so are other ranks then, but not by themselves
         sentence, status = describe_failures(
             failures, hosts=self._hosts, timeout_seconds=self._timeout, go_on=go_on
         )

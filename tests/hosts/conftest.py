@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.small_pretraining import make_data, stdlib_documentation
+from tests.small_pretraining import make_data_of_documentation
 from tools.hosts import why_not
 
 
@@ -16,8 +16,4 @@ def _hosts_can_be_made():
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
     """A data directory with stored masks."""
-    directory = tmp_path_factory.mktemp("data")
-    text_file = directory / "my_text.txt"
-    text_file.write_text(stdlib_documentation(100_000), encoding="utf-8")
-    make_data(text_file, directory)
-    return directory
+    return make_data_of_documentation(tmp_path_factory.mktemp("data"))

@@ -20,8 +20,7 @@ import pytest
 
 from tests.small_pretraining import (
     flags_of_a_short_run,
-    make_data,
-    stdlib_documentation,
+    make_data_of_documentation,
     write_bert_config,
 )
 from tests.support import ROOT, environment, requires_horovod
@@ -38,11 +37,7 @@ SECONDS_TO_END = 30  # for what takes one, on a machine that has other work
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("data")
-    text_file = directory / "my_text.txt"
-    text_file.write_text(stdlib_documentation(100_000), encoding="utf-8")
-    make_data(text_file, directory)
-    return directory
+    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ import tensorflow.compat.v1 as tf
 from tests.parallel.faulty_rank import STEP
 from tests.small_pretraining import (
     flags_of_a_short_run,
-    make_data,
-    stdlib_documentation,
+    make_data_of_documentation,
     write_bert_config,
 )
 from tests.support import ROOT, environment, requires_horovod
@@ -30,16 +29,9 @@ TIMEOUT = 10  # seconds without a word, with margin for a machine that has other
 LIMIT = 600
 
 
-def make_records(directory, least_bytes):
-    text_file = directory / "my_text.txt"
-    text_file.write_text(stdlib_documentation(least_bytes), encoding="utf-8")
-    make_data(text_file, directory)
-    return directory
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_records(tmp_path_factory.mktemp("data"), 100_000)
+    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture
@@ -167,7 +159,7 @@ def test_a_mistake_of_all_ranks_is_said_once(flags):
 
 def test_a_rank_with_other_data_and_vocabulary(tmp_path, flags):
     (tmp_path / "other").mkdir()
-    other = make_records(tmp_path / "other", 50_000)
+    other = make_data_of_documentation(tmp_path / "other", 50_000)
     done = run_different(flags, f"--input_file={other / 'records' / 'train'}")
     (sentence,) = done.sentences
     assert sentence.startswith(f"error: rank 1 on host {HOST} differs from rank 0 in training data")

@@ -11,9 +11,15 @@ from tests.support import ROOT, environment
 RANK = "from bert_tf.ranks.launched import kill_launcher_if_it_hangs as k; k(0.2)"
 
 
-def started(name, then):
-    """A process that has started a rank as ``name`` would, and does something else then."""
-    program = f"import subprocess, sys, time\nsubprocess.run([sys.argv[1], '-c', {RANK!r}])\n{then}"
+def started(name, then, by=()):
+    """A process that has started a rank as ``name`` would, and does something else then.
+
+    The rank is started ``by`` a shell, or directly.
+    """
+    program = (
+        "import os, subprocess, sys, time; os.environ['OMPI_COMM_WORLD_RANK'] = '0'\n"
+        f"subprocess.run([*{by!r}, sys.argv[1], '-c', {RANK!r}])\n{then}"
+    )
     return subprocess.run(
         [name, "-c", program, sys.executable],
         executable=sys.executable,
@@ -27,6 +33,12 @@ def started(name, then):
 @pytest.mark.parametrize("name", ["/some/where/mpirun", "mpiexec", "orterun"])
 def test_mpirun_that_hangs_is_killed(name):
     assert started(name, "time.sleep(100)").returncode == -signal.SIGKILL
+
+
+def test_mpirun_that_hangs_is_killed_from_behind_another_program():
+    """As where each rank is started by a script that waits for it."""
+    shell = ["sh", "-c", '"$0" "$@"; exit $?']
+    assert started("mpirun", "time.sleep(100)", by=shell).returncode == -signal.SIGKILL
 
 
 def test_mpirun_that_ends_in_time_has_its_own_status():

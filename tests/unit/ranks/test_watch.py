@@ -109,6 +109,19 @@ def test_a_rank_that_is_gone_ends_all_others(job, capfd):
     assert said.count("\n") == 1
 
 
+def test_a_rank_whose_launcher_is_gone_blames_no_rank_that_is_gone_too(job, capfd, monkeypatch):
+    made = job(2)
+
+    def end():
+        made.ended.put((0, "with its launcher"))
+        raise SystemExit
+
+    monkeypatch.setattr(watch, "end_if_launcher_is_gone", end)
+    made.others[0].close()
+    assert made.statuses(1) == {0: "with its launcher"}
+    assert capfd.readouterr().err == ""
+
+
 def test_a_rank_that_is_silent(job, capfd):
     made = job(3, timeout_seconds=1.0)
     made.rank(2)
