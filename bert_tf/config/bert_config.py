@@ -244,7 +244,8 @@ def _refuse_what_has_no_room(config: BertConfig) -> None:
     layer = 4 * width * width + 2 * width * inner
     needed = 4 * (rows * width + config.num_hidden_layers * layer)
     if needed > memory_bytes():
-        sizes = ", ".join(f"{f.name} {getattr(config, f.name)}" for f in dataclasses.fields(config))
+        fields = [f.name for f in dataclasses.fields(config) if f.type == "int"]
+        sizes = ", ".join(f"{name} {getattr(config, name)}" for name in fields)
         raise UserError(
             f"model configuration: its weights take {needed / 2**30:,.0f} GiB, and this machine "
             f"has {memory_bytes() / 2**30:,.0f} GiB of memory; correct what is too large ({sizes})."
