@@ -1,0 +1,73 @@
+"""What differs between two starts, from their ledgers alone. The whole is in test_checks."""
+
+import pytest
+
+from bert_tf.checkpoint.run_record import RunRecord
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.training.changes import changed_settings, jump_of_learning_rate
+
+MODEL = BertConfig(vocab_size=5).with_explicit_gelu().to_dict()
+
+
+def ledger(*, steps=100, warmup=20, offset=0, peak=1e-3, **more):
+    return {
+        "steps": {"train_steps": steps, "warmup_steps": warmup, "schedule_offset": offset},
+        "learning_rate": {
+            "peak": peak,
+            "end": 0.0,
+            "schedule": "polynomial",
+            "decay_power": 1.0,
+        },
+        **more,
+    }
+
+
+def record(facts):
+    return RunRecord("run.json", {"ledger": facts, "model": MODEL})
+
+
+def test_values_are_named_as_a_reader_needs_them():
+    before = {
+        "data": {"sha256": "a" * 64, "seed": 1, "types": ["x", "y"]},
+        "ranks": {"hosts": ["h"]},
+    }
+    now = {
+        "data": {"sha256": "b" * 64, "seed": 1, "types": ("x", "y"), "new": 3},
+        "ranks": {"hosts": ["other"]},
+        "consumption": {"epochs": 2},
+    }
+    model = {**MODEL, "hidden_dropout_prob": 1 / 3}
+    assert changed_settings(record(before), now, model) == {
+        "data.sha256": f"{'a' * 12} -> {'b' * 12}",
+        "model.hidden_dropout_prob": "0.1 -> 0.333333",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        # Twice the ranks: half of the steps, rounded up, and half of those done.
+        ({"steps": 51, "warmup": 11, "offset": -25}, None),
+        ({"peak": 2e-3}, "the learning rate jumps at step 50: 0.000625 -> 0.00125"),
+        ({"steps": 200}, "the learning rate jumps at step 50: 0.000625 -> 0.000833"),
+        ({"offset": -50}, "the learning rate jumps at step 50: 0.000625 -> 5e-05"),
+    ],
+)
+def test_a_jump_is_more_than_a_step(changes, expected):
+    found = jump_of_learning_rate(record(ledger()), ledger(**changes), step=50)
+    assert found == expected
+
+
+def test_a_schedule_of_another_age_is_not_compared():
+    before = ledger()
+    before["learning_rate"]["schedule"] = "cosine"
+    assert jump_of_learning_rate(record(before), ledger(peak=2e-3), step=50) is None
+
+
+def test_a_record_without_its_schedule_is_damaged():
+    before = ledger()
+    del before["steps"]["warmup_steps"]
+    with pytest.raises(UserError, match=r"no usable steps.warmup_steps; restore the file or"):
+        jump_of_learning_rate(record(before), ledger(), step=50)
