@@ -418,10 +418,3 @@ def _explained_errors(run: RunSettings) -> Iterator[None]:
             f"there is not enough memory ({first_line(error)}); give a smaller batch, or "
             "--recompute."
         ) from error
-    except tf.errors.InvalidArgumentError as error:
-        if "is not in [0, " not in error.message:
-            raise
-        raise UserError(
-            f"a record holds an id that the model has no place for ({first_line(error)}); give "
-            "records that were made with the vocabulary of --bert_config_file."
-        ) from error

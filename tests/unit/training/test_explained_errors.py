@@ -92,15 +92,6 @@ def test_a_damaged_checkpoint_of_another_program(tmp_path, how, reason):
             saver.restore(session, str(checkpoint))
 
 
-def test_an_id_out_of_range(tmp_path):
-    run = types.SimpleNamespace(output_dir=tmp_path, init_checkpoint=None)
-    with tf.Graph().as_default(), tf.Session() as session:
-        found = tf.gather(tf.zeros([10, 4]), tf.placeholder_with_default([[0, 12]], [1, 2]))
-        with pytest.raises(UserError) as error, _explained_errors(run):
-            session.run(found)
-    assert "(indices[0,1] = 12 is not in [0, 10))" in str(error.value)
-
-
 def test_too_little_memory(tmp_path):
     run = types.SimpleNamespace(output_dir=tmp_path, init_checkpoint=None)
     # TensorFlow tries for 20 seconds before it says this.
