@@ -106,7 +106,7 @@ def test_help_without_tensorflow():
         ({"predictions_file": '{"1": [{"text": "a"}]}'}, "'1' a list; give a predictions.json"),
         ({"predictions_file": '{"7": "a"}'}, "none of the predictions is for a question"),
         ({"null_odds_file": '{"1": NaN}'}, "'1' NaN; give a null_odds.json"),
-        ({"null_odds_file": f'{{"1": 1{"0" * 400}}}'}, "finite number and gives '1' 1000"),
+        ({"null_odds_file": f'{{"1": 1{"0" * 400}}}'}, "is not valid JSON .a number of 401 digits"),
         ({"null_odds_file": '{"1": true}'}, "'1' true; give a null_odds.json"),
         ({"null_odds_file": '{"1": 0.5}'}, "null odds lack 1 questions .* such as 2"),
         ({"na_prob_thresh": "0.5"}, "--na_prob_thresh is a limit for --null_odds_file; give both"),
