@@ -204,6 +204,7 @@ def _sentence_in(message: str) -> str | None:
     if _NOT_AN_EXAMPLE in message:
         return (
             "a record with a valid checksum is not a tf.train.Example, so that the program that "
-            "wrote its file is at fault; python -m data_prep.inspect names it: make that file again."
+            "wrote its file is at fault; find it by python -m data_prep.inspect and make that file "
+            "again."
         )
     return None
