@@ -58,7 +58,7 @@ def test_other_ranks_directories_are_not_read_at_the_end(tmp_path):
         (0, 2, [], False),  # that of the untrained network is the training's own
     ],
 )
-def test_an_evaluation_that_a_kill_interrupted_is_made_up(tmp_path, step, every, evaluated, due):
+def test_an_evaluation_that_a_kill_interrupted_is_repeated(tmp_path, step, every, evaluated, due):
     lines = [json.dumps({"step": number, "loss": 1.0}) for number in evaluated]
     (tmp_path / "eval_log.jsonl").write_text("\n".join(lines) + '\n{"step": 4, "lo')
     trainer = Measuring(Ranks(0), tmp_path, step=step, every=every)
@@ -67,7 +67,7 @@ def test_an_evaluation_that_a_kill_interrupted_is_made_up(tmp_path, step, every,
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_rank_0_says_whether_an_evaluation_is_made_up(tmp_path, told):
+def test_rank_0_says_whether_an_evaluation_is_repeated(tmp_path, told):
     trainer = Measuring(Ranks(1, told=told), tmp_path, step=4)
     trainer.catch_up_on_evaluation()
     assert trainer.evaluations == told
