@@ -45,7 +45,7 @@ def files(tmp_path_factory):
 
     def displace(paragraphs):
         for question in questions(paragraphs):
-            question["answers"][0]["answer_start"] += 1
+            question["answers"][0]["answer_start"] += 10
 
     def forget(paragraphs):
         for question in questions(paragraphs):
