@@ -14,6 +14,7 @@ from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.squad_prediction import RATE, Questions, SpanEvaluation
 from bert_tf.text.tokenizer import load_tokenizer
 from tests.naive_squad_metric import naive_result
+from tests.small_span_model import CONFIG
 
 WORDS = ["the", "red", "barn", "stands", "on", "a", "hill", "who"]
 CONTEXT = " ".join(WORDS[:7])
@@ -54,6 +55,7 @@ def evaluation(tokenizer, golds, **settings):
         SquadFile(Path("squad.json"), "", tuple(examples), ()),
         SimpleNamespace(lengths=lengths),
         WindowSettings(max_seq_length=32, max_query_length=8),
+        CONFIG,
     )
     return SpanEvaluation(
         questions,
