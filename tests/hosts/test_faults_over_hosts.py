@@ -108,5 +108,5 @@ def test_the_launcher_goes_on_without_the_host(program, tmp_path):
     assert status == 0
     assert len(output.matching("^error: nothing was heard of rank 1 on host host1")) == 1
     assert output.matching("^launch: left out, as mpirun cannot reach them: host1:1")
-    assert output.matching("world size 2 -> 1")
+    assert output.matching(r"ranks\.world_size 2 -> 1")
     assert newest_step(tmp_path) == STEPS
