@@ -54,8 +54,10 @@ def write_missing_list(directory: Path) -> str | None:
 
     Returns a sentence that says so, None where nothing was missing.
     """
+    if (directory / LIST_NAME).exists():
+        return None
     found = sorted(_complete(directory), key=_step_of)
-    if not found or (directory / LIST_NAME).exists():
+    if not found:
         return None
     names = [Path(path).name for path in found]
     tf.train.update_checkpoint_state(str(directory), names[-1], all_model_checkpoint_paths=names)
@@ -76,9 +78,10 @@ def remove_leftovers(directory: Path) -> list[str]:
     listed = _listed(directory)
     if listed:
         oldest = min(map(_step_of, listed))
-        complete = {Path(path).name for path in _complete(directory)}
-        for path, name in _checkpoint_files(directory):
-            if name not in listed and (name not in complete or _step_of(name) < oldest):
+        files = [file for file in _checkpoint_files(directory) if file[1] not in listed]
+        complete = {name for name in {name for _, name in files} if _is_complete(directory, name)}
+        for path, name in files:
+            if name not in complete or _step_of(name) < oldest:
                 leftovers.append(path)
     for path in leftovers:
         path.unlink()
@@ -112,16 +115,18 @@ def _newest_complete(directory: Path) -> str | None:
 
 def _complete(directory: Path) -> list[str]:
     """Paths of the checkpoints in ``directory`` whose files are all there, and whole."""
-    found = []
-    for name in {name for _, name in _checkpoint_files(directory)}:
-        path = str(directory / name)
-        try:
-            resolve_checkpoint(path)
-            TensorflowCheckpoint(path).check_size()
-        except UserError:
-            continue
-        found.append(path)
-    return found
+    names = {name for _, name in _checkpoint_files(directory)}
+    return [str(directory / name) for name in names if _is_complete(directory, name)]
+
+
+def _is_complete(directory: Path, name: str) -> bool:
+    path = str(directory / name)
+    try:
+        resolve_checkpoint(path)
+        TensorflowCheckpoint(path).check_size()
+    except UserError:
+        return False
+    return True
 
 
 def _checkpoint_files(directory: Path) -> list[tuple[Path, str]]:
