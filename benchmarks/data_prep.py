@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.machine import describe_machine
 from benchmarks.rank_jobs import Result, print_result, spread_result
@@ -28,7 +28,7 @@ from benchmarks.speed.process import Found
 from benchmarks.speed.report import ratio_results
 from benchmarks.speed.subjects import MAKING_RECORDS, Subject
 from bert_tf import environment
-from bert_tf.errors import exit_on_user_error
+from bert_tf.command_line import run_command
 from bert_tf.files import require_file, write_json
 
 _GOOGLE_FILES = ("create_pretraining_data.py", "tokenization.py")
@@ -95,4 +95,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(lambda _: exit_on_user_error(measure))
+    run_command(lambda _: measure())

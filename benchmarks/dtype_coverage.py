@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
-from absl import app, flags
+from absl import flags
 
 from benchmarks.case_graphs import Workload, build_cases
 from benchmarks.cases import COMPUTE, Case
 from bert_tf import environment
+from bert_tf.command_line import run_command
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import exit_on_user_error
 from bert_tf.files import require_file
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.session import SessionSettings, session_config
@@ -90,12 +90,8 @@ def define_flags() -> None:
     flags.DEFINE_integer("seq_length", 32, "Tokens of a sequence.")
 
 
-def main(_) -> None:
-    """Prints a line for each way to compute."""
-    exit_on_user_error(_run)
-
-
 def _run() -> None:
+    """Prints a line for each way to compute."""
     values = flags.FLAGS
     environment.quiet_tensorflow(verbose=False)
     network = BertConfig.from_json_file(
@@ -112,4 +108,4 @@ def _run() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_command(lambda _: _run())

@@ -8,11 +8,9 @@ subject. Who takes part and how is as in benchmarks.pretraining_step.
 
 from __future__ import annotations
 
-from absl import app
-
 from benchmarks.speed.step_comparison import compare_steps, define_step_flags
 from benchmarks.speed.steps import SPANS
-from bert_tf.errors import exit_on_user_error
+from bert_tf.command_line import run_command
 
 
 def define_flags() -> None:
@@ -22,4 +20,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(lambda _: exit_on_user_error(compare_steps, SPANS))
+    run_command(lambda _: compare_steps(SPANS))

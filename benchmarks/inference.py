@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 from benchmarks.machine import describe_machine
 from benchmarks.rank_jobs import Result, read_network
@@ -35,7 +35,8 @@ from benchmarks.speed.predictions import PredictionJob
 from benchmarks.speed.process import Found
 from benchmarks.speed.subjects import BERT_BASE, PADDED, PREDICTING, PREDICTING_REAL, Subject
 from bert_tf import environment
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.command_line import run_command
+from bert_tf.errors import UserError
 from bert_tf.files import require_file, write_json
 from bert_tf.squad.examples import SquadFile, read_squad
 from bert_tf.squad.windows import WindowSettings, question_windows
@@ -212,4 +213,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(lambda _: exit_on_user_error(measure))
+    run_command(lambda _: measure())

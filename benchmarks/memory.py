@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.largest_batch import Line, largest_fitting, least_exceeding, search
 from benchmarks.machine import describe_machine
@@ -25,7 +25,8 @@ from benchmarks.speed.report import machine_line
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.subjects import BERT_BASE, IN_MEMORY, Subject
 from bert_tf import environment
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.command_line import run_command
+from bert_tf.errors import UserError
 from bert_tf.files import write_json
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -206,4 +207,4 @@ def _count(flag: str, text: str, least: int) -> int:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(lambda _: exit_on_user_error(measure))
+    run_command(lambda _: measure())

@@ -10,11 +10,11 @@ and the order of the subjects changes from turn to turn. docs/speed.md says who 
 
 from __future__ import annotations
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.speed.step_comparison import compare_steps, define_step_flags
 from benchmarks.speed.steps import PRETRAINING
-from bert_tf.errors import exit_on_user_error
+from bert_tf.command_line import run_command
 
 
 def define_flags() -> None:
@@ -25,4 +25,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(lambda _: exit_on_user_error(compare_steps, PRETRAINING))
+    run_command(lambda _: compare_steps(PRETRAINING))

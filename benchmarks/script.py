@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Callable
 
-from absl import app
-
 from bert_tf import environment
-from bert_tf.errors import exit_on_user_error
+from bert_tf.command_line import run_command
 
 
 def run_benchmark(define_flags: Callable[[], None], measure: Callable[[], None]) -> None:
@@ -19,6 +17,6 @@ def run_benchmark(define_flags: Callable[[], None], measure: Callable[[], None])
 
     def main(_) -> None:
         environment.prepare_environment(verbose=False, use_xla=False)
-        exit_on_user_error(measure)
+        measure()
 
-    app.run(main)
+    run_command(main)

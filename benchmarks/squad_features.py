@@ -31,10 +31,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.machine import describe_machine
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.command_line import run_command
+from bert_tf.errors import UserError
 from bert_tf.files import require_file, write_json
 from bert_tf.squad.examples import read_squad
 from bert_tf.squad.features import build_features
@@ -239,11 +240,6 @@ def define_flags() -> None:
     flags.DEFINE_string("json", None, "Where to write the results.")
 
 
-def main(_) -> None:
-    """Measures; ends on a UserError."""
-    exit_on_user_error(measure)
-
-
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_command(lambda _: measure())

@@ -22,11 +22,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.machine import describe_machine
 from benchmarks.squad_subjects import SUBJECTS, Job, Run, Subject, run_subject
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.command_line import run_command
+from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json, require_file, write_json
 from bert_tf.squad.examples import SquadFile, read_squad
 from bert_tf.tasks.squad_metrics import evaluate
@@ -267,4 +268,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(lambda _: exit_on_user_error(measure))
+    run_command(lambda _: measure())

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
-from bert_tf.errors import exit_on_user_error
+from bert_tf.command_line import run_command
 from bert_tf.files import make_output_dir, write_json
 from bert_tf.squad.examples import Example, SquadFile, read_squad
 
@@ -304,4 +304,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(lambda _: exit_on_user_error(_main))
+    run_command(lambda _: _main())

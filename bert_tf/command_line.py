@@ -1,15 +1,19 @@
-"""What the commands share: numbers in flags, and what becomes of a wrong flag.
+"""What the commands share: how a command line is read, --help, and what becomes of a wrong flag.
 
 A number is defined by ``flags.DEFINE(Number(), name, default, help)``, in the module that it
-belongs to: absl notes the module that calls, and --help shows flags by it.
+belongs to: absl notes the module that calls, and a run records the flags of this project by it.
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
 import math
-from collections.abc import Sequence
-from typing import Callable, NoReturn
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Callable, NamedTuple, NoReturn, TypeVar
 
 from absl import app, flags
 
@@ -17,6 +21,29 @@ from bert_tf.errors import UserError, exit_on_user_error
 
 # Numbers are used in float32, where what is more is infinite.
 LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
+
+# Flags with free text or addresses of machines. All other text is taken for paths.
+NO_PATHS = frozenset({
+    "hosts", "master", "mpirun_flags", "question", "text", "tpu_name", "triton_server_url",
+})  # fmt: skip
+
+_HELP = frozenset({"help", "helpshort", "helpfull", "h", "?"})
+_DASHES = "\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_PLACES = {
+    "gs": "in Google Cloud Storage",
+    "s3": "in Amazon S3",
+    "s3a": "in Amazon S3",
+    "hdfs": "in HDFS",
+    "http": "on the web",
+    "https": "on the web",
+    "hf": "on the Hugging Face hub",
+}
+_LEAST_LIKENESS = 0.7
+_LIKENESS_OF_A_TIE = 0.1
+_HELP_WIDTH = 100
+
+Define = TypeVar("Define", bound=Callable[..., None])
 
 
 class Number(flags.FloatParser):
@@ -41,15 +68,236 @@ class Number(flags.FloatParser):
         return value
 
 
-def run_command(main: Callable[[Sequence[str]], object]) -> NoReturn:
-    """Runs ``main`` as ``app.run`` does; a wrong flag ends the process as any UserError does."""
-    exit_on_user_error(functools.partial(app.run, main, flags_parser=parse_flags))
+def flag_group(heading: str) -> Callable[[Define], Define]:
+    """Decorates a function that defines flags: --help shows them under ``heading``.
+
+    They are the program's flags, or those of the ``values`` of the function's argument.
+    A group that is defined within another keeps its own heading.
+    """
+
+    def decorate(define_flags: Define) -> Define:
+        @functools.wraps(define_flags)
+        def define(*args: Any, **kwargs: Any) -> None:
+            values = next((a.values for a in args if hasattr(a, "values")), flags.FLAGS)
+            before = set(values)
+            define_flags(*args, **kwargs)
+            for name in set(values) - before:
+                if not hasattr(values[name], "heading"):
+                    values[name].heading = heading
+
+        return define
+
+    return decorate
 
 
-def parse_flags(arguments: Sequence[str]) -> list[str]:
-    """What is left of the arguments; raises UserError for a wrong flag."""
+def run_command(main: Callable[[Sequence[str]], object], *, takes_words: bool = False) -> NoReturn:
+    """Runs ``main`` as ``app.run`` does; a wrong flag ends the process as any UserError does.
+
+    A word that is neither a flag nor a flag's value is wrong too, unless the command
+    ``takes_words``.
+    """
+    parser = functools.partial(parse_flags, takes_words=takes_words)
+    exit_on_user_error(functools.partial(app.run, main, flags_parser=parser))
+
+
+def parse_flags(arguments: Sequence[str], *, takes_words: bool = False) -> list[str]:
+    """The program and the words; raises UserError for a wrong flag, and for a word where none goes.
+
+    A flag that asks for help shows it and ends the process.
+    """
+    values = flags.FLAGS
+    program, *given = arguments
     try:
-        return flags.FLAGS(list(arguments))
-    except flags.Error as error:
-        text = " ".join(str(error).split()).rstrip(" .").removeprefix("flag ")
-        raise UserError(f"{text}; --help lists the flags.") from error
+        given = read_flag_files(given, values)
+        read = list(_read(given, values))
+        if any(item.flag in _HELP for item in read):
+            print(help_text(values, sys.modules["__main__"].__doc__))
+            sys.exit(0)
+        program, *words = values([program, *given])
+    except (flags.Error, ValueError) as error:
+        raise UserError(_explain_error(error, values)) from error
+    if not takes_words:
+        # A shell variable that is empty, in quotes, leaves an empty word.
+        wrong = [item for item in read if item.flag is None and item.text]
+        if wrong:
+            raise UserError(_explain_word(wrong[0], values))
+    _check_places(values)
+    return [program, *words]
+
+
+def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
+    """The arguments with the lines of flag files in place of --flagfile.
+
+    Raises UserError for a file that cannot be read.
+    """
+    try:
+        return values.read_flags_from_files(list(arguments))
+    except flags.CantOpenFlagFileError as error:
+        path, reason = error.__context__.filename, error.__context__.strerror
+        _check_place("flagfile", str(path))
+        raise UserError(
+            f"--flagfile: {path} cannot be read ({reason}); give an existing --flagfile."
+        ) from error
+
+
+def flags_of_this_project(values: flags.FlagValues) -> list[flags.Flag]:
+    """All flags but those of absl and TensorFlow, in the order of their definition."""
+    foreign = {
+        flag.name
+        for module, defined in values.flags_by_module_dict().items()
+        if module.partition(".")[0] in ("absl", "tensorflow")
+        for flag in defined
+    }
+    # A flag with a short name is there twice.
+    return [values[name] for name in values if name == values[name].name and name not in foreign]
+
+
+def help_text(values: flags.FlagValues, about: str | None) -> str:
+    """What the command does and its flags, under the headings of their groups."""
+    groups: dict[str, list[str]] = {}
+    for flag in flags_of_this_project(values):
+        groups.setdefault(getattr(flag, "heading", "Flags"), []).append(_describe(flag))
+    groups["All commands"] = [
+        _wrapped("  --flagfile: File with a flag a line; flags that follow it win."),
+        _wrapped("  --help: Show this."),
+    ]
+    parts = [f"{heading}:\n" + "\n".join(lines) for heading, lines in groups.items()]
+    return "\n\n".join([*filter(None, [(about or "").strip()]), *parts])
+
+
+def _describe(flag: flags.Flag) -> str:
+    name = f"[no]{flag.name}" if flag.boolean else flag.name
+    default = ""
+    if isinstance(flag.default, bool):
+        default = f" (default: {str(flag.default).lower()})"
+    elif isinstance(flag.default, float):
+        default = f" (default: {flag.default:g})"
+    elif flag.default not in (None, "", []):
+        given = flag.default
+        default = f" (default: {','.join(given) if isinstance(given, list) else given})"
+    return _wrapped(f"  --{name}: {flag.help}{default}")
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _HELP_WIDTH, subsequent_indent=" " * 6, break_on_hyphens=False)
+
+
+class _Item(NamedTuple):
+    """An argument: a flag by its name, or a word and the flag before it."""
+
+    flag: str | None
+    text: str
+    before: str | None = None
+
+
+def _read(arguments: Iterable[str], values: flags.FlagValues) -> Iterator[_Item]:
+    """The arguments as absl takes them; a value that follows its flag is not one of its own."""
+    rest, before = iter(arguments), None
+    for argument in rest:
+        if argument == "--":
+            yield from (_Item(None, word) for word in rest)
+            return
+        name, equals, _ = argument[2 if argument.startswith("--") else 1 :].partition("=")
+        if not argument.startswith("-") or not name:
+            yield _Item(None, argument, before)
+            continue
+        yield _Item(name, argument)
+        takes_word = name in values and not values[name].boolean
+        if takes_word and not equals:
+            next(rest, None)
+        # A word after a boolean that has its value has nothing to do with it.
+        before = name if takes_word or not equals else None
+
+
+def _explain_word(item: _Item, values: flags.FlagValues) -> str:
+    word, before = item.text, item.before
+    name = word.lstrip(_DASHES)
+    if not word.strip():
+        return (
+            "a blank stands alone on the command line; a backslash that continues a line must be "
+            "the last character of it."
+        )
+    if name != word:
+        return f"{word} does not begin with hyphens but with another dash: write --{name}."
+    if word.partition("=")[0] in values and "=" in word:
+        return f"{word} is not a flag without its hyphens: write --{word}."
+    if before in values and values[before].boolean:
+        try:
+            values[before].parser.parse(word)
+        except ValueError:
+            return f"{word} is neither a flag nor a flag's value: flags begin with two hyphens."
+        return (
+            f"the word {word} after --{before} is not its value, which needs an equals sign: write "
+            f"--{before}={word.lower()}."
+        )
+    if before in values and "string" in values[before].flag_type():
+        return (
+            f"{word} is a word too many after --{before}, which takes one: put commas between "
+            f"several, and quotes around a pattern or a text with blanks."
+        )
+    return f"{word} is neither a flag nor a flag's value: flags begin with two hyphens."
+
+
+def _explain_error(error: flags.Error, values: flags.FlagValues) -> str:
+    if isinstance(error, flags.UnrecognizedFlagError):
+        return _explain_unknown(error.flagname, values)
+    text = " ".join(str(error).split()).rstrip(" .").removeprefix("flag ")
+    missing = re.search(r"Flag --(\w+) must have a value other than None", text)
+    if missing:
+        return f"--{missing[1]} is required; --help lists the flags."
+    text = re.sub(r"invalid literal for int\(\) with base 10: .*", "must be a whole number", text)
+    text = re.sub(r"could not convert string to float: .*", "must be a number", text)
+    text = re.sub(r"\('Non-boolean argument .*", "must be true or false", text)
+    text = re.sub(r"Missing value for flag -*(.*)", r"--\1 needs a value", text)
+    return f"{text}; --help lists the flags."
+
+
+def _explain_unknown(given: str, values: flags.FlagValues) -> str:
+    name, _, value = given.partition(" ")
+    if name in values and value:  # a line of a flag file, which is a single argument
+        return f"'--{given}' lacks an equals sign: write --{name}={value.strip()}."
+    known = [flag.name for flag in flags_of_this_project(values)]
+    known += [f"no{name}" for name in known if values[name].boolean]
+    likeness = {
+        other: difflib.SequenceMatcher(None, given.replace("-", "_"), other).ratio()
+        for other in known
+    }
+    best = max(likeness.values(), default=0.0)
+    near = [
+        other
+        for other in sorted(likeness, key=likeness.get, reverse=True)
+        if likeness[other] >= max(_LEAST_LIKENESS, best - _LIKENESS_OF_A_TIE)
+    ]
+    if not near:
+        near = [other for other in known if f"_{given}" in f"_{other}"]
+    meant = f"; did you mean {' or '.join(f'--{other}' for other in near[:3])}?" if near else ";"
+    return f"--{given} is not a flag of this command{meant} --help lists the flags."
+
+
+def _check_places(values: flags.FlagValues) -> None:
+    """Raises UserError for a path that is not on a disk, by the flag and the place."""
+    for flag in flags_of_this_project(values):
+        given = flag.value if isinstance(flag.value, list) else [flag.value]
+        if flag.present and flag.name not in NO_PATHS:
+            for text in given:
+                for part in text.split(",") if isinstance(text, str) else ():
+                    _check_place(flag.name, part.strip())
+
+
+def _check_place(flag: str, path: str) -> None:
+    found = _SCHEME.match(path)
+    if not found:
+        return
+    scheme = found[1].lower()
+    if scheme == "file":
+        raise UserError(f"--{flag}={path} is a URL; give the path alone: {path[found.end() :]}.")
+    place = _PLACES.get(scheme, f"a {scheme}:// address")
+    what = (
+        "give a path on one, and copy what is written there afterwards"
+        if flag.startswith(("output", "export", "features", "dllog"))
+        else "copy it to one, and give its path"
+    )
+    raise UserError(
+        f"--{flag}={path} is {place}, and files are read and written on local and shared disks "
+        f"only; {what}."
+    )

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from bert_tf.environment import launched_rank
+
 
 class _Output:
     """Standard output, which remembers the error that writing to it last ended with."""
@@ -75,6 +77,12 @@ def say(text: str, *, stream: TextIO | None = None, end: str = "\n") -> None:
         if stream is sys.stdout:
             reason = f"standard output cannot be written ({error.strerror})"
             say(f"warning: {reason}; going on without it", stream=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """Says what a user should know before the work; of several ranks, rank 0 says it for all."""
+    if launched_rank() == 0:
+        say(f"warning: {text}")
 
 
 def is_of_output(error: OSError) -> bool:

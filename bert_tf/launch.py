@@ -24,8 +24,8 @@ from pathlib import Path
 from absl import flags
 
 from bert_tf import console
-from bert_tf.command_line import Number, run_command
-from bert_tf.errors import UserError, first_line
+from bert_tf.command_line import Number, flag_group, read_flag_files, run_command
+from bert_tf.errors import UserError
 
 _USAGE_ERROR = 2
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -110,10 +110,7 @@ def find_output_dir(program: Sequence[str]) -> Path | None:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--output_dir", "-output_dir", type=Path)
-    try:
-        expanded = flags.FlagValues().read_flags_from_files(list(program))
-    except flags.CantOpenFlagFileError as error:
-        raise UserError(f"{first_line(error)}; give an existing --flagfile.") from error
+    expanded = read_flag_files(program, flags.FlagValues())
     return parser.parse_known_args(expanded)[0].output_dir
 
 
@@ -237,6 +234,7 @@ def say(text: str) -> None:
     console.say(f"launch: {text}", stream=sys.stderr)
 
 
+@flag_group("Ranks and restarts")
 def define_flags() -> None:
     """Defines the command's flags."""
     flags.DEFINE_string("hosts", None, "HOST:RANKS,... as for mpirun -H; this host alone without.")
@@ -286,4 +284,4 @@ def _run(program: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     define_flags()
-    run_command(main)
+    run_command(main, takes_words=True)

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import flags
 
-from bert_tf.command_line import Number
+from bert_tf.command_line import Number, flag_group
 from bert_tf.data.manifest import describe_vocabulary, find_manifest, is_output_name
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED
@@ -363,6 +363,7 @@ class BlockEncoder:
         return PRETRAINING_MASKED.encode_batch(features)
 
 
+@flag_group("Records")
 def define_parameter_flags() -> None:
     """Defines the flags of this stage alone."""
     defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
@@ -393,6 +394,7 @@ def define_parameter_flags() -> None:
     )
 
 
+@flag_group("Input and output")
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.create_pretraining_data``."""
     flags.DEFINE_string(

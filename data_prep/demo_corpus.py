@@ -26,7 +26,7 @@ from typing import Callable, NamedTuple
 
 from absl import flags
 
-from bert_tf.command_line import Number
+from bert_tf.command_line import Number, flag_group
 from bert_tf.data.manifest import hash_of_json
 from bert_tf.data.stage import Built, run_stage
 from bert_tf.errors import UserError
@@ -172,6 +172,7 @@ def unique_documents(
             yield "".join(f"{paragraph}\n" for paragraph in new) + "\n"
 
 
+@flag_group("Corpus")
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.demo_corpus``."""
     define_output_flag("Directory for corpus.txt.")

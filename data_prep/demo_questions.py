@@ -28,7 +28,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_tf.command_line import Number
+from bert_tf.command_line import Number, flag_group
 from bert_tf.data.manifest import hash_of_json
 from bert_tf.data.stage import Built, run_stage
 from bert_tf.errors import UserError
@@ -176,6 +176,7 @@ def documents(files: list[SourceFile], settings: Settings) -> Iterator[Document]
         yield Document(module, objects)
 
 
+@flag_group("Questions")
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.demo_questions``."""
     define_output_flag("Directory for train.json and dev.json.")

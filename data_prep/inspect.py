@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from bert_tf.command_line import flag_group
 from bert_tf.data.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -187,6 +188,7 @@ def _name_of(records: RecordSet, number: int) -> str:
     return f"record {number} of {records.files[0].path}"
 
 
+@flag_group("Input and output")
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.inspect``."""
     flags.DEFINE_string(

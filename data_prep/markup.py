@@ -17,6 +17,7 @@ from typing import Callable
 
 from absl import flags
 
+from bert_tf.command_line import flag_group
 from bert_tf.errors import UserError
 
 PLAIN, WIKITEXT = "plain", "wikitext"
@@ -28,6 +29,7 @@ _TITLE_LINE = re.compile(rb"^[ \t]*= [^=\s][^\n]* =[ \t]*\r?\n", re.MULTILINE)
 _UNKNOWN_WORD = re.compile(rf"(?<!\S){UNKNOWN}(?!\S)")
 
 
+@flag_group("Text")
 def define_markup_flag() -> None:
     """Defines --markup, for the stages that look into text."""
     flags.DEFINE_enum(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from absl import flags
 
+from bert_tf.command_line import flag_group
 from bert_tf.data.stage import remove_outputs, report
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir
@@ -140,6 +141,7 @@ def _check_vocabulary_flags() -> None:
         )
 
 
+@flag_group("Vocabulary")
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.pipeline``."""
     define_common_flags(

@@ -30,6 +30,7 @@ from typing import NamedTuple
 import blingfire
 from absl import flags
 
+from bert_tf.command_line import flag_group
 from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
@@ -346,6 +347,7 @@ def _cut_document(sentences: list[str]) -> Iterator[list[str]]:
         yield part
 
 
+@flag_group("Sentences")
 def define_parameter_flags() -> None:
     """Defines the flags of this stage alone."""
     flags.DEFINE_enum(
@@ -364,6 +366,7 @@ def define_parameter_flags() -> None:
     )
 
 
+@flag_group("Input and output")
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.sentences``."""
     define_common_flags(

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf.command_line import Number
+from bert_tf.command_line import Number, flag_group
 from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
@@ -205,6 +205,7 @@ class _ShardWriter:
         self._buffered_bytes = 0
 
 
+@flag_group("Shards")
 def define_parameter_flags() -> None:
     """Defines the flags of this stage alone."""
     flags.DEFINE(
@@ -221,6 +222,7 @@ def define_parameter_flags() -> None:
     )
 
 
+@flag_group("Input and output")
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.shards``."""
     define_common_flags(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Callable, TypeVar
 
 from absl import flags
 
-from bert_tf.command_line import run_command
+from bert_tf.command_line import flag_group, run_command
 from bert_tf.data.manifest import MANIFEST_NAME, require_listed_files
 from bert_tf.errors import UserError
 from bert_tf.files import expand_input_files, require_file
@@ -31,6 +30,7 @@ def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
     return files
 
 
+@flag_group("Input and output")
 def define_common_flags(*, input_help: str, output_help: str) -> None:
     """Defines --input_file and --output_dir."""
     flags.DEFINE_string("input_file", None, input_help)
@@ -38,12 +38,14 @@ def define_common_flags(*, input_help: str, output_help: str) -> None:
     define_output_flag(output_help)
 
 
+@flag_group("Input and output")
 def define_output_flag(help_text: str) -> None:
     """Defines --output_dir, for stages without an input."""
     flags.DEFINE_string("output_dir", None, help_text)
     flags.mark_flag_as_required("output_dir")
 
 
+@flag_group("Processes")
 def define_workers_flag() -> None:
     """Defines --num_workers, for the stages that have worker processes."""
     flags.DEFINE_integer(
@@ -60,10 +62,6 @@ def settings_from_flags(settings_class: type[Settings], **others: object) -> Set
 def run_main(define_flags: Callable[[], None], run: Callable[[], object]) -> None:
     """The ``main`` of a stage: defines and parses its flags, runs it, ends on a UserError."""
     define_flags()
-    for module, defined in flags.FLAGS.flags_by_module_dict().items():
-        if module.startswith(__package__):
-            for flag in defined:  # --help shows the flags of the command alone, wherever defined
-                flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
     run_command(lambda _: _discard(run()))
 
 

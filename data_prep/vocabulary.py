@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from absl import flags
 
-from bert_tf.command_line import Number
+from bert_tf.command_line import Number, flag_group
 from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open
@@ -363,6 +363,7 @@ def _explain_sentencepiece(message: str, vocab_size: int) -> str:
     return f"SentencePiece could not train on this text: {message}"
 
 
+@flag_group("Vocabulary")
 def define_parameter_flags() -> None:
     """Defines the flags of this stage alone."""
     defaults = Settings("", "", 0)
@@ -387,6 +388,7 @@ def define_parameter_flags() -> None:
     )
 
 
+@flag_group("Vocabulary")
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.vocabulary``."""
     define_common_flags(

@@ -20,7 +20,7 @@ from bert_tf import environment
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.model_files import ModelFiles
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
-from bert_tf.command_line import run_command
+from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike, require_file
@@ -138,6 +138,7 @@ def _with_given_files(source: Source, given: ModelFiles) -> Source:
     )
 
 
+@flag_group("Checkpoint and files beside it")
 def define_flags() -> None:
     """Defines the command's flags."""
     flags.DEFINE_string(

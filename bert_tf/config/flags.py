@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from absl import flags, logging
+from absl import flags
 
-from bert_tf.command_line import LARGEST_FLOAT32, Number, run_command
+from bert_tf.command_line import (
+    LARGEST_FLOAT32,
+    Number,
+    flag_group,
+    flags_of_this_project,
+    run_command,
+)
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.config.settings import (
     CommunicationSettings,
@@ -23,11 +28,20 @@ from bert_tf.config.settings import (
     RunSettings,
     RuntimeSettings,
 )
+from bert_tf.console import warn
 from bert_tf.errors import UserError
 
-# Flags of scripts for other hardware: accepted, so that known command lines go on working.
-_IGNORED = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
-            "iterations_per_loop")  # fmt: skip
+# Flags of scripts for other hardware: accepted, so that known command lines go on working. Each has
+# the type that it has there, for a boolean takes no word and all others take the next.
+_IGNORED = {
+    "use_tpu": bool,
+    "tpu_name": str,
+    "tpu_zone": str,
+    "gcp_project": str,
+    "master": str,
+    "num_tpu_cores": int,
+    "iterations_per_loop": int,
+}
 
 AUTO = "auto"
 
@@ -49,14 +63,20 @@ class Definer:
         )
         self.boolean = functools.partial(flags.DEFINE_bool, flag_values=values)
         self.choice = functools.partial(flags.DEFINE_enum, flag_values=values)
-        self._values = values
+        self.values = values
+
+    def ignored(self, kinds: Mapping[str, type], why: str) -> None:
+        """Defines flags, by name and type, that have no effect here."""
+        by_kind = {bool: self.boolean, str: self.string, int: self.integer, float: self.number}
+        for name, kind in kinds.items():
+            by_kind[kind](name, None, f"Ignored: {why}.")
 
     def boolean_or_auto(self, name: str, default: bool | str, help_text: str) -> None:
         """Defines a flag for ``--name``, ``--noname``, ``--name=true``, ``=false`` or ``=auto``."""
         parser = _BooleanOrAuto()
         serializer = flags.ArgumentSerializer()
         flag = flags.Flag(parser, serializer, name, default, help_text, boolean=True)
-        flags.DEFINE_flag(flag, self._values)
+        flags.DEFINE_flag(flag, self.values)
 
 
 class _BooleanOrAuto(flags.BooleanParser):
@@ -72,16 +92,12 @@ class _BooleanOrAuto(flags.BooleanParser):
 
 
 def run_script(define_flags: Callable[[flags.FlagValues], None], run: Callable[[], object]) -> None:
-    """The whole of a training script: defines and parses its flags, runs it, ends on a UserError.
-
-    ``--help`` shows the project's flags, wherever they are defined.
-    """
+    """A training script: defines and parses its flags, runs it, ends on a UserError."""
     define_flags(flags.FLAGS)
-    for flag in _flags_of_this_project(flags.FLAGS):
-        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
     run_command(lambda _: run())
 
 
+@flag_group("Run")
 def define_run_flags(define: Definer) -> None:
     """Defines what to do, where to write and how often, which all training scripts share."""
     define.string("output_dir", None, "Where checkpoints, logs and results go.")
@@ -119,15 +135,21 @@ def define_run_flags(define: Definer) -> None:
     define.integer("keep_checkpoint_max", 5, "Checkpoints to keep beside the best one.")
     define.integer("display_loss_steps", 10, "Steps between progress lines.")
     define.integer("seed", 12345, "Seed of weights, data order, masking and dropout.")
-    define.boolean("report_loss", True, "NVIDIA's name; progress lines always show the loss.")
-    define.string("dllog_path", None, "NVIDIA's name; see log.jsonl in --output_dir.")
-    define.boolean("use_tpu", False, "Ignored: there is no TPU support.")
-    for name in ("tpu_name", "tpu_zone", "gcp_project", "master"):
-        define.string(name, None, "Ignored: there is no TPU support.")
-    define.integer("num_tpu_cores", 8, "Ignored: there is no TPU support.")
-    define.integer("iterations_per_loop", 1000, "Ignored: there is no TPU support.")
+    define.boolean("report_loss", True, "NVIDIA's name: show losses in progress lines.")
+    define.string(
+        "dllog_path",
+        None,
+        "NVIDIA's name: a file that also gets what is logged, as lines of NVIDIA's DLLogger.",
+    )
+    _define_ignored_flags(define)
 
 
+@flag_group("Ignored flags of other scripts")
+def _define_ignored_flags(define: Definer) -> None:
+    define.ignored(_IGNORED, "there is no TPU support")
+
+
+@flag_group("Batch, schedule and optimizer")
 def define_optimization_flags(
     define: Definer, *, optimizer: str, num_train_steps: int | None, num_warmup_steps: int | None
 ) -> None:
@@ -190,6 +212,7 @@ def define_optimization_flags(
     )
 
 
+@flag_group("Precision, compiler, ranks and threads")
 def define_runtime_flags(define: Definer) -> None:
     """Defines flags for precision, compiler, ranks and threads, which all scripts share."""
     define.boolean("horovod", False, "Train on all ranks that mpirun or horovodrun started.")
@@ -212,6 +235,7 @@ def define_runtime_flags(define: Definer) -> None:
     )
     define.boolean("manual_fp16", False, "NVIDIA's name of --precision=fp16.")
     define.boolean("amp", False, "TensorFlow's graph rewrite instead of --precision.")
+    define.boolean("use_fp16", None, "The name of --amp in NVIDIA's older scripts.")
     define.boolean_or_auto(
         "use_xla",
         False,
@@ -275,7 +299,7 @@ def run_settings(
     return RunSettings(
         output_dir=Path(values.output_dir),
         allowed_fresh=tuple(filter(None, fresh.split(","))),
-        flags={flag.name: flag.value for flag in _flags_of_this_project(values)},
+        flags={flag.name: flag.value for flag in flags_of_this_project(values)},
         do_eval=values[do_eval].value,
         eval_batch_size=values[eval_batch_size].value,
         max_eval_steps=values[max_eval_steps].value if max_eval_steps else None,
@@ -317,20 +341,26 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
 def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
     """Precision, compiler, ranks and threads from parsed flags."""
     precision = values.precision
+    amp, amp_name = values.amp, "amp"
+    if values.use_fp16 is not None:
+        if values["amp"].present and amp != values.use_fp16:
+            raise UserError("--amp and --use_fp16 are two names for one thing; give one.")
+        amp, amp_name = values.use_fp16, "use_fp16"
     if values.manual_fp16:
         if precision not in ("auto", "fp16"):
             raise UserError(f"--manual_fp16 contradicts --precision={precision}; drop one.")
         precision = "fp16"
-    if values.amp:
-        if precision not in ("auto", "fp32"):
+    if amp:
+        given = f"--precision={values.precision}"
+        if values.manual_fp16:
+            given = "--manual_fp16"
+        elif values.precision_policy:
+            given = "--precision_policy"
+        if precision not in ("auto", "fp32") or values.precision_policy:
             raise UserError(
-                f"--amp rewrites a float32 graph and contradicts --precision={precision}; drop one."
+                f"--{amp_name} rewrites a float32 graph and contradicts {given}; drop one."
             )
         precision = "fp32"
-    if values.precision_policy and values.amp:
-        raise UserError(
-            "--amp rewrites a float32 graph and contradicts --precision_policy; drop one."
-        )
     if values.use_xla == AUTO and values.deterministic:
         raise UserError(
             "--use_xla=auto goes by time, and --deterministic wants the same bits in every run; "
@@ -349,7 +379,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         communication=_communication_settings(values),
         precision=precision,
         policy_changes=policy_changes(values.precision_policy),
-        amp=values.amp,
+        amp=amp,
         use_xla=None if values.use_xla == AUTO else values.use_xla,
         initial_loss_scale=values.init_loss_scale,
         allow_slow_fp16=values.allow_slow_fp16,
@@ -361,6 +391,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
     )
 
 
+@flag_group("How gradients travel between ranks")
 def _define_communication_flags(define: Definer) -> None:
     define.boolean(
         "fp16_compression",
@@ -440,18 +471,8 @@ def at_least_one(values: flags.FlagValues, name: str) -> None:
         raise UserError(f"--{name}={value} must be at least 1.")
 
 
-def warn_of_ignored(values: flags.FlagValues, *, also: Sequence[str] = ()) -> None:
-    """Says which of the given flags have no effect."""
+def warn_of_ignored(values: flags.FlagValues, *, also: Iterable[str] = ()) -> None:
+    """Says which of the given flags have no effect; a boolean that is off would have none."""
     for name in (*_IGNORED, *also):
-        if values[name].present:
-            logging.warning("--%s has no effect here and is ignored.", name)
-
-
-def _flags_of_this_project(values: flags.FlagValues) -> list[flags.Flag]:
-    """Every flag that the modules of this room defined."""
-    return [
-        flag
-        for module, defined in values.flags_by_module_dict().items()
-        if module.startswith(__package__)
-        for flag in defined
-    ]
+        if values[name].present and values[name].value is not False:
+            warn(f"--{name} has no effect here and is ignored.")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from absl import flags, logging
+from absl import flags
 
+from bert_tf.command_line import flag_group
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
@@ -18,7 +19,9 @@ from bert_tf.config.flags import (
     runtime_settings,
     warn_of_ignored,
 )
+from bert_tf.config.nvidia_defaults import say_other_pretraining_defaults
 from bert_tf.config.settings import DataSettings, PretrainingSettings
+from bert_tf.console import warn
 from bert_tf.errors import UserError
 from bert_tf.files import expand_record_files, require_file
 
@@ -34,6 +37,7 @@ def define_pretraining_flags(values: flags.FlagValues) -> None:
     define_runtime_flags(define)
 
 
+@flag_group("Model and records")
 def _define_data_flags(define: Definer) -> None:
     define.string("bert_config_file", None, "JSON file of the model's architecture.")
     define.string(
@@ -71,6 +75,7 @@ def _define_data_flags(define: Definer) -> None:
 def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
     """Turns parsed flags into settings; raises UserError for what cannot be meant."""
     warn_of_ignored(values)
+    say_other_pretraining_defaults(values)
     require(values, "bert_config_file", "output_dir")
     if not values.nsp and not values.mlm:
         raise UserError("--nsp=false --mlm=false leaves nothing to learn; keep one of them on.")
@@ -100,7 +105,7 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
     if values.do_eval and not held_out:
         if not train:
             raise UserError("--do_eval needs held-out records; give --eval_file.")
-        logging.warning("no --eval_file was given: evaluating on the training records.")
+        warn("no held-out records were given (--eval_file): evaluating on the training records.")
         held_out, eval_flag = train, train_flag
     if not 0 < values.masked_lm_prob < 1:
         raise UserError(f"--masked_lm_prob={values.masked_lm_prob} must lie between 0 and 1.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from absl import flags
 
+from bert_tf.command_line import flag_group
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
@@ -19,15 +20,25 @@ from bert_tf.config.flags import (
     runtime_settings,
     warn_of_ignored,
 )
+from bert_tf.config.nvidia_defaults import say_other_squad_defaults
 from bert_tf.config.settings import SquadSettings
 from bert_tf.errors import UserError
 from bert_tf.files import require_file
 
 # NVIDIA's flags for what is done otherwise here: scoring in the run, export by its own command.
-_IGNORED = ("eval_script", "num_eval_iterations", "use_trt", "export_triton", "triton_model_name",
-            "triton_model_version", "triton_server_url", "triton_model_overwrite",
-            "triton_max_batch_size", "triton_dyn_batching_delay",
-            "triton_engine_count")  # fmt: skip
+_IGNORED = {
+    "eval_script": str,
+    "num_eval_iterations": int,
+    "use_trt": bool,
+    "export_triton": bool,
+    "triton_model_name": str,
+    "triton_model_version": int,
+    "triton_server_url": str,
+    "triton_model_overwrite": bool,
+    "triton_max_batch_size": int,
+    "triton_dyn_batching_delay": float,
+    "triton_engine_count": int,
+}
 
 _COUNTS = ("max_seq_length", "doc_stride", "max_query_length", "n_best_size", "max_answer_length")
 
@@ -40,10 +51,15 @@ def define_squad_flags(values: flags.FlagValues) -> None:
     define_run_flags(define)
     define_optimization_flags(define, optimizer="adam", num_train_steps=None, num_warmup_steps=None)
     define_runtime_flags(define)
-    for name in _IGNORED:
-        define.string(name, None, "Ignored: NVIDIA's flag for what is done otherwise here.")
+    _define_ignored_flags(define)
 
 
+@flag_group("Ignored flags of other scripts")
+def _define_ignored_flags(define: Definer) -> None:
+    define.ignored(_IGNORED, "NVIDIA's flag for what is done otherwise here")
+
+
+@flag_group("Model")
 def _define_model_flags(define: Definer) -> None:
     beside = "; what stands beside --init_checkpoint if not given."
     define.string("bert_config_file", None, f"JSON file of the model's architecture{beside}")
@@ -54,6 +70,7 @@ def _define_model_flags(define: Definer) -> None:
     )
 
 
+@flag_group("Questions and answers")
 def _define_squad_flags(define: Definer) -> None:
     define.string("train_file", None, "SQuAD JSON to train on.")
     define.string("predict_file", None, "SQuAD JSON to answer.")
@@ -93,11 +110,14 @@ def _define_squad_flags(define: Definer) -> None:
 def squad_settings(values: flags.FlagValues) -> SquadSettings:
     """Turns parsed flags into settings; raises UserError for what cannot be meant."""
     warn_of_ignored(values, also=_IGNORED)
+    say_other_squad_defaults(values)
     require(values, "output_dir")
     for name in _COUNTS:
         at_least_one(values, name)
     if values.vocab_file and values.spm_model_file:
         raise UserError("--vocab_file and --spm_model_file are two kinds of one thing; give one.")
+    if values.seeds and values.dllog_path:
+        raise UserError("--seeds makes several runs and --dllog_path is one file; drop one.")
     if not 0 <= values.warmup_proportion <= 1:
         raise UserError(f"--warmup_proportion={values.warmup_proportion} must lie in [0, 1].")
     if values.num_train_epochs <= 0:

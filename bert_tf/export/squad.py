@@ -20,13 +20,14 @@ import sys
 from absl import flags
 
 from bert_tf import environment
-from bert_tf.command_line import run_command
+from bert_tf.command_line import flag_group, run_command
 from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
 
 
+@flag_group("Export")
 def define_flags() -> None:
     """Defines the command's flags."""
     define_model_flags()

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from absl import app
-
 from bert_tf import environment
-from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.command_line import run_command
+from bert_tf.errors import UserError
 from bert_tf.native.library import COMPILER_FLAGS, SOURCE, MissingLibrary, library_path, load
 
 
@@ -95,4 +94,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-    exit_on_user_error(app.run, main)
+    run_command(main)

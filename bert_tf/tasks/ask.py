@@ -18,7 +18,7 @@ from typing import TextIO
 from absl import flags
 
 from bert_tf import environment
-from bert_tf.command_line import Number, run_command
+from bert_tf.command_line import Number, flag_group, run_command
 from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
@@ -76,6 +76,7 @@ def read_questions(stream: TextIO, *, prompt: TextIO | None = None) -> Iterator[
             yield line.strip()
 
 
+@flag_group("Text, questions and answers")
 def define_flags() -> None:
     """Defines the command's flags."""
     define_model_flags()

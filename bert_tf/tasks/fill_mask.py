@@ -16,7 +16,7 @@ from absl import flags
 
 from bert_tf import environment
 from bert_tf.checkpoint.same_model import vocabulary_of
-from bert_tf.command_line import run_command
+from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.console import say
 from bert_tf.errors import UserError
@@ -130,6 +130,7 @@ class MaskFiller:
         ]
 
 
+@flag_group("Model and text")
 def define_flags() -> None:
     """Defines the command's flags."""
     flags.DEFINE_string("bert_config_file", None, "JSON file of the architecture.", required=True)

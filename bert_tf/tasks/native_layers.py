@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
+from bert_tf.command_line import flag_group
+
 if TYPE_CHECKING:
     from bert_tf.model.precision import PrecisionPolicy
 
 
+@flag_group("Model and precision")
 def define_native_flag() -> None:
     """Defines --native_ops, of commands that compute on this machine only."""
     flags.DEFINE_bool(

@@ -17,6 +17,7 @@ from bert_tf.checkpoint.same_model import (
     other_vocabulary,
     vocabulary_of,
 )
+from bert_tf.command_line import flag_group
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.environment import available_cores
@@ -186,6 +187,7 @@ def resolve_casing(given: bool | None, *, said: bool | None, vocab_file: PathLik
     return asked
 
 
+@flag_group("Model and precision")
 def define_model_flags() -> None:
     """Defines the flags that say which model a command takes."""
     flags.DEFINE_string("model_dir", None, "What run_squad.py left, or a published model.")

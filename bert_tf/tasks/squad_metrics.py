@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_tf.command_line import Number, run_command
+from bert_tf.command_line import Number, flag_group, run_command
 from bert_tf.errors import UserError
 from bert_tf.files import read_json, require_file
 from bert_tf.squad.examples import SquadFile, read_squad
@@ -155,6 +155,7 @@ def _read_object(path: str, *, flag: str) -> dict[str, Any]:
     return value
 
 
+@flag_group("Files to score")
 def define_flags() -> None:
     """Defines the command's flags."""
     flags.DEFINE_string("data_file", None, "SQuAD file with the true answers.", required=True)

@@ -262,6 +262,5 @@ def test_several_processes_without_horovod(flags, tmp_path):
 
 def test_unknown_flag(flags):
     done = run(SCRIPT, *flags, "--lerning_rate=1", check=False)
-    assert done.returncode != 0
-    assert "Unknown command line flag 'lerning_rate'" in done.stderr
-    assert "learning_rate" in done.stderr
+    assert_one_sentence(done, "--lerning_rate is not a flag of this command; did you mean")
+    assert "--learning_rate" in done.stderr

@@ -35,7 +35,7 @@ def test_help(script, flag):
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--no_such_flag"], "Unknown command line flag 'no_such_flag'"),
+        (["--no_such_flag"], "error: --no_such_flag is not a flag of this command"),
         (["--precision=fp8"], "fp8"),
         (["--do_train"], "error: --"),
         (["--output_dir=out", "--bert_config_file=nowhere.json", "--do_train"], "error: --"),

@@ -5,8 +5,9 @@ import importlib
 import pytest
 from absl import flags
 
-from bert_tf.command_line import Number, parse_flags
+from bert_tf.command_line import NO_PATHS, Number, parse_flags
 from bert_tf.config import pretraining_flags, squad_flags
+from bert_tf.config.flags import Definer
 from bert_tf.errors import UserError
 from tests.support import ROOT
 
@@ -100,21 +101,165 @@ def test_numbers_and_their_bounds():
         Number().parse("much")
 
 
+@pytest.fixture
+def program_flags(monkeypatch):
+    """Some flags, in the place of the program's."""
+    values = flags.FlagValues()
+    flags.DEFINE(Number(), "learning_rate", 0.1, "The rate.", flag_values=values)
+    flags.DEFINE_integer("steps", 5, "Steps.", flag_values=values)
+    flags.DEFINE_bool("do_lower_case", True, "Lower-case.", flag_values=values)
+    flags.DEFINE_string("input_file", None, "Files.", flag_values=values)
+    flags.DEFINE_string("output_dir", None, "Results.", flag_values=values)
+    flags.DEFINE_string("flagfile", "", "As absl's.", flag_values=values)
+    Definer(values).boolean_or_auto("use_xla", False, "Compile.")
+    monkeypatch.setattr(flags, "FLAGS", values)
+    return values
+
+
+def refusal(*given, **options):
+    with pytest.raises(UserError) as error:
+        parse_flags(["program", *given], **options)
+    return str(error.value)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
         ("--learning_rate=nan", "--learning_rate=nan: must be a number; --help lists"),
         ("--learning_rate=inf", "--learning_rate=inf: must be a finite number; --help"),
-        ("--lerning_rate=1", "Unknown command line flag 'lerning_rate'. Did you mean"),
+        ("--learning_rate=fast", "--learning_rate=fast: must be a number; --help"),
+        ("--steps=1e5", "--steps=1e5: must be a whole number; --help"),
+        ("--do_lower_case=maybe", "--do_lower_case=maybe: must be true or false; --help"),
+        ("--use_xla=maybe", "--use_xla=maybe: must be true, false or auto; --help"),
+        ("--nodo_lower_case=true", "--nodo_lower_case=true does not take an argument; --help"),
+        ("--output_dir", "--output_dir needs a value; --help"),
+        ("--lerning_rate=1", "--lerning_rate is not a flag of this command; did you mean --learn"),
+        ("--learn_rate=1", "--learn_rate is not a flag of this command; did you mean --learning_"),
+        ("--learning-rate=1", "--learning-rate is not a flag of this command; did you mean --le"),
+        ("--rate=1", "--rate is not a flag of this command; did you mean --learning_rate? --help"),
+        ("--nolower_case", "--nolower_case is not a flag of this command; did you mean --nodo_lo"),
+        ("--zzz", "--zzz is not a flag of this command; --help lists the flags."),
+        ("--flagfile=nowhere", "--flagfile: nowhere cannot be read (No such file or directory); "),
     ],
 )
-def test_a_wrong_flag_is_one_sentence(monkeypatch, given, expected):
-    values = flags.FlagValues()
-    flags.DEFINE(Number(), "learning_rate", 0.1, "The rate.", flag_values=values)
-    monkeypatch.setattr(flags, "FLAGS", values)
-    with pytest.raises(UserError) as error:
-        parse_flags(["program", given])
-    assert str(error.value).startswith(expected)
-    assert "\n" not in str(error.value)
-    assert parse_flags(["program", "--learning_rate=0.5", "rest"]) == ["program", "rest"]
-    assert values.learning_rate == 0.5
+def test_a_wrong_flag_is_one_sentence(program_flags, given, expected):
+    sentence = refusal(given)
+    assert sentence.startswith(expected)
+    assert "\n" not in sentence
+    assert parse_flags(["program", "--learning_rate=0.5"]) == ["program"]
+    assert program_flags.learning_rate == 0.5
+
+
+def test_a_required_flag(program_flags):
+    flags.mark_flag_as_required("input_file", flag_values=program_flags)
+    assert refusal() == "--input_file is required; --help lists the flags."
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--do_lower_case", "False"], "needs an equals sign: write --do_lower_case=false."),
+        (["--use_xla", "auto"], "needs an equals sign: write --use_xla=auto."),
+        (["--steps", "3", "--do_lower_case", "0", "--steps=4"], "write --do_lower_case=0."),
+        (["--do_lower_case", "quickly"], "quickly is neither a flag nor a flag's value"),
+        (["--do_lower_case=true", "false"], "false is neither a flag nor a flag's value"),
+        (["learning_rate=0.5"], "write --learning_rate=0.5."),
+        (["\N{EN DASH}learning_rate=0.5"], "write --learning_rate=0.5."),
+        (["--input_file", "a.txt", "b.txt"], "b.txt is a word too many after --input_file"),
+        (["--input_file=a.txt", "b.txt"], "b.txt is a word too many after --input_file"),
+        (["--steps=3", " "], "a backslash that continues a line must be the last"),
+        (["--steps=3", "--", "rest"], "rest is neither a flag nor a flag's value"),
+    ],
+)
+def test_a_word_that_is_no_flag_is_refused(program_flags, given, expected):
+    assert expected in refusal(*given)
+
+
+def test_words_where_they_are_meant(program_flags):
+    given = ["program", "--steps=3", "--", "python", "run.py", "--help", "True"]
+    assert parse_flags(given, takes_words=True) == ["program", *given[3:]]
+    # Quotes around a shell variable that is empty, as NVIDIA's scripts have them.
+    assert parse_flags(["program", "--do_lower_case", "", "--steps=7"])[:1] == ["program"]
+    assert program_flags.steps == 7
+
+
+def test_a_word_in_a_flag_file(program_flags, tmp_path):
+    path = tmp_path / "some.flags"
+    path.write_text("--do_lower_case False\n")
+    assert refusal(f"--flagfile={path}").endswith("write --do_lower_case=False.")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--output_dir=gs://bucket/squad", "in Google Cloud Storage, and files are read and"),
+        ("--output_dir=hdfs://host/x", "give a path on one, and copy what is written there"),
+        ("--input_file=a.txt, s3://bucket/b.txt", "--input_file=s3://bucket/b.txt is in Amazon S3"),
+        ("--input_file=abfss://x@y/z", "is a abfss:// address"),
+        ("--input_file=file:///data/a.txt", "give the path alone: /data/a.txt."),
+        ("--flagfile=gs://bucket/some.flags", "--flagfile=gs://bucket/some.flags is in Google"),
+    ],
+)
+def test_a_path_that_is_on_no_disk(program_flags, given, expected):
+    assert expected in refusal(given)
+
+
+def defined_by(module):
+    """The flags of a command, alone."""
+    found = flags.FlagValues()
+    for flag in flags_of_command(module):
+        found[flag.name] = flag
+    return found
+
+
+def flags_of_all_commands():
+    for define in (pretraining_flags.define_pretraining_flags, squad_flags.define_squad_flags):
+        values = flags.FlagValues()
+        define(values)
+        yield values
+    for module in COMMANDS:
+        yield defined_by(module)
+
+
+def test_every_path_flag_of_every_command_is_looked_at(monkeypatch):
+    no_paths = set()
+    for values in list(flags_of_all_commands()):
+        monkeypatch.setattr(flags, "FLAGS", values)
+        for name in [n for n in values if values[n].flag_type() == "string"]:
+            if getattr(values[name].parser, "enum_values", None):
+                continue
+            values.unparse_flags()
+            for other in values:
+                values[other].present = 0
+                values[other].validators.clear()
+            values[name].value = values[name].default
+            if name in NO_PATHS:
+                parse_flags(["program", f"--{name}=gs://bucket/x"])
+                no_paths.add(name)
+            else:
+                assert "Google Cloud Storage" in refusal(f"--{name}=gs://bucket/x")
+    assert no_paths == NO_PATHS
+
+
+def test_help_lists_every_flag_of_every_command_under_a_heading(monkeypatch, capsys):
+    for values in list(flags_of_all_commands()):
+        monkeypatch.setattr(flags, "FLAGS", values)
+        with pytest.raises(SystemExit) as end:
+            parse_flags(["program", "--help"])
+        assert end.value.code == 0
+        text = capsys.readouterr().out
+        headings = {line for line in text.splitlines() if line.endswith(":") and line[0] != " "}
+        assert "Flags:" not in headings
+        for name in values:
+            assert f"  --{name}: " in text or f"  --[no]{name}: " in text
+        assert max(map(len, text.splitlines())) <= 100
+
+
+def test_help_is_for_this_command_alone(program_flags, capsys):
+    for word in ("--help", "-h", "--helpfull"):
+        with pytest.raises(SystemExit):
+            parse_flags(["program", "--steps", "3", word])
+    assert "The rate. (default: 0.1)" in capsys.readouterr().out
+    parse_flags(["program", "--input_file", "--help"])
+    parse_flags(["program", "--", "echo", "--help"], takes_words=True)
+    assert not capsys.readouterr().out

@@ -119,6 +119,23 @@ def test_no_clip(parse):
 def test_names_of_nvidia_for_precision(parse):
     assert parse("--manual_fp16").runtime.precision == "fp16"
     assert parse("--amp").runtime == parse("--amp", "--precision=fp32").runtime
+    assert parse("--use_fp16").runtime == parse("--amp", "--use_fp16").runtime
+    assert parse("--use_fp16").runtime == parse("--amp").runtime
+    for given in (["--nouse_fp16"], ["--noamp"], ["--noamp", "--use_fp16=false"]):
+        assert not parse(*given).runtime.amp
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--use_fp16", "--noamp"], r"--amp and --use_fp16 are two names for one thing"),
+        (["--use_fp16", "--precision=bf16"], r"--use_fp16 .* contradicts --precision=bf16; drop"),
+        (["--amp", "--manual_fp16"], r"--amp .* contradicts --manual_fp16; drop one"),
+    ],
+)
+def test_contradictions_name_what_was_given(parse, given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        parse(*given)
 
 
 @pytest.fixture
@@ -148,10 +165,22 @@ def test_a_missing_precision_policy(parse):
         parse("--precision_policy=nowhere.json")
 
 
-def test_flags_of_other_hardware_are_ignored_with_a_warning(parse, caplog):
-    parse("--use_tpu", "--tpu_name=some", "--iterations_per_loop=5")
+def test_flags_of_other_hardware_are_ignored_with_a_warning(parse, capsys, monkeypatch):
+    given = ["--use_tpu", "--tpu_name=some", "--iterations_per_loop=5", "--horovod"]
+    assert parse(*given).runtime.horovod
+    said = capsys.readouterr().out.splitlines()
     for name in ("use_tpu", "tpu_name", "iterations_per_loop"):
-        assert f"--{name} has no effect here" in caplog.text
+        assert f"warning: --{name} has no effect here and is ignored." in said
+    for off in ("--nouse_tpu", "--use_tpu=False"):
+        parse(off)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    parse(*given)
+    assert not capsys.readouterr().out, "rank 0 says it for all"
+
+
+def test_no_held_out_records(parse, capsys):
+    parse("--do_eval")
+    assert "warning: no held-out records were given (--eval_file)" in capsys.readouterr().out
 
 
 def test_every_flag_of_ours_is_in_the_record_and_no_other(parse):
