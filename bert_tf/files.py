@@ -125,6 +125,17 @@ def check_output_dir(path: PathLike, *, flag: str) -> Path:
     return path
 
 
+def check_output_file(path: PathLike, *, flag: str) -> Path:
+    """As :func:`check_output_dir`, for a file in a directory that may be missing."""
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"--{flag}: {path} is a directory; give the name of a file.")
+    check_output_dir(path.parent, flag=flag)
+    if path.exists() and not os.access(path, os.W_OK):
+        raise UserError(f"--{flag}: cannot write to {path}; choose another file.")
+    return path
+
+
 def sha256_of_file(path: PathLike) -> str:
     """The hexadecimal SHA-256 of a file's bytes."""
     digest = hashlib.sha256()

@@ -130,6 +130,9 @@ class RunSettings:
       keep_best: keep a copy of the checkpoint that evaluated best.
       early_stopping_evaluations: end after so many evaluations in a row that were not the best.
       flags: every flag with its value, for the record.
+      report_loss: show losses in progress lines.
+      dllog_path: a file that is to have the figures of steps and evaluations too, as DLLogger's
+        lines.
     """
 
     output_dir: Path
@@ -148,6 +151,8 @@ class RunSettings:
     display_loss_steps: int
     seed: int
     flags: dict[str, object]
+    report_loss: bool = True
+    dllog_path: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

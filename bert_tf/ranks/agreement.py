@@ -19,7 +19,8 @@ from bert_tf.ranks.failures import name_ranks
 # reads or writes them. Threads and messages are a host's own affair.
 MAY_DIFFER = frozenset({
     "output_dir", "dllog_path", "init_checkpoint", "bert_config_file", "vocab_file",
-    "spm_model_file", "input_file", "eval_file", "train_file", "predict_file", "features_dir",
+    "spm_model_file", "input_file", "eval_file", "input_files_dir", "eval_files_dir", "train_file",
+    "predict_file", "eval_script", "features_dir",
     "precision_policy", "num_threads", "num_workers", "verbose", "verbose_logging",
 })  # fmt: skip
 

@@ -19,7 +19,7 @@ from bert_tf.console import say
 from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.data.tfrecord import records_read
 from bert_tf.directory_lock import hold_directory
-from bert_tf.files import check_output_dir, remove_half_written, write_json
+from bert_tf.files import check_output_dir, check_output_file, remove_half_written, write_json
 from bert_tf.model import precision
 from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import (
@@ -148,6 +148,8 @@ def _only_run(settings: RunSettings, ranks: SingleProcess) -> Iterator[None]:
     if not ranks.is_chief:
         yield
         return
+    if settings.dllog_path:
+        check_output_file(settings.dllog_path, flag="dllog_path")
     if settings.dry_run:
         check_output_dir(settings.output_dir, flag="output_dir")
         yield
@@ -169,7 +171,13 @@ def _begin(
     hardware = agree_on_hardware(ranks, precision.probe_hardware())
     chosen = precision.resolve_precision(runtime.precision, hardware)
     policy = choose_policy(runtime, chosen, hardware)
-    log = RunLog(settings.output_dir) if ranks.is_chief else None
+    log = None
+    if ranks.is_chief:
+        log = RunLog(
+            settings.output_dir,
+            report_loss=settings.report_loss,
+            dllog_path=settings.dllog_path,
+        )
     kernels = choose_kernels(runtime.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
     # TensorFlow's rewrite and XLA know TensorFlow's operations only, and would find none left.
     if not (runtime.amp or runtime.use_xla):

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Union
 
@@ -22,6 +23,15 @@ EVALUATIONS = "eval_log.jsonl"
 
 Record = dict[str, Union[float, None]]
 
+# What NVIDIA's scripts call our figures.
+_DLLOGGER_NAMES = {
+    "loss": "total_loss",
+    "masked_lm_loss": "mlm_loss",
+    "next_sentence_loss": "nsp_loss",
+    "sequences_per_second": "throughput_train",
+    "loss_scale": "loss_scaler",
+}
+
 
 class RunLog:
     """Writes a step's figures as a terminal line, a JSON line and TensorBoard summaries.
@@ -31,15 +41,29 @@ class RunLog:
     there.
     """
 
-    def __init__(self, output_dir: Path) -> None:
-        """Everything goes to ``output_dir``, from the first step or evaluation on."""
+    def __init__(
+        self, output_dir: Path, *, report_loss: bool = True, dllog_path: str | None = None
+    ) -> None:
+        """Everything goes to ``output_dir``, from the first step or evaluation on.
+
+        Args:
+          output_dir: where the logs are.
+          report_loss: whether terminal lines show losses.
+          dllog_path: a file for the same figures as lines of NVIDIA's DLLogger, written anew by a
+            run that is not resumed.
+        """
         self._output_dir = output_dir
+        self._report_loss = report_loss
+        self._dllog = Path(dllog_path) if dllog_path else None
+        self._dllog_mode = "w"
+        self._started = time.time()
         self._events: Path | None = None
         self._resumed_at: int | None = None
 
     def resume(self, step: int) -> None:
         """Forgets what an earlier start of the run recorded beyond ``step``, where it resumes."""
         self._resumed_at = step
+        self._dllog_mode = "a" if step else "w"
         for name in (STEPS, EVALUATIONS):
             history = read_history(self._output_dir, name)
             self._rewrite(name, [record for record in history if record["step"] <= step])
@@ -63,7 +87,12 @@ class RunLog:
         with explained_writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(_line(_record(step, recorded)))
         self._add_summaries(step, recorded)
-        shown = "  ".join(f"{name} {_show(value)}" for name, value in figures.items())
+        self._add_dllog_line(step, recorded)
+        shown = "  ".join(
+            f"{name} {_show(value)}"
+            for name, value in figures.items()
+            if self._report_loss or not name.endswith("loss")
+        )
         self.message(f"step {step}/{total_steps}  {shown}  ETA {format_duration(seconds_left)}")
 
     def evaluation(self, step: int, figures: Mapping[str, float], *, note: str = "") -> None:
@@ -72,6 +101,7 @@ class RunLog:
         others = [record for record in history if record["step"] != step]
         self._rewrite(EVALUATIONS, [*others, _record(step, figures)])
         self._add_summaries(step, figures, prefix="eval/")
+        self._add_dllog_line(step, figures)
         shown = "  ".join(f"{name} {_show_exactly(v)}" for name, v in figures.items())
         self.message(f"evaluation at step {step}: {shown}{note}")
 
@@ -82,6 +112,24 @@ class RunLog:
         if content != there:
             with atomic_open(path) as file:
                 file.write(content)
+
+    def _add_dllog_line(self, step: int, figures: Mapping[str, float]) -> None:
+        if self._dllog is None:
+            return
+        now = time.time()
+        line = {
+            "timestamp": str(now),
+            "datetime": str(datetime.fromtimestamp(now).astimezone()),
+            "elapsedtime": str(now - self._started),
+            "type": "LOG",
+            "step": step,
+            "data": {_DLLOGGER_NAMES.get(name, name): value for name, value in figures.items()},
+        }
+        with explained_writing(self._dllog):
+            self._dllog.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._dllog, self._dllog_mode, encoding="utf-8") as file:
+                file.write(f"DLLL {_line(line)}")
+        self._dllog_mode = "a"
 
     def _add_summaries(self, step: int, figures: Mapping[str, float], prefix: str = "") -> None:
         values = [tf.Summary.Value(tag=prefix + k, simple_value=v) for k, v in figures.items()]
@@ -127,7 +175,7 @@ def _record(step: int, figures: Mapping[str, float]) -> Record:
     return {"step": step, **figures, "time": time.time()}
 
 
-def _line(record: Record) -> str:
+def _line(record: Mapping[str, object]) -> str:
     return json.dumps(finite_or_null(record), allow_nan=False) + "\n"
 
 
