@@ -94,6 +94,12 @@ def test_flags_are_compared_but_for_those_of_a_host():
     assert comparable_flags(given) == {"--learning_rate": 1e-3, "--do_train": True}
 
 
+def test_data_may_lie_anywhere_on_a_host_by_either_name():
+    here = {"input_files_dir": "/a", "eval_files_dir": "/b", "input_file": None, "eval_file": None}
+    there = {"input_files_dir": "/c", "eval_files_dir": None, "input_file": None, "eval_file": "/d"}
+    assert comparable_flags(here) == comparable_flags(there) == {}
+
+
 def test_every_flag_that_may_differ_is_one():
     defined = set()
     for define in (define_pretraining_flags, define_squad_flags):

@@ -48,6 +48,45 @@ def test_details_are_recorded_and_not_printed(tmp_path, capsys):
     assert read_events(tmp_path)[1]["part"] == 2.0
 
 
+def test_losses_can_be_left_out_of_the_terminal(tmp_path, capsys):
+    figures = {"loss": 3.0, "masked_lm_accuracy": 0.5}
+    RunLog(tmp_path, report_loss=False).step(1, figures, total_steps=9, seconds_left=0)
+    assert capsys.readouterr().out == "step 1/9  masked_lm_accuracy 0.5  ETA 0s\n"
+    assert read_lines(tmp_path, "log.jsonl")[0]["loss"] == 3.0
+
+
+def read_dllog(path):
+    lines = path.read_text().splitlines()
+    assert all(line.startswith("DLLL {") for line in lines)
+    return [json.loads(line[len("DLLL ") :]) for line in lines]
+
+
+def test_lines_of_dllogger(tmp_path):
+    path = tmp_path / "logs" / "dllog.json"
+    log = RunLog(tmp_path, dllog_path=str(path))
+    log.step(1, FIGURES, details={"masked_lm_loss": math.inf}, total_steps=9, seconds_left=0)
+    log.evaluation(1, {"exact_match": 81.0, "f1": 88.0})
+    step, evaluation = read_dllog(path)
+    assert (step["type"], step["step"]) == ("LOG", 1)
+    assert {"timestamp", "datetime", "elapsedtime"} <= set(step)
+    assert step["data"] == {
+        "total_loss": 2.5,
+        "learning_rate": 1e-4,
+        "throughput_train": 12_345.0,
+        "mlm_loss": None,
+    }
+    assert evaluation["data"] == {"exact_match": 81.0, "f1": 88.0}
+
+    resumed = RunLog(tmp_path, dllog_path=str(path))
+    resumed.resume(1)
+    resumed.step(2, FIGURES, total_steps=9, seconds_left=0)
+    assert [line["step"] for line in read_dllog(path)] == [1, 1, 2]
+    another = RunLog(tmp_path, dllog_path=str(path))
+    another.resume(0)
+    another.step(1, FIGURES, total_steps=9, seconds_left=0)
+    assert [line["step"] for line in read_dllog(path)] == [1]
+
+
 def test_evaluations_have_a_file_and_tags_of_their_own(tmp_path, capsys):
     log = RunLog(tmp_path)
     log.evaluation(3, {"loss": 1.25, "masked_lm_accuracy": 0.5}, note="  (best so far)")
