@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 
 from bert_tf import environment
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
-from bert_tf.checkpoint.model_files import ModelFiles
+from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
 from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import BertConfig
@@ -166,6 +166,7 @@ def main(_) -> None:
         spm_model_file=_given_file(values.spm_model_file, "spm_model_file"),
         do_lower_case=values.do_lower_case,
     )
+    require_checkpoint(values.input, flag="input")
     source = _with_given_files(open_source(values.input), given)
     lines = convert(
         source, values.output_dir, values.format, include_optimizer=values.include_optimizer

@@ -6,6 +6,8 @@ No TensorFlow is needed here.
 from __future__ import annotations
 
 import dataclasses
+import glob
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +40,10 @@ _PYTORCH_WEIGHTS = (
     "pytorch_model.bin.index.json",
     "*.pt",
 )
+
+# A model by its name, or by its owner's and its own.
+_PUBLISHED_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_WEIGHTS = re.compile(r"\.ckpt|\.(safetensors|bin|pt|pth|index|json)$")
 
 # layers.LAYER_NORM_EPSILON; that module needs TensorFlow.
 _OUR_EPSILON = 1e-12
@@ -102,6 +108,28 @@ def model_files(path: PathLike) -> ModelFiles:
         notes=(*notes, *tokenizer_notes),
         settings=values,
         run_record=read_run_record(directory),
+    )
+
+
+def require_checkpoint(path: PathLike, *, flag: str) -> None:
+    """Raises UserError where no file or directory has the name, alone or with an ending.
+
+    One that looks like the name of a published model is told where such models are.
+    """
+    path = Path(path)
+    if path.exists() or any(path.parent.glob(f"{glob.escape(path.name)}.*")):
+        return
+    if _PUBLISHED_NAME.fullmatch(str(path)) and not _WEIGHTS.search(path.name):
+        raise UserError(
+            f"--{flag}={path} is neither a file nor a directory, and no model is downloaded by its "
+            "name: put bert_config.json, vocab.txt and bert_model.ckpt.* of google-research/bert's "
+            "released models, or config.json, vocab.txt, tokenizer_config.json and "
+            "model.safetensors from the model's page on the Hugging Face hub, into a directory, "
+            f"and give that as --{flag}."
+        )
+    raise UserError(
+        f"--{flag}={path} does not exist; give a model directory, a file of weights, or the path "
+        "of a TensorFlow checkpoint without the endings of its files."
     )
 
 

@@ -387,6 +387,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         num_threads=values.num_threads,
         deterministic=values.deterministic,
         recompute=values.recompute,
+        precision_flag="--manual_fp16" if values.manual_fp16 else "--precision=fp16",
         verbose=values.verbose or values.verbose_logging,
     )
 

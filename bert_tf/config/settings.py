@@ -99,6 +99,7 @@ class RuntimeSettings:
       native_ops: update weights with the operations compiled at set-up, or else fail; None takes
         them where they are.
       recompute: keep each layer's input for the backward pass, and compute the layer again there.
+      precision_flag: what a user gave to have float16.
     """
 
     horovod: bool
@@ -115,6 +116,7 @@ class RuntimeSettings:
     deterministic: bool
     verbose: bool
     recompute: bool = False
+    precision_flag: str = "--precision=fp16"
 
 
 @dataclasses.dataclass(frozen=True)

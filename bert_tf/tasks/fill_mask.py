@@ -15,6 +15,7 @@ import numpy as np
 from absl import flags
 
 from bert_tf import environment
+from bert_tf.checkpoint.model_files import require_checkpoint
 from bert_tf.checkpoint.same_model import vocabulary_of
 from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import BertConfig
@@ -154,6 +155,7 @@ def main(_) -> None:
     )
     if values.top < 1:
         raise UserError(f"--top={values.top} must be at least 1.")
+    require_checkpoint(values.init_checkpoint, flag="init_checkpoint")
     config = BertConfig.from_json_file(values.bert_config_file)
     ids = encode_with_masks(values.text, tokenizer)
     if len(ids) > config.max_position_embeddings:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from absl import flags
 
-from bert_tf.checkpoint.model_files import ModelFiles, model_files
+from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
 from bert_tf.checkpoint.same_model import (
     Vocabulary,
     other_function,
@@ -83,6 +83,10 @@ def find_model(
     checkpoint = init_checkpoint or model_dir
     if not checkpoint:
         raise UserError("give --model_dir, or --init_checkpoint and the files beside it.")
+    if model_dir:
+        require_checkpoint(model_dir, flag="model_dir")
+    if init_checkpoint:
+        require_checkpoint(init_checkpoint, flag="init_checkpoint")
     if model_dir and not Path(model_dir).is_dir():
         raise UserError(
             f"--model_dir={model_dir} is no directory; give one, or --init_checkpoint for a file."

@@ -38,7 +38,7 @@ def choose_policy(
     in_float16 = policy.classes_in("fp16")
     if in_float16 and not hardware.has_gpu and not runtime.allow_slow_fp16:
         from_file = [name for name in in_float16 if name in runtime.policy_changes]
-        asked, instead = "--precision=fp16", f"--precision={hardware.fast_precisions()[0]}"
+        asked, instead = runtime.precision_flag, f"--precision={hardware.fast_precisions()[0]}"
         if from_file:
             asked = f"float16 for {', '.join(from_file)} (--precision_policy)"
             instead = "float32 or bfloat16 there"

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf import environment
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
-from bert_tf.checkpoint.model_files import CONFIG_NAME
+from bert_tf.checkpoint.model_files import CONFIG_NAME, require_checkpoint
 from bert_tf.checkpoint.run_record import RunRecord, read_run_record
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.console import say
@@ -167,6 +167,8 @@ def _begin(
     record = None
     if ranks.is_chief and start.checkpoint is not None:
         record = read_run_record(settings.output_dir)
+    elif ranks.is_chief and settings.init_checkpoint:
+        require_checkpoint(settings.init_checkpoint, flag="init_checkpoint")
     record = ranks.broadcast(record)
     hardware = agree_on_hardware(ranks, precision.probe_hardware())
     chosen = precision.resolve_precision(runtime.precision, hardware)

@@ -149,7 +149,7 @@ BAD = [
     ("no export directory", ["--export_dir="], "--export_dir"),
     ("a file instead", ["--export_dir={file}"], "cannot write to"),
     ("version that exists", ["--export_dir={export_dir}", "--version=1"], "1 exists already"),
-    ("no model", ["--model_dir=nowhere"], "--model_dir=nowhere is no directory"),
+    ("no model", ["--model_dir=nowhere"], "--model_dir=nowhere is neither a file nor a directory"),
     ("no span head", ["--model_dir={pretrained}"], "run_squad.py --do_train"),
     ("no candidates", ["--n_best_size=0"], "--n_best_size=0"),
     ("too long", ["--max_seq_length=100"], "--max_seq_length=100"),

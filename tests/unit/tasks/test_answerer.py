@@ -272,7 +272,7 @@ BAD = [
     ("no question", ["--question= "], "--question is empty"),
     ("no answers", ["--n_best_size=0"], "--n_best_size=0"),
     ("no model", ["--model_dir="], "--model_dir"),
-    ("missing model", ["--model_dir=nowhere/at/all"], "--model_dir=nowhere/at/all is no directory"),
+    ("missing model", ["--model_dir=nowhere/at/all"], "--model_dir=nowhere/at/all does not exist"),
     ("model without files", ["--model_dir={directory}"], "bert_config.json"),
     ("no span head", ["--model_dir={pretrained}"], "run_squad.py --do_train --init_checkpoint="),
     ("unknown precision", ["--precision=fp8"], "--precision=fp8"),
