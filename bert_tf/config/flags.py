@@ -335,6 +335,9 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         loss_normalization=values.loss_normalization,
         allreduce_every_micro_batch=values.allreduce_every_micro_batch
         or not values.allreduce_post_accumulation,
+        micro_batch_flag=(
+            "train_batch_size" if values.micro_batch_size is None else "micro_batch_size"
+        ),
     )
 
 
@@ -388,6 +391,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         deterministic=values.deterministic,
         recompute=values.recompute,
         precision_flag="--manual_fp16" if values.manual_fp16 else "--precision=fp16",
+        amp_flag=f"--{amp_name}",
         verbose=values.verbose or values.verbose_logging,
     )
 

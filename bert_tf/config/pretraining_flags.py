@@ -100,12 +100,15 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
     train_flag = _given(values, "input_file", "input_files_dir")
     eval_flag = _given(values, "eval_file", "eval_files_dir")
     train, held_out = _files(values, train_flag), _files(values, eval_flag)
+    # Of two names the one that goes with what was given.
+    theirs = "input_files_dir" if eval_flag == "eval_files_dir" else "input_file"
     if values.do_train and not train:
-        raise UserError("--do_train needs training records; give --input_file.")
+        raise UserError(f"--do_train needs training records; give --{theirs}.")
+    theirs = "eval_files_dir" if train_flag == "input_files_dir" else "eval_file"
     if values.do_eval and not held_out:
         if not train:
-            raise UserError("--do_eval needs held-out records; give --eval_file.")
-        warn("no held-out records were given (--eval_file): evaluating on the training records.")
+            raise UserError(f"--do_eval needs held-out records; give --{theirs}.")
+        warn(f"no held-out records were given (--{theirs}): evaluating on the training records.")
         held_out, eval_flag = train, train_flag
     if not 0 < values.masked_lm_prob < 1:
         raise UserError(f"--masked_lm_prob={values.masked_lm_prob} must lie between 0 and 1.")

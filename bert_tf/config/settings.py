@@ -36,6 +36,7 @@ class OptimizationSettings:
       num_train_steps, num_warmup_steps: on one rank; None where a task counts in epochs.
       scale_steps_by_ranks: None for what the run in the output directory began with, or else on
         with Horovod.
+      micro_batch_flag: which of its names a user gave.
     """
 
     micro_batch_size: int | None
@@ -55,6 +56,7 @@ class OptimizationSettings:
     clip_norm: float | None
     loss_normalization: str
     allreduce_every_micro_batch: bool
+    micro_batch_flag: str = "train_batch_size"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +101,7 @@ class RuntimeSettings:
       native_ops: update weights with the operations compiled at set-up, or else fail; None takes
         them where they are.
       recompute: keep each layer's input for the backward pass, and compute the layer again there.
-      precision_flag: what a user gave to have float16.
+      precision_flag, amp_flag: what a user gave to have float16, and TensorFlow's rewrite.
     """
 
     horovod: bool
@@ -117,6 +119,7 @@ class RuntimeSettings:
     verbose: bool
     recompute: bool = False
     precision_flag: str = "--precision=fp16"
+    amp_flag: str = "--amp"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,6 +90,7 @@ def _had_other_batches(run: Run, optimization: OptimizationSettings) -> bool:
         return False  # nothing is to end, or epochs tell where
     batch = resolve_batch_plan(
         micro_batch_size=optimization.micro_batch_size,
+        micro_batch_flag=optimization.micro_batch_flag,
         accumulation_steps=optimization.accumulation_steps,
         global_batch_size=optimization.global_batch_size,
         world_size=run.ranks.world_size,

@@ -62,8 +62,8 @@ def precision_warnings(
     warnings = precision.slow_policy_warnings(policy, hardware)
     if runtime.amp and "bf16" not in hardware.fast_precisions() and not hardware.has_gpu:
         warnings.append(
-            "--amp is of no use here: this CPU has no bfloat16 products, and TensorFlow may leave "
-            "the graph as it is"
+            f"{runtime.amp_flag} is of no use here: this CPU has no bfloat16 products, and "
+            "TensorFlow may leave the graph as it is"
         )
     return warnings
 

@@ -216,6 +216,7 @@ def batch_plan(optimization: OptimizationSettings, ranks: SingleProcess) -> Batc
     """The arithmetic of batches alone."""
     return resolve_batch_plan(
         micro_batch_size=optimization.micro_batch_size,
+        micro_batch_flag=optimization.micro_batch_flag,
         accumulation_steps=optimization.accumulation_steps,
         global_batch_size=optimization.global_batch_size,
         world_size=ranks.world_size,

@@ -50,15 +50,17 @@ def resolve_batch_plan(
     accumulation_steps: int | None,
     global_batch_size: int | None,
     world_size: int,
+    micro_batch_flag: str = "train_batch_size",
 ) -> BatchPlan:
     """Derives the batch plan from any two of micro batch, accumulation steps and global batch.
 
     With the global batch alone, one accumulation step is assumed; without it, a missing micro batch
     is 32 (google-research/bert's default) and missing accumulation steps are one. Raises UserError
-    that shows the arithmetic for a contradiction or a remainder.
+    that shows the arithmetic for a contradiction or a remainder, and names the micro batch by the
+    flag that it was given by.
     """
     given = {
-        "train_batch_size": micro_batch_size,
+        micro_batch_flag: micro_batch_size,
         "num_accumulation_steps": accumulation_steps,
         "global_batch_size": global_batch_size,
     }
@@ -80,7 +82,7 @@ def resolve_batch_plan(
     if plan.global_batch_size != global_batch_size:
         raise UserError(
             f"--global_batch_size={global_batch_size} contradicts {plan.arithmetic()}; leave out "
-            "one of --train_batch_size, --num_accumulation_steps and --global_batch_size."
+            f"one of --{micro_batch_flag}, --num_accumulation_steps and --global_batch_size."
         )
     return plan
 

@@ -1,5 +1,7 @@
 """From flags to settings."""
 
+import dataclasses
+
 import pytest
 from absl import flags as absl_flags
 
@@ -105,6 +107,8 @@ def test_both_names_for_when_to_communicate(parse, given, every):
 def test_both_names_for_the_micro_batch(parse):
     assert parse("--train_batch_size=7").optimization.micro_batch_size == 7
     assert parse("--micro_batch_size=7").optimization.micro_batch_size == 7
+    for name in ("train_batch_size", "micro_batch_size"):
+        assert parse(f"--{name}=7").optimization.micro_batch_flag == name
     assert parse("--micro_batch_size=7", "--train_batch_size=7").optimization.micro_batch_size == 7
 
 
@@ -119,8 +123,9 @@ def test_no_clip(parse):
 def test_names_of_nvidia_for_precision(parse):
     assert parse("--manual_fp16").runtime.precision == "fp16"
     assert parse("--amp").runtime == parse("--amp", "--precision=fp32").runtime
-    assert parse("--use_fp16").runtime == parse("--amp", "--use_fp16").runtime
-    assert parse("--use_fp16").runtime == parse("--amp").runtime
+    older = parse("--use_fp16").runtime
+    assert older == parse("--amp", "--use_fp16").runtime
+    assert dataclasses.replace(older, amp_flag="--amp") == parse("--amp").runtime
     for given in (["--nouse_fp16"], ["--noamp"], ["--noamp", "--use_fp16=false"]):
         assert not parse(*given).runtime.amp
 
@@ -181,6 +186,13 @@ def test_flags_of_other_hardware_are_ignored_with_a_warning(parse, capsys, monke
 def test_no_held_out_records(parse, capsys):
     parse("--do_eval")
     assert "warning: no held-out records were given (--eval_file)" in capsys.readouterr().out
+    directory = parse().bert_config_file.parent
+    parse("--do_eval", "--input_file=", f"--input_files_dir={directory}")
+    assert "given (--eval_files_dir)" in capsys.readouterr().out
+    with pytest.raises(UserError, match="training records; give --input_files_dir"):
+        parse("--input_file=", f"--eval_files_dir={directory}")
+    with pytest.raises(UserError, match="held-out records; give --eval_file"):
+        parse("--input_file=", "--nodo_train", "--do_eval")
 
 
 def test_every_flag_of_ours_is_in_the_record_and_no_other(parse):

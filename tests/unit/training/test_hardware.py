@@ -90,6 +90,8 @@ def test_a_host_without_its_gpu_is_named():
 def test_float16_on_a_cpu_is_refused_unless_asked_for_twice(hardware, advice):
     with pytest.raises(UserError, match=f"--precision=fp16 on a CPU .*--precision={advice},"):
         chosen_policy(hardware, precision="fp16")
+    with pytest.raises(UserError, match="--manual_fp16 on a CPU"):
+        chosen_policy(hardware, precision="fp16", precision_flag="--manual_fp16")
     allowed = chosen_policy(hardware, precision="fp16", allow_slow_fp16=True)
     assert allowed == policy_for("fp16")
 
@@ -182,6 +184,12 @@ def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(amp, policy, 
     assert len(found) == len(parts)
     for warning, part in zip(found, parts):
         assert part in warning
+
+
+def test_the_rewrite_has_the_name_by_which_it_was_given():
+    runtime = runtime_settings(amp=True, amp_flag="--use_fp16")
+    [warning] = precision_warnings(runtime, policy_for("fp32"), PLAIN_CPU)
+    assert warning.startswith("--use_fp16 is of no use here")
 
 
 @pytest.mark.parametrize(

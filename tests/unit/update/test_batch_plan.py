@@ -139,3 +139,23 @@ def test_learning_rate_scaling(scaling, factor):
 def test_impossible_schedules_are_refused(wrong):
     with pytest.raises(UserError):
         step_plan(**wrong)
+
+
+@pytest.mark.parametrize("flag", ["train_batch_size", "micro_batch_size"])
+def test_the_micro_batch_has_the_name_by_which_it_was_given(flag):
+    with pytest.raises(UserError, match=f"--{flag}=0 must be at least 1"):
+        resolve_batch_plan(
+            micro_batch_size=0,
+            accumulation_steps=None,
+            global_batch_size=None,
+            world_size=1,
+            micro_batch_flag=flag,
+        )
+    with pytest.raises(UserError, match=f"leave out one of --{flag}, --num_accumulation_steps"):
+        resolve_batch_plan(
+            micro_batch_size=2,
+            accumulation_steps=2,
+            global_batch_size=5,
+            world_size=1,
+            micro_batch_flag=flag,
+        )
