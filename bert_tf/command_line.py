@@ -138,6 +138,10 @@ def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[
         raise UserError(
             f"--flagfile: {path} cannot be read ({reason}); give an existing --flagfile."
         ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"a --flagfile is not UTF-8 text (byte {error.start}); give a file with a flag a line."
+        ) from error
 
 
 def flags_of_this_project(values: flags.FlagValues) -> list[flags.Flag]:

@@ -185,6 +185,8 @@ def test_words_where_they_are_meant(program_flags):
 
 def test_a_word_in_a_flag_file(program_flags, tmp_path):
     path = tmp_path / "some.flags"
+    path.write_bytes(b"--steps=3\n\xff")
+    assert refusal(f"--flagfile={path}").startswith("a --flagfile is not UTF-8 text (byte 10); ")
     path.write_text("--do_lower_case False\n")
     assert refusal(f"--flagfile={path}").endswith("write --do_lower_case=False.")
 
