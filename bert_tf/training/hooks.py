@@ -86,8 +86,8 @@ class NonFiniteGuard(StepHook):
         raise UserError(
             f"the loss or a gradient is not finite in the update after step {self.step}{scaling} "
             f"(learning rate {fetched['rate']:.3g}); nothing was overwritten: lower "
-            "--learning_rate or check --init_checkpoint and the data, then start again to go on "
-            "from the last checkpoint."
+            "--learning_rate or check the data and the weights that the run began with, then start "
+            "again to go on from the last checkpoint."
         )
 
 

@@ -16,16 +16,17 @@ SCRIPTS = ["run_pretraining.py", "run_squad.py"]
 
 
 def last_words(*command):
-    """What the program printed, its last line apart, and what it had loaded by then."""
+    """What the program printed, how it ended, and what it had loaded by then."""
     done = run("-c", PROGRAM, *command, check=False)
     *text, loaded = done.stdout.splitlines()
-    return "\n".join(text), done.stderr, loaded
+    return "\n".join(text), done, loaded
 
 
 @pytest.mark.parametrize("flag", ["--help", "--helpfull", "--helpshort"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_help(script, flag):
-    text, _, loaded = last_words(script, flag)
+    text, done, loaded = last_words(script, flag)
+    assert done.returncode == 0
     for name in ("--bert_config_file", "--precision_policy", "--num_train_steps"):
         assert f"{name}:" in text
     assert loaded == "loaded: []"
@@ -43,6 +44,7 @@ def test_help(script, flag):
     ids=["unknown", "no choice", "required", "missing file"],
 )
 def test_wrong_flags(script, flags, sentence):
-    _, stderr, loaded = last_words(script, *flags)
-    assert sentence in stderr
+    _, done, loaded = last_words(script, *flags)
+    assert done.returncode == 2
+    assert sentence in done.stderr
     assert loaded == "loaded: []"

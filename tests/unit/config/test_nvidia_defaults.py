@@ -115,6 +115,7 @@ def test_a_flag_file_gives_their_defaults_and_nothing_is_left_to_say(name, more,
     assert {flag: values[flag].value for flag in expected} == expected
     changed = {flag for flag in values if values[flag].present}
     assert changed == set(expected)
+    assert max(map(len, (ROOT / "recipes" / name).read_text().splitlines())) <= 100
 
 
 def test_flags_after_a_flag_file_win(monkeypatch):
