@@ -134,6 +134,13 @@ def test_single_files_may_lie_elsewhere(model_dir, tmp_path):
     assert note == f"unlike in {model_dir / 'bert_config.json'}: hidden_dropout_prob 0.1 -> 0.3"
 
 
+def test_ignored_keys_of_a_given_configuration_are_noted(model_dir, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**CONFIG.to_dict(), "use_cache": True}))
+    [note] = find_model(model_dir, bert_config_file=config).notes
+    assert note == f"warning: {config} has keys that this network ignores: use_cache"
+
+
 def test_a_vocabulary_of_the_same_size_is_another(model_dir, tmp_path):
     other = tmp_path / "vocab.txt"
     other.write_text("".join(f"{entry}\n" for entry in reversed(VOCABULARY)))
