@@ -123,7 +123,7 @@ def build_features(
     directory = run_stage(
         STAGE,
         output_dir,
-        parameters=_parameters(windows, training),
+        parameters=_parameters(squad, windows, training),
         inputs=[squad.path],
         build=functools.partial(_build, squad, open_tokenizer, windows, training, num_workers),
         vocabulary=describe_vocabulary(open_tokenizer()),
@@ -143,7 +143,7 @@ def find_features(
     if is_up_to_date(
         directory,
         stage=STAGE,
-        parameters=_parameters(windows, training),
+        parameters=_parameters(squad, windows, training),
         inputs=[describe_file(squad.path)],
         vocabulary=describe_vocabulary(tokenizer),
     ):
@@ -151,9 +151,10 @@ def find_features(
     return None
 
 
-def _parameters(windows: WindowSettings, training: bool) -> dict[str, object]:
+def _parameters(squad: SquadFile, windows: WindowSettings, training: bool) -> dict[str, object]:
     moved = {"most_moved": MOST_MOVED} if training else {}
-    return {**dataclasses.asdict(windows), "training": training, **moved}
+    part = {} if squad.first_of is None else {"first_questions": len(squad.examples)}
+    return {**dataclasses.asdict(windows), "training": training, **moved, **part}
 
 
 def open_features(directory: PathLike) -> FeatureSet:

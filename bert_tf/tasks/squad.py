@@ -144,7 +144,7 @@ def _train_and_predict(
     optimization = settle_scaling(run, settings.optimization)
     settings = dataclasses.replace(settings, optimization=optimization)
     train = _read(settings, training=True) if settings.run.do_train else None
-    asked = _read(settings, training=False) if settings.run.do_eval else None
+    asked = _read_asked(settings, run) if settings.run.do_eval else None
     _check_arithmetic(settings, run)
     if settings.run.eval_every_steps is not None and not is_scored(asked):
         raise UserError(
@@ -275,6 +275,16 @@ def _read(settings: SquadSettings, *, training: bool) -> SquadFile:
         version_2_with_negative=settings.version_2_with_negative,
         needs_answers=training,
     )
+
+
+def _read_asked(settings: SquadSettings, run: Run) -> SquadFile:
+    """The questions to answer."""
+    squad = _read(settings, training=False)
+    if settings.max_predict_questions is not None:
+        squad = squad.first(settings.max_predict_questions)
+    if squad.first_of is not None:
+        run.message(f"{squad} are answered; files and scores are of these alone")
+    return squad
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def _origin(settings: SquadSettings, squad: SquadFile, results: Results) -> dict
     return {
         "model": settings.run.output_dir.resolve().name,
         "started from": settings.run.init_checkpoint or "random weights",
-        "questions": squad.path.name,
+        "questions": str(squad),
         "trained on": settings.train_file.name if settings.train_file else "nothing in this run",
         "step": results["global_step"],
         "learning rate": settings.optimization.learning_rate,

@@ -8,6 +8,7 @@ from absl import flags as absl_flags
 
 from bert_tf.config.squad_flags import define_squad_flags, squad_settings
 from bert_tf.errors import UserError
+from bert_tf.squad.examples import read_squad
 from bert_tf.tasks import squad as squad_task
 from tests.end_to_end.squad_files import LENGTHS, write_squad
 from tests.small_span_model import CONFIG, VOCABULARY, write_model
@@ -83,6 +84,52 @@ def test_another_model_in_the_output_directory_is_left_as_it_is(start, others, t
         squad_task.run(settings_of(start, output_dir, flags.format(others=others)))
     assert words.format(start=output_dir) in str(error.value)
     assert content(output_dir) == before
+
+
+def test_the_first_questions_alone_are_answered_and_scored(start, tmp_path, capsys):
+    write_squad(tmp_path / "dev.json", 3, seed=2)
+    asked = ["--do_train=false", "--do_predict", f"--predict_file={tmp_path / 'dev.json'}"]
+    given = [f"--init_checkpoint={start}", *asked, "--max_predict_questions=4"]
+    results = squad_task.run(settings_of(start, tmp_path / "out", *given))
+    first = [example.question_id for example in read(tmp_path / "dev.json").examples[:4]]
+    answers = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert list(answers) == first
+    assert (results["total"], results["questions_in_file"]) == (4, 9)
+    part = "dev.json (the first 4 of 9 questions)"
+    assert f"{part} are answered; files and scores are of these alone" in capsys.readouterr().out
+    assert part in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_nvidias_flag_counts_batches(start, tmp_path):
+    """@NVIDIA/DeepLearningExamples, run_squad.py: num_eval_iterations * predict_batch_size."""
+    settings = settings_of(start, tmp_path, "--num_eval_iterations=3", "--predict_batch_size=2")
+    assert settings.max_predict_questions == 6
+
+
+def test_the_whole_file_is_no_part_of_it(start):
+    squad = read(start.parent / "train.json")
+    assert squad.first(9) is squad
+    assert squad.first(8).first_of == 9
+
+
+def read(path):
+    return read_squad(path, flag="predict_file", version_2_with_negative=False, needs_answers=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--max_predict_questions=0"], "--max_predict_questions=0 must be at least 1"),
+        (["--num_eval_iterations=0"], "--num_eval_iterations=0 must be at least 1"),
+        (
+            ["--max_predict_questions=3", "--num_eval_iterations=2"],
+            "--max_predict_questions and --num_eval_iterations both say how many; give one",
+        ),
+    ],
+)
+def test_limits_that_cannot_be(start, tmp_path, flags, said):
+    with pytest.raises(UserError, match=said):
+        settings_of(start, tmp_path / "out", *flags)
 
 
 def test_a_dry_run_counts_windows_and_leaves_nothing(start, tmp_path, monkeypatch, capsys):
