@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Callable
@@ -30,7 +31,7 @@ from bert_tf.files import PathLike
 from bert_tf.progress import Progress
 from bert_tf.squad.examples import MOST_MOVED, Example, SquadFile
 from bert_tf.squad.paragraphs import Paragraph, ParagraphEncoder, Question
-from bert_tf.squad.windows import WindowSettings
+from bert_tf.squad.windows import WindowSettings, cut_windows
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
 from bert_tf.workers import ordered_map, resolve_num_workers
 
@@ -149,6 +150,18 @@ def find_features(
     ):
         return open_features(directory)
     return None
+
+
+def most_windows(squad: SquadFile, windows: WindowSettings) -> int:
+    """More records than :func:`build_features` will make of a file for training, or as many."""
+    of_paragraphs = {}
+    for example in squad.examples:
+        if example.paragraph not in of_paragraphs:
+            # No tokenizer makes more tokens of a text than it has bytes in its longest form.
+            longest = len(unicodedata.normalize("NFKD", example.context).encode("utf-8", "replace"))
+            cut = cut_windows(windows.max_query_length, longest, windows)
+            of_paragraphs[example.paragraph] = len(cut)
+    return sum(of_paragraphs[example.paragraph] for example in squad.examples)
 
 
 def _parameters(squad: SquadFile, windows: WindowSettings, training: bool) -> dict[str, object]:

@@ -53,7 +53,14 @@ def content(directory):
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+EPOCHS = "the at most 189 steps of --num_train_epochs=3"
 WRONG = {
+    "warm-up beyond all epochs": (
+        "--num_warmup_steps=190",
+        f"--num_warmup_steps=190 is more than {EPOCHS}",
+    ),
+    "negative warm-up": ("--num_warmup_steps=-1", "--num_warmup_steps=-1 must not be negative"),
+    "workers": ("--num_workers=-1", "--num_workers=-1: give a positive number"),
     "vocabulary": ("--vocab_file={others}/vocab.txt", "another vocabulary ({start}/vocab.txt)"),
     "heads": ("--bert_config_file={others}/bert_config.json", "num_attention_heads 2 -> 4"),
     "warm-up": ("--num_train_steps=3 --num_warmup_steps=4", "--num_warmup_steps=4"),
@@ -64,15 +71,23 @@ WRONG = {
 
 @pytest.mark.parametrize(("flags", "words"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("dry_run", [False, True], ids=["real", "dry"])
-def test_a_refused_run_leaves_nothing(start, others, tmp_path, flags, words, dry_run):
+def test_a_refused_run_leaves_nothing(start, others, tmp_path, monkeypatch, flags, words, dry_run):
     flags = flags.format(others=others, start=start).split()
     output_dir = tmp_path / "out"
     given = [f"--init_checkpoint={start}", *flags, f"--dry_run={dry_run}"]
+    monkeypatch.setattr(squad_task, "build_features", None)  # records would take long to make
     with pytest.raises(UserError) as error:
         squad_task.run(settings_of(start, output_dir, *given))
     assert words.format(start=start) in str(error.value)
     assert not content(output_dir)
     assert not (dry_run and output_dir.exists())
+
+
+def test_a_warmup_longer_than_the_epochs_that_the_records_have(start, tmp_path):
+    """What the text alone could not show: it has fewer tokens than characters."""
+    given = [f"--init_checkpoint={start}", "--num_warmup_steps=64", "--dry_run"]
+    with pytest.raises(UserError, match="=64 is more than the 32 steps of --num_train_epochs=3,"):
+        squad_task.run(settings_of(start, tmp_path / "out", *given))
 
 
 @pytest.mark.parametrize("wrong", ["vocabulary", "heads"])
