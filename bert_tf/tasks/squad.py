@@ -46,11 +46,12 @@ from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import ModelParts, collect_parts
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation, is_scored
-from bert_tf.tasks.squad_report import write_squad_report
+from bert_tf.tasks.squad_report import Trained, write_squad_report
 from bert_tf.training import run as training_run
 from bert_tf.training.checks import Network, check_start, settle_scaling
 from bert_tf.training.evaluation import Results
 from bert_tf.training.run import Run
+from bert_tf.training.trainer import Job
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.workers import resolve_num_workers
 
@@ -204,7 +205,8 @@ def _train_and_predict_on(
     if results is not None and asked.are_scored:
         by_seed[settings.run.seed] = results
         if run.ranks.is_chief:
-            _report(settings, run, asked.squad, evaluation.predictions, by_seed)
+            trained = _trained(job, train) if train else None
+            _report(settings, run, asked, evaluation.predictions, by_seed=by_seed, trained=trained)
     return results
 
 
@@ -452,15 +454,31 @@ def _facts(
     }
 
 
+def _trained(job: Job, train: Questions) -> Trained:
+    windows = len(train.features.lengths)
+    epochs = job.steps.num_train_steps * job.batch.global_batch_size / windows
+    return Trained(job.batch, epochs)
+
+
 def _report(
     settings: SquadSettings,
     run: Run,
-    squad: SquadFile,
+    asked: Questions,
     predictions: Predictions,
+    *,
     by_seed: Mapping[int, Results],
+    trained: Trained | None,
 ) -> None:
-    results = by_seed[settings.run.seed]
-    path = write_squad_report(settings, squad, predictions, results, by_seed=by_seed)
+    squad, results = asked.squad, by_seed[settings.run.seed]
+    path = write_squad_report(
+        settings,
+        squad,
+        predictions,
+        results,
+        by_seed=by_seed,
+        config=asked.config,
+        trained=trained,
+    )
     run.message(f"the report is {path}")
     if settings.version_2_with_negative:
         best = best_threshold(squad, best_span_texts(squad, predictions), predictions.null_odds)
