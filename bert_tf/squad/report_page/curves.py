@@ -10,6 +10,7 @@ from bert_tf.squad.report_page.charts import Line, Marker, Point, line_chart
 from bert_tf.squad.report_page.content import ReportData
 
 _MOST_POINTS = 300
+_MARGIN = 0.1  # of a curve's width
 _FLAT = 0.02  # of a score's range: less is no change
 
 
@@ -73,17 +74,32 @@ def _over_steps(lines: Sequence[Line], **options: Any) -> str:
     return line_chart(lines, x_label="step (optimizer updates)", x_from_zero=True, **options)
 
 
-def where_it_changes(
-    curve: Sequence[tuple[float, float, float]], keep: Sequence[float]
-) -> list[tuple[float, float, float]]:
+ThresholdCurve = list[tuple[float, float, float]]
+
+
+def reaching(curve: ThresholdCurve, thresholds: Sequence[float]) -> ThresholdCurve:
+    """A threshold curve made so long that it has ``thresholds``; beyond its ends it is level.
+
+    Its first point, which is somewhere below all others, is moved near to them.
+    """
+    if len(curve) > 2:
+        (first, *scores), second = curve[0], curve[1][0]
+        near = second - _MARGIN * (curve[-1][0] - second)
+        curve = [(max(first, near), *scores), *curve[1:]]
+    below = [(x, *curve[0][1:]) for x in thresholds if x < curve[0][0]]
+    above = [(x, *curve[-1][1:]) for x in thresholds if x > curve[-1][0]]
+    return sorted(below) + curve + sorted(above)
+
+
+def where_it_changes(curve: ThresholdCurve, keep: Sequence[float]) -> ThresholdCurve:
     """A threshold curve without the parts at its ends where nothing changes any more.
 
-    ``keep`` are thresholds that stay inside, as far as the curve has them.
+    ``keep`` are thresholds that stay inside.
     """
     columns = list(zip(*curve))[1:]
-    slack = _FLAT * max((max(column) - min(column) for column in columns), default=0.0)
+    slack = _FLAT * max(max(column) - min(column) for column in columns)
 
-    def first_change(points: Sequence[tuple[float, float, float]]) -> int:
+    def first_change(points: ThresholdCurve) -> int:
         ends = points[0][1:]
         changed = (
             index
@@ -93,8 +109,8 @@ def where_it_changes(
         return next(changed, len(points))
 
     first, behind = first_change(curve), first_change(curve[::-1])
-    if slack == 0 or first == len(curve):
-        return list(curve)
+    if first == len(curve):
+        return curve
     low, high = curve[first - 1][0], curve[len(curve) - behind][0]
     low, high = min([low, *keep]), max([high, *keep])
     return [point for point in curve if low <= point[0] <= high]
@@ -103,12 +119,10 @@ def where_it_changes(
 def threshold_chart(data: ReportData) -> str:
     """The scores over the threshold of "no answer", with the chosen and the best threshold."""
     curve = sorted(point for point in data.threshold_curve if all(map(math.isfinite, point)))
-    chosen = [
-        threshold
-        for threshold in (data.chosen_threshold, data.results.get("best_f1_thresh"))
-        if threshold is not None and math.isfinite(threshold)
-    ]
-    curve = where_it_changes(curve, chosen) if curve else curve
+    named = (data.chosen_threshold, data.results.get("best_f1_thresh"))
+    keep = [x for x in named if x is not None and math.isfinite(x)]
+    if curve:
+        curve = where_it_changes(reaching(curve, keep), keep)
     lines = [
         Line("F1", thinned([(threshold, f1) for threshold, _, f1 in curve]), "first"),
         Line(

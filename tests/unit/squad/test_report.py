@@ -422,6 +422,22 @@ def test_the_flat_ends_of_a_threshold_curve_are_left_out():
     assert curves.where_it_changes(flat, []) == flat
 
 
+def test_a_threshold_curve_reaches_the_thresholds_that_are_named():
+    curve = [(-50.0, 20.0, 30.0), (1.0, 25.0, 35.0), (2.0, 26.0, 36.0), (3.0, 10.0, 12.0)]
+    assert curves.reaching(curve, []) == [(0.8, 20.0, 30.0), *curve[1:]]
+    assert curves.reaching(curve, [0.0, 5.0]) == [
+        (0.0, 20.0, 30.0),
+        (0.8, 20.0, 30.0),
+        *curve[1:],
+        (5.0, 10.0, 12.0),
+    ]
+    chart = curves.threshold_chart(make_data(threshold_curve=curve, chosen_threshold=0.0))
+    assert "chosen threshold 0.000" in chart
+    assert [x for x, _ in places_in(chart)[0]] == pytest.approx(
+        [0, 0.8 / 3, 1 / 3, 2 / 3, 1], abs=0.001
+    )
+
+
 @pytest.mark.parametrize(
     ("score", "count", "expected"),
     [  # as R's binom.confint(x, n, methods="wilson") gives them
