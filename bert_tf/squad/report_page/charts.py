@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 _SIDE = 1000  # units of the drawing, both ways
 _MOST_DOTS = 40
-_MOST_LOG_TICKS = 8
+_MOST_LOG_TICKS = 6
+_FAR_APART = 3  # times: from there on a curve would leave most of a linear axis empty
 
 Point = tuple[float, float]
 
@@ -108,7 +109,7 @@ def _x_axis(values: Sequence[float], *, from_zero: bool) -> Axis:
 
 def _y_axis(values: Sequence[float], *, log: bool) -> Axis:
     low, high = widened(min(values), max(values))
-    if log and low > 0 and high >= 5 * low:
+    if log and low > 0 and high >= _FAR_APART * low:
         low, high = low / 1.05, high * 1.05
         return Axis(low, high, log_ticks(low, high), is_log=True)
     enclosing = ticks(low, high, outside=True)
@@ -141,9 +142,9 @@ def ticks(low: float, high: float, *, outside: bool = False, about: int = 5) -> 
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two positive ones: 1, 2 and 5 times powers of ten, or these alone."""
+    """Round numbers between two positive ones, not many: such as 1, 2 and 5 times powers of ten."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1, 2, 5), (1,)):
+    for factors in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):
         found = [
             float(f"{factor}e{power}")
             for power in powers
