@@ -14,11 +14,13 @@ import fcntl
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bert_tf.console import say
 from bert_tf.errors import UserError
 
 LOCK_NAME = ".lock"
@@ -26,6 +28,8 @@ LOCK_NAME = ".lock"
 _SECONDS_BETWEEN_SIGNS = 5.0
 # Network file systems may show a file's time some seconds late.
 _SIGNS_TO_WAIT_FOR = 4
+_SECONDS_BETWEEN_TRIES = 0.1
+_SILENT_TRIES = 10
 # Why a lock could not be had: another process has it, or the disk knows none.
 _MEANINGS = {
     **dict.fromkeys((errno.EACCES, errno.EAGAIN), False),
@@ -52,12 +56,22 @@ class Holder:
 
 @contextlib.contextmanager
 def hold_directory(
-    directory: Path, *, flag: str, seconds_between_signs: float = _SECONDS_BETWEEN_SIGNS
+    directory: Path,
+    *,
+    flag: str,
+    wait: bool = False,
+    seconds_between_signs: float = _SECONDS_BETWEEN_SIGNS,
 ) -> Iterator[Holder | None]:
     """Holds the lock of ``directory`` while the body runs; creates the directory where needed.
 
     Yields who held it before and did not release it, having been killed or lost with its host; None
     after a regular end. A directory that was created and is still empty at the end is removed.
+
+    Args:
+      directory: what to hold.
+      flag: that names the directory, for messages.
+      wait: for another process that holds it; after a second, a line says so.
+      seconds_between_signs: how often the holder shows that it is alive.
 
     Raises:
       UserError: another process holds it, or the directory cannot be written; names ``flag``.
@@ -65,8 +79,7 @@ def hold_directory(
     created = [path for path in (directory, *directory.parents) if not path.exists()]
     path = directory / LOCK_NAME
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        file, before = _take(path, flag, seconds_between_signs)
+        file, before = _take(path, flag, seconds_between_signs, wait=wait)
     except OSError as error:
         raise UserError(
             f"--{flag}: cannot write to {directory} ({error.strerror}); choose another directory."
@@ -85,11 +98,19 @@ def hold_directory(
         yield before
 
 
-def _take(path: Path, flag: str, seconds_between_signs: float) -> tuple[int, Holder | None]:
+def _take(
+    path: Path, flag: str, seconds_between_signs: float, *, wait: bool
+) -> tuple[int, Holder | None]:
     """The file, which is ours now, and who is still named in it; raises UserError if in use."""
-    lost = None
+    lost, tries = None, 0
     while True:
-        file, is_locked = _open_locked(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file, is_locked = _open_locked(path)
+        except FileNotFoundError:
+            if not wait:
+                raise
+            continue  # its holder has just removed the directory
         before = _holder(file)
         is_of_this_host = before is None or before.host == socket.gethostname()
         if is_of_this_host and is_locked is not None:
@@ -98,10 +119,19 @@ def _take(path: Path, flag: str, seconds_between_signs: float) -> tuple[int, Hol
             in_use = before is not None and _gives_signs(file, seconds_between_signs)
         if in_use:
             os.close(file)
-            raise UserError(
-                f"--{flag}: {path.parent} is in use by {before or 'another process'}; wait for it "
-                "to end, or choose another directory."
-            )
+            holder = before or "another process"
+            if not wait:
+                raise UserError(
+                    f"--{flag}: {path.parent} is in use by {holder}; wait for it to end, or choose "
+                    "another directory."
+                )
+            tries += 1
+            if tries == _SILENT_TRIES:
+                say(
+                    f"{path.parent} is in use by {holder}; waiting for it to end", stream=sys.stderr
+                )
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+            continue
         if is_locked is not False:
             return file, before or lost
         # A file server may keep the lock of a host that is lost; a new file has none.

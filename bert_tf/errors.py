@@ -27,8 +27,8 @@ class UserError(Exception):
 def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result:
     """Calls ``function(*args)``; a :class:`UserError` ends the process as one line, status 2.
 
-    So does a full disk, and a name that is no text. Where the reader of standard output is gone
-    there is nobody to tell: the status is the one that SIGPIPE gives other programs.
+    So does a lack of memory, a full disk, and a name that is no text. Where the reader of standard
+    output is gone there is nobody to tell: the status is the one that SIGPIPE gives other programs.
 
     Of several ranks, most make a mistake together. Rank 0 then says it for all, and its end makes
     the launcher end the others; a rank that is left says it with its name.
@@ -48,6 +48,12 @@ def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result
         _end(
             f"{error.object!a} is not text in the encoding {sys.getfilesystemencoding()}; "
             "set LC_ALL=C.UTF-8, or rename the file."
+        )
+    except MemoryError as error:
+        detail = first_line(error)
+        _end(
+            f"there is not enough memory{f' ({detail})' if detail else ''}; give a smaller batch, "
+            "length or network."
         )
     except OSError as error:
         if is_of_output(error):

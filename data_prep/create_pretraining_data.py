@@ -5,10 +5,12 @@
 
 Input: UTF-8 text, one sentence a line, a blank line (or the end of a file) between documents.
 Flags, defaults and rules are those of google-research/bert's script of the same name, and
-``--output_file`` takes a list of files as there. Beyond it: a SentencePiece model in place of a
-vocabulary; ``--masking=dynamic`` stores no masks, they are drawn at training time, and the
-passes of ``--dupe_factor`` then differ in their pairs only; ``--nsp=false`` makes single segments
-of full length from consecutive sentences, with the next-sentence label 0.
+``--output_file`` takes a list of files as there; calls with other files may fill one directory, one
+after the other or at the same time, and its manifest lists the files of all. Beyond it: a
+SentencePiece model in place of a vocabulary; ``--masking=dynamic`` stores no masks, they are drawn
+at training time, and the passes of ``--dupe_factor`` then differ in their pairs only;
+``--nsp=false`` makes single segments of full length from consecutive sentences, with the
+next-sentence label 0.
 
 The text is worked on in blocks of 1 MiB, cut between documents. A random next sentence comes from
 another document of the same block, and instances are shuffled within their block, which is enough
@@ -28,6 +30,7 @@ import dataclasses
 import functools
 import itertools
 import random
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,10 +38,10 @@ import numpy as np
 from absl import flags
 
 from bert_tf.command_line import Number, flag_group
-from bert_tf.data.manifest import describe_vocabulary, find_manifest, is_output_name
+from bert_tf.data.manifest import describe_vocabulary, is_output_name, readable_manifest
 from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED
-from bert_tf.data.stage import Built, report, run_stage
+from bert_tf.data.stage import Built, SharedDirectory, report, run_stage
 from bert_tf.data.stateless_random import derive_keys, random_bits
 from bert_tf.data.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
 from bert_tf.errors import UserError
@@ -71,6 +74,7 @@ MASKING = ("static", "dynamic")
 
 _BLOCK_BYTES = 1 << 20
 _MAX_DOCUMENT_BYTES = _BLOCK_BYTES // 4
+_OUTPUT_DIR_NAME = re.compile(r"records-\d{5,}-of-\d{5,}\.tfrecord")
 _ENCODE_AT_ONCE = 512  # instances; keeps the arrays in the processor's cache
 
 # Streams of random numbers of one block.
@@ -152,6 +156,7 @@ def run(settings: Settings) -> Path:
         inputs=files,
         build=functools.partial(_build, settings, files, names, num_workers),
         vocabulary=describe_vocabulary(settings.open_tokenizer()),
+        shared=_shared_directory(settings, names),
     )
 
 
@@ -189,7 +194,9 @@ def _resolve_outputs(settings: Settings) -> tuple[Path, list[str]]:
     if settings.output_dir:
         total = settings.num_output_files
         names = [f"records-{index:05d}-of-{total:05d}.tfrecord" for index in range(total)]
-        return Path(settings.output_dir), names
+        directory = Path(settings.output_dir)
+        _refuse_named_files(directory)
+        return directory, names
     paths = [Path(part.strip()) for part in settings.output_file.split(",") if part.strip()]
     if len({path.parent for path in paths}) != 1 or len(set(paths)) != len(paths):
         raise UserError(
@@ -202,21 +209,33 @@ def _resolve_outputs(settings: Settings) -> tuple[Path, list[str]]:
                 f"--output_file={settings.output_file}: {name!r} cannot be the name of a record "
                 "file; choose another name, without a dot in front."
             )
-    _refuse_other_run(directory, set(names))
     return directory, names
 
 
-def _refuse_other_run(directory: Path, names: set[str]) -> None:
-    """A manifest describes its whole directory, so a second run would replace the first one."""
-    manifest = find_manifest(directory)
+def _refuse_named_files(directory: Path) -> None:
+    """A run with --output_dir replaces what is there; files of --output_file it does not."""
+    manifest = readable_manifest(directory)
     if manifest is None or manifest.stage != STAGE:
         return
-    others = {entry.name for entry in manifest.outputs if not entry.name.endswith(OFFSETS_SUFFIX)}
-    if others != names:
+    named = [name for name in manifest.output_names if not _OUTPUT_DIR_NAME.match(name)]
+    if named:
         raise UserError(
-            f"--output_file: {directory} holds {min(others - names, default='other files')} of "
-            "another run; give all files in one list, or choose another directory."
+            f"--output_dir: {directory} holds {min(named)} of a run with --output_file; choose "
+            "another directory."
         )
+
+
+def _shared_directory(settings: Settings, names: list[str]) -> SharedDirectory | None:
+    """With --output_file, other calls may write other files into the directory."""
+    if not settings.output_file:
+        return None
+    of_masks = ("max_predictions_per_seq",) if settings.masking == "static" else ()
+    return SharedDirectory(
+        flag="output_file",
+        names=(*names, *(name + OFFSETS_SUFFIX for name in names)),
+        alike=("masking", "max_seq_length", *of_masks, "nsp"),
+        noted=("dupe_factor", "short_seq_prob", "masked_lm_prob", "do_whole_word_mask"),
+    )
 
 
 def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:

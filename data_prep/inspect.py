@@ -37,6 +37,7 @@ from bert_tf.data.records import (
     VOCABULARY,
     RecordSpec,
     decode_example,
+    under_own_names,
 )
 from bert_tf.data.stage import report
 from bert_tf.data.tfrecord import RecordSet
@@ -175,7 +176,7 @@ def _decode(records: RecordSet, number: int) -> tuple[_Form, dict[str, np.ndarra
     """A record's layout with its lengths, and its features."""
     [record] = records.read([number])
     try:
-        example = decode_example(record)
+        example = under_own_names(decode_example(record))
         spec = next((spec for spec in _SPECS if spec.matches(example)), PRETRAINING_MASKED)
         return (spec, spec.lengths_of(example)), {f.name: example[f.name] for f in spec.features}
     except ValueError as error:

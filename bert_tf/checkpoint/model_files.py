@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
-from bert_tf.config.bert_config import BertConfig, is_huggingface, read_config_file
+from bert_tf.config.bert_config import (
+    BertConfig,
+    config_notes,
+    is_huggingface,
+    read_config_file,
+)
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open, read_json_object, write_json
 
@@ -44,9 +49,6 @@ _PYTORCH_WEIGHTS = (
 # A model by its name, or by its owner's and its own.
 _PUBLISHED_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _WEIGHTS = re.compile(r"\.ckpt|\.(safetensors|bin|pt|pth|index|json)$")
-
-# layers.LAYER_NORM_EPSILON; that module needs TensorFlow.
-_OUR_EPSILON = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +99,7 @@ def model_files(path: PathLike) -> ModelFiles:
         foreign = is_huggingface(values) or from_pytorch
         read = BertConfig.from_huggingface_dict if foreign else BertConfig.from_dict
         config = read(values, source=str(config_file)).with_explicit_gelu()
-        notes += _notes_on_config(values, config_file)
+        notes += config_notes(values, source=config_file)
     do_lower_case, tokenizer_notes = _read_tokenizer_config(directory / TOKENIZER_CONFIG_NAME)
     return ModelFiles(
         config=config,
@@ -207,16 +209,6 @@ def _find_config(directory: Path, *, huggingface: bool) -> Path | None:
 
 def _if_there(path: Path) -> Path | None:
     return path if path.is_file() else None
-
-
-def _notes_on_config(values: dict[str, Any], path: Path) -> list[str]:
-    epsilon = values.get("layer_norm_eps", _OUR_EPSILON)
-    if epsilon == _OUR_EPSILON:
-        return []
-    return [
-        f"warning: {path} says layer_norm_eps {epsilon!r}, but this network always uses "
-        f"{_OUR_EPSILON}; outputs differ slightly"
-    ]
 
 
 def _read_tokenizer_config(path: Path) -> tuple[bool | None, list[str]]:

@@ -62,6 +62,14 @@ _KEYS_WITHOUT_EFFECT = frozenset(
     }
 )
 
+# A key as near to a known one as this (difflib's ratio) is taken for a misspelt one: it keeps
+# "hidden_dropout" (0.85) and lets "classifier_dropout_prob" (0.71) and "num_hidden_groups" (0.76)
+# of other networks pass.
+_MISSPELT = 0.8
+
+# layers.LAYER_NORM_EPSILON; that module needs TensorFlow.
+_OUR_EPSILON = 1e-12
+
 # Ids and the sizes of a checkpoint's variables have 32 bits; a graph has operations for each layer.
 _MOST = 2**31 - 1
 _MOST_LAYERS = 10_000
@@ -128,13 +136,17 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, source: str = "dictionary") -> BertConfig:
-        """Builds a config from JSON values; raises UserError that names the key and ``source``."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for key in values:
-            if key not in known and key not in _KEYS_WITHOUT_EFFECT:
-                nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-                advice = f"did you mean {nearest[0]!r}?" if nearest else f"known are {known}."
-                raise UserError(f"model configuration {source}: unknown key {key!r}; {advice}")
+        """Builds a config from JSON values; keys of other programs are passed over.
+
+        Raises UserError that names ``source`` and the key for a value that cannot be, and for an
+        unknown key that looks like a known one that was misspelt.
+        """
+        for key in _unknown_keys(values):
+            meant = _meant_key(key)
+            if meant:
+                raise UserError(
+                    f"model configuration {source}: unknown key {key!r}; did you mean {meant!r}?"
+                )
         if "vocab_size" not in values:
             raise UserError(f"model configuration {source}: the key 'vocab_size' is missing.")
         return cls._from_known(values, source)
@@ -191,6 +203,50 @@ def read_config_file(path: PathLike) -> dict[str, Any]:
 def is_huggingface(values: dict[str, Any]) -> bool:
     """Whether the settings have a key that only Hugging Face writes."""
     return not _HUGGINGFACE_MARKS.isdisjoint(values)
+
+
+def config_notes(values: dict[str, Any], *, source: PathLike) -> list[str]:
+    """Sentences on what a configuration file says and this network does not follow."""
+    if is_huggingface(values):
+        epsilon = values.get("layer_norm_eps", _OUR_EPSILON)
+        if epsilon == _OUR_EPSILON:
+            return []
+        return [
+            f"warning: {source} says layer_norm_eps {epsilon!r}, but this network always uses "
+            f"{_OUR_EPSILON}; outputs differ slightly"
+        ]
+    unknown = ", ".join(_unknown_keys(values))
+    return [f"warning: {source} has keys that this network ignores: {unknown}"] if unknown else []
+
+
+def read_config_notes(path: PathLike) -> list[str]:
+    """As :func:`config_notes`, of a file."""
+    return config_notes(read_config_file(path), source=path)
+
+
+def _unknown_keys(values: dict[str, Any]) -> list[str]:
+    known = {field.name for field in dataclasses.fields(BertConfig)} | _KEYS_WITHOUT_EFFECT
+    return [key for key in values if key not in known]
+
+
+def _meant_key(key: str) -> str:
+    """The known key that an unknown one stands for in all likelihood, or the empty string.
+
+    That is one spelt nearly alike, or one that has all the words of ``key`` in their order:
+    "num_layers" for "num_hidden_layers".
+    """
+    known = [field.name for field in dataclasses.fields(BertConfig)]
+    spelt = key.lower().replace("-", "_")
+    near = difflib.get_close_matches(spelt, known, n=1, cutoff=_MISSPELT)
+    words = spelt.split("_")
+    longer = [name for name in known if len(words) > 1 and _is_within(words, name.split("_"))]
+    return next(iter(near + longer), "")
+
+
+def _is_within(words: list[str], others: list[str]) -> bool:
+    """Whether ``words`` are among ``others``, in the same order."""
+    left = iter(others)
+    return all(word in left for word in words)
 
 
 def _find_foreign(values: dict[str, Any]) -> str:

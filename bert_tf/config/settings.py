@@ -181,6 +181,7 @@ class SquadSettings:
       bert_config_file, vocab_file, spm_model_file: None takes what stands beside init_checkpoint.
       do_lower_case: None takes what stands beside init_checkpoint, or fits the vocabulary.
       train_file, predict_file: SQuAD JSON.
+      max_predict_questions: how many of predict_file's questions are answered, None for all.
       features_dir: where records are kept between runs.
       version_2_with_negative: questions may have no answer.
       null_score_diff_threshold: a question has no answer where the null score is higher than the
@@ -197,6 +198,7 @@ class SquadSettings:
     do_lower_case: bool | None
     train_file: Path | None
     predict_file: Path | None
+    max_predict_questions: int | None
     features_dir: Path
     max_seq_length: int
     doc_stride: int

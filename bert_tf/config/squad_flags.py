@@ -28,7 +28,6 @@ from bert_tf.files import require_file
 # NVIDIA's flags for what is done otherwise here: scoring in the run, export by its own command.
 _IGNORED = {
     "eval_script": str,
-    "num_eval_iterations": int,
     "use_trt": bool,
     "export_triton": bool,
     "triton_model_name": str,
@@ -76,6 +75,16 @@ def _define_squad_flags(define: Definer) -> None:
     define.string("predict_file", None, "SQuAD JSON to answer.")
     define.boolean("do_predict", False, "Answer --predict_file, and score the answers it knows.")
     define.integer("predict_batch_size", 8, "Sequences in a prediction batch of a rank.")
+    define.integer(
+        "max_predict_questions",
+        None,
+        "Answer and score the first questions of --predict_file alone, this many at most.",
+    )
+    define.integer(
+        "num_eval_iterations",
+        None,
+        "NVIDIA's way to say --max_predict_questions: that many times --predict_batch_size.",
+    )
     define.integer("max_seq_length", 384, "Most tokens of question and context together.")
     define.integer("doc_stride", 128, "Tokens between the windows of a long context.")
     define.integer("max_query_length", 64, "Most tokens of a question; the rest is cut off.")
@@ -130,9 +139,13 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
         values, do_eval="do_predict", eval_batch_size="predict_batch_size", max_eval_steps=None
     )
     files = ("bert_config_file", "vocab_file", "spm_model_file", "train_file", "predict_file")
-    derived = {"seeds", "features_dir", "run", "optimization", "runtime", *files}
+    derived = {
+        *("max_predict_questions", "seeds", "features_dir", "run", "optimization", "runtime"),
+        *files,
+    }
     same_names = {field.name for field in dataclasses.fields(SquadSettings)} - derived
     return SquadSettings(
+        max_predict_questions=_max_predict_questions(values),
         seeds=_seeds(values.seeds),
         features_dir=Path(values.features_dir or run.output_dir / "features"),
         run=run,
@@ -141,6 +154,18 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
         **{name: _file(values, name) for name in files},
         **{name: values[name].value for name in same_names},
     )
+
+
+def _max_predict_questions(values: flags.FlagValues) -> int | None:
+    names = ("max_predict_questions", "num_eval_iterations")
+    for name in names:
+        at_least_one(values, name)
+    questions, batches = (values[name].value for name in names)
+    if questions is not None and batches is not None:
+        raise UserError(
+            "--max_predict_questions and --num_eval_iterations both say how many; give one."
+        )
+    return batches * values.predict_batch_size if batches is not None else questions
 
 
 def _file(values: flags.FlagValues, name: str) -> Path | None:

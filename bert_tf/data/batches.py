@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Callable
 
 import numpy as np
@@ -46,6 +46,7 @@ class BatchReader:
         type_vocab_size: int,
         batch_size: int,
         indices: Callable[[int], np.ndarray],
+        names: Mapping[str, Sequence[str]] | None = None,
         positions_kept: Callable[[int], int] | None = None,
     ):
         """Reads the records of ``record_set``.
@@ -53,10 +54,11 @@ class BatchReader:
         Args:
           record_set: the records.
           spec: their layout.
-          lengths: for ``spec.parse_spec``.
+          lengths: of their features, by length key.
           vocab_size, type_vocab_size: of the model, whose ids and segments are below them.
           batch_size: B.
           indices: from a batch's position to the numbers of its records, integers [B].
+          names: as for ``spec.parse_spec``.
           positions_kept: from a batch's position to the positions that are left of its sequences,
             which must all be padding beyond; None leaves them whole.
         """
@@ -65,7 +67,8 @@ class BatchReader:
         self._positions_kept = positions_kept
         self._spec = spec
         self._sizes = {**lengths, VOCABULARY: vocab_size, SEGMENTS: type_vocab_size}
-        self._parse_spec = spec.parse_spec(lengths)
+        self._names = names
+        self._parse_spec = spec.parse_spec(lengths, names)
         self._sequences = [f.name for f in spec.features if f.length_key == SEQUENCE]
         self._batch_size = batch_size
 
@@ -79,7 +82,8 @@ class BatchReader:
         )
         for tensor in (serialized, names):
             tensor.set_shape([self._batch_size])
-        features = tf.io.parse_example(serialized, self._parse_spec, example_names=names)
+        parsed = tf.io.parse_example(serialized, self._parse_spec, example_names=names)
+        features = self._spec.merge(parsed, self._names)
         kept = self._sizes[SEQUENCE]
         if self._positions_kept is not None:
             kept = tf.numpy_function(self._kept, [position], tf.int64)

@@ -4,6 +4,9 @@ A stage of the data preparation writes it last, so a directory with a manifest i
 bare file names and no path, time or machine, so that the same inputs and parameters give the same
 manifest bytes anywhere. A stage removes what an earlier manifest lists, so a manifest with other
 names is refused when it is read.
+
+A directory that was filled by several calls of a stage has one manifest as well: the sum of theirs,
+which it keeps in ``parts``.
 """
 
 from __future__ import annotations
@@ -79,6 +82,7 @@ class Manifest:
       outputs: files that were written.
       counts: totals, for example ``{"documents": 12, "records": 340}``.
       vocabulary: the vocabulary of the ids in the outputs, None where there are none.
+      parts: the manifests of the calls that filled the directory, where there were several.
     """
 
     stage: str
@@ -88,9 +92,21 @@ class Manifest:
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     vocabulary: VocabularyEntry | None = None
     version: int = FORMAT_VERSION
+    parts: tuple[Manifest, ...] = ()
+
+    @property
+    def calls(self) -> tuple[Manifest, ...]:
+        """The manifests of the single calls, one or more."""
+        return self.parts or (self,)
+
+    @property
+    def output_names(self) -> set[str]:
+        """The names of the files that were written."""
+        return {entry.name for entry in self.outputs}
 
     def to_dict(self) -> dict[str, Any]:
         """The manifest as JSON values, with the hash of its parameters."""
+        parts = {"parts": [part.to_dict() for part in self.parts]} if self.parts else {}
         return {
             "version": self.version,
             "stage": self.stage,
@@ -100,12 +116,37 @@ class Manifest:
             "counts": dict(self.counts),
             "inputs": [dataclasses.asdict(entry) for entry in self.inputs],
             "outputs": [dataclasses.asdict(entry) for entry in self.outputs],
+            **parts,
         }
 
     @property
     def sha256(self) -> str:
         """One digest of the whole data directory: it changes when any output byte changes."""
         return hash_of_json(self.to_dict())
+
+
+def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
+    """The manifest of a directory that several calls of one stage have filled.
+
+    It does not depend on the order of the calls. Its parameters are those that all have in common.
+    """
+    parts = tuple(sorted(calls, key=lambda call: min(call.output_names)))
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    names = {name for part in parts for name in part.counts}
+    return dataclasses.replace(
+        first,
+        parameters={
+            name: value
+            for name, value in first.parameters.items()
+            if all(name in p.parameters and p.parameters[name] == value for p in parts)
+        },
+        inputs=tuple(entry for part in parts for entry in part.inputs),
+        outputs=tuple(entry for part in parts for entry in part.outputs),
+        counts={name: sum(part.counts.get(name, 0) for part in parts) for name in sorted(names)},
+        parts=parts,
+    )
 
 
 class UnsafeNameError(UserError):
@@ -187,23 +228,28 @@ def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
                 f"data manifest: the parameters in {path} do not match their hash; "
                 "the file was edited, make the data again."
             )
-        vocabulary = content["vocabulary"]
-        require_output_names((entry["name"] for entry in content["outputs"]), listed_in=path)
-        manifest = Manifest(
-            stage=content["stage"],
-            parameters=content["parameters"],
-            inputs=tuple(FileEntry(**entry) for entry in content["inputs"]),
-            outputs=tuple(FileEntry(**entry) for entry in content["outputs"]),
-            counts=content["counts"],
-            vocabulary=VocabularyEntry(**vocabulary) if vocabulary is not None else None,
-        )
-        _check_types(manifest)
-        return manifest
-    except (KeyError, TypeError) as error:
+        return _from_dict(content, path)
+    except (AttributeError, KeyError, TypeError) as error:
         raise UserError(
             f"data manifest: {path} is not a manifest of this program ({first_line(error)}); "
             "make the data again."
         ) from error
+
+
+def _from_dict(content: dict[str, Any], path: Path) -> Manifest:
+    vocabulary = content["vocabulary"]
+    require_output_names((entry["name"] for entry in content["outputs"]), listed_in=path)
+    manifest = Manifest(
+        stage=content["stage"],
+        parameters=content["parameters"],
+        inputs=tuple(FileEntry(**entry) for entry in content["inputs"]),
+        outputs=tuple(FileEntry(**entry) for entry in content["outputs"]),
+        counts=content["counts"],
+        vocabulary=VocabularyEntry(**vocabulary) if vocabulary is not None else None,
+        parts=tuple(_from_dict(part, path) for part in content.get("parts", ())),
+    )
+    _check_types(manifest)
+    return manifest
 
 
 def _check_types(manifest: Manifest) -> None:
@@ -256,21 +302,28 @@ def is_up_to_date(
     inputs: Sequence[FileEntry],
     vocabulary: VocabularyEntry | None = None,
     name: str = MANIFEST_NAME,
+    of_several: bool = False,
 ) -> bool:
     """Whether a stage may be skipped: its manifest matches and its outputs are in place.
 
     Inputs are compared by order, size and digest (not by name, so a moved corpus still matches);
     outputs by name and size, so that a skip does not read them. A broken manifest does not match.
-    Raises UnsafeNameError.
+    With ``of_several``, one of the calls that filled the directory has to match. Raises
+    UnsafeNameError.
     """
     manifest = readable_manifest(directory, name=name)
-    if manifest is None or manifest.stage != stage or manifest.vocabulary != vocabulary:
+    if manifest is None:
         return False
-    if hash_of_json(manifest.parameters) != hash_of_json(parameters):
-        return False
-    if [(e.bytes, e.sha256) for e in manifest.inputs] != [(e.bytes, e.sha256) for e in inputs]:
-        return False
-    return all(_has_size(Path(directory) / entry.name, entry.bytes) for entry in manifest.outputs)
+
+    def matches(call: Manifest) -> bool:
+        return (
+            (call.stage, call.vocabulary) == (stage, vocabulary)
+            and hash_of_json(call.parameters) == hash_of_json(parameters)
+            and [(e.bytes, e.sha256) for e in call.inputs] == [(e.bytes, e.sha256) for e in inputs]
+            and all(_has_size(Path(directory) / entry.name, entry.bytes) for entry in call.outputs)
+        )
+
+    return any(map(matches, manifest.calls if of_several else [manifest]))
 
 
 def require_listed_files(patterns: str) -> None:

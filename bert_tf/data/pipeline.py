@@ -138,7 +138,14 @@ def evaluation_dataset(
 def _reader(
     record_set: RecordSet, info: RecordInfo, indices: Callable[[int], np.ndarray], **sizes: int
 ) -> BatchReader:
-    return BatchReader(record_set, spec=info.spec, lengths=info.lengths, indices=indices, **sizes)
+    return BatchReader(
+        record_set,
+        spec=info.spec,
+        lengths=info.lengths,
+        names=info.names,
+        indices=indices,
+        **sizes,
+    )
 
 
 def _masker(

@@ -2,13 +2,15 @@
 
 Files may come with a ``manifest.json`` of data_prep.create_pretraining_data, or without one, as
 google's and NVIDIA's scripts write them. Of each file one record is decoded; its form and geometry
-must be the same everywhere.
+must be the same everywhere, but for the names of two features.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +23,14 @@ from bert_tf.data.manifest import (
     hash_of_json,
 )
 from bert_tf.data.records import (
+    OTHER_NAMES,
     PREDICTIONS,
     PRETRAINING_MASKED,
     PRETRAINING_UNMASKED,
     SEQUENCE,
     RecordSpec,
     decode_example,
+    under_own_names,
 )
 from bert_tf.data.tfrecord import RecordFile, RecordSet
 from bert_tf.errors import UserError
@@ -46,6 +50,7 @@ class RecordInfo:
       seq_length: positions of a sequence.
       max_predictions: places for masks in a record, None where they are not stored.
       num_records: in all files.
+      names: the names of a feature in the files, where one has another than the spec.
       first_file: the file that the others agree with.
       highest_id: largest token id in a sample of the records.
       manifests: of the directories whose manifest describes the files.
@@ -57,6 +62,7 @@ class RecordInfo:
     seq_length: int
     max_predictions: int | None
     num_records: int
+    names: Mapping[str, tuple[str, ...]]
     first_file: Path
     highest_id: int
     manifests: tuple[Manifest, ...]
@@ -69,7 +75,7 @@ class RecordInfo:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The lengths for ``spec.parse_spec``."""
+        """The lengths of the features, by length key."""
         lengths = {SEQUENCE: self.seq_length}
         return {**lengths, PREDICTIONS: self.max_predictions} if self.masked else lengths
 
@@ -107,9 +113,10 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
         names = ", ".join(str(file.path) for file in record_set.files[:3])
         raise UserError(f"{names or 'the list of record files'} holds no records; make them again.")
     manifests = _manifests(record_set.files)
-    spec, lengths = _form_of(filled[0], record_set)
+    examples = {file: _first_example(file, record_set) for file in filled}
+    spec, lengths = _form_of(filled[0], examples[filled[0]])
     for file in filled[1:]:
-        _require_same_form(file, filled[0], record_set, (spec, lengths))
+        _require_same_form(file, filled[0], examples[file], (spec, lengths))
     masked = spec is PRETRAINING_MASKED
     if not masked and None in manifests.values():
         path = next(path for path, manifest in manifests.items() if manifest is None)
@@ -130,6 +137,7 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
         seq_length=lengths[SEQUENCE],
         max_predictions=lengths.get(PREDICTIONS),
         num_records=len(record_set),
+        names=_names_in(examples.values()),
         first_file=filled[0].path,
         highest_id=_highest_id(record_set, spec),
         manifests=found,
@@ -201,14 +209,28 @@ def _directories(files: Sequence[RecordFile]) -> list[Path]:
     return list(dict.fromkeys(file.path.parent for file in files))
 
 
-def _form_of(file: RecordFile, record_set: RecordSet) -> tuple[RecordSpec, dict[str, int]]:
+def _first_example(file: RecordFile, record_set: RecordSet) -> dict[str, np.ndarray]:
+    """A file's first record, decoded."""
+    with _not_of_pretraining(file):
+        return decode_example(record_set.read([record_set.index_of(file)])[0])
+
+
+def _form_of(
+    file: RecordFile, example: Mapping[str, np.ndarray]
+) -> tuple[RecordSpec, dict[str, int]]:
     """Layout and lengths of a file's first record."""
-    first = record_set.index_of(file)
-    try:
-        example = decode_example(record_set.read([first])[0])
-        unmasked = PRETRAINING_UNMASKED.matches(example)
-        spec = PRETRAINING_UNMASKED if unmasked else PRETRAINING_MASKED
+    example = under_own_names(example)
+    unmasked = PRETRAINING_UNMASKED.matches(example)
+    spec = PRETRAINING_UNMASKED if unmasked else PRETRAINING_MASKED
+    with _not_of_pretraining(file):
         return spec, spec.lengths_of(example)
+
+
+@contextlib.contextmanager
+def _not_of_pretraining(file: RecordFile) -> Iterator[None]:
+    """Turns a ValueError about a record into the UserError that names the file."""
+    try:
+        yield
     except ValueError as error:
         raise UserError(
             f"{file.path} does not hold pre-training records ({error}); give files made by "
@@ -216,13 +238,22 @@ def _form_of(file: RecordFile, record_set: RecordSet) -> tuple[RecordSpec, dict[
         ) from error
 
 
+def _names_in(examples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, tuple[str, ...]]:
+    """The names of features, see :class:`RecordInfo`."""
+    found: dict[str, set[str]] = collections.defaultdict(set)
+    for example in examples:
+        for own, other in OTHER_NAMES.items():
+            found[own].add(own if own in example else other)
+    return {own: tuple(sorted(names)) for own, names in found.items() if names != {own}}
+
+
 def _require_same_form(
     file: RecordFile,
     first: RecordFile,
-    record_set: RecordSet,
+    example: Mapping[str, np.ndarray],
     expected: tuple[RecordSpec, dict[str, int]],
 ) -> None:
-    spec, lengths = _form_of(file, record_set)
+    spec, lengths = _form_of(file, example)
     if spec is not expected[0]:
         forms = {PRETRAINING_MASKED: "with stored masks", PRETRAINING_UNMASKED: "without masks"}
         raise UserError(

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
 
 SEQUENCE = "max_seq_length"
 PREDICTIONS = "max_predictions_per_seq"
@@ -28,6 +31,9 @@ SEGMENTS = "type_vocab_size"
 TWO = "two"
 INT32 = "int32"
 FINITE = "finite"
+
+# The names that TensorFlow 2's scripts (use_v2_feature_names) give to two features.
+OTHER_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 
 _RANGES = {
     SEQUENCE: "the positions of the sequence are 0 to {last}",
@@ -83,7 +89,7 @@ class RecordSpec:
           ValueError: the bytes are not an Example, or a feature is missing, of the wrong type, or
             of a length that contradicts another feature.
         """
-        example = decode_example(record)
+        example = under_own_names(decode_example(record))
         self.lengths_of(example)
         return {feature.name: example[feature.name] for feature in self.features}
 
@@ -128,17 +134,42 @@ class RecordSpec:
         sizes = {TWO: 2, INT32: 2**31, FINITE: np.inf, **sizes}
         return {feature.name: sizes[feature.below] for feature in self.features}
 
-    def parse_spec(self, lengths: Mapping[str, int]) -> dict[str, Any]:
-        """The ``features`` argument of ``tf.io.parse_example`` for records of these lengths."""
+    def parse_spec(
+        self, lengths: Mapping[str, int], names: Mapping[str, Sequence[str]] | None = None
+    ) -> dict[str, Any]:
+        """The ``features`` argument of ``tf.io.parse_example`` for records of these lengths.
+
+        ``names`` are those that records have for a feature, where it is not the feature's own
+        alone. Where there are several, a record that lacks one gives -1 for it.
+        """
         import tensorflow.compat.v1 as tf
 
         lengths = {ONE: 1, **lengths}
+        spec = {}
+        for feature in self.features:
+            shape = [lengths[feature.length_key]]
+            found = _names_of(feature, names)
+            default = [-1] * shape[0] if len(found) > 1 else None
+            for name in found:
+                spec[name] = tf.io.FixedLenFeature(shape, tf.as_dtype(feature.dtype), default)
+        return spec
+
+    def merge(
+        self, parsed: Mapping[str, tf.Tensor], names: Mapping[str, Sequence[str]] | None = None
+    ) -> dict[str, tf.Tensor]:
+        """What was parsed with :meth:`parse_spec`, each feature under its own name."""
+        import tensorflow.compat.v1 as tf
+
         return {
-            feature.name: tf.io.FixedLenFeature(
-                [lengths[feature.length_key]], tf.as_dtype(feature.dtype)
+            feature.name: functools.reduce(
+                tf.maximum, [parsed[name] for name in _names_of(feature, names)]
             )
             for feature in self.features
         }
+
+
+def _names_of(feature: Feature, names: Mapping[str, Sequence[str]] | None) -> Sequence[str]:
+    return (names or {}).get(feature.name, (feature.name,))
 
 
 # The seven features of google-research/bert, create_pretraining_data.py.
@@ -192,7 +223,10 @@ SQUAD_TRAINING = RecordSpec(
 
 
 def decode_example(record: bytes) -> dict[str, np.ndarray]:
-    """Reads the int64 and float32 features of a serialized Example; ValueError if it is none."""
+    """Reads the int64 and float32 features of a serialized Example; ValueError if it is none.
+
+    They have the names that the record gives them, see :func:`under_own_names`.
+    """
     from google.protobuf.message import DecodeError
 
     try:
@@ -207,6 +241,12 @@ def decode_example(record: bytes) -> dict[str, np.ndarray]:
         elif kind == "float_list":
             arrays[name] = np.array(feature.float_list.value, np.float32)
     return arrays
+
+
+def under_own_names(example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A decoded example with our names for features that have the others of OTHER_NAMES."""
+    renamed = {other: own for own, other in OTHER_NAMES.items() if own not in example}
+    return {renamed.get(name, name): values for name, values in example.items()}
 
 
 def _first_bad_value(feature: Feature, values: np.ndarray, bound: float) -> tuple[int, str] | None:

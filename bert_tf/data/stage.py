@@ -4,15 +4,21 @@ A stage writes into ``output_dir/.partial``. Only when it is complete are the fi
 run removed, the new ones moved into place and ``manifest.json`` written, in that order, so a
 directory with a manifest is always complete. ``.stale.json`` lists the files that are being
 replaced while that goes on, so that a run killed there leaves nothing behind for good.
+
+Calls that each add files to one directory (``SharedDirectory``) write into a ``.partial-*`` of
+their own, at the same time if need be, and take turns to move them into place and to rewrite the
+manifest. While that goes on, it does not list the files that are being replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -22,7 +28,9 @@ from bert_tf.data.manifest import (
     Manifest,
     VocabularyEntry,
     describe_file,
+    hash_of_json,
     is_up_to_date,
+    merge_manifests,
     readable_manifest,
     require_output_names,
     write_manifest,
@@ -48,6 +56,23 @@ class Built:
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class SharedDirectory:
+    """What a call writes into a directory that other calls of its stage write into as well.
+
+    Attributes:
+      flag: that names the files.
+      names: of all outputs; a call that has written these, or some of them alone, is replaced.
+      alike: parameters that all calls must have in common, like the vocabulary.
+      noted: parameters of which it is said where another call has others.
+    """
+
+    flag: str
+    names: tuple[str, ...]
+    alike: tuple[str, ...]
+    noted: tuple[str, ...] = ()
+
+
 def run_stage(
     stage: str,
     output_dir: PathLike,
@@ -56,6 +81,7 @@ def run_stage(
     inputs: Sequence[Path],
     build: Callable[[Path], Built],
     vocabulary: VocabularyEntry | None = None,
+    shared: SharedDirectory | None = None,
 ) -> Path:
     """Fills ``output_dir`` by ``build(directory)``, unless its manifest says that it is done.
 
@@ -66,41 +92,136 @@ def run_stage(
       inputs: files, in the order in which they are read.
       build: writes the outputs into the empty directory that it is given.
       vocabulary: of the ids in the outputs, None where there are none.
+      shared: leaves the files of other calls in the directory; None replaces what is there.
 
     Returns: ``output_dir``.
 
     Raises:
       UserError: the directory cannot be written, is in use, holds the output of another stage, or
-        its manifest lists what is not a file of the directory.
+        its manifest lists what is not a file of the directory; calls that share it contradict
+        each other.
     """
-    directory = make_output_dir(output_dir, flag="output_dir")
+    flag = shared.flag if shared else "output_dir"
+    directory = make_output_dir(output_dir, flag=flag)
     entries = tuple(describe_file(path) for path in inputs)
     # Without the lock: readers of a finished directory need not wait for each other.
     if is_up_to_date(
-        directory, stage=stage, parameters=parameters, inputs=entries, vocabulary=vocabulary
+        directory,
+        stage=stage,
+        parameters=parameters,
+        inputs=entries,
+        vocabulary=vocabulary,
+        of_several=shared is not None,
     ):
-        report(f"{stage}: {directory} is up to date, skipped")
+        report(f"{stage}: {_named(directory, shared)} is up to date, skipped")
         return directory
-    with explained_writing(directory), hold_directory(directory, flag="output_dir"):
-        _refuse_other_stage(directory, stage)
-        old = _files_of_earlier_runs(directory)
-        partial = directory / _PARTIAL_NAME
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        try:
-            built = build(partial)
-            outputs = tuple(
+    with explained_writing(directory), contextlib.ExitStack() as stack:
+        if shared is None:
+            stack.enter_context(hold_directory(directory, flag=flag))
+        call = Manifest(stage, parameters, entries, (), {}, vocabulary)
+        kept = _calls_to_keep(directory, call, shared)
+        if shared is None:
+            _files_of_earlier_runs(directory, kept)  # raises before the work what it raises after
+        partial = stack.enter_context(_partial_directory(directory, shared))
+        built = build(partial)
+        call = dataclasses.replace(
+            call,
+            outputs=tuple(
                 describe_file(partial / name, count=count) for name, count in built.outputs.items()
-            )
-            _install(
-                Manifest(stage, parameters, entries, outputs, built.counts, vocabulary),
-                old=old,
-                partial=partial,
-                directory=directory,
-            )
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            ),
+            counts=built.counts,
+        )
+        if shared is not None:
+            stack.enter_context(hold_directory(directory, flag=flag, wait=True))
+            kept = _calls_to_keep(directory, call, shared)  # others may have been here since
+            _note_differences(directory, call, kept, shared)
+        old = _files_of_earlier_runs(directory, kept)
+        _install(call, kept=kept, old=old, partial=partial, directory=directory, flag=flag)
     return directory
+
+
+def _named(directory: Path, shared: SharedDirectory | None) -> str:
+    return f"{directory / shared.names[0]}" if shared else f"{directory}"
+
+
+@contextlib.contextmanager
+def _partial_directory(directory: Path, shared: SharedDirectory | None) -> Iterator[Path]:
+    """An empty directory inside ``directory`` that is gone at the end."""
+    with contextlib.ExitStack() as stack:
+        partial = directory / _PARTIAL_NAME
+        if shared is not None:
+            own = directory / f"{_PARTIAL_NAME}-{hash_of_json(sorted(shared.names))[:16]}"
+            stack.callback(_remove_if_empty, own)
+            stack.enter_context(hold_directory(own, flag=shared.flag))
+            partial = own / "files"
+        shutil.rmtree(partial, ignore_errors=True)
+        stack.callback(shutil.rmtree, partial, ignore_errors=True)
+        partial.mkdir()
+        yield partial
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+
+
+def _calls_to_keep(
+    directory: Path, call: Manifest, shared: SharedDirectory | None
+) -> tuple[Manifest, ...]:
+    """The other calls whose files stay; raises UserError where ``call`` does not go with them."""
+    manifest = readable_manifest(directory)
+    if manifest is not None and manifest.stage != call.stage:
+        raise UserError(
+            f"--{shared.flag if shared else 'output_dir'}: {directory} holds the output of "
+            f"{manifest.stage}; choose another directory for {call.stage}."
+        )
+    if shared is None or manifest is None:
+        return ()
+    own = set(shared.names)
+    kept = []
+    for other in manifest.calls:
+        rest = other.output_names - own
+        if rest and rest != other.output_names:
+            raise UserError(
+                f"--{shared.flag}: {directory / min(own & other.output_names)} was made together "
+                f"with {min(rest)}, which would be without it; give the same files again, or "
+                "choose another name."
+            )
+        if rest:
+            _refuse_contradiction(directory, call, other, shared)
+            kept.append(other)
+    return tuple(kept)
+
+
+def _note_differences(
+    directory: Path, call: Manifest, kept: Sequence[Manifest], shared: SharedDirectory
+) -> None:
+    """Says which settings of another call differ."""
+    for name in shared.noted:
+        now = call.parameters.get(name)
+        others = (other for other in kept if other.parameters.get(name) != now)
+        for other in itertools.islice(others, 1):
+            report(
+                f"warning: {directory / min(other.output_names)} was made with {name} "
+                f"{other.parameters.get(name)}, {shared.names[0]} with {now}"
+            )
+
+
+def _refuse_contradiction(
+    directory: Path, call: Manifest, other: Manifest, shared: SharedDirectory
+) -> None:
+    """Raises UserError where files of two calls cannot be used together."""
+    found = [("vocabulary", call.vocabulary, other.vocabulary)]
+    found += [
+        (name, call.parameters.get(name), other.parameters.get(name)) for name in shared.alike
+    ]
+    for name, now, before in found:
+        if now != before:
+            values = f"{name} {before}, not {now}" if name in shared.alike else f"another {name}"
+            raise UserError(
+                f"--{shared.flag}: {directory / min(other.output_names)} was made with {values}; "
+                "make all files of a directory alike, or choose another directory."
+            )
 
 
 def remove_outputs(stage: str, output_dir: PathLike) -> None:
@@ -125,38 +246,40 @@ def report(line: str) -> None:
     say(line, stream=sys.stderr)
 
 
-def _refuse_other_stage(directory: Path, stage: str) -> None:
-    manifest = readable_manifest(directory)
-    if manifest is not None and manifest.stage != stage:
-        raise UserError(
-            f"--output_dir: {directory} holds the output of {manifest.stage}; "
-            f"choose another directory for {stage}."
-        )
-
-
-def _install(manifest: Manifest, *, old: set[str], partial: Path, directory: Path) -> None:
-    """Replaces what an earlier run left in ``directory`` by the files in ``partial``."""
-    new = {entry.name for entry in manifest.outputs}
-    for name in sorted(new - old):
+def _install(
+    call: Manifest,
+    *,
+    kept: Sequence[Manifest],
+    old: Collection[str],
+    partial: Path,
+    directory: Path,
+    flag: str,
+) -> None:
+    """Replaces by a call's files what earlier ones left in ``directory``, but for those kept."""
+    new = call.output_names
+    for name in sorted(new - set(old)):
         if (directory / name).exists():
             raise UserError(
-                f"--output_dir: {directory / name} exists and was not made by {manifest.stage}; "
+                f"--{flag}: {directory / name} exists and was not made by {call.stage}; "
                 "move it away or choose another directory."
             )
-    write_json(directory / _STALE_NAME, sorted(old | new))
-    (directory / MANIFEST_NAME).unlink(missing_ok=True)
-    for name in old - new:
+    write_json(directory / _STALE_NAME, sorted(new.union(old)))
+    if kept:
+        write_manifest(directory, merge_manifests(kept))
+    else:
+        (directory / MANIFEST_NAME).unlink(missing_ok=True)
+    for name in set(old) - new:
         (directory / name).unlink(missing_ok=True)
     for name in sorted(new):
         os.replace(partial / name, directory / name)
-    write_manifest(directory, manifest)
+    write_manifest(directory, merge_manifests([*kept, call]))
     (directory / _STALE_NAME).unlink()
 
 
-def _files_of_earlier_runs(directory: Path) -> set[str]:
-    """Names of the files that may be replaced or removed."""
+def _files_of_earlier_runs(directory: Path, kept: Sequence[Manifest] = ()) -> set[str]:
+    """Names of the files that may be replaced or removed; those of the calls ``kept`` may not."""
     manifest = readable_manifest(directory)
-    names = {entry.name for entry in manifest.outputs} if manifest else set()
+    names = manifest.output_names if manifest else set()
     stale = directory / _STALE_NAME
     if stale.exists():
         listed = read_json(stale, what="list of replaced files")
@@ -164,6 +287,7 @@ def _files_of_earlier_runs(directory: Path) -> set[str]:
             raise UserError(f"{stale} is not a list of file names; delete it and try again.")
         require_output_names(listed, listed_in=stale)
         names.update(listed)
+    names = names.difference(*(call.output_names for call in kept))
     for name in names:
         path = directory / name
         if path.is_dir() and not path.is_symlink():

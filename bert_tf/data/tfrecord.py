@@ -5,7 +5,8 @@ the masked CRC32C of the length (4 bytes), the bytes, the masked CRC32C of the b
 
 Beside ``X.tfrecord`` lies ``X.tfrecord.offsets``: 8 magic bytes, then one little-endian uint64 for
 the start of every record and one for the size of the file. It is written together with the records,
-or made by one scan when the file came from elsewhere.
+or made by one scan when the file came from elsewhere. Of a compressed file, records are those of
+its uncompressed copy (compressed.py), and the offsets lie beside that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import dataclasses
 import os
 import struct
+import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ from types import TracebackType
 import google_crc32c
 import numpy as np
 
+from bert_tf.data.compressed import start_of_content, uncompressed_copy, write_uncompressed
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open
 
@@ -108,12 +111,32 @@ class TFRecordWriter:
 
 
 class RecordFile:
-    """The records of one file, by number."""
+    """The records of one file, by number.
+
+    Attributes:
+      path: the file.
+      content: where its records are read: the file itself or, if that is compressed, a copy.
+    """
 
     def __init__(self, path: PathLike, *, keep_offsets: bool = True):
-        """Finds the records; ``keep_offsets`` beside the file, where it comes without them."""
+        """Finds the records.
+
+        ``keep_offsets`` beside the file, where it comes without them, and the uncompressed copy of
+        a compressed one.
+        """
         self.path = Path(path)
-        self._offsets = _load_offsets(self.path, keep=keep_offsets)
+        self.content = self.path
+        if _is_compressed(self.path):
+            self.content = self._copy(keep=keep_offsets)
+        self._offsets = _load_offsets(self.content, self.path, keep=keep_offsets)
+
+    def _copy(self, *, keep: bool) -> Path:
+        if keep:
+            return uncompressed_copy(self.path)
+        self._temporary = tempfile.TemporaryDirectory(prefix="bert_tf_uncompressed_")
+        content = Path(self._temporary.name, self.path.name)
+        write_uncompressed(self.path, content)
+        return content
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -126,7 +149,7 @@ class RecordFile:
         """
         global _records_read
         start, end = int(self._offsets[number]), int(self._offsets[number + 1])
-        side_file = _offsets_path(self.path)
+        side_file = _offsets_path(self.content)
         if not start + _FRAMING_BYTES <= end <= int(self._offsets[-1]):
             raise UserError(f"{side_file} does not belong to the file beside it; delete it.")
         frame = os.pread(descriptor, end - start, start)
@@ -212,7 +235,7 @@ class RecordSet:
     def _open(self, which: int) -> int:
         if which in self._descriptors:
             return self._descriptors[which]
-        descriptor = _open_for_reading(self._files[which].path)
+        descriptor = _open_for_reading(self._files[which].content)
         if not self._keep_open:
             return descriptor
         kept = self._descriptors.setdefault(which, descriptor)
@@ -271,13 +294,32 @@ def _write_offsets(path: Path, offsets: np.ndarray) -> None:
         file.write(offsets.astype("<u8").tobytes())
 
 
-def _load_offsets(path: Path, *, keep: bool) -> np.ndarray:
-    """Starts of all records and the file's size, from the side file where that can be trusted."""
+def _is_compressed(path: Path) -> bool:
+    """Whether a file is a compressed one of records; UserError for one of something else."""
+    descriptor = _open_for_reading(path)
+    try:
+        header = os.pread(descriptor, _HEADER_BYTES, 0)
+    finally:
+        os.close(descriptor)
+    # First the plain form: a length of 35,615 looks like gzip's first two bytes.
+    if len(header) == _HEADER_BYTES and _length_in(header) is not None:
+        return False
+    start = start_of_content(path, _HEADER_BYTES)
+    if start and (len(start) < _HEADER_BYTES or _length_in(start) is None):
+        raise UserError(f"{path} is compressed, but holds no TFRecords; give another file.")
+    return start is not None
+
+
+def _load_offsets(path: Path, source: Path, *, keep: bool) -> np.ndarray:
+    """Starts of all records and the file's size, from the side file where that can be trusted.
+
+    Messages name ``source``, of which ``path`` may be a copy.
+    """
     descriptor = _open_for_reading(path)
     try:
         offsets = _read_offsets(_offsets_path(path))
         if offsets is None or not _offsets_fit(descriptor, offsets):
-            offsets = _scan(path, descriptor)
+            offsets = _scan(source, descriptor)
             if keep:
                 with contextlib.suppress(
                     UserError

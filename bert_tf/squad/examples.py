@@ -61,6 +61,7 @@ class SquadFile:
       unusable: ids of the questions whose first answer is not in the context where it should be,
         nor up to ``MOST_MOVED`` characters before or behind.
       moved: ids of those whose first answer was found there; it has the offset where it stands.
+      first_of: how many questions the file has, where ``examples`` are its first ones alone.
     """
 
     path: Path
@@ -68,11 +69,32 @@ class SquadFile:
     examples: tuple[Example, ...]
     unusable: tuple[str, ...]
     moved: tuple[str, ...] = ()
+    first_of: int | None = None
 
     @property
     def has_unanswerable(self) -> bool:
         """Whether there are questions without an answer, as in v2.0."""
         return any(example.is_impossible for example in self.examples)
+
+    def first(self, count: int) -> SquadFile:
+        """The first ``count`` questions; the whole file where it has no more than these."""
+        if count >= len(self.examples):
+            return self
+        examples = self.examples[:count]
+        kept = {example.question_id for example in examples}
+        return dataclasses.replace(
+            self,
+            examples=examples,
+            unusable=tuple(filter(kept.__contains__, self.unusable)),
+            moved=tuple(filter(kept.__contains__, self.moved)),
+            first_of=len(self.examples),
+        )
+
+    def __str__(self) -> str:
+        """The file's name, and which part of it is meant."""
+        if self.first_of is None:
+            return self.path.name
+        return f"{self.path.name} (the first {len(self.examples):,} of {self.first_of:,} questions)"
 
 
 def read_squad(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Callable
@@ -30,7 +31,7 @@ from bert_tf.files import PathLike
 from bert_tf.progress import Progress
 from bert_tf.squad.examples import MOST_MOVED, Example, SquadFile
 from bert_tf.squad.paragraphs import Paragraph, ParagraphEncoder, Question
-from bert_tf.squad.windows import WindowSettings
+from bert_tf.squad.windows import WindowSettings, cut_windows
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
 from bert_tf.workers import ordered_map, resolve_num_workers
 
@@ -123,7 +124,7 @@ def build_features(
     directory = run_stage(
         STAGE,
         output_dir,
-        parameters=_parameters(windows, training),
+        parameters=_parameters(squad, windows, training),
         inputs=[squad.path],
         build=functools.partial(_build, squad, open_tokenizer, windows, training, num_workers),
         vocabulary=describe_vocabulary(open_tokenizer()),
@@ -143,7 +144,7 @@ def find_features(
     if is_up_to_date(
         directory,
         stage=STAGE,
-        parameters=_parameters(windows, training),
+        parameters=_parameters(squad, windows, training),
         inputs=[describe_file(squad.path)],
         vocabulary=describe_vocabulary(tokenizer),
     ):
@@ -151,9 +152,22 @@ def find_features(
     return None
 
 
-def _parameters(windows: WindowSettings, training: bool) -> dict[str, object]:
+def most_windows(squad: SquadFile, windows: WindowSettings) -> int:
+    """More records than :func:`build_features` will make of a file for training, or as many."""
+    of_paragraphs = {}
+    for example in squad.examples:
+        if example.paragraph not in of_paragraphs:
+            # No tokenizer makes more tokens of a text than it has bytes in its longest form.
+            longest = len(unicodedata.normalize("NFKD", example.context).encode("utf-8", "replace"))
+            cut = cut_windows(windows.max_query_length, longest, windows)
+            of_paragraphs[example.paragraph] = len(cut)
+    return sum(of_paragraphs[example.paragraph] for example in squad.examples)
+
+
+def _parameters(squad: SquadFile, windows: WindowSettings, training: bool) -> dict[str, object]:
     moved = {"most_moved": MOST_MOVED} if training else {}
-    return {**dataclasses.asdict(windows), "training": training, **moved}
+    part = {} if squad.first_of is None else {"first_questions": len(squad.examples)}
+    return {**dataclasses.asdict(windows), "training": training, **moved, **part}
 
 
 def open_features(directory: PathLike) -> FeatureSet:

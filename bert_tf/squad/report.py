@@ -21,6 +21,10 @@ from bert_tf.squad.report_page.content import QuestionRow, ReportData
 
 __all__ = ["QuestionRow", "ReportData", "write_report"]
 
+_GROUPS_NOTE = (
+    '<p class="note">The more questions a group has, the thicker are its bars. Thin lines are 95 % '
+    "intervals: with few questions, another score would be no surprise.</p>"
+)
 _FILES = Path(__file__).with_name("report_page")
 
 
@@ -41,9 +45,12 @@ def _page(data: ReportData) -> str:
         # With it in the page's security policy, no other script can run.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         facts=tables.facts_list(data.created_from),
+        settings=tables.settings_list(data.settings),
         tiles=tables.tiles(data),
+        shares=tables.shares(data.questions),
         seeds=tables.seeds_table(data.seed_scores),
         groups=_groups(data),
+        groups_note=_GROUPS_NOTE if data.questions else "",
         charts=_charts(data),
         examples=_examples(data),
         results=tables.results_table(data.results),

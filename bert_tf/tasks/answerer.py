@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_tf.data.length_buckets import padded_length
 from bert_tf.errors import UserError
+from bert_tf.progress import Progress
 from bert_tf.squad.answers import AnswerSettings, CandidateArrays, decode_answers
 from bert_tf.squad.examples import Example, SquadFile
 from bert_tf.squad.paragraphs import sequence_arrays
@@ -106,11 +107,14 @@ class Answerer:
             threads=threads,
         )
 
-    def answer(self, question: str, context: str) -> list[FoundAnswer]:
+    def answer(
+        self, question: str, context: str, *, shows_progress: bool = False
+    ) -> list[FoundAnswer]:
         """The answers to a question about a text, best first, at least one.
 
         The first is the model's answer: in v2.0 "" where its score exceeds the others' by the
-        threshold. Up to ``settings.n_best_size`` others follow by score.
+        threshold. Up to ``settings.n_best_size`` others follow by score. With ``shows_progress``,
+        what takes long says on standard error how far it is.
         """
         example = Example(
             question_id=_QUESTION_ID,
@@ -125,7 +129,7 @@ class Answerer:
             SquadFile(path=Path(), version="", examples=(example,), unusable=()),
             self._tokenizer,
             self.windows,
-            self._candidates(question, context),
+            self._candidates(question, context, shows_progress=shows_progress),
             self.settings,
         )
         found = [
@@ -143,18 +147,21 @@ class Answerer:
         # The sort is stable: the chosen one comes first and the others keep their order.
         return sorted(found, key=lambda answer: answer.text != chosen)
 
-    def _candidates(self, question: str, context: str) -> CandidateArrays:
+    def _candidates(self, question: str, context: str, *, shows_progress: bool) -> CandidateArrays:
         """The best positions of every window of the context."""
         context_ids = self._tokenizer.encode(context)
         windows = question_windows(self._tokenizer.encode(question), len(context_ids), self.windows)
         if not windows:
             return _no_candidates(self.settings.n_best_size)
+        progress = Progress("answering", len(windows), "windows") if shows_progress else None
         batches = []
         for batch in _batches(windows, self.windows.max_seq_length):
             longest = max(window.length for window in batch)
             pairs = [(window, context_ids) for window in batch]
             outputs = self._model.run(sequence_arrays(pairs, self._tokenizer, longest))
             batches.append(CandidateArrays(*(getattr(outputs, name) for name in _CANDIDATES)))
+            if progress is not None:
+                progress.advance(len(batch))
         return CandidateArrays(*map(np.concatenate, zip(*batches)))
 
 

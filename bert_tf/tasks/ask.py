@@ -128,7 +128,7 @@ def main(_) -> None:
     else:
         questions = read_questions(sys.stdin, prompt=sys.stderr)
     for question in questions:
-        found = answerer.answer(question, text)[: values.n_best_size]
+        found = answerer.answer(question, text, shows_progress=True)[: values.n_best_size]
         if values.json:
             answers = [dataclasses.asdict(answer) for answer in found]
             print(json.dumps({"question": question, "answers": answers}), flush=True)

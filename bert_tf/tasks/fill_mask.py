@@ -18,7 +18,7 @@ from bert_tf import environment
 from bert_tf.checkpoint.model_files import require_checkpoint
 from bert_tf.checkpoint.same_model import vocabulary_of
 from bert_tf.command_line import flag_group, run_command
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.bert_config import BertConfig, read_config_notes
 from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.tasks.native_layers import define_native_flag, native_layers
@@ -164,7 +164,8 @@ def main(_) -> None:
             "shorten it."
         )
     vocabulary = vocabulary_of(vocab_file=values.vocab_file, spm_model_file=values.spm_model_file)
-    for note in check_same_model(values.init_checkpoint, config, vocabulary):
+    notes = check_same_model(values.init_checkpoint, config, vocabulary)
+    for note in [*read_config_notes(values.bert_config_file), *notes]:
         say(note, stream=sys.stderr)
     filler = MaskFiller(config, tokenizer, values.init_checkpoint, native_ops=values.native_ops)
     for guesses in filler.fill(ids, top=values.top):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.same_model import Vocabulary, vocabulary_named_in
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.bert_config import BertConfig, read_config_notes
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.data import pipeline
 from bert_tf.data.manifest import MANIFEST_NAME, require_listed_files
@@ -97,6 +97,8 @@ def run(settings: PretrainingSettings) -> Results | None:
 
 def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | None:
     config = BertConfig.from_json_file(settings.bert_config_file)
+    for note in read_config_notes(settings.bert_config_file):
+        run.message(note)
     data = _open_data(settings, config)
     network = Network(
         config,

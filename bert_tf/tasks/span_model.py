@@ -18,7 +18,7 @@ from bert_tf.checkpoint.same_model import (
     vocabulary_of,
 )
 from bert_tf.command_line import flag_group
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.bert_config import BertConfig, read_config_notes
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
@@ -134,9 +134,10 @@ def collect_parts(
     do_lower_case: bool | None,
 ) -> ModelParts:
     """As :func:`find_model`, from what stands beside a model and without comparing them."""
-    config = beside.config
+    config, notes = beside.config, beside.notes
     if bert_config_file:
         config = BertConfig.from_json_file(require_file(bert_config_file, flag="bert_config_file"))
+        notes = (*notes, *read_config_notes(bert_config_file))
     if config is None:
         raise UserError(f"{checkpoint} has no bert_config.json beside it; give --bert_config_file.")
     if not (vocab_file or spm_model_file):
@@ -158,7 +159,7 @@ def collect_parts(
         tokenizer=tokenizer,
         vocab_file=Path(vocab_file) if vocab_file else None,
         spm_model_file=Path(spm_model_file) if spm_model_file else None,
-        notes=beside.notes,
+        notes=notes,
     )
 
 

@@ -36,17 +36,24 @@ from bert_tf.model.squad import (
 from bert_tf.model.variables import create_variables
 from bert_tf.squad.answers import AnswerSettings, Predictions, best_span_texts
 from bert_tf.squad.examples import SquadFile, read_squad
-from bert_tf.squad.features import build_features, find_features, open_features
+from bert_tf.squad.features import (
+    build_features,
+    find_features,
+    most_windows,
+    open_features,
+)
 from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import ModelParts, collect_parts
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation, is_scored
-from bert_tf.tasks.squad_report import write_squad_report
+from bert_tf.tasks.squad_report import Trained, write_squad_report
 from bert_tf.training import run as training_run
 from bert_tf.training.checks import Network, check_start, settle_scaling
 from bert_tf.training.evaluation import Results
 from bert_tf.training.run import Run
+from bert_tf.training.trainer import Job
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.workers import resolve_num_workers
 
 POSITION = "position"
 SEEDS_NAME = "seeds.json"
@@ -144,8 +151,8 @@ def _train_and_predict(
     optimization = settle_scaling(run, settings.optimization)
     settings = dataclasses.replace(settings, optimization=optimization)
     train = _read(settings, training=True) if settings.run.do_train else None
-    asked = _read(settings, training=False) if settings.run.do_eval else None
-    _check_arithmetic(settings, run)
+    asked = _read_asked(settings, run) if settings.run.do_eval else None
+    _check_arithmetic(settings, run, train)
     if settings.run.eval_every_steps is not None and not is_scored(asked):
         raise UserError(
             f"--eval_every_steps compares scores, but {asked.path} has no answers; drop the flag "
@@ -180,7 +187,7 @@ def _train_and_predict_on(
         run,
         network=network,
         evaluation=evaluation,
-        optimization=_with_steps(settings, run, train),
+        optimization=_with_steps(settings, run, len(train.features.lengths) if train else 1),
         train_input=lambda batch: _train_input(settings, run, train, batch),
         max_seq_length=settings.max_seq_length,
         length_flag="--num_train_epochs",
@@ -198,7 +205,8 @@ def _train_and_predict_on(
     if results is not None and asked.are_scored:
         by_seed[settings.run.seed] = results
         if run.ranks.is_chief:
-            _report(settings, run, asked.squad, evaluation.predictions, by_seed)
+            trained = _trained(job, train) if train else None
+            _report(settings, run, asked, evaluation.predictions, by_seed=by_seed, trained=trained)
     return results
 
 
@@ -252,15 +260,13 @@ def _network(settings: SquadSettings, model: ModelParts) -> Network:
     )
 
 
-def _check_arithmetic(settings: SquadSettings, run: Run) -> None:
-    """Raises UserError for lengths, batches and steps that contradict each other on any data."""
-    _windows(settings).validate()
-    optimization = settings.optimization
-    if optimization.num_train_steps is None:
-        # How many steps an epoch has is not known yet, nor whether a warm-up fits into them.
-        optimization = dataclasses.replace(optimization, num_train_steps=1, num_warmup_steps=0)
-    settings = dataclasses.replace(settings, optimization=optimization)
-    training_run.resolve_plans(_with_steps(settings, run, None), run.ranks)
+def _check_arithmetic(settings: SquadSettings, run: Run, train: SquadFile | None) -> None:
+    """Raises UserError for lengths, batches and steps that contradict each other on any records."""
+    windows = _windows(settings)
+    windows.validate()
+    resolve_num_workers(settings.num_workers)
+    most = most_windows(train, windows) if train else 1
+    training_run.resolve_plans(_with_steps(settings, run, most, is_bound=True), run.ranks)
 
 
 def _windows(settings: SquadSettings) -> WindowSettings:
@@ -275,6 +281,16 @@ def _read(settings: SquadSettings, *, training: bool) -> SquadFile:
         version_2_with_negative=settings.version_2_with_negative,
         needs_answers=training,
     )
+
+
+def _read_asked(settings: SquadSettings, run: Run) -> SquadFile:
+    """The questions to answer."""
+    squad = _read(settings, training=False)
+    if settings.max_predict_questions is not None:
+        squad = squad.first(settings.max_predict_questions)
+    if squad.first_of is not None:
+        run.message(f"{squad} are answered; files and scores are of these alone")
+    return squad
 
 
 @contextlib.contextmanager
@@ -361,10 +377,13 @@ def _evaluation(
     )
 
 
-def _with_steps(settings: SquadSettings, run: Run, train: Questions | None) -> OptimizationSettings:
+def _with_steps(
+    settings: SquadSettings, run: Run, num_windows: int, *, is_bound: bool = False
+) -> OptimizationSettings:
     """The optimization with its steps counted from the epochs, where no steps are given.
 
-    An epoch is one pass over all training windows by all ranks together.
+    An epoch is one pass over all training windows by all ranks together. Raises UserError for a
+    warm-up that is longer, even where ``num_windows`` is the most that there can be.
     """
     optimization = settings.optimization
     steps, warmup = optimization.num_train_steps, optimization.num_warmup_steps
@@ -373,10 +392,18 @@ def _with_steps(settings: SquadSettings, run: Run, train: Questions | None) -> O
         # Steps are asked for as on one rank where they are divided by the ranks later.
         own = optimization.scale_steps_by_ranks
         sequences = batch.rank_batch_size if own else batch.global_batch_size
-        windows = len(train.features.lengths) if train else 1
-        steps = max(1, math.ceil(windows * settings.num_train_epochs / sequences))
+        steps = max(1, math.ceil(num_windows * settings.num_train_epochs / sequences))
+        if warmup is not None and warmup > steps and settings.run.do_train:
+            at_most = "at most " * is_bound
+            raise UserError(
+                f"--num_warmup_steps={warmup} is more than the {at_most}{steps} steps of "
+                f"--num_train_epochs={settings.num_train_epochs:g}, so that the learning rate "
+                "would never reach its peak; lower it, or give --warmup_proportion instead."
+            )
     if warmup is None:
         warmup = int(steps * settings.warmup_proportion)
+    elif not settings.run.do_train:
+        warmup = min(warmup, steps)
     return dataclasses.replace(optimization, num_train_steps=steps, num_warmup_steps=warmup)
 
 
@@ -427,15 +454,31 @@ def _facts(
     }
 
 
+def _trained(job: Job, train: Questions) -> Trained:
+    windows = len(train.features.lengths)
+    epochs = job.steps.num_train_steps * job.batch.global_batch_size / windows
+    return Trained(job.batch, epochs)
+
+
 def _report(
     settings: SquadSettings,
     run: Run,
-    squad: SquadFile,
+    asked: Questions,
     predictions: Predictions,
+    *,
     by_seed: Mapping[int, Results],
+    trained: Trained | None,
 ) -> None:
-    results = by_seed[settings.run.seed]
-    path = write_squad_report(settings, squad, predictions, results, by_seed=by_seed)
+    squad, results = asked.squad, by_seed[settings.run.seed]
+    path = write_squad_report(
+        settings,
+        squad,
+        predictions,
+        results,
+        by_seed=by_seed,
+        config=asked.config,
+        trained=trained,
+    )
     run.message(f"the report is {path}")
     if settings.version_2_with_negative:
         best = best_threshold(squad, best_span_texts(squad, predictions), predictions.null_odds)

@@ -36,6 +36,7 @@ from bert_tf.training.start_point import find_start
 from bert_tf.update.train_op import Features
 
 RATE = "predict_sequences_per_second"
+FIRST_OF = "questions_in_file"  # only where fewer are answered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +157,8 @@ class SpanEvaluation:
         # What predictions.json says is scored, by the rules that it was made by: a file without an
         # unanswerable question may have been answered with "" all the same.
         scores = evaluate(squad, predictions.answers, version_2=version_2)
+        if squad.first_of is not None:
+            scores[FIRST_OF] = squad.first_of
         if not version_2:
             return scores
         # With every question's best span, the best thresholds are found as well.

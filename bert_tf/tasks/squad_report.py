@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import SquadSettings
+from bert_tf.progress import format_duration
 from bert_tf.squad.answers import Predictions, best_span_texts
 from bert_tf.squad.examples import Example, SquadFile
 from bert_tf.squad.report import QuestionRow, ReportData, write_report
@@ -13,8 +17,22 @@ from bert_tf.squad.scores import QuestionScore, question_scores
 from bert_tf.squad.thresholds import ThresholdPoint, threshold_curve
 from bert_tf.training.evaluation import Results
 from bert_tf.training.run_log import EVALUATIONS, STEPS, read_history
+from bert_tf.update.batch_plan import BatchPlan
 
 REPORT_NAME = "report.html"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """The training that a run has done, in all its starts.
+
+    Attributes:
+      batch: its global batch.
+      epochs: passes over the training windows.
+    """
+
+    batch: BatchPlan
+    epochs: float
 
 
 def write_squad_report(
@@ -24,6 +42,8 @@ def write_squad_report(
     results: Results,
     *,
     by_seed: Mapping[int, Results],
+    config: BertConfig,
+    trained: Trained | None,
 ) -> Path:
     """Writes the report into the output directory and returns its path.
 
@@ -33,17 +53,26 @@ def write_squad_report(
       predictions: what the model answered.
       results: of the prediction.
       by_seed: results of each seed so far, for runs with several.
+      config: of the model.
+      trained: None where the run only predicts.
     """
     output_dir = settings.run.output_dir
     version_2 = settings.version_2_with_negative
+    training_log = read_history(output_dir, STEPS)
     data = ReportData(
         title=f"Question answering: {squad.path.name}",
-        created_from=_origin(settings, squad, results),
+        created_from={
+            "date": time.strftime("%Y-%m-%d %H:%M"),
+            "model": _model(settings, config),
+            "questions": str(squad),
+            **_training(settings, trained, training_log),
+        },
+        settings=_settings(settings, results),
         results=results,
         questions=_rows(squad, predictions, version_2=version_2),
         threshold_curve=_curve(squad, predictions) if version_2 else (),
         chosen_threshold=settings.null_score_diff_threshold if version_2 else None,
-        training_log=read_history(output_dir, STEPS),
+        training_log=training_log,
         evaluation_log=read_history(output_dir, EVALUATIONS),
         seed_scores=by_seed if len(by_seed) > 1 else {},
     )
@@ -52,15 +81,48 @@ def write_squad_report(
     return path
 
 
-def _origin(settings: SquadSettings, squad: SquadFile, results: Results) -> dict[str, object]:
+def _model(settings: SquadSettings, config: BertConfig) -> str:
+    size = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
+    start = settings.run.init_checkpoint
+    origin = f"from {Path(start).name}" if start else "from random weights"
+    return f"{settings.run.output_dir.resolve().name} ({size}; {origin})"
+
+
+def _training(
+    settings: SquadSettings, trained: Trained | None, log: Sequence[Mapping[str, float]]
+) -> dict[str, object]:
+    """What there is to say of the training."""
+    if trained is None:
+        return {"trained on": "nothing in this run"}
+    seconds = seconds_of_training(log, trained.batch.global_batch_size)
+    return {
+        "trained on": settings.train_file.name,
+        "epochs": f"{trained.epochs:.3g}",
+        "batch": trained.batch.global_batch_size,
+        **({"duration": f"{format_duration(seconds)} of training"} if seconds else {}),
+    }
+
+
+def seconds_of_training(log: Sequence[Mapping[str, float]], global_batch_size: int) -> float:
+    """The time of the updates in a training log, by the rates that it notes; 0 without any.
+
+    Starts of the program, checkpoints and evaluations are not part of it.
+    """
+    seconds, done = 0.0, 0
+    for line in log:
+        rate = line.get("sequences_per_second")
+        if rate:
+            seconds += (line["step"] - done) * global_batch_size / rate
+            done = line["step"]
+    return seconds
+
+
+def _settings(settings: SquadSettings, results: Results) -> dict[str, object]:
     shown = ("max_seq_length", "doc_stride", "max_query_length", "max_answer_length", "n_best_size")
     return {
-        "model": settings.run.output_dir.resolve().name,
-        "started from": settings.run.init_checkpoint or "random weights",
-        "questions": squad.path.name,
-        "trained on": settings.train_file.name if settings.train_file else "nothing in this run",
+        "init_checkpoint": settings.run.init_checkpoint or "none",
         "step": results["global_step"],
-        "learning rate": settings.optimization.learning_rate,
+        "learning_rate": settings.optimization.learning_rate,
         "seed": settings.run.seed,
         **{name: getattr(settings, name) for name in shown},
     }

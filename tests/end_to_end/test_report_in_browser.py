@@ -75,7 +75,12 @@ def make_rows():
                 exact=exact,
                 answerable=answerable,
                 null_odds=draw.gauss(0, 3),
-                nbest=[(predicted, round(draw.uniform(0.4, 1), 3)), ("another", 0.2), ("", 0.0004)],
+                nbest=[
+                    (predicted, round(draw.uniform(0.4, 1), 3)),
+                    ("another", 0.2),
+                    ("", 0.0004),
+                    *((f"folded {number}", 0.01) for number in range(2)),
+                ],
             )
         )
     return rows
@@ -109,6 +114,7 @@ FILTERS = {
     "title": lambda row: row.title,
 }
 ORDERS = {
+    "mixed": lambda row: int(row.question_id[2:]) * 2654435769 % 2**32,
     "worst": lambda row: row.f1,
     "best": lambda row: -row.f1,
     "confident": lambda row: (
@@ -119,7 +125,7 @@ ORDERS = {
 }
 
 
-def expected_ids(order="worst", **wanted):
+def expected_ids(order="mixed", **wanted):
     chosen = [r for r in ROWS if all(FILTERS[name](r) == value for name, value in wanted.items())]
     return [row.question_id for row in sorted(chosen, key=ORDERS[order])]
 
@@ -280,7 +286,56 @@ def test_candidates_and_their_probabilities(page):
     row = BY_ID[item.get_attribute("data-id")]
     cells = [cell.text for cell in item.find_elements(By.CSS_SELECTOR, ".nbest td")]
     chance = f"{100 * row.nbest[0][1]:.1f} %"
-    assert cells[1:] == [chance, "another", "20.0 %", "no answer", "< 0.1 %"]
+    shown = [chance, "another", "20.0 %", "no answer", "< 0.1 %"]
+    assert [text for text in cells[1:] if text] == shown
+    summary = item.find_element(By.CSS_SELECTOR, ".nbest summary")
+    assert summary.text == "2 more"
+    summary.click()
+    cells = [cell.text for cell in item.find_elements(By.CSS_SELECTOR, ".nbest td")]
+    assert cells[1:] == [*shown, "folded 0", "1.0 %", "folded 1", "1.0 %"]
+
+
+def test_the_first_page_is_a_fair_sample(page):
+    first, all_wrong = ids_on_this_page(page), sum(outcome(row) == "wrong" for row in ROWS)
+    wrong = sum(outcome(BY_ID[identity]) == "wrong" for identity in first)
+    assert abs(wrong - all_wrong / 3) < 5
+    thirds = [sum(int(i[2:]) // 20 == part for i in first) for part in range(3)]
+    assert min(thirds) >= 5
+
+
+def test_a_share_leads_to_its_questions(page):
+    page.find_element(By.LINK_TEXT, "partly right").click()
+    assert all_ids(page) == expected_ids(outcome="partly right")
+    bars = page.find_elements(By.CSS_SELECTOR, ".shares .stack i")
+    widths = [bar.size["width"] for bar in bars]
+    counts = [
+        sum(outcome(row) == name for row in ROWS) for name in ("exact", "partly right", "wrong")
+    ]
+    for width, count in zip(widths, counts):
+        assert width / sum(widths) == pytest.approx(count / len(ROWS), abs=0.02)
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_charts_fill_their_cards(page, width):
+    size = {"width": width, "height": 1600, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    script = """return [...document.querySelectorAll(".chart")].map((chart) => {
+      const [card, plot] = [chart, chart.querySelector(".plot svg")].map((part) =>
+        part.getBoundingClientRect());
+      const spans = [...chart.querySelectorAll(".plot span")].map((span) =>
+        span.getBoundingClientRect());
+      return {
+        left: plot.left - card.left, right: card.right - plot.right,
+        inside: spans.every((span) => span.left >= card.left && span.right <= card.right),
+      };
+    })"""
+    found = page.execute_script(script)
+    assert len(found) == 3
+    for chart in found:
+        assert chart["inside"]
+        assert chart["left"] < 90
+        assert chart["right"] < 40
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_a_view_is_a_link(page, address):
@@ -332,6 +387,12 @@ READ = (
     ".badge.exact",
     "mark.true",
     ".none",
+    ".plot .tick",
+    ".plot .label",
+    ".shares .hint",
+    ".nbest summary",
+    ".groups .few td",
+    ".note",
 )
 
 

@@ -138,3 +138,20 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(directory_lock.os, "pwrite", full)
     with pytest.raises(UserError, match=r"cannot write to .*\(No space left on device\); free"):
         hold(tmp_path)
+
+
+def test_who_waits_gets_the_lock_when_it_is_free(tmp_path, holder, capsys, monkeypatch):
+    """Also where the holder removes the directory at its end, because it is empty."""
+    tries = []
+
+    def sleep(seconds):
+        tries.append(seconds)
+        if len(tries) == 12:
+            holder.communicate("")
+
+    monkeypatch.setattr(directory_lock.time, "sleep", sleep)
+    assert hold(tmp_path / "model", wait=True) is None
+    assert len(tries) == 12
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{tmp_path / 'model'} is in use by process {holder.pid} on host ")
+    assert line.endswith("); waiting for it to end")

@@ -3,6 +3,7 @@
 import errno
 import socket
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -135,3 +136,15 @@ def test_a_full_disk_is_said_in_one_line(capsys):
 def test_other_errors_of_the_system_keep_their_stack_trace():
     with pytest.raises(FileNotFoundError):
         exit_on_user_error(open, "nowhere")
+
+
+def test_a_lack_of_memory_is_said_in_one_line(capsys):
+    def take():
+        np.empty(2**62, np.int8)
+
+    with pytest.raises(SystemExit) as exit_:
+        exit_on_user_error(take)
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: there is not enough memory (Unable to allocate 4.00 EiB")
+    assert error.endswith("); give a smaller batch, length or network.\n")

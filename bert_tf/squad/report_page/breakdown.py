@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -29,6 +30,10 @@ _QUESTION_WORDS = {
 TYPE_NAMES = ("who", "what", "when", "where", "which", "why", _HOW_MANY, "how", _OTHER)
 
 
+# Of the normal distribution: 95 % lie within so many standard deviations.
+_DEVIATIONS = 1.96
+
+
 class Group(NamedTuple):
     """Questions that have something in common; the scores are means in percent."""
 
@@ -36,6 +41,18 @@ class Group(NamedTuple):
     count: int
     exact: float
     f1: float
+
+
+def interval(score: float, count: int) -> tuple[float, float]:
+    """Where a score in percent may lie that ``count`` questions show so, with 95 % confidence.
+
+    Wilson's interval of a share; a mean of F1, whose values lie between 0 and 1, varies no more.
+    """
+    share, z2 = score / 100, _DEVIATIONS**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    spread = math.sqrt(share * (1 - share) / count + z2 / (4 * count**2)) * _DEVIATIONS
+    half = spread / (1 + z2 / count)
+    return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)
 
 
 def answer_length(row: QuestionRow) -> str:

@@ -1,4 +1,7 @@
-"""Line charts as SVG that the page's style sheet colours."""
+"""Line charts: curves as SVG that is stretched to its card, and labels of HTML, which is not.
+
+The page's style sheet places and colours them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-_WIDTH, _HEIGHT = 420, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 24, 12, 46
+_SIDE = 1000  # units of the drawing, both ways
 _MOST_DOTS = 40
+_MOST_LOG_TICKS = 6
+_FAR_APART = 3  # times: from there on a curve would leave most of a linear axis empty
 
 Point = tuple[float, float]
 
@@ -31,17 +35,21 @@ class Marker(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """A linear scale from values to the pixels of the drawing."""
+    """A scale from ``low`` to ``high``, linear or logarithmic, and where it has numbers."""
 
     low: float
     high: float
-    first_pixel: float
-    last_pixel: float
+    ticks: Sequence[float]
+    is_log: bool = False
 
-    def pixel(self, value: float) -> float:
-        """Where ``value`` is drawn."""
-        part = (value - self.low) / (self.high - self.low)
-        return round(self.first_pixel + part * (self.last_pixel - self.first_pixel), 1)
+    def part(self, value: float) -> float:
+        """How far from ``low`` to ``high`` a value is, 0 to 1."""
+        low, high, value = (
+            map(math.log, (self.low, self.high, value))
+            if self.is_log
+            else (self.low, self.high, value)
+        )
+        return (value - low) / (high - low)
 
 
 def line_chart(
@@ -51,34 +59,61 @@ def line_chart(
     x_label: str,
     y_label: str,
     markers: Sequence[Marker] = (),
+    x_from_zero: bool = False,
+    y_log: bool = False,
     note: str = "",
 ) -> str:
-    """A ``figure`` with the curves, their legend and a caption; empty when there is no point."""
+    """A ``figure`` with the curves, their legend and a caption; empty when there is no point.
+
+    ``x_from_zero`` begins the x axis there where that leaves no wide gap; ``y_log`` makes the y
+    axis logarithmic where all values are positive and far apart.
+    """
     lines = [line for line in lines if line.points]
     if not lines:
         return ""
-    x_values = [x for line in lines for x, _ in line.points]
-    y_values = [y for line in lines for _, y in line.points]
-    x_low, x_high = widened(min(x_values), max(x_values))
-    y_ticks = ticks(*widened(min(y_values), max(y_values)), outside=True)
-    x_axis = Axis(x_low, x_high, _LEFT, _WIDTH - _RIGHT)
-    y_axis = Axis(y_ticks[0], y_ticks[-1], _HEIGHT - _BOTTOM, _TOP)
-    inside = [marker for marker in markers if x_low <= marker.x <= x_high]
+    x_axis = _x_axis([x for line in lines for x, _ in line.points], from_zero=x_from_zero)
+    y_axis = _y_axis([y for line in lines for _, y in line.points], log=y_log)
+    inside = [marker for marker in markers if x_axis.low <= marker.x <= x_axis.high]
     drawing = [
-        *_y_grid(y_axis, y_ticks, y_label),
-        *_x_grid(x_axis, ticks(x_low, x_high), x_label),
+        *(_horizontal(y_axis.part(value)) for value in y_axis.ticks),
+        *(_vertical("tick", x_axis.part(value)) for value in x_axis.ticks),
         *(_marker(marker, x_axis) for marker in inside),
         *(part for line in lines for part in _curve(line, x_axis, y_axis)),
     ]
+    labels = [
+        *(_tick("y", "bottom", y_axis.part(value), value) for value in y_axis.ticks),
+        *(_tick("x", "left", x_axis.part(value), value) for value in x_axis.ticks),
+        f'<span class="label y">{escape(y_label)}</span>',
+        f'<span class="label x">{escape(x_label)}</span>',
+    ]
     return (
-        f'<figure class="chart"><figcaption>{escape(title)}</figcaption>\n'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'<figure class="chart"><figcaption>{escape(title)}</figcaption>\n<div class="plot">'
+        f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(f"{title}: {y_label} over {x_label}")}">\n'
         + "\n".join(drawing)
-        + f"\n</svg>\n{_legend(lines, inside)}"
+        + "\n</svg>\n"
+        + "".join(labels)
+        + f"</div>\n{_legend(lines, inside)}"
         + (f'<p class="note">{escape(note)}</p>' if note else "")
         + "</figure>"
     )
+
+
+def _x_axis(values: Sequence[float], *, from_zero: bool) -> Axis:
+    low, high = min(values), max(values)
+    if from_zero and 0 < low <= high / 4:
+        low = 0
+    low, high = widened(low, high)
+    return Axis(low, high, ticks(low, high))
+
+
+def _y_axis(values: Sequence[float], *, log: bool) -> Axis:
+    low, high = widened(min(values), max(values))
+    if log and low > 0 and high >= _FAR_APART * low:
+        low, high = low / 1.05, high * 1.05
+        return Axis(low, high, log_ticks(low, high), is_log=True)
+    enclosing = ticks(low, high, outside=True)
+    return Axis(enclosing[0], enclosing[-1], enclosing)
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
@@ -106,59 +141,60 @@ def ticks(low: float, high: float, *, outside: bool = False, about: int = 5) -> 
     return [round(index * step, digits) for index in range(first, last + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two positive ones, not many: such as 1, 2 and 5 times powers of ten."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):
+        found = [
+            float(f"{factor}e{power}")
+            for power in powers
+            for factor in factors
+            if low <= float(f"{factor}e{power}") <= high
+        ]
+        if len(found) <= _MOST_LOG_TICKS:
+            break
+    return found
+
+
 def _text(value: float) -> str:
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
     return text.replace("-", "−")
 
 
-def _y_grid(axis: Axis, values: Sequence[float], label: str) -> list[str]:
-    middle = (axis.first_pixel + axis.last_pixel) / 2
-    parts = [
-        f'<text class="label" transform="translate(14 {middle:g}) rotate(-90)" '
-        f'text-anchor="middle">{escape(label)}</text>'
-    ]
-    for value in values:
-        y = axis.pixel(value)
-        parts += [
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:g}" y2="{y:g}"/>',
-            f'<text x="{_LEFT - 8}" y="{y + 4.5:g}" text-anchor="end">{_text(value)}</text>',
-        ]
-    return parts
+def _tick(axis: str, side: str, part: float, value: float) -> str:
+    return f'<span class="tick {axis}" style="{side}:{100 * part:.2f}%">{_text(value)}</span>'
 
 
-def _x_grid(axis: Axis, values: Sequence[float], label: str) -> list[str]:
-    bottom = _HEIGHT - _BOTTOM
-    middle = (axis.first_pixel + axis.last_pixel) / 2
-    parts = [
-        f'<text class="label" x="{middle:g}" y="{_HEIGHT - 6}" text-anchor="middle">'
-        f"{escape(label)}</text>"
-    ]
-    for value in values:
-        x = axis.pixel(value)
-        parts += [
-            f'<line class="tick" x1="{x:g}" x2="{x:g}" y1="{bottom}" y2="{bottom + 5}"/>',
-            f'<text x="{x:g}" y="{bottom + 19}" text-anchor="middle">{_text(value)}</text>',
-        ]
-    return parts
+def _unit(part: float) -> str:
+    """A place in the drawing."""
+    return f"{_SIDE * part:.1f}".removesuffix(".0")
+
+
+def _horizontal(part: float) -> str:
+    y = _unit(1 - part)
+    return f'<line class="grid" x1="0" x2="{_SIDE}" y1="{y}" y2="{y}"/>'
+
+
+def _vertical(style: str, part: float, name: str = "") -> str:
+    x, title = _unit(part), f"<title>{escape(name)}</title>" if name else ""
+    top = _SIDE - 20 if style == "tick" else 0
+    return f'<line class="{style}" x1="{x}" x2="{x}" y1="{top}" y2="{_SIDE}">{title}</line>'
 
 
 def _marker(marker: Marker, axis: Axis) -> str:
-    x = axis.pixel(marker.x)
-    return (
-        f'<line class="marker {marker.style}" x1="{x:g}" x2="{x:g}" y1="{_TOP}" '
-        f'y2="{_HEIGHT - _BOTTOM}"><title>{escape(marker.name)}</title></line>'
-    )
+    return _vertical(f"marker {marker.style}", axis.part(marker.x), marker.name)
 
 
 def _curve(line: Line, x_axis: Axis, y_axis: Axis) -> list[str]:
-    pixels = [(x_axis.pixel(x), y_axis.pixel(y)) for x, y in line.points]
-    path = " ".join(f"{x:g},{y:g}" for x, y in pixels)
+    places = [(_unit(x_axis.part(x)), _unit(1 - y_axis.part(y))) for x, y in line.points]
+    path = " ".join(f"{x},{y}" for x, y in places)
     parts = [f'<polyline class="curve {line.style}" points="{path}"/>']
-    if len(pixels) <= _MOST_DOTS:
+    if len(places) <= _MOST_DOTS:
+        # A line of no length with round ends is a circle even where the drawing is stretched.
         parts += [
-            f'<circle class="dot {line.style}" cx="{x:g}" cy="{y:g}" r="3.5">'
-            f"<title>{escape(line.name)} at {_text(point[0])}: {point[1]:.4g}</title></circle>"
-            for (x, y), point in zip(pixels, line.points)
+            f'<path class="dot {line.style}" d="M{x} {y}h.01">'
+            f"<title>{escape(line.name)} at {_text(point[0])}: {point[1]:.4g}</title></path>"
+            for (x, y), point in zip(places, line.points)
         ]
     return parts
 

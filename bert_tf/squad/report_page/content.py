@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 Span = tuple[int, int]
 
+OUTCOMES = ("exact", "partly right", "wrong")
+
 
 @dataclass(frozen=True)
 class QuestionRow:
@@ -80,7 +82,8 @@ class QuestionRow:
 class ReportData:
     """Everything that a report shows; what is empty or None is left out of the page.
 
-    ``created_from`` names the model, the data and the flags of interest. ``results`` has the
+    ``created_from`` names the model, the data and what made them, ``settings`` the flags of less
+    interest. ``results`` has the
     official scripts' keys, in percent. ``threshold_curve`` holds (threshold, exact, f1), the
     scores in percent, and ``chosen_threshold`` is the one that made the predictions. The logs are
     the lines of log.jsonl and eval_log.jsonl. ``seed_scores`` are the results of one seed each.
@@ -95,3 +98,4 @@ class ReportData:
     training_log: Sequence[Mapping[str, float]] = ()
     evaluation_log: Sequence[Mapping[str, float]] = ()
     seed_scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)

@@ -16,10 +16,9 @@ from bert_tf.squad.report_page.breakdown import (
     answer_length,
     question_type,
 )
-from bert_tf.squad.report_page.content import QuestionRow, Span
+from bert_tf.squad.report_page.content import OUTCOMES, QuestionRow, Span
 
 _MOST_CANDIDATES = 10  # of the n best; more would make the page of a large file slow to open
-_OUTCOMES = ("wrong", "partly right", "exact")
 # A "<" could end the script element; the two line separators end lines in old JavaScript.
 _ESCAPES = {
     "<": "\\u003c",
@@ -104,7 +103,7 @@ def filters(questions: Sequence[QuestionRow]) -> str:
     titles = [row.title for row in questions]
     article_names = {title: title.replace("_", " ") for title in sorted(set(titles))}
     parts = [
-        _select("outcome", "Outcome", _same(_OUTCOMES), (row.outcome for row in questions)),
+        _select("outcome", "Outcome", _same(OUTCOMES), (row.outcome for row in questions)),
         _select("type", "Question type", _same(TYPE_NAMES), map(question_type, questions)),
         _select("length", "Answer length", _same(LENGTH_NAMES), map(answer_length, questions)),
         _select("answerable", "Answerable", answerable_names, answerable),

@@ -4,6 +4,7 @@
 // after "#", so that a view can be shared as a link.
 (() => {
   const PAGE_SIZE = 20;
+  const SHOWN_CANDIDATES = 3;
   const source = document.getElementById("data");
   if (!source) return; // a report without questions
 
@@ -11,7 +12,11 @@
   const form = find("filters");
   const fields = [...form.elements].filter((element) => element.name);
   const rows = readRows(JSON.parse(source.textContent));
+  // Multiples of the golden section are spread evenly, so that every page has questions from all
+  // over the file, right and wrong ones as often as they are.
+  const spread = (row) => Math.imul(row.place, 2654435769) >>> 0;
   const orders = {
+    mixed: (a, b) => spread(a) - spread(b),
     worst: (a, b) => a.f1 - b.f1 || a.place - b.place,
     best: (a, b) => b.f1 - a.f1 || a.place - b.place,
     confident: (a, b) =>
@@ -170,12 +175,14 @@
         element("td", {}, chance === null ? "–" : percent(chance)),
       ),
     );
-    return element(
-      "table",
-      { className: "nbest" },
-      element("caption", {}, "Candidates and their probability"),
-      element("tbody", {}, ...lines),
-    );
+    const table = (...parts) => element("table", {}, ...parts);
+    const body = (some) => element("tbody", {}, ...some);
+    const caption = element("caption", {}, "Candidates and their probability");
+    const others = lines.slice(SHOWN_CANDIDATES);
+    const folded = element("details", {}, element("summary", {}, `${others.length} more`));
+    folded.append(table(body(others)));
+    const shown = table(caption, body(lines.slice(0, SHOWN_CANDIDATES)));
+    return element("div", { className: "nbest" }, shown, others.length ? folded : "");
   }
 
   function percent(chance) {

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from urllib.parse import urlencode
 
-from bert_tf.squad.report_page.breakdown import Group
-from bert_tf.squad.report_page.content import ReportData
+from bert_tf.squad.report_page.breakdown import Group, interval
+from bert_tf.squad.report_page.content import OUTCOMES, QuestionRow, ReportData
 
 _EXACT_NAMES = ("exact_match", "exact")
+_OUTCOME_LABELS = {"exact": "exactly right", "partly right": "partly right", "wrong": "wrong"}
+
+# A group's bars are as thick as the root of its share of the largest group, but not thinner.
+_THINNEST = 0.2
+_FEW = 10  # questions, whose scores are printed less boldly
 
 
 def facts_list(created_from: Mapping[str, object]) -> str:
@@ -20,6 +26,34 @@ def facts_list(created_from: Mapping[str, object]) -> str:
         for name, value in created_from.items()
     )
     return f'<dl class="facts">{"".join(pairs)}</dl>' if created_from else ""
+
+
+def settings_list(settings: Mapping[str, object]) -> str:
+    """Settings of the run, folded; empty without any."""
+    if not settings:
+        return ""
+    return f'<details class="settings"><summary>Settings</summary>{facts_list(settings)}</details>'
+
+
+def shares(questions: Sequence[QuestionRow]) -> str:
+    """How many questions are right, partly right and wrong, as a bar; empty without questions."""
+    counts = {name: sum(row.outcome == name for row in questions) for name in OUTCOMES}
+    parts = [(name, count, 100 * count / len(questions)) for name, count in counts.items() if count]
+    if not parts:
+        return ""
+    bar = "".join(
+        f'<i class="{name.split()[0]}" style="width:{share:.3f}%"></i>' for name, _, share in parts
+    )
+    entries = "".join(
+        f'<li><i class="{name.split()[0]}"></i><a href="#{escape(urlencode({"outcome": name}))}">'
+        f"{_OUTCOME_LABELS[name]}</a> <strong>{share:.1f} %</strong> "
+        f'<span class="hint">{count:,}</span></li>'
+        for name, count, share in parts
+    )
+    return (
+        f'<div class="card shares"><div class="stack" aria-hidden="true">{bar}</div>'
+        f'<ul class="legend">{entries}</ul></div>'
+    )
 
 
 def tiles(data: ReportData) -> str:
@@ -61,11 +95,13 @@ def group_table(groups: Sequence[Group], *, caption: str, filter_name: str) -> s
     """A row a group with its scores as bars; the name leads to the group's questions."""
     if not groups:
         return ""
+    largest = max(group.count for group in groups)
     rows = "".join(
-        f'<tr><th scope="row"><a href="#{escape(urlencode({filter_name: group.name}))}">'
+        f"<tr{_few(group)}>"
+        f'<th scope="row"><a href="#{escape(urlencode({filter_name: group.name}))}">'
         f"{escape(group.name)}</a></th><td>{group.count:,}</td>"
         f"<td>{group.f1:.1f}</td><td>{group.exact:.1f}</td>"
-        f'<td class="bars">{_bars(group)}</td></tr>'
+        f'<td class="bars">{_bars(group, largest)}</td></tr>'
         for group in groups
     )
     return (
@@ -77,13 +113,32 @@ def group_table(groups: Sequence[Group], *, caption: str, filter_name: str) -> s
     )
 
 
-def _bars(group: Group) -> str:
+def _few(group: Group) -> str:
+    return ' class="few"' if group.count < _FEW else ""
+
+
+def _bars(group: Group, largest: int) -> str:
+    thickness = max(_THINNEST, math.sqrt(group.count / largest))
     return (
         '<svg viewBox="0 0 100 16" preserveAspectRatio="none" role="img" '
         f'aria-label="F1 {group.f1:.1f}, exact {group.exact:.1f}">'
         '<line class="grid" x1="50" x2="50" y1="0" y2="16"/>'
-        f'<rect class="first" x="0" y="1" width="{group.f1:.2f}" height="8"/>'
-        f'<rect class="second" x="0" y="10" width="{group.exact:.2f}" height="5"/></svg>'
+        + _bar("F1", "first", group.f1, group.count, middle=5, height=8 * thickness)
+        + _bar("exact", "second", group.exact, group.count, middle=12.5, height=5 * thickness)
+        + "</svg>"
+    )
+
+
+def _bar(name: str, style: str, score: float, count: int, *, middle: float, height: float) -> str:
+    """A bar and, as a thin line, where the score of more such questions may lie."""
+    low, high = interval(score, count)
+    questions = f"{count:,} question{'s' * (count != 1)}"
+    said = f"{name} {score:.1f} of {questions}; 95 % interval {low:.1f} to {high:.1f}"
+    return (
+        f'<g><title>{said}</title><rect class="{style}" x="0" y="{middle - height / 2:.2f}" '
+        f'width="{score:.2f}" height="{height:.2f}"/>'
+        f'<line class="interval" x1="{low:.2f}" x2="{high:.2f}" y1="{middle:g}" y2="{middle:g}"/>'
+        "</g>"
     )
 
 

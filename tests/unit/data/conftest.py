@@ -71,10 +71,15 @@ class RecordMaker:
     def count(self, path):
         return sum(1 for _ in tf.python_io.tf_record_iterator(str(path)))
 
-    def write_like_google(self, path, count):
-        """With the calls of google-research/bert's script: no offsets, no manifest."""
-        examples = self.examples(count)
-        with tf.python_io.TFRecordWriter(str(path)) as writer:
+    def write_like_google(self, path, count, *, first=0, renamed=None, compression=None):
+        """With the calls of google-research/bert's script: no offsets, no manifest.
+
+        ``renamed`` gives features other names, ``compression`` is GZIP or ZLIB.
+        """
+        examples = self.examples(count, first=first)
+        examples = {(renamed or {}).get(name, name): v for name, v in examples.items()}
+        options = compression and tf.io.TFRecordOptions(compression_type=compression)
+        with tf.io.TFRecordWriter(str(path), options) as writer:
             for row in range(count):
                 features = collections.OrderedDict()
                 for name, values in examples.items():

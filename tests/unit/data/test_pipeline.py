@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -245,6 +247,45 @@ def test_records_of_googles_script_are_read(record_maker, tmp_path):
     examples = record_maker.examples(10)
     del found[0]["example_weights"]
     assert_equal(found, [examples])
+
+
+TF2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+
+
+@pytest.mark.parametrize("renamed", [[TF2_NAMES], [TF2_NAMES, None], [None, TF2_NAMES]])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_records_with_tensorflow_2s_names_are_read(record_maker, tmp_path, renamed, compression):
+    paths = [
+        record_maker.write_like_google(
+            tmp_path / f"{place}.tfrecord",
+            5,
+            first=5 * place,
+            renamed=names,
+            compression=compression,
+        )
+        for place, names in enumerate(renamed)
+    ]
+    found = batches(
+        pipeline.evaluation_dataset,
+        record_set=RecordSet(paths),
+        info=pipeline.inspect_records(paths),
+        batch_size=5,
+        seed=1,
+        **MODEL,
+    )
+    for batch in found:
+        del batch["example_weights"]
+    assert_equal(found, [record_maker.examples(5, first=5 * n) for n in range(len(paths))])
+
+
+def test_a_record_with_neither_name_is_named(record_maker, tmp_path):
+    plain = record_maker.write_like_google(tmp_path / "a", 3)
+    other = record_maker.write_like_google(tmp_path / "b", 3, renamed=TF2_NAMES)
+    info = pipeline.inspect_records([plain, other])
+    record_maker.write_like_google(other, 3, renamed={"segment_ids": "type_ids"})
+    info = dataclasses.replace(info, num_records=3)
+    with pytest.raises(UserError, match=r"^record 0 of .*b cannot be used: its segment_ids .* -1"):
+        read_everything(other, info)
 
 
 def test_unmasked_records_need_masking_settings(unmasked):

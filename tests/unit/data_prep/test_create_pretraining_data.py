@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.data.manifest import read_manifest
+from bert_tf.data.manifest import read_manifest, require_listed_files
+from bert_tf.data.record_info import inspect_records
 from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED, decode_example
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
+from bert_tf.files import expand_record_files
 from bert_tf.text.tokenizer import load_tokenizer
 from data_prep import create_pretraining_data as stage
+from data_prep import inspect
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = [a + b for a in "abcdefgh" for b in "aeiou"]
@@ -361,9 +364,61 @@ def test_output_file_takes_a_list_like_googles(corpus, tmp_path):
     assert stage.run(settings) == tmp_path
     assert {"x.tfrecord", "y.tfrecord", "manifest.json"} <= set(contents(tmp_path))
     stage.run(dataclasses.replace(settings, max_seq_length=32))  # the same files may be made again
-    with pytest.raises(UserError, match=r"holds y\.tfrecord of another run"):
+    with pytest.raises(UserError, match=r"x\.tfrecord was made together with y\.tfrecord"):
         stage.run(dataclasses.replace(settings, output_file=f"{tmp_path}/x.tfrecord"))
     assert "y.tfrecord" in contents(tmp_path)
+
+
+def test_a_call_for_each_file_fills_one_directory(corpus, tmp_path):
+    """As google's README and NVIDIA's scripts have it: a process for each shard, here at once."""
+    flags = [f"--vocab_file={corpus}/vocab.txt", "--max_seq_length=64", "--dupe_factor=1"]
+    command = [sys.executable, "-m", "data_prep.create_pretraining_data", *flags]
+    processes = [
+        subprocess.Popen(
+            [
+                *command,
+                f"--input_file={corpus}/{name}.txt",
+                f"--output_file={tmp_path}/out/tf_{name}.tfrecord",
+            ],
+            cwd=ROOT,
+        )
+        for name in "ab"
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
+    settings = settings_for(
+        corpus,
+        None,
+        input_file=f"{corpus}/a.txt",
+        output_file=f"{tmp_path}/out/tf_c.tfrecord",
+        dupe_factor=1,
+        max_predictions_per_seq=20,
+        random_seed=7,
+    )
+    stage.run(settings)
+    directory = tmp_path / "out"
+    names = [f"tf_{name}.tfrecord" for name in "abc"]
+    assert [path.name for path in record_files(directory)] == names
+    manifest = read_manifest(directory)
+    assert manifest.counts["records"] == len(RecordSet(record_files(directory)))
+    assert manifest.parameters["max_seq_length"] == 64
+    assert "random_seed" not in manifest.parameters
+    for patterns, number in ((f"{directory}", 3), (f"{directory}/tf_[ab]*", 2)):
+        require_listed_files(patterns)
+        info = inspect_records(expand_record_files(patterns, flag="input_file"))
+        assert info.manifest == manifest
+        assert info.num_records == len(RecordSet(record_files(directory)[:number]))
+    assert inspect_records([directory / names[1]]).manifest == manifest
+    inspect.run(inspect.Settings(input_file=str(directory)))
+
+    for changes in ({"max_seq_length": 32}, {"max_predictions_per_seq": 5}, {"nsp": False}):
+        [name] = changes
+        with pytest.raises(UserError, match=rf"--output_file: .*tf_a\.tfrecord .* with {name} "):
+            stage.run(
+                dataclasses.replace(settings, output_file=f"{directory}/tf_d.tfrecord", **changes)
+            )
+    with pytest.raises(UserError, match=r"--output_dir: .*holds tf_a\.tfrecord of a run with"):
+        stage.run(settings_for(corpus, directory))
+    assert read_manifest(directory) == manifest
 
 
 def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):

@@ -323,3 +323,11 @@ def test_tensorflow_reads_the_records(tmp_path, vocab_file):
     for name in found:
         np.testing.assert_array_equal(found[name], [record[name] for record in records])
         np.testing.assert_array_equal(second[name], records[1][name])
+
+
+def test_the_first_questions_have_records_of_their_own(tmp_path, vocab_file):
+    squad = _squad(tmp_path)
+    _build(tmp_path, vocab_file, training=False)
+    for count, expected in ((1, 2), (2, 4), (99, 7)):
+        features = _build(tmp_path, vocab_file, training=False, squad=squad.first(count))
+        assert len(_records(features)) == expected

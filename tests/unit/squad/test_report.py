@@ -217,14 +217,15 @@ def test_hostile_text_stays_text(tmp_path):
         results={HOSTILE: 1.0},
         questions=[row, make_row(1)],
         seed_scores={HOSTILE: {"f1": 1.0}},
+        settings={HOSTILE: HOSTILE},
     )
     page = page_of(tmp_path, data)
     assert "\u2028" not in page.split('id="data">')[1].split("</script>")[0]
     elements = Elements(page)
     assert [tag for tag, _ in elements.found].count("script") == 2  # the data and the page's own
-    assert elements.texts["title"] == [HOSTILE]
+    assert elements.texts["title"][0] == HOSTILE  # bars have titles of their own
     assert HOSTILE in elements.texts["h1"]
-    assert elements.texts["dd"] == [HOSTILE]
+    assert elements.texts["dd"] == [HOSTILE] * 2
     assert [attributes["value"] for tag, attributes in elements.found
             if tag == "option" and "alert" in attributes["value"]] == [HOSTILE]  # fmt: skip
     found = embedded(page)
@@ -277,9 +278,11 @@ def test_sections_follow_the_data(tmp_path):
         found = re.findall(r"<(?:fig)?caption>(.*?)</", page)
         return [html.unescape(caption) for caption in found]
 
-    log = [{"step": 1, "loss": 2.0, "time": 5.0}]
+    log = [{"step": step, "loss": 2.0, "time": 5.0} for step in (1, 2)]
     assert captions(training_log=log) == ["Loss"]
-    assert captions(evaluation_log=[{"step": 1, "exact_match": 2.0}]) == ["Evaluations"]
+    evaluations = [{"step": step, "exact_match": 2.0} for step in (1, 2)]
+    assert captions(evaluation_log=evaluations) == ["Evaluations"]
+    assert captions(training_log=log[:1], evaluation_log=evaluations[:1]) == []
     assert captions(threshold_curve=[(0, 1, 2), (1, 1, 2)]) == ["Threshold of “no answer”"]
     assert captions(seed_scores={1: {"f1": 2.0}}) == ["Scores by seed"]
 
@@ -362,6 +365,127 @@ def test_ticks_are_round_and_enclose(low, width):
     assert any(factor == pytest.approx(round_one, rel=1e-3) for round_one in (1, 2, 5, 10))
 
 
+@given(st.floats(1e-6, 1e6), st.floats(5, 1e9))
+def test_log_ticks_are_round_and_inside(low, factor):
+    found = charts.log_ticks(low, low * factor)
+    assert 1 <= len(found) <= max(6, math.log10(factor) + 1)
+    assert all(low <= tick <= low * factor for tick in found)
+    assert all(f"{tick:.1e}"[:3] in ["1.0", "1.5", "2.0", "3.0", "5.0", "7.0"] for tick in found)
+    assert found == sorted(found)
+
+
+def places_in(chart):
+    """The points of the curves, from 0 to 1, to the right and upwards."""
+    return [
+        [(float(x) / 1000, 1 - float(y) / 1000) for x, y in (p.split(",") for p in drawn.split())]
+        for drawn in re.findall(r'points="(.*?)"', chart)
+    ]
+
+
+def test_a_loss_that_falls_far_does_not_leave_half_of_its_chart_empty():
+    log = [{"step": s, "loss": 6 * math.exp(-s / 400) + 0.4} for s in range(10, 5000, 10)]
+    page = curves.loss_chart(make_data(training_log=log))
+    [curve] = places_in(page)
+    heights = [y for _, y in curve]
+    assert 0 <= min(heights) < 0.1
+    assert 0.9 < max(heights) <= 1
+    assert 0 <= curve[0][0] < 0.05
+    assert curve[-1][0] == pytest.approx(1)
+    labels = re.findall(r'class="tick (\w)".*?>(.*?)<', page)
+    assert [text for axis, text in labels if axis == "y"] == ["0.5", "1", "2", "5"]
+    assert [text for axis, text in labels if axis == "x"] == [
+        "0",
+        "1,000",
+        "2,000",
+        "3,000",
+        "4,000",
+    ]
+
+
+def test_a_log_axis_is_for_positive_numbers():
+    log = [{"step": s, "loss": 10.0 - s} for s in range(11)]
+    labels = re.findall(r'class="tick y".*?>(.*?)<', curves.loss_chart(make_data(training_log=log)))
+    assert labels == ["0", "2", "4", "6", "8", "10"]
+
+
+def test_the_flat_ends_of_a_threshold_curve_are_left_out():
+    def score(threshold):
+        return 50 + 10 * math.tanh(threshold)
+
+    curve = [(x / 2, score(x / 2), 100.0) for x in range(-60, 61)]
+    shown = [x for x, _, _ in curves.where_it_changes(curve, [])]
+    assert -4 <= shown[0] <= -1.5
+    assert 1.5 <= shown[-1] <= 4
+    kept = [x for x, _, _ in curves.where_it_changes(curve, [-10.0, 0.0])]
+    assert (kept[0], kept[-1]) == (-10, shown[-1])
+    flat = [(x, 1.0, 2.0) for x in range(5)]
+    assert curves.where_it_changes(flat, []) == flat
+
+
+def test_a_threshold_curve_reaches_the_thresholds_that_are_named():
+    curve = [(-50.0, 20.0, 30.0), (1.0, 25.0, 35.0), (2.0, 26.0, 36.0), (3.0, 10.0, 12.0)]
+    assert curves.reaching(curve, []) == [(0.8, 20.0, 30.0), *curve[1:]]
+    assert curves.reaching(curve, [0.0, 5.0]) == [
+        (0.0, 20.0, 30.0),
+        (0.8, 20.0, 30.0),
+        *curve[1:],
+        (5.0, 10.0, 12.0),
+    ]
+    chart = curves.threshold_chart(make_data(threshold_curve=curve, chosen_threshold=0.0))
+    assert "chosen threshold 0.000" in chart
+    assert [x for x, _ in places_in(chart)[0]] == pytest.approx(
+        [0, 0.8 / 3, 1 / 3, 2 / 3, 1], abs=0.001
+    )
+
+
+@pytest.mark.parametrize(
+    ("score", "count", "expected"),
+    [  # as R's binom.confint(x, n, methods="wilson") gives them
+        (100, 2, (34.2380, 100)),
+        (0, 10, (0, 27.7533)),
+        (50, 10, (23.6593, 76.3407)),
+        (50, 2000, (47.8109, 52.1891)),
+    ],
+)
+def test_intervals(score, count, expected):
+    assert breakdown.interval(score, count) == pytest.approx(expected, abs=0.01)
+
+
+def test_bars_show_few_questions_as_few():
+    groups = [breakdown.Group("many", 2000, 60.0, 70.0), breakdown.Group("few", 2, 100.0, 100.0)]
+    table = tables.group_table(groups, caption="", filter_name="type")
+    heights = [float(h) for h in re.findall(r'<rect.*?height="(.*?)"', table)]
+    assert heights[0] > 4 * heights[2] > 0
+    intervals = [
+        float(high) - float(low)
+        for low, high in re.findall(r'class="interval" x1="(.*?)" x2="(.*?)"', table)
+    ]
+    assert intervals[0] < 5
+    assert intervals[2] > 60
+    assert re.findall(r'<tr class="few">.*?>(\w+)</a>', table) == ["few"]
+
+
+def test_shares_of_right_partly_right_and_wrong():
+    rows = [make_row(i, f1=f1, exact=exact) for i, (f1, exact) in enumerate(
+        [(1, 1)] * 5 + [(0.5, 0)] * 2 + [(0, 0)])]  # fmt: skip
+    shown = tables.shares(rows)
+    assert re.findall(r'<i class="(\w+)" style="width:(.*?)%', shown) == [
+        ("exact", "62.500"),
+        ("partly", "25.000"),
+        ("wrong", "12.500"),
+    ]
+    text = re.sub(r"<.*?>", " ", shown).split()
+    assert " ".join(text) == "exactly right 62.5 % 5 partly right 25.0 % 2 wrong 12.5 % 1"
+    assert "wrong" not in tables.shares(rows[:5])
+    assert tables.shares([]) == ""
+
+
+def test_settings_are_folded(tmp_path):
+    page = page_of(tmp_path, make_data(settings={"seed": 7}))
+    assert "<summary>Settings</summary>" in page
+    assert "<dt>seed</dt><dd>7</dd>" in page
+
+
 def test_a_curve_is_drawn_where_its_axis_says():
     line = charts.Line("F1", [(0.0, 10.0), (50.0, 20.0), (100.0, 30.0)], "first")
     marker = charts.Marker("chosen", 50.0, "chosen")
@@ -385,7 +509,7 @@ def test_a_chart_of_one_point_and_of_none():
     one = charts.line_chart(
         [charts.Line("a", [(5, 0.0)], "first")], title="", x_label="", y_label=""
     )
-    assert one.count("<circle") == 1
+    assert one.count('class="dot') == 1
     assert (
         charts.line_chart([charts.Line("a", [], "first")], title="", x_label="", y_label="") == ""
     )

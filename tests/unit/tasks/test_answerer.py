@@ -1,8 +1,10 @@
 """Answers from a live model, and the command around it."""
 
 import dataclasses
+import functools
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import UserError
+from bert_tf.progress import Progress
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
@@ -122,6 +125,23 @@ def test_a_context_without_tokens_has_no_answer(answerer, context):
     assert (answer.text, answer.start, answer.end) == ("", None, None)
 
 
+def test_a_long_text_shows_progress_on_standard_error(answerer, monkeypatch, capsys):
+    text = f"{TEXT} " * 40
+    expected = answerer.answer(QUESTION, text)
+    assert capsys.readouterr().err == ""
+    answerer.answer(QUESTION, text, shows_progress=True)
+    assert capsys.readouterr().err == ""  # nothing that took long
+    at_once = functools.partial(Progress, interval_seconds=0.0)
+    monkeypatch.setattr("bert_tf.tasks.answerer.Progress", at_once)
+    assert answerer.answer(QUESTION, text, shows_progress=True) == expected
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2
+    assert re.fullmatch(
+        r"answering: 8(\.0)?/[\d.]+ windows \(\d+%\), .* windows/s, .* left", lines[0]
+    )
+    assert "(100%)" in lines[-1]
+
+
 def test_single_files_may_lie_elsewhere(model_dir, tmp_path):
     elsewhere = tmp_path / "words.txt"
     elsewhere.write_bytes("\r\n".join(VOCABULARY).encode())  # the same entries in other bytes
@@ -132,6 +152,13 @@ def test_single_files_may_lie_elsewhere(model_dir, tmp_path):
     assert found.checkpoint == model_dir
     [note] = found.notes
     assert note == f"unlike in {model_dir / 'bert_config.json'}: hidden_dropout_prob 0.1 -> 0.3"
+
+
+def test_ignored_keys_of_a_given_configuration_are_noted(model_dir, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**CONFIG.to_dict(), "use_cache": True}))
+    [note] = find_model(model_dir, bert_config_file=config).notes
+    assert note == f"warning: {config} has keys that this network ignores: use_cache"
 
 
 def test_a_vocabulary_of_the_same_size_is_another(model_dir, tmp_path):

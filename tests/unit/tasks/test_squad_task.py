@@ -8,6 +8,7 @@ from absl import flags as absl_flags
 
 from bert_tf.config.squad_flags import define_squad_flags, squad_settings
 from bert_tf.errors import UserError
+from bert_tf.squad.examples import read_squad
 from bert_tf.tasks import squad as squad_task
 from tests.end_to_end.squad_files import LENGTHS, write_squad
 from tests.small_span_model import CONFIG, VOCABULARY, write_model
@@ -52,7 +53,14 @@ def content(directory):
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+EPOCHS = "the at most 189 steps of --num_train_epochs=3"
 WRONG = {
+    "warm-up beyond all epochs": (
+        "--num_warmup_steps=190",
+        f"--num_warmup_steps=190 is more than {EPOCHS}",
+    ),
+    "negative warm-up": ("--num_warmup_steps=-1", "--num_warmup_steps=-1 must not be negative"),
+    "workers": ("--num_workers=-1", "--num_workers=-1: give a positive number"),
     "vocabulary": ("--vocab_file={others}/vocab.txt", "another vocabulary ({start}/vocab.txt)"),
     "heads": ("--bert_config_file={others}/bert_config.json", "num_attention_heads 2 -> 4"),
     "warm-up": ("--num_train_steps=3 --num_warmup_steps=4", "--num_warmup_steps=4"),
@@ -63,15 +71,23 @@ WRONG = {
 
 @pytest.mark.parametrize(("flags", "words"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("dry_run", [False, True], ids=["real", "dry"])
-def test_a_refused_run_leaves_nothing(start, others, tmp_path, flags, words, dry_run):
+def test_a_refused_run_leaves_nothing(start, others, tmp_path, monkeypatch, flags, words, dry_run):
     flags = flags.format(others=others, start=start).split()
     output_dir = tmp_path / "out"
     given = [f"--init_checkpoint={start}", *flags, f"--dry_run={dry_run}"]
+    monkeypatch.setattr(squad_task, "build_features", None)  # records would take long to make
     with pytest.raises(UserError) as error:
         squad_task.run(settings_of(start, output_dir, *given))
     assert words.format(start=start) in str(error.value)
     assert not content(output_dir)
     assert not (dry_run and output_dir.exists())
+
+
+def test_a_warmup_longer_than_the_epochs_that_the_records_have(start, tmp_path):
+    """What the text alone could not show: it has fewer tokens than characters."""
+    given = [f"--init_checkpoint={start}", "--num_warmup_steps=64", "--dry_run"]
+    with pytest.raises(UserError, match="=64 is more than the 32 steps of --num_train_epochs=3,"):
+        squad_task.run(settings_of(start, tmp_path / "out", *given))
 
 
 @pytest.mark.parametrize("wrong", ["vocabulary", "heads"])
@@ -83,6 +99,52 @@ def test_another_model_in_the_output_directory_is_left_as_it_is(start, others, t
         squad_task.run(settings_of(start, output_dir, flags.format(others=others)))
     assert words.format(start=output_dir) in str(error.value)
     assert content(output_dir) == before
+
+
+def test_the_first_questions_alone_are_answered_and_scored(start, tmp_path, capsys):
+    write_squad(tmp_path / "dev.json", 3, seed=2)
+    asked = ["--do_train=false", "--do_predict", f"--predict_file={tmp_path / 'dev.json'}"]
+    given = [f"--init_checkpoint={start}", *asked, "--max_predict_questions=4"]
+    results = squad_task.run(settings_of(start, tmp_path / "out", *given))
+    first = [example.question_id for example in read(tmp_path / "dev.json").examples[:4]]
+    answers = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert list(answers) == first
+    assert (results["total"], results["questions_in_file"]) == (4, 9)
+    part = "dev.json (the first 4 of 9 questions)"
+    assert f"{part} are answered; files and scores are of these alone" in capsys.readouterr().out
+    assert part in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_nvidias_flag_counts_batches(start, tmp_path):
+    """@NVIDIA/DeepLearningExamples, run_squad.py: num_eval_iterations * predict_batch_size."""
+    settings = settings_of(start, tmp_path, "--num_eval_iterations=3", "--predict_batch_size=2")
+    assert settings.max_predict_questions == 6
+
+
+def test_the_whole_file_is_no_part_of_it(start):
+    squad = read(start.parent / "train.json")
+    assert squad.first(9) is squad
+    assert squad.first(8).first_of == 9
+
+
+def read(path):
+    return read_squad(path, flag="predict_file", version_2_with_negative=False, needs_answers=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--max_predict_questions=0"], "--max_predict_questions=0 must be at least 1"),
+        (["--num_eval_iterations=0"], "--num_eval_iterations=0 must be at least 1"),
+        (
+            ["--max_predict_questions=3", "--num_eval_iterations=2"],
+            "--max_predict_questions and --num_eval_iterations both say how many; give one",
+        ),
+    ],
+)
+def test_limits_that_cannot_be(start, tmp_path, flags, said):
+    with pytest.raises(UserError, match=said):
+        settings_of(start, tmp_path / "out", *flags)
 
 
 def test_a_dry_run_counts_windows_and_leaves_nothing(start, tmp_path, monkeypatch, capsys):

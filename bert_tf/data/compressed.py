@@ -1,0 +1,116 @@
+"""Compressed record files, read from an uncompressed copy.
+
+Records are read in any order, and a compressed stream only from its beginning, so a gzip or zlib
+file is uncompressed once, into ``.uncompressed`` beside it, or where that cannot be written, into
+the system's directory of temporary files (``TMPDIR``). A copy is named after the file, its size and
+its last bytes, which hold the checksum of its content: a file that was replaced gets a new copy.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from bert_tf.console import say
+from bert_tf.directory_lock import hold_directory
+from bert_tf.errors import UserError
+from bert_tf.files import atomic_open, remove_half_written
+from bert_tf.progress import Progress
+
+COPIES_NAME = ".uncompressed"
+
+_END_BYTES = 8
+_BLOCK_BYTES = 1 << 16
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+
+
+def start_of_content(path: Path, num_bytes: int) -> bytes | None:
+    """The first bytes of a compressed file's content, None for a file of another kind."""
+    with open(path, "rb") as file:
+        start = file.read(2)
+    # zlib's header (RFC 1950): method 8, and a multiple of 31.
+    is_zlib = len(start) == 2 and start[0] & 15 == 8 and int.from_bytes(start, "big") % 31 == 0
+    if not (is_zlib or start == b"\x1f\x8b"):
+        return None
+    content = b""
+    for _, block in _blocks(path):
+        content += block
+        if len(content) >= num_bytes:
+            break
+    return content[:num_bytes]
+
+
+def uncompressed_copy(path: Path) -> Path:
+    """A file with the content of a compressed one, which is made where it is not there yet.
+
+    Processes that want it at once wait for the one that makes it. Raises UserError where the file
+    is damaged, or there is no room.
+    """
+    places = (path.parent / COPIES_NAME, _temporary_place(path))
+    name = _name_of_copy(path)
+    for place in places:
+        if (place / name).is_file():
+            return place / name
+    is_beside = os.access(path.parent, os.W_OK | os.X_OK)
+    place = places[0] if is_beside else places[1]
+    try:
+        place.mkdir(mode=0o777 if is_beside else 0o700, exist_ok=True)
+        if not is_beside and place.stat().st_uid != os.getuid():
+            raise PermissionError(0, "it belongs to another user")
+    except OSError as error:
+        raise UserError(
+            f"{path} is compressed, and its content cannot be written to {place} "
+            f"({error.strerror}); uncompress the file, or set TMPDIR to a directory with room."
+        ) from error
+    with hold_directory(place, flag="input_file", wait=True):
+        if not (place / name).is_file():
+            remove_half_written(place)
+            for old in place.glob(f"{glob.escape(path.name)}.*"):
+                old.unlink()
+            say(f"{path} is compressed: it is uncompressed once, to {place}", stream=sys.stderr)
+            write_uncompressed(path, place / name)
+    return place / name
+
+
+def write_uncompressed(path: Path, target: Path) -> None:
+    """Writes the content of a compressed file; UserError where it is damaged."""
+    progress = Progress(f"uncompressing {path.name}", path.stat().st_size / 1e6, "MB")
+    with atomic_open(target, "wb") as file:
+        for num_bytes_read, block in _blocks(path):
+            file.write(block)
+            progress.advance(num_bytes_read / 1e6)
+
+
+def _name_of_copy(path: Path) -> str:
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _END_BYTES))
+        return f"{path.name}.{size}-{file.read().hex()}"
+
+
+def _temporary_place(path: Path) -> Path:
+    directory = hashlib.sha256(os.fsencode(path.parent.resolve())).hexdigest()[:16]
+    return Path(tempfile.gettempdir(), f"bert_tf_uncompressed_{os.getuid()}_{directory}")
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The content in pieces, each with the compressed bytes that were read for it."""
+    decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
+    try:
+        with open(path, "rb") as file:
+            while data := file.read(_BLOCK_BYTES):
+                yield len(data), decoder.decompress(data)
+                while decoder.eof and decoder.unused_data:  # several streams, one after the other
+                    rest = decoder.unused_data
+                    decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
+                    yield 0, decoder.decompress(rest)
+    except zlib.error as error:
+        raise UserError(f"{path} is damaged ({error}); make or copy it again.") from error
+    if not decoder.eof:
+        raise UserError(f"{path} ends inside its compressed content; make or copy it again.")
