@@ -97,6 +97,9 @@ def run(settings: PretrainingSettings) -> Results | None:
 
 def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | None:
     config = BertConfig.from_json_file(settings.bert_config_file)
+    run = training_run.choose_arithmetic(
+        run, config, settings.optimization, max_seq_length=settings.data.max_seq_length
+    )
     data = _open_data(settings, config)
     network = Network(
         config,

@@ -18,7 +18,8 @@ from tests.support import ROOT, environment, mpirun, requires_horovod, run
 SCRIPT = "run_pretraining.py"
 OUR_LINES = re.compile(
     r"-- ledger -|-{70}$|(ranks|batch|steps|learning_rate|consumption|optimizer|communication"
-    r"|precision|data) +\S+=|step \d+/\d+  loss|evaluation at step|going on from|output is in|XLA: "
+    r"|precision|data|speed) +\S+=| {15}\S|step \d+/\d+  loss|evaluation at step|going on from"
+    r"|output is in|XLA: "
 )
 
 
