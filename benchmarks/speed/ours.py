@@ -47,6 +47,7 @@ class Settings:
       native: as --native_ops, where they are built.
       recompute: as --recompute.
       by_length: as --length_buckets, in prediction.
+      threads: as --num_threads; None for the job's.
     """
 
     precision: str = "auto"
@@ -55,6 +56,7 @@ class Settings:
     native: bool = True
     recompute: bool = False
     by_length: bool = True
+    threads: int | None = None
 
     @property
     def native_ops(self) -> bool | None:
@@ -67,6 +69,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     environment.quiet_tensorflow(verbose=False)
     tf.disable_eager_execution()
     job, settings = StepJob.from_json(request), Settings(**request["settings"])
+    job = dataclasses.replace(job, threads=settings.threads or job.threads)
     precision, kernels = "fp32" if settings.amp else settings.precision, choose(settings)
     native_layers = not (settings.xla or settings.amp)
     if precision == "auto":
