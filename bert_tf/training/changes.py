@@ -15,6 +15,10 @@ from bert_tf.update.schedules import SCHEDULES
 # Facts of a ledger that differ from start to start by themselves, or follow from other facts.
 _NO_SETTINGS = {
     ("batch", "arithmetic"),
+    ("checkpoints", "checkpoints"),
+    ("checkpoints", "gib_each"),
+    ("checkpoints", "gib_of_all_kept"),
+    ("checkpoints", "gib_of_best"),
     ("ranks", "hosts"),
     ("steps", "last_step"),
     ("steps", "schedule_offset"),

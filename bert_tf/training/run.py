@@ -35,6 +35,7 @@ from bert_tf.ranks.watch import NoWatch, watched
 from bert_tf.training import ledger
 from bert_tf.training.changes import changed_settings, jump_of_learning_rate
 from bert_tf.training.checks import Network
+from bert_tf.training.disk import checkpoint_sizes, disk_warning
 from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.hardware import (
     agree_on_hardware,
@@ -418,6 +419,10 @@ def _announce(
     run_ledger = _ledger(run, job, train_data)
     if run.speed:
         run_ledger["speed"] = dict(run.speed)
+    sizes = checkpoint_sizes(
+        job.objective, run.settings, start_step=run.start.step, last_step=job.steps.last_step
+    )
+    run_ledger["checkpoints"] = sizes.facts()
     if choice is not None:
         run_ledger["xla"] = choice.facts
     elif run.runtime.use_xla is None:
@@ -426,6 +431,9 @@ def _announce(
         _say_what_changed(run, job, run_ledger)
     several_ranks = run.runtime.horovod or run.ranks.world_size > 1
     run.message(ledger.format_ledger(run_ledger, several_ranks=several_ranks))
+    warning = disk_warning(sizes, run.settings.output_dir)
+    if warning is not None:
+        run.message(f"warning: {warning}")
     return run_ledger
 
 
