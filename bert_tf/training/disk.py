@@ -50,7 +50,7 @@ class CheckpointSizes:
         return {
             "keep_checkpoint_max": self.keep,
             "checkpoints": self.written,
-            **{name: float(f"{size / _GIB:.3g}") for name, size in sizes.items()},
+            **{name: float(_gib(size)) for name, size in sizes.items()},
         }
 
 
@@ -90,6 +90,10 @@ def disk_warning(sizes: CheckpointSizes, output_dir: Path) -> str | None:
     if sizes.most <= free + there:
         return None
     return (
-        f"checkpoints take up to {sizes.most / _GIB:.3g} GiB in {output_dir} "
-        f"({sizes.one / _GIB:.3g} each), and {free / _GIB:.3g} are free there; lower --keep_checkpoint_max, or free space"
+        f"checkpoints take up to {_gib(sizes.most)} GiB in {output_dir} ({_gib(sizes.one)} each), "
+        f"and {_gib(free)} are free there; lower --keep_checkpoint_max, or free space"
     )
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.3g}"
