@@ -109,7 +109,7 @@ def choose_speed(
     kernels = choose_kernels(wanted.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
     asked = resolve_precision(wanted.precision, hardware)
     precisions = _to_measure(asked, wanted, hardware)
-    if shapes.operations(shapes.sequences * shapes.length) < _LEAST_OPERATIONS:
+    if shapes.operations < _LEAST_OPERATIONS:
         precisions = ()
     forms: dict[str, Kernels] = {_TENSORFLOW: kernels}
     if isinstance(kernels, NativeKernels):
@@ -130,7 +130,7 @@ def choose_speed(
         figures, when = _figures(wanted, shapes, forms, precisions, own, ranks)
     choosable = [asked] if asked != "auto" else list(precisions)
     precision, form = decide(figures, choosable, list(forms))
-    rates = speed_probe.gflops(figures, shapes, ranks.threads)
+    rates = speed_probe.gflops(figures, shapes)
     of = precision if form in figures[precision] else _ON_CPUS[0]
     shown = [name for name in forms if name in figures[of]]
     facts = {

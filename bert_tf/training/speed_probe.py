@@ -40,8 +40,8 @@ _DROPOUT_RATE = 0.1
 
 PRODUCTS = "products"
 
-# Precision -> seconds of a layer, for as many tokens as were timed: of its products, and of all
-# else in each form. A precision that is hopeless has no forms.
+# Precision -> seconds of a layer and a micro batch: of its products, and of all else in each form.
+# A precision that is hopeless has no forms.
 Figures = dict[str, dict[str, float]]
 
 # An operation, and how many of it a layer has.
@@ -95,12 +95,18 @@ class JobShapes:
         """As many as take a moment, at most those of a micro batch."""
         operations = 2 * self.passes * self.hidden_size * self.intermediate_size
         moment = max(_FEWEST_TOKENS, threads * _OPERATIONS_A_THREAD // operations)
-        return min(moment, self.sequences * self.length)
+        return min(moment, self.tokens)
 
-    def operations(self, tokens: int) -> float:
-        """Multiplications and additions of a layer's products for so many tokens."""
-        dense = self.kernel_numbers + 2 * self.length * self.hidden_size
-        return 2.0 * self.passes * tokens * dense
+    @property
+    def tokens(self) -> int:
+        """Those of a micro batch."""
+        return self.sequences * self.length
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of a layer's products for a micro batch."""
+        numbers = self.kernel_numbers + 2 * self.length * self.hidden_size
+        return 2 * self.passes * self.tokens * numbers
 
     @property
     def kernel_numbers(self) -> int:
@@ -115,10 +121,9 @@ class JobShapes:
         )
 
 
-def gflops(figures: Figures, shapes: JobShapes, threads: int) -> dict[str, float]:
+def gflops(figures: Figures, shapes: JobShapes) -> dict[str, float]:
     """Precision -> rate of its products, with the casts that they need, in 10**9 a second."""
-    operations = shapes.operations(shapes.timed_tokens(threads))
-    return {name: operations / found[PRODUCTS] / 1e9 for name, found in figures.items()}
+    return {name: shapes.operations / found[PRODUCTS] / 1e9 for name, found in figures.items()}
 
 
 def measure(
@@ -161,8 +166,13 @@ def measure(
                 pieces[name, form] += _update(shapes, policy, kernels, tokens)
         session.run(tf.global_variables_initializer())
         figures = _medians(session, pieces, first, clock)
-    estimates = {name: figures[first][PRODUCTS] * ratio for name, ratio in hopeless.items()}
-    return {**figures, **{name: {PRODUCTS: seconds} for name, seconds in estimates.items()}}
+    for name, ratio in hopeless.items():
+        figures[name] = {PRODUCTS: ratio * figures[first][PRODUCTS]}
+    micro_batch = shapes.tokens / tokens  # ranks of unequal hosts time unequal numbers of tokens
+    return {
+        name: {piece: micro_batch * seconds for piece, seconds in found.items()}
+        for name, found in figures.items()
+    }
 
 
 def _medians(
@@ -289,7 +299,7 @@ def _update(shapes: JobShapes, policy: PrecisionPolicy, kernels: Kernels, tokens
 
 def _updates(shapes: JobShapes, tokens: int) -> float:
     """How many updates there are for so many tokens."""
-    return tokens / (shapes.sequences * shapes.length * shapes.accumulation_steps)
+    return tokens / (shapes.tokens * shapes.accumulation_steps)
 
 
 def _matrices(shapes: JobShapes, tokens: int) -> tuple[int, float]:

@@ -13,7 +13,7 @@ from bert_tf.model.precision import Hardware, policy_for
 from bert_tf.native import library
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import run as training_run
-from bert_tf.training import speed_choice
+from bert_tf.training import speed_choice, speed_probe
 from bert_tf.training.session import SessionSettings
 from bert_tf.training.speed_choice import (
     Wanted,
@@ -121,9 +121,11 @@ def test_what_was_measured_is_in_the_facts(measured):
     assert choice.precision == "fp32"
     assert choice.policy == dataclasses.replace(policy_for("fp32"), native=True)
     assert isinstance(choice.kernels, NativeKernels)
-    # 10**12 operations took 1000/320 seconds, by the stand-in: rates are in proportion.
     rates = choice.facts["fp32_gflops"], choice.facts["bf16_gflops"]
     assert rates[0] / rates[1] == pytest.approx(320 / 170, rel=0.01)
+    # Six dense products of a layer and two of attention, each three times, for 2048 tokens.
+    operations = 3 * 2 * 2048 * (4 * 768 * 768 + 2 * 768 * 3072 + 2 * 128 * 768)
+    assert rates[0] == pytest.approx(operations / (1000 / 320) / 1e9, rel=0.01)
     assert choice.facts["native_ms"] == 1000
     assert choice.facts["tensorflow_ms"] == 2000
     assert (choice.facts["asked"], choice.facts["measured"]) == ("auto", "now")
@@ -363,8 +365,10 @@ def test_ranks_with_different_caches_measure_together(monkeypatch, tmp_path):
 
 
 @requires_native_ops
-@pytest.mark.parametrize("accumulation_steps", [0, 2])
-def test_every_piece_of_a_layer_is_timed(accumulation_steps):
+@pytest.mark.parametrize(("accumulation_steps", "tokens"), [(0, 16), (2, 16), (2, 8)])
+def test_every_piece_of_a_layer_is_timed(monkeypatch, accumulation_steps, tokens):
+    monkeypatch.setattr(speed_probe, "_OPERATIONS_A_THREAD", 1)
+    monkeypatch.setattr(speed_probe, "_FEWEST_TOKENS", tokens)
     shapes = JobShapes(2, 8, accumulation_steps, 8, 16, 2, "gelu")
     ticks = iter(range(10_000))
     found = measure(
@@ -375,10 +379,11 @@ def test_every_piece_of_a_layer_is_timed(accumulation_steps):
         settings=SessionSettings(threads=1),
         clock=lambda: float(next(ticks)),
     )
-    # Every operation takes one tick here, and counts as often as a layer has it.
-    dense, attention = shapes.kernel_numbers / (8 * 16), 2 * 2 * 8 / 8 / 4
+    # Every operation takes one tick here, and counts as often as a layer has it. All of attention's
+    # matrices are timed, and a dense layer's kernel stands for those of others.
+    dense, times = shapes.kernel_numbers / (8 * 16), 16 / tokens
     update = dense / accumulation_steps if accumulation_steps else 0
-    assert found["fp32"]["products"] == pytest.approx(dense + attention)
-    assert found["bf16"]["products"] == pytest.approx(dense + attention + update)
+    assert found["fp32"]["products"] == pytest.approx(times * (dense + 1))
+    assert found["bf16"]["products"] == pytest.approx(times * (dense + 1) + update)
     for pieces in found.values():
-        assert pieces["native"] == pieces["tensorflow"] == pytest.approx(1 + attention + update)
+        assert pieces["native"] == pieces["tensorflow"] == pytest.approx(2 * times + update)
