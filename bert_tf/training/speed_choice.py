@@ -261,7 +261,7 @@ def _figures(
             native_layers=wanted.native_layers,
             settings=SessionSettings(threads=ranks.threads),
         )
-        if ranks.local_rank == 0:
+        if kept is None:
             keep_figures(directory, conditions, measured)
         everywhere, when = ranks.gather(measured), "now"
     return slowest(everywhere), when

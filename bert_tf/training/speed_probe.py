@@ -251,7 +251,10 @@ def _products(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> _Piece
 
 
 def _between(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> _Pieces:
-    """What lies between a layer's products, and its gradients; softmax for some of the heads."""
+    """What lies between a layer's products, and its gradients; heads are not moved.
+
+    Softmax is timed for as many matrices as the products of attention are.
+    """
     hidden, length = shapes.hidden_size, shapes.length
     matrices, share = _matrices(shapes, tokens)
     blocks = blocks_for(policy, tf.ones([1, tokens], tf.int32), skip_padding=False)
@@ -261,23 +264,23 @@ def _between(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> _Pieces
         place = tf.zeros([], tf.int64)
         dropout = Dropout(1, data_position=place, first_example=place)
     site = DropoutSite(dropout, 1, _DROPOUT_RATE)
-    widened = _held([*rows, shapes.intermediate_size], policy.dense)
-    closed = _held([*rows, hidden], policy.dense)
+    widened, closed = (
+        _held([*rows, width], policy.dense) for width in (shapes.intermediate_size, hidden)
+    )
     residual = PlainBlocks(policy).stream(_held([*rows, hidden]))
     wide, narrow = _held([shapes.intermediate_size]), _held([hidden])
     of_residual = dict.fromkeys(("dense/bias", "LayerNorm/gamma", "LayerNorm/beta"), narrow)
     own = Variables({"bias": wide, **of_residual})
     activated = blocks.activated(widened, own, shapes.activation)
     output = blocks.close_residual(closed, residual, own, site=site)
-    # In the plain form casts to the type of the next product are a price of that type.
-    operands = [tf.cast(result, policy.dense) for result in (activated, output.operand)]
-    of_tokens = [*operands, output.full]
-    sources = [widened, closed, residual.full, wide, narrow]
     scores = _held([1, matrices, length, length], policy.attention)
-    softmax = [blocks.attention_probabilities(scores, _held([1, length]), site=site)]
+    softmax = blocks.attention_probabilities(scores, _held([1, length]), site=site)
+    # In the plain form casts to the type of the next product are a price of that type.
+    activated, operand = (tf.cast(x, policy.dense) for x in (activated, output.operand))
     return [
-        (_with_gradients(of_tokens, sources, shapes), 1.0),
-        (_with_gradients(softmax, [scores], shapes), share),
+        (_with_gradients([activated], [widened, wide], shapes), 1.0),
+        (_with_gradients([output.full, operand], [closed, residual.full, narrow], shapes), 2.0),
+        (_with_gradients([softmax], [scores], shapes), share),
     ]
 
 
