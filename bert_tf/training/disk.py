@@ -25,26 +25,25 @@ class CheckpointSizes:
     Attributes:
       one: weights and moments.
       best: weights alone; 0 where the best one is not kept.
-      keep: how many are kept beside it, None for all.
+      keep: how many are kept beside it.
       written: how many the run writes.
     """
 
     one: int
     best: int
-    keep: int | None
+    keep: int
     written: int
 
     @property
     def most(self) -> int:
         """All that lies there at once: one more than are kept, until the oldest is removed."""
-        count = self.written if self.keep is None else min(self.written, self.keep + 1)
-        # A new best one is complete before the one before is removed.
-        return count * self.one + 2 * self.best
+        # So is a new best one complete before the one before is removed.
+        return min(self.written, self.keep + 1) * self.one + 2 * self.best
 
     def facts(self) -> dict[str, object]:
         """The ledger's section."""
-        kept = self.written if self.keep is None else min(self.written, self.keep)
-        sizes = {"gib_each": self.one, "gib_of_all_kept": kept * self.one + self.best}
+        kept = min(self.written, self.keep) * self.one + self.best
+        sizes = {"gib_each": self.one, "gib_of_all_kept": kept}
         if self.best:
             sizes["gib_of_best"] = self.best
         return {
@@ -74,7 +73,7 @@ def checkpoint_sizes(
     return CheckpointSizes(
         one=(1 + _MOMENTS) * weights,
         best=weights * keeps_best,
-        keep=settings.keep_checkpoint_max or None,
+        keep=settings.keep_checkpoint_max,
         written=written,
     )
 

@@ -35,7 +35,7 @@ def test_weights_and_two_moments_for_each(tmp_path, start, last, written):
     assert checkpoint_sizes(Weights(), evaluated, start_step=0, last_step=1).best == 4000
 
 
-@pytest.mark.parametrize(("keep", "most", "kept"), [(2, 5, 3), (9, 6, 5), (None, 6, 5)])
+@pytest.mark.parametrize(("keep", "most", "kept"), [(2, 5, 3), (9, 6, 5)])
 def test_what_lies_there_at_once(keep, most, kept):
     sizes = CheckpointSizes(one=GIB, best=GIB, keep=keep, written=4)
     assert (sizes.most, sizes.facts()["gib_of_all_kept"]) == (most * GIB, kept)
