@@ -42,6 +42,7 @@ _TIE = 1.05
 _LEAST_OPERATIONS = 100_000_000
 
 _NATIVE, _TENSORFLOW = "native", "tensorflow"
+_PRODUCT_CLASSES = ("attention", "dense")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,11 @@ class Wanted:
     def policy(self, precision: str) -> PrecisionPolicy:
         """The types of each class of operation with a precision."""
         return policy_for(precision).changed(self.policy_changes)
+
+    def compared_policy(self, precision: str) -> PrecisionPolicy:
+        """The same with products in that precision all the same, to find out what they cost."""
+        others = {k: v for k, v in self.policy_changes.items() if k not in _PRODUCT_CLASSES}
+        return policy_for(precision).changed(others)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +262,7 @@ def _figures(
     if None in everywhere:
         measured = speed_probe.measure(
             shapes,
-            {name: wanted.policy(name) for name in precisions},
+            {name: wanted.compared_policy(name) for name in precisions},
             forms,
             native_layers=wanted.native_layers,
             settings=SessionSettings(threads=ranks.threads),
@@ -285,7 +291,8 @@ def _warnings(
 ) -> tuple[str, ...]:
     """What is asked for and computes more slowly than float32."""
     preferred, half = _ON_CPUS
-    if asked == "auto" or half not in figures:
+    in_half = wanted.policy(preferred if asked == "auto" else asked).classes_in(half)
+    if half not in figures or not (in_half or wanted.amp):
         return ()
     if figures[half][PRODUCTS] <= _TIE * figures[preferred][PRODUCTS]:
         return ()

@@ -188,6 +188,8 @@ def test_what_is_not_measured(measured, wanted, precision):
             (320.0, 170.0),
             "fp32 is",
         ),
+        ({"policy_changes": {"dense": "bfloat16"}}, (320.0, 170.0), "fp32 is faster here"),
+        ({"policy_changes": {"dense": "float32"}}, (320.0, 170.0), None),
         ({"precision": "fp32", "amp": True, "native_layers": False}, (320.0, 170.0), "--amp gains"),
         ({"precision": "fp32", "amp": True, "native_layers": False}, (100.0, 600.0), None),
         ({}, (320.0, 170.0), None),
