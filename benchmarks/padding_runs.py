@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from benchmarks.measured import measured_choice
 from benchmarks.padding_tasks import Batch, Sequences, Task
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.data.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.data.order import GlobalBatchSlice, batch_indices
-from bert_tf.model.precision import policy_for, probe_hardware, resolve_precision
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.span_model import INPUTS
 from bert_tf.training.session import SessionSettings, session_config
+from bert_tf.training.speed_choice import Wanted
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import choose_kernels
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import UpdateSettings, build_train_op
@@ -125,10 +125,15 @@ class Network:
 
         ``precision`` is as --precision, ``skip_padding`` the encoder's.
         """
-        hardware = probe_hardware()
-        self.precision = resolve_precision(precision, hardware)
-        kernels = choose_kernels(None, has_gpu=hardware.has_gpu, ranks=SingleProcess(threads))
-        policy = kernels.layers(policy_for(self.precision))
+        choice = measured_choice(
+            Wanted(precision),
+            config,
+            sequences=task.batch_size,
+            length=task.max_seq_length,
+            accumulation_steps=1,
+            ranks=SingleProcess(threads),
+        )
+        self.precision, policy, kernels = choice.precision, choice.policy, choice.kernels
         with tf.Graph().as_default():
             objective = task.objective(
                 config, policy, seed=training.seed, skip_padding=skip_padding

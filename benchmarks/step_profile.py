@@ -135,14 +135,15 @@ def measure() -> None:
     """Profiles the step of the flags."""
     import tensorflow.compat.v1 as tf
 
-    from bert_tf.model.precision import probe_hardware, resolve_precision
+    from benchmarks.measured import measured_choice
+    from bert_tf.ranks.distribution import SingleProcess
+    from bert_tf.training.speed_choice import Wanted
 
     values = flags.FLAGS
     environment.quiet_tensorflow(verbose=False)
     tf.disable_eager_execution()
     network = read_network(values.bert_config_file, BERT_BASE)
     check_length(values.seq_length, network.max_position_embeddings)
-    precision = resolve_precision(values.precision, probe_hardware())
     job = StepJob(
         task=values.task,
         network=network,
@@ -154,6 +155,14 @@ def measure() -> None:
         warmup_steps=_WARMUP_STEPS,
         timed_steps=values.steps,
     )
+    precision = measured_choice(
+        Wanted(values.precision, values.native_ops),
+        network,
+        sequences=job.batch_size,
+        length=job.seq_length,
+        accumulation_steps=1,
+        ranks=SingleProcess(job.threads),
+    ).precision
     config = {
         **job.to_json(),
         "precision": precision,

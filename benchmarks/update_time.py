@@ -30,8 +30,9 @@ def run() -> None:
     import tensorflow.compat.v1 as tf
 
     from benchmarks import case_graphs
-    from bert_tf.model import precision
+    from benchmarks.measured import measured_choice
     from bert_tf.ranks.distribution import connect
+    from bert_tf.training.speed_choice import Wanted
 
     values = flags.FLAGS
     environment.quiet_tensorflow(verbose=False)
@@ -45,16 +46,23 @@ def run() -> None:
             f"--seq_length={values.seq_length} is more than the network's "
             f"{network.max_position_embeddings} positions; lower it."
         )
-    chosen = precision.resolve_precision(values.precision, precision.probe_hardware())
-    workload = case_graphs.Workload(
-        network, values.micro_batch_size, values.seq_length, precision=chosen
-    )
     ranks = connect(
         horovod=values.horovod,
         num_threads=values.num_threads,
         communication=CommunicationSettings(
             fusion_threshold_mb=values.fusion_threshold_mb, cycle_time_ms=values.cycle_time_ms
         ),
+    )
+    chosen = measured_choice(
+        Wanted(values.precision),
+        network,
+        sequences=values.micro_batch_size,
+        length=values.seq_length,
+        accumulation_steps=1,
+        ranks=ranks,
+    ).precision
+    workload = case_graphs.Workload(
+        network, values.micro_batch_size, values.seq_length, precision=chosen
     )
     with tf.Graph().as_default():
         runnables = case_graphs.build_cases(cases, workload, ranks, horovod=values.horovod)

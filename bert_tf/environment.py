@@ -6,8 +6,10 @@ entry scripts prepare the environment.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import platform
 import sys
 import warnings
 from collections.abc import Mapping
@@ -96,6 +98,21 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
+    """The processor's name and a hash of its features, which a name does not tell alone."""
+    try:
+        lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        found.setdefault(key.strip(), value.strip())
+    name = found.get("model name") or platform.machine()
+    features = found.get("flags") or found.get("Features", "")
+    return f"{name} ({hashlib.sha256(features.encode()).hexdigest()[:8]})"
 
 
 def memory_bytes() -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from benchmarks.measured import measured_choice
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import (
     CLIP_NORM,
@@ -20,17 +21,13 @@ from benchmarks.speed.steps import (
     time_steps,
 )
 from bert_tf import environment
-from bert_tf.model.precision import (
-    PrecisionPolicy,
-    policy_for,
-    probe_hardware,
-    resolve_precision,
-)
+from bert_tf.model.precision import PrecisionPolicy, policy_for, probe_hardware
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.span_model import INPUTS, SpanModel
 from bert_tf.tasks.squad import SpanObjective
 from bert_tf.training.session import SessionSettings, session_config
+from bert_tf.training.speed_choice import Wanted
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import Kernels, choose_kernels
@@ -50,6 +47,7 @@ class Settings:
       native: as --native_ops, where they are built.
       recompute: as --recompute.
       by_length: as --length_buckets, in prediction.
+      threads: as --num_threads; None for the job's.
     """
 
     precision: str = "auto"
@@ -58,15 +56,32 @@ class Settings:
     native: bool = True
     recompute: bool = False
     by_length: bool = True
+    threads: int | None = None
+
+    @property
+    def native_ops(self) -> bool | None:
+        """As the flag: false, or where it is left out."""
+        return None if self.native else False
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Times the step; the result also has the ``precision`` that ``auto`` became."""
+    """Times the step; the result also has ``precision`` and ``operations``, as ``auto`` became."""
     environment.quiet_tensorflow(verbose=False)
     tf.disable_eager_execution()
     job, settings = StepJob.from_json(request), Settings(**request["settings"])
-    wanted = "fp32" if settings.amp else settings.precision
-    precision = resolve_precision(wanted, probe_hardware())
+    job = dataclasses.replace(job, threads=settings.threads or job.threads)
+    precision, kernels = "fp32" if settings.amp else settings.precision, choose(settings)
+    native_layers = not (settings.xla or settings.amp)
+    if precision == "auto":
+        choice = measured_choice(
+            Wanted(native_ops=settings.native_ops, native_layers=native_layers),
+            job.network,
+            sequences=job.batch_size,
+            length=job.seq_length,
+            accumulation_steps=job.accumulation_steps,
+            ranks=SingleProcess(job.threads),
+        )
+        precision, kernels = choice.precision, choice.kernels
     features = job.batch(job.sequences)
     with tf.Graph().as_default():
         tf.set_random_seed(1)
@@ -75,8 +90,8 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
             job,
             policy_for(precision),
             fed,
-            choose(settings),
-            native_layers=not (settings.xla or settings.amp),
+            kernels,
+            native_layers=native_layers,
             recompute=settings.recompute,
         )
         loss = tf.add_n([s.loss_sum / s.weight_sum for s in outputs.term_sums.values()])
@@ -87,7 +102,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
             run = running.make_callable([loss, outputs.train_op], feed_list=list(feed))
             values = list(feed.values())
             found = time_steps(job, lambda: float(run(*values)[0]), started=request["started"])
-    return {**found, "precision": precision}
+    return {**found, "precision": precision, "operations": kernels.description}
 
 
 def predict(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,8 +110,17 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     environment.quiet_tensorflow(verbose=False)
     tf.disable_eager_execution()
     job, settings = PredictionJob.from_json(request), Settings(**request["settings"])
-    precision = resolve_precision(settings.precision, probe_hardware())
-    native_ops = None if settings.native else False
+    precision, native_ops = settings.precision, settings.native_ops
+    if precision == "auto":
+        choice = measured_choice(
+            Wanted(native_ops=native_ops),
+            job.network,
+            sequences=max(job.batch_sizes),
+            length=job.seq_length,
+            accumulation_steps=0,
+            ranks=SingleProcess(job.threads),
+        )
+        precision, native_ops = choice.precision, choice.policy.native
     model = SpanModel(
         job.network, None, precision=precision, native_ops=native_ops, threads=job.threads
     )
@@ -111,9 +135,8 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def choose(settings: Settings) -> Kernels:
     """The form of the update that training would choose."""
-    wanted = None if settings.native else False
     has_gpu = probe_hardware().has_gpu
-    return choose_kernels(wanted, has_gpu=has_gpu, ranks=SingleProcess(1))
+    return choose_kernels(settings.native_ops, has_gpu=has_gpu, ranks=SingleProcess(1))
 
 
 def build_update(

@@ -88,13 +88,6 @@ def remove_leftovers(directory: Path) -> list[str]:
     return sorted(path.name for path in leftovers)
 
 
-def files_of(checkpoint: str) -> list[Path]:
-    """The files of a checkpoint, without what a kill left half written beside them."""
-    path = Path(checkpoint)
-    ending = re.compile(re.escape(path.name) + _ENDING)
-    return sorted(found for found in path.parent.iterdir() if ending.fullmatch(found.name))
-
-
 def _listed(directory: Path) -> set[str]:
     """Names in the list of a saver; empty for a list with the newest alone, as people write it."""
     state = tf.train.get_checkpoint_state(str(directory))

@@ -131,6 +131,14 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
       UserError: the checkpoint is another model's or another optimizer's.
     """
     report = compare(checkpoint, _shapes_of(variables))
+    stored = (*report.restored, *report.run_state)
+    if any(map(names.is_optimizer_state, report.fresh)) and not any(
+        map(names.is_optimizer_state, stored)
+    ):
+        raise UserError(
+            f"cannot resume from {report.checkpoint}: it holds no optimizer's state, as that in "
+            "best/ and a converted one; give it as --init_checkpoint, and another --output_dir."
+        )
     problem = describe_problem(report)
     if not problem and report.unexpected:
         problem = f"it holds {_first(report.unexpected)}, which this run does not have"

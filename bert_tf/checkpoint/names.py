@@ -113,6 +113,7 @@ _RUN_STATE = re.compile(
     r"global_step|(optimizer|loss_scale|training)/.*|.*/(adam_m|adam_v|Adam|Adam_1|accum|shadow)"
     r"|beta[12]_power|local_step|batch_finite|(current_)?loss_scale|(good|bad)_steps"
 )
+_PLACE_IN_RUN = re.compile(r"global_step|training/.*")
 _OURS_ONLY = re.compile(r"(optimizer|training)/.*|loss_scale/good_updates")
 _NVIDIAS_ONLY = re.compile(
     r".*/(accum|shadow)|local_step|batch_finite|(current_)?loss_scale|(good|bad)_steps"
@@ -166,6 +167,11 @@ def canonical(name: str) -> str:
 def is_constant(name: str) -> bool:
     """Whether a canonical name is that of positions that were counted, not learnt."""
     return _CONSTANTS.fullmatch(name) is not None
+
+
+def is_optimizer_state(name: str) -> bool:
+    """Whether it is of a run's state what only further updates need: not how far the run is."""
+    return is_run_state(name) and _PLACE_IN_RUN.fullmatch(name) is None
 
 
 def is_run_state(name: str) -> bool:

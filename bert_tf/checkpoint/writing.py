@@ -21,7 +21,7 @@ from bert_tf.checkpoint.model_files import (
     write_model_files,
     write_tokenizer_files,
 )
-from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
@@ -93,6 +93,25 @@ def write_model(
     else:
         _write_tensorflow(directory, target, {**weights, **run_state}, files)
     return _notes(target, files)
+
+
+def write_without_optimizer(checkpoint: str, directory: Path) -> None:
+    """Writes a TensorFlow checkpoint's weights, and how far its run was, under its name.
+
+    ``directory`` exists; the file that names its newest checkpoint is written last. Raises
+    UserError where there is no room or the checkpoint cannot be read.
+    """
+    source, name = TensorflowCheckpoint(checkpoint), Path(checkpoint).name
+    kept = [variable for variable in source.entries if not names.is_optimizer_state(variable)]
+    try:
+        write_checkpoint(str(directory / name), {key: source.read(key) for key in kept})
+    except OSError as error:
+        raise UserError(
+            f"cannot write {directory / name} ({error.strerror}); free space there, or choose "
+            "another directory."
+        ) from error
+    # The name alone: the directory can be moved.
+    tf.train.update_checkpoint_state(str(directory), name)
 
 
 def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: ModelFiles) -> None:

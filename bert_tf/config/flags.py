@@ -226,7 +226,7 @@ def define_runtime_flags(define: Definer) -> None:
         "precision",
         "auto",
         ["auto", "fp32", "bf16", "fp16"],
-        "Type of dense and attention products; auto takes what the hardware is fast at.",
+        "Type of dense and attention products; auto measures which is the fastest here.",
     )
     define.string(
         "precision_policy",
@@ -248,7 +248,7 @@ def define_runtime_flags(define: Definer) -> None:
         "native_ops",
         None,
         "Update the weights with the operations that set-up compiled, in one pass over memory "
-        "(default: on CPUs, where they are built).",
+        "(default: on CPUs, where they are built and faster).",
     )
     define.boolean(
         "recompute",

@@ -24,6 +24,7 @@ from bert_tf.command_line import flag_group, run_command
 from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.squad.windows import WindowSettings
+from bert_tf.tasks.answerer import BATCH_SIZE
 from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
 
 
@@ -58,7 +59,14 @@ def main(_) -> None:
         )
         windows.validate()
 
-    policy = policy_from_flags(values)
+    # Not what warns of this machine: what is exported may be for another one.
+    policy, _ = policy_from_flags(
+        values,
+        parts.config,
+        native_ops=False,
+        sequences=BATCH_SIZE,
+        length=parts.config.max_position_embeddings,
+    )
     # Imported here: what is wrong with the flags is said before TensorFlow starts.
     from bert_tf.export.saved_model import export_squad
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
@@ -17,8 +16,6 @@ from bert_tf.config.policy_file import TYPE_OF_PRECISION
 from bert_tf.errors import UserError
 
 PRECISIONS = tuple(TYPE_OF_PRECISION)
-
-_CPU_FLAGS_OF_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,15 +76,13 @@ def as_policy(precision: str | PrecisionPolicy) -> PrecisionPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """What decides the precision, and the number of GPUs that a process sees.
+    """What a job computes on: GPUs, or the CPU where there is none.
 
     Attributes:
-      cpu_flags: names of the CPU's features.
       gpu_compute_capability: (major, minor) of the weakest GPU, None without one.
       gpu_count: GPUs that this process sees; a job system may show it one of several.
     """
 
-    cpu_flags: frozenset[str] = frozenset()
     gpu_compute_capability: tuple[int, int] | None = None
     gpu_count: int = 0
 
@@ -96,43 +91,47 @@ class Hardware:
         """Whether TensorFlow can use a GPU here."""
         return self.gpu_compute_capability is not None
 
-    def fast_precisions(self) -> tuple[str, ...]:
-        """The precisions whose products this hardware computes natively, best first."""
-        if self.has_gpu:
-            major = self.gpu_compute_capability[0]
-            if major >= 8:
-                return ("bf16", "fp16", "fp32")
-            return ("fp16", "fp32") if major == 7 else ("fp32",)
-        return ("bf16", "fp32") if self.cpu_flags & _CPU_FLAGS_OF_BFLOAT16 else ("fp32",)
+    def native_precisions(self) -> tuple[str, ...]:
+        """The precisions whose products are not emulated: a GPU's the fastest first.
+
+        Of a CPU nobody can tell without measuring which of its precisions is the fastest.
+        """
+        if not self.has_gpu:
+            return ("fp32", "bf16")
+        major = self.gpu_compute_capability[0]
+        if major >= 8:
+            return ("bf16", "fp16", "fp32")
+        return ("fp16", "fp32") if major == 7 else ("fp32",)
 
 
-def probe_hardware(cpuinfo: str = "/proc/cpuinfo") -> Hardware:
+def probe_hardware() -> Hardware:
     """Asks the machine. Starts the GPU driver, so only entry scripts call it."""
     capabilities = [
         tf.config.experimental.get_device_details(device).get("compute_capability", (0, 0))
         for device in tf.config.list_physical_devices("GPU")
     ]
     return Hardware(
-        cpu_flags=_read_cpu_flags(Path(cpuinfo)),
         gpu_compute_capability=min(capabilities) if capabilities else None,
         gpu_count=len(capabilities),
     )
 
 
 def weakest(own: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
-    """``own``, reduced to what the processors of every rank can do."""
+    """``own``, reduced to what the GPUs of every rank can do."""
     capabilities = [hardware.gpu_compute_capability for hardware in everywhere]
     return dataclasses.replace(
-        own,
-        cpu_flags=frozenset.intersection(*(hardware.cpu_flags for hardware in everywhere)),
-        gpu_compute_capability=None if None in capabilities else min(capabilities),
+        own, gpu_compute_capability=None if None in capabilities else min(capabilities)
     )
 
 
 def resolve_precision(requested: str, hardware: Hardware) -> str:
-    """Turns ``--precision`` into one of ``PRECISIONS``; ``auto`` takes the hardware's best."""
+    """Turns ``--precision`` into one of ``PRECISIONS``, as far as that can be told.
+
+    ``auto`` takes the best of a GPU, and stays ``auto`` on a CPU, which is to be measured
+    (``training/speed_choice.py``).
+    """
     if requested == "auto":
-        return hardware.fast_precisions()[0]
+        return hardware.native_precisions()[0] if hardware.has_gpu else requested
     if requested not in PRECISIONS:
         choices = ", ".join(("auto", *PRECISIONS))
         raise UserError(f"--precision={requested} is unknown; choose one of {choices}.")
@@ -141,25 +140,16 @@ def resolve_precision(requested: str, hardware: Hardware) -> str:
 
 def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
     """One sentence when the hardware only emulates ``precision``, else None."""
-    fast = hardware.fast_precisions()
-    if precision in fast:
+    known = hardware.native_precisions()
+    if precision in known:
         return None
     where = "GPU" if hardware.has_gpu else "CPU"
-    return f"this {where} only emulates {precision} products, very slowly; {fast[0]} is faster here"
+    return (
+        f"this {where} only emulates {precision} products, very slowly; {known[0]} is faster here"
+    )
 
 
 def slow_policy_warnings(policy: PrecisionPolicy, hardware: Hardware) -> list[str]:
     """A sentence for each precision that some class has and the hardware only emulates."""
     used = [name for name in PRECISIONS if policy.classes_in(name)]
     return [warning for name in used if (warning := slow_precision_warning(name, hardware))]
-
-
-def _read_cpu_flags(cpuinfo: Path) -> frozenset[str]:
-    """The feature flags of the first CPU; empty where the system has no such file."""
-    if not cpuinfo.is_file():
-        return frozenset()
-    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bert_tf.model.precision import PrecisionPolicy
 
 # Windows that run together; more need memory and gain nothing on a CPU.
-_BATCH_SIZE = 8
+BATCH_SIZE = 8
 
 _QUESTION_ID = "question"
 
@@ -88,7 +88,7 @@ class Answerer:
             there are no native operations and they are insisted on.
         """
         longest = parts.config.max_position_embeddings
-        self.windows = windows or _fitting_windows(longest)
+        self.windows = windows or fitting_windows(longest)
         self.windows.validate()
         if self.windows.max_seq_length > longest:
             raise UserError(
@@ -169,11 +169,11 @@ def _batches(windows: Sequence[Window], max_length: int) -> Iterator[list[Window
     """Windows that run together, in order: a shorter one at the end is not padded to the others."""
     alike = itertools.groupby(windows, lambda w: padded_length(w.length, max_length=max_length))
     for _, group in alike:
-        while batch := list(itertools.islice(group, _BATCH_SIZE)):
+        while batch := list(itertools.islice(group, BATCH_SIZE)):
             yield batch
 
 
-def _fitting_windows(longest: int) -> WindowSettings:
+def fitting_windows(longest: int) -> WindowSettings:
     """run_squad.py's lengths, smaller ones for a network of fewer positions."""
     usual = WindowSettings()
     if longest >= usual.max_seq_length:

@@ -23,7 +23,7 @@ from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
 from bert_tf.squad.answers import AnswerSettings
-from bert_tf.tasks.answerer import Answerer, FoundAnswer
+from bert_tf.tasks.answerer import BATCH_SIZE, Answerer, FoundAnswer, fitting_windows
 from bert_tf.tasks.native_layers import define_native_flag
 from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
 
@@ -115,14 +115,17 @@ def main(_) -> None:
         null_score_diff_threshold=values.null_score_diff_threshold,
     )
     settings.validate()
-    policy = policy_from_flags(values)
-    # Imported here: what is wrong with the flags is said before TensorFlow starts.
-    from bert_tf.model.precision import probe_hardware, slow_policy_warnings
-
     environment.quiet_tensorflow(verbose=False)
-    for warning in slow_policy_warnings(policy, probe_hardware()):
+    policy, warnings = policy_from_flags(
+        values,
+        parts.config,
+        native_ops=values.native_ops,
+        sequences=BATCH_SIZE,
+        length=fitting_windows(parts.config.max_position_embeddings).max_seq_length,
+    )
+    for warning in warnings:
         say(f"warning: {warning}", stream=sys.stderr)
-    answerer = Answerer(parts, settings=settings, precision=policy, native_ops=values.native_ops)
+    answerer = Answerer(parts, settings=settings, precision=policy, native_ops=policy.native)
     if values.question is not None:
         questions = iter([values.question])
     else:

@@ -21,9 +21,12 @@ from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import BertConfig, read_config_notes
 from bert_tf.console import say
 from bert_tf.errors import UserError
-from bert_tf.tasks.native_layers import define_native_flag, native_layers
+from bert_tf.tasks.native_layers import define_native_flag, measured_policy, native_layers
 from bert_tf.tasks.span_model import check_same_model
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+
+# Tokens for which the native operations are compared with TensorFlow's: once for all texts.
+_USUAL_LENGTH = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +170,9 @@ def main(_) -> None:
     notes = check_same_model(values.init_checkpoint, config, vocabulary)
     for note in [*read_config_notes(values.bert_config_file), *notes]:
         say(note, stream=sys.stderr)
-    filler = MaskFiller(config, tokenizer, values.init_checkpoint, native_ops=values.native_ops)
+    length = min(_USUAL_LENGTH, config.max_position_embeddings)
+    policy, _ = measured_policy(config, native_ops=values.native_ops, sequences=1, length=length)
+    filler = MaskFiller(config, tokenizer, values.init_checkpoint, native_ops=policy.native)
     for guesses in filler.fill(ids, top=values.top):
         print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))
 

@@ -1,4 +1,4 @@
-"""Whether a prediction computes what lies between a layer's products by native operations."""
+"""What a prediction computes with: its precision, and native operations between the products."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from absl import flags
 from bert_tf.command_line import flag_group
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bert_tf.config.bert_config import BertConfig
     from bert_tf.model.precision import PrecisionPolicy
 
 
@@ -19,7 +22,7 @@ def define_native_flag() -> None:
         "native_ops",
         None,
         "Compute what lies between a layer's products with the operations that set-up compiled "
-        "(default: on CPUs, where they are built).",
+        "(default: on CPUs, where they are built and faster).",
     )
 
 
@@ -40,3 +43,41 @@ def native_layers(policy: PrecisionPolicy, wanted: bool | None) -> PrecisionPoli
 
     has_gpu = probe_hardware().has_gpu
     return choose_kernels(wanted, has_gpu=has_gpu, ranks=SingleProcess(1)).layers(policy)
+
+
+def measured_policy(
+    config: BertConfig,
+    *,
+    precision: str = "fp32",
+    native_ops: bool | None = None,
+    policy_changes: Mapping[str, str] | None = None,
+    sequences: int,
+    length: int,
+) -> tuple[PrecisionPolicy, list[str]]:
+    """The types and the form of the layers that a prediction is computed with, and warnings.
+
+    Args:
+      config: the network's.
+      precision: one of ``precision.PRECISIONS``; ``auto`` takes the faster one.
+      native_ops: true insists on operations that are built, false does without, None takes them
+        on CPUs where they are built and faster.
+      policy_changes: module class -> type, where it is not that of the precision.
+      sequences, length: of the largest batch.
+
+    Raises UserError for an unknown precision, and where native operations are insisted on and
+    missing.
+    """
+    # Imported here: flags are defined without TensorFlow.
+    from bert_tf.model.precision import probe_hardware, slow_policy_warnings
+    from bert_tf.ranks.distribution import SingleProcess
+    from bert_tf.training.speed_choice import Wanted, choose_speed
+    from bert_tf.training.speed_probe import JobShapes
+
+    hardware = probe_hardware()
+    choice = choose_speed(
+        Wanted(precision, native_ops, policy_changes or {}),
+        JobShapes.of(config, sequences=sequences, length=length, accumulation_steps=0),
+        hardware=hardware,
+        ranks=SingleProcess(),
+    )
+    return choice.policy, [*slow_policy_warnings(choice.policy, hardware), *choice.warnings]

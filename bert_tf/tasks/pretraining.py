@@ -99,6 +99,9 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
     config = BertConfig.from_json_file(settings.bert_config_file)
     for note in read_config_notes(settings.bert_config_file):
         run.message(note)
+    run = training_run.choose_arithmetic(
+        run, config, settings.optimization, max_seq_length=settings.data.max_seq_length
+    )
     data = _open_data(settings, config)
     network = Network(
         config,

@@ -217,16 +217,32 @@ def model_from_flags(values: flags.FlagValues) -> ModelParts:
     )
 
 
-def policy_from_flags(values: flags.FlagValues) -> PrecisionPolicy:
-    """The types that the flags of :func:`define_model_flags` ask for on this machine.
+def policy_from_flags(
+    values: flags.FlagValues,
+    config: BertConfig,
+    *,
+    native_ops: bool | None,
+    sequences: int,
+    length: int,
+) -> tuple[PrecisionPolicy, list[str]]:
+    """What the flags of :func:`define_model_flags` ask for on this machine, and warnings of it.
 
-    Raises UserError for an unknown precision and for a file that is none of precision.
+    ``sequences`` x ``length`` is the largest batch, ``native_ops`` as in
+    ``native_layers.measured_policy``. Raises UserError for an unknown precision and for a file that
+    is none of precision.
     """
     changes = policy_changes(values.precision_policy)
     # Imported here: what is wrong with the file is said before TensorFlow starts.
-    from bert_tf.model.precision import policy_for, probe_hardware, resolve_precision
+    from bert_tf.tasks.native_layers import measured_policy
 
-    return policy_for(resolve_precision(values.precision, probe_hardware())).changed(changes)
+    return measured_policy(
+        config,
+        precision=values.precision,
+        native_ops=native_ops,
+        policy_changes=changes,
+        sequences=sequences,
+        length=length,
+    )
 
 
 class SpanOutputs(NamedTuple):

@@ -147,6 +147,9 @@ def _train_and_predict(
     settings: SquadSettings, run: Run, by_seed: dict[int, Results]
 ) -> Results | None:
     model = _open_model(settings, run)
+    run = training_run.choose_arithmetic(
+        run, model.config, settings.optimization, max_seq_length=settings.max_seq_length
+    )
     network = _network(settings, model)
     optimization = settle_scaling(run, settings.optimization)
     settings = dataclasses.replace(settings, optimization=optimization)

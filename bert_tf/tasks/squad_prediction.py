@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.console import say
 from bert_tf.data.batches import BatchReader, dataset_of_positions
 from bert_tf.data.length_buckets import LengthSortedBatches
 from bert_tf.data.tfrecord import RecordSet
@@ -33,6 +34,7 @@ from bert_tf.tasks.squad_metrics import evaluate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.evaluation import Figure, Results
 from bert_tf.training.start_point import find_start
+from bert_tf.training.summary import prediction_lines
 from bert_tf.update.train_op import Features
 
 RATE = "predict_sequences_per_second"
@@ -170,23 +172,35 @@ class SpanEvaluation:
         progress = None
         if self._ranks.is_chief:
             progress = Progress("prediction", self._num_windows, "windows")
-        found, first_done, done = [], None, 0
+        found, batch_seconds, done = [], [], 0
         batches = estimator.predict(
             self._input, hooks=self._ranks.broadcast_hooks(), yield_single_examples=False
         )
+        started = previous = time.monotonic()
         for number, batch in enumerate(batches):
             is_record = self._batches.is_record(number)
             indices = self._batches.indices(number)[is_record]
             found.append((indices, {name: value[is_record] for name, value in batch.items()}))
-            if first_done is None:  # what came before is mostly the building of the graph
-                first_done = time.monotonic()
-            else:
-                done += len(indices) * self._ranks.world_size
+            of_all_ranks = len(indices) * self._ranks.world_size
+            now = time.monotonic()
+            if batch_seconds:  # what came before the first is mostly the building of the graph
+                done += of_all_ranks
+            batch_seconds.append(now - previous)
+            previous = now
             if progress is not None:
-                progress.advance(len(indices) * self._ranks.world_size)
-        seconds = time.monotonic() - first_done
+                progress.advance(of_all_ranks)
+        steady_seconds = sum(batch_seconds[1:])
         everything = [part for rank in self._ranks.gather(found) for part in rank]
-        return _assemble(everything, self._num_windows), done / seconds if seconds else 0.0
+        if self._ranks.is_chief:
+            for line in prediction_lines(
+                batch_seconds,
+                seconds=previous - started,
+                sequences=self._num_windows,
+                steady_sequences=done,
+            ):
+                say(line)
+        rate = done / steady_seconds if steady_seconds else 0.0
+        return _assemble(everything, self._num_windows), rate
 
     @property
     def _num_windows(self) -> int:

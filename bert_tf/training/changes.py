@@ -9,18 +9,22 @@ from typing import Any
 
 from bert_tf.checkpoint.run_record import RunRecord
 from bert_tf.files import finite_or_null
-from bert_tf.training.ledger import Ledger
+from bert_tf.training.ledger import Ledger, show_value
 from bert_tf.update.schedules import SCHEDULES
 
 # Facts of a ledger that differ from start to start by themselves, or follow from other facts.
 _NO_SETTINGS = {
     ("batch", "arithmetic"),
+    ("checkpoints", "checkpoints"),
+    ("checkpoints", "gib_each"),
+    ("checkpoints", "gib_of_all_kept"),
+    ("checkpoints", "gib_of_best"),
     ("ranks", "hosts"),
     ("steps", "last_step"),
     ("steps", "schedule_offset"),
     ("steps", "start_step"),
 }
-_SECTIONS_WITHOUT_SETTINGS = {"changed", "consumption", "xla"}
+_SECTIONS_WITHOUT_SETTINGS = {"changed", "consumption", "speed", "xla"}
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SHOWN_DIGITS = 12
@@ -91,4 +95,4 @@ def _as_json(value: Any) -> Any:
 def _show(value: Any) -> str:
     if isinstance(value, str) and _HASH.fullmatch(value):
         return value[:_SHOWN_DIGITS]
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return show_value(value)

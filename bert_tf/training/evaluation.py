@@ -12,8 +12,8 @@ from typing import Callable, Protocol
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.directory import LIST_NAME, files_of
 from bert_tf.checkpoint.model_files import MODEL_FILES
+from bert_tf.checkpoint.writing import write_without_optimizer
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open, read_json, write_json
 from bert_tf.model.losses import ClassificationSums
@@ -194,13 +194,13 @@ def evaluations_since_best(output_dir: Path, figure: Figure) -> int:
 def keep_if_best(
     output_dir: Path, checkpoint: str, results: Mapping[str, float], figure: Figure = LOSS
 ) -> bool:
-    """Copies a checkpoint to ``output_dir/best`` when its figure is the best so far.
+    """Keeps a checkpoint's weights in ``output_dir/best`` when its figure is the best so far.
 
-    The copy is a model directory of its own, and complete before it replaces the one before.
-    Returns whether it was the best.
+    That is a model directory of its own, complete before it replaces the one before, and without
+    the optimizer's state: a third of the checkpoint. Returns whether it was the best.
 
     Raises:
-      UserError: the results of the best one so far cannot be read.
+      UserError: the results of the best one so far cannot be read, or there is no room.
     """
     finish_exchange(output_dir)
     best = output_dir / BEST_DIRECTORY
@@ -219,14 +219,11 @@ def keep_if_best(
             return False
     incoming, outgoing = output_dir / _INCOMING, output_dir / _OUTGOING
     incoming.mkdir()
-    beside = [path for path in map(output_dir.joinpath, MODEL_FILES) if path.exists()]
-    for path in [*files_of(checkpoint), *beside]:
-        shutil.copy2(path, incoming / path.name)
+    for path in map(output_dir.joinpath, MODEL_FILES):
+        if path.exists():
+            shutil.copy2(path, incoming / path.name)
     write_results(incoming, results)
-    name = Path(checkpoint).name
-    (incoming / LIST_NAME).write_text(
-        f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n', encoding="utf-8"
-    )
+    write_without_optimizer(checkpoint, incoming)
     if best.exists():
         best.rename(outgoing)
     incoming.rename(best)

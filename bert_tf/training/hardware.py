@@ -1,4 +1,4 @@
-"""What all ranks can compute on, and the precision that follows from it."""
+"""What all ranks can compute on, and the precisions that go with it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ def choose_policy(
 ) -> PrecisionPolicy:
     """The policy of the precision ``base`` with the changes that the user asked for.
 
-    Raises UserError for float16 on a CPU.
+    That of ``auto`` is float32's, until something has been measured. Raises UserError for float16
+    on a CPU.
     """
-    policy = precision.policy_for(base).changed(runtime.policy_changes)
+    policy = precision.policy_for("fp32" if base == "auto" else base)
+    policy = policy.changed(runtime.policy_changes)
     in_float16 = policy.classes_in("fp16")
     if in_float16 and not hardware.has_gpu and not runtime.allow_slow_fp16:
         from_file = [name for name in in_float16 if name in runtime.policy_changes]
-        asked, instead = runtime.precision_flag, f"--precision={hardware.fast_precisions()[0]}"
+        asked, instead = runtime.precision_flag, "--precision=auto"
         if from_file:
             asked = f"float16 for {', '.join(from_file)} (--precision_policy)"
             instead = "float32 or bfloat16 there"
@@ -53,19 +55,6 @@ def comparable_policy_changes(runtime: RuntimeSettings) -> dict[str, str]:
     """What --precision_policy says, as facts to compare: the file may lie anywhere on a host."""
     changes = runtime.policy_changes
     return {f"--precision_policy's {name}": changes[name] for name in sorted(changes)}
-
-
-def precision_warnings(
-    runtime: RuntimeSettings, policy: PrecisionPolicy, hardware: precision.Hardware
-) -> list[str]:
-    """What a user should know of a precision that the hardware is not made for."""
-    warnings = precision.slow_policy_warnings(policy, hardware)
-    if runtime.amp and "bf16" not in hardware.fast_precisions() and not hardware.has_gpu:
-        warnings.append(
-            f"{runtime.amp_flag} is of no use here: this CPU has no bfloat16 products, and "
-            "TensorFlow may leave the graph as it is"
-        )
-    return warnings
 
 
 def needs_loss_scale(

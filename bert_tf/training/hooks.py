@@ -16,6 +16,7 @@ from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.watch import NoWatch
 from bert_tf.training.run_log import RunLog
+from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
@@ -110,13 +111,14 @@ class ProgressHook(StepHook):
         skipped: int = 0,
         warm_up: WarmUp | None = None,
         batch_shape: tf.Tensor | None = None,
+        times: UpdateTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Reports to ``log``, None on ranks other than 0, which take part in the sums only.
 
         ``checkpoint_steps`` are between checkpoints, and ``skipped`` is the number of updates that
         were skipped before the run was resumed. ``warm_up`` takes note of every update and of its
-        ``batch_shape``, int32 [any], None where all are alike.
+        ``batch_shape``, int32 [any], None where all are alike; ``times`` adds them up.
         """
         super().__init__(outputs)
         self._plan = plan
@@ -126,6 +128,7 @@ class ProgressHook(StepHook):
         self._log = log
         self._checkpoint_steps = checkpoint_steps
         self._warm_up = warm_up or WarmUp()
+        self._times = times or UpdateTimes()
         self._batch_shape = [] if batch_shape is None else batch_shape
         self._clock = clock
         self._steady_rate: float | None = None
@@ -154,10 +157,9 @@ class ProgressHook(StepHook):
     def after_update(self, session, fetched, *, applied):
         # Pauses for evaluation and checkpoints lie between updates, and do not count.
         seconds = self._clock() - self._started
-        if self._warm_up.note(fetched["batch_shape"], seconds):
-            self._steady.append(seconds)
-        else:
-            self._warming.append(seconds)
+        is_steady = self._warm_up.note(fetched["batch_shape"], seconds)
+        (self._steady if is_steady else self._warming).append(seconds)
+        self._times.note(seconds, is_steady=is_steady)
         if not applied:
             self._skipped += 1
             return

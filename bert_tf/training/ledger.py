@@ -6,7 +6,8 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -98,15 +99,69 @@ def training_ledger(
     }
 
 
-def format_ledger(ledger: Ledger) -> str:
-    """The ledger as a table: one line a section, facts separated by two spaces."""
-    width = max(len(section) for section in ledger)
+def format_ledger(ledger: Ledger, *, several_ranks: bool = True) -> str:
+    """The ledger as a table of at most 100 columns, facts separated by two spaces.
+
+    What is nested is for ``run.json`` alone, and so is what a process by itself has no use for
+    where there are not ``several_ranks``.
+    """
+    shown = {
+        section: [
+            f"{name}={show_value(value)}"
+            for name, value in facts.items()
+            if not isinstance(value, Mapping)
+            and (several_ranks or (section, name) not in _OF_SEVERAL_RANKS)
+        ]
+        for section, facts in ledger.items()
+        if several_ranks or section not in _SECTIONS_OF_SEVERAL_RANKS
+    }
+    width = max(len(section) for section in shown)
     lines = ["-- ledger " + "-" * 60]
-    for section, facts in ledger.items():
-        text = "  ".join(f"{name}={_show(value)}" for name, value in facts.items())
-        lines.append(f"{section:<{width}}  {text}")
+    for section, facts in shown.items():
+        rows = _rows(facts, _COLUMNS - width - 2)
+        lines += [
+            f"{name:<{width}}  {row}" for name, row in zip([section, *[""] * len(rows)], rows)
+        ]
     lines.append("-" * 70)
     return "\n".join(lines)
+
+
+_COLUMNS = 100
+_SECTIONS_OF_SEVERAL_RANKS = {"ranks", "communication"}
+_OF_SEVERAL_RANKS = {
+    ("steps", "train_steps_on_one_rank"),
+    ("steps", "warmup_steps_on_one_rank"),
+    ("steps", "scaled_by_ranks"),
+    ("learning_rate", "requested"),
+    ("learning_rate", "scaling"),
+}
+
+
+def _rows(facts: Sequence[str], columns: int) -> list[str]:
+    """Facts in as many rows as they need; one that is longer than a row is broken at blanks."""
+    rows = [""]
+    for fact in facts:
+        first, *rest = textwrap.wrap(fact, columns, break_long_words=False, break_on_hyphens=False)
+        joined = f"{rows[-1]}  {first}" if rows[-1] else first
+        if len(joined) <= columns:
+            rows[-1] = joined
+        else:
+            rows.append(first)
+        rows += rest
+    return rows
+
+
+def show_value(value: Any) -> str:
+    """A fact as a reader wants it: whole numbers with all their digits, others with six."""
+    if isinstance(value, float):
+        whole = value.is_integer() and abs(value) < _WHOLE_FLOATS
+        return f"{value:.0f}" if whole else f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(show_value, value))
+    return str(value)
+
+
+_WHOLE_FLOATS = 1e15  # what is larger is a bound, such as float32's largest number
 
 
 def write_run_json(
@@ -148,14 +203,6 @@ def git_commit() -> str | None:
     except OSError:
         return None
     return None if done.returncode else done.stdout.strip()
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return str(value)
 
 
 def add_to_run_json(output_dir: Path, facts: Mapping[str, Any]) -> None:

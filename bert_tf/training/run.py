@@ -14,6 +14,7 @@ from bert_tf import environment
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.checkpoint.model_files import CONFIG_NAME, require_checkpoint
 from bert_tf.checkpoint.run_record import RunRecord, read_run_record
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.console import say
 from bert_tf.data.order import GlobalBatchSlice
@@ -34,22 +35,24 @@ from bert_tf.ranks.watch import NoWatch, watched
 from bert_tf.training import ledger
 from bert_tf.training.changes import changed_settings, jump_of_learning_rate
 from bert_tf.training.checks import Network
+from bert_tf.training.disk import checkpoint_sizes, disk_warning
 from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.hardware import (
     agree_on_hardware,
     choose_policy,
     comparable_policy_changes,
     needs_loss_scale,
-    precision_warnings,
 )
 from bert_tf.training.memory import estimate_memory, format_memory
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.session import SessionSettings, gpu_of_a_rank
+from bert_tf.training.speed_choice import Wanted, choose_speed
+from bert_tf.training.speed_probe import JobShapes
 from bert_tf.training.start_point import StartPoint, find_start
 from bert_tf.training.trainer import Job, Trainer
 from bert_tf.training.xla_choice import Choice, choose_xla
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
-from bert_tf.update.kernels import Kernels, choose_kernels
+from bert_tf.update.kernels import Kernels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +66,12 @@ class Run:
       start: where training goes on.
       record: what the run that is resumed recorded at its last start, None where nothing did.
       hardware: what every rank can compute on; the number of GPUs is this rank's own.
-      precision: name of the products' precision, where no file changes it.
+      precision: name of the products' precision, where no file changes it; ``auto`` before
+        :func:`choose_arithmetic`, which completes what follows too.
       policy: the type of each class of operation, and the form of the layers without a trial of
         XLA.
-      kernels: the update's arithmetic, in one form on all ranks.
+      kernels: the update's arithmetic, in one form on all ranks; None before.
+      speed: what was measured for the choice, for the ledger; empty where nothing was.
       log: None on ranks other than 0.
     """
 
@@ -79,7 +84,8 @@ class Run:
     hardware: precision.Hardware
     precision: str
     policy: precision.PrecisionPolicy
-    kernels: Kernels
+    kernels: Kernels | None
+    speed: Mapping[str, Any]
     log: RunLog | None
 
     @property
@@ -109,7 +115,7 @@ class Run:
 
 @contextlib.contextmanager
 def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
-    """Connects the ranks, finds the checkpoint to go on from and chooses the precision.
+    """Connects the ranks, finds the checkpoint to go on from and checks the precision.
 
     The ranks watch each other while the body runs. Raises UserError for ranks that were given
     different flags or code, for an output directory that cannot be used, and for float16 on a CPU.
@@ -171,8 +177,8 @@ def _begin(
         require_checkpoint(settings.init_checkpoint, flag="init_checkpoint")
     record = ranks.broadcast(record)
     hardware = agree_on_hardware(ranks, precision.probe_hardware())
-    chosen = precision.resolve_precision(runtime.precision, hardware)
-    policy = choose_policy(runtime, chosen, hardware)
+    asked = precision.resolve_precision(runtime.precision, hardware)
+    policy = choose_policy(runtime, asked, hardware)
     log = None
     if ranks.is_chief:
         log = RunLog(
@@ -180,12 +186,8 @@ def _begin(
             report_loss=settings.report_loss,
             dllog_path=settings.dllog_path,
         )
-    kernels = choose_kernels(runtime.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
-    # TensorFlow's rewrite and XLA know TensorFlow's operations only, and would find none left.
-    if not (runtime.amp or runtime.use_xla):
-        policy = kernels.layers(policy)
     run = Run(
-        settings, runtime, ranks, watch, start, record, hardware, chosen, policy, kernels, log
+        settings, runtime, ranks, watch, start, record, hardware, asked, policy, None, {}, log
     )
     idle = binding_warning(
         os.environ,
@@ -193,9 +195,47 @@ def _begin(
         all_cores=os.cpu_count() or 1,
         local_size=ranks.local_size,
     )
-    for warning in filter(None, [*precision_warnings(runtime, policy, hardware), idle]):
-        run.message(f"warning: {warning}")
+    if idle is not None:
+        run.message(f"warning: {idle}")
     return run
+
+
+def choose_arithmetic(
+    run: Run, config: BertConfig, optimization: OptimizationSettings, *, max_seq_length: int
+) -> Run:
+    """The run with the precision and the operations that compute its network fastest. Collective.
+
+    What the user says is kept. Raises UserError where native operations are insisted on and
+    missing, and for batches that contradict each other.
+    """
+    runtime, settings = run.runtime, run.settings
+    batch = batch_plan(optimization, run.ranks)
+    shapes = JobShapes.of(
+        config,
+        sequences=batch.micro_batch_size if settings.do_train else settings.eval_batch_size,
+        length=max_seq_length,
+        accumulation_steps=batch.accumulation_steps if settings.do_train else 0,
+    )
+    wanted = Wanted(
+        precision=runtime.precision,
+        native_ops=runtime.native_ops,
+        policy_changes=runtime.policy_changes,
+        # TensorFlow's rewrite and XLA know TensorFlow's operations only, and would find none left.
+        native_layers=not (runtime.amp or runtime.use_xla),
+        amp=runtime.amp_flag if runtime.amp else None,
+    )
+    earlier = None if run.record is None else run.record.ledger.get("speed")
+    choice = choose_speed(wanted, shapes, hardware=run.hardware, ranks=run.ranks, earlier=earlier)
+    slow = precision.slow_policy_warnings(choice.policy, run.hardware)
+    for warning in [*slow, *choice.warnings]:
+        run.message(f"warning: {warning}")
+    return dataclasses.replace(
+        run,
+        precision=choice.precision,
+        policy=choice.policy,
+        kernels=choice.kernels,
+        speed=choice.facts,
+    )
 
 
 def resolve_plans(
@@ -388,13 +428,23 @@ def _announce(
 ) -> ledger.Ledger:
     """Prints what a training will do, and what it changes; returns its ledger."""
     run_ledger = _ledger(run, job, train_data)
+    if run.speed:
+        run_ledger["speed"] = dict(run.speed)
+    sizes = checkpoint_sizes(
+        job.objective, run.settings, start_step=run.start.step, last_step=job.steps.last_step
+    )
+    run_ledger["checkpoints"] = sizes.facts()
     if choice is not None:
         run_ledger["xla"] = choice.facts
     elif run.runtime.use_xla is None:
         run_ledger["precision"]["xla"] = "to be tried"
     if run.record is not None:
         _say_what_changed(run, job, run_ledger)
-    run.message(ledger.format_ledger(run_ledger))
+    several_ranks = run.runtime.horovod or run.ranks.world_size > 1
+    run.message(ledger.format_ledger(run_ledger, several_ranks=several_ranks))
+    warning = disk_warning(sizes, run.settings.output_dir)
+    if warning is not None:
+        run.message(f"warning: {warning}")
     return run_ledger
 
 

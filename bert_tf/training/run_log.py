@@ -184,6 +184,4 @@ def _show_exactly(value: float) -> str:
 
 
 def _show(value: float) -> str:
-    if float(value).is_integer() and abs(value) >= 1000:
-        return f"{int(value)}"
-    return f"{value:.4g}"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
@@ -31,6 +32,7 @@ from bert_tf.training.evaluation import Evaluation
 from bert_tf.training.run_log import EVALUATIONS, RunLog, read_history
 from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.training.start_point import ResumingSaver, StartPoint, find_start
+from bert_tf.training.summary import UpdateTimes, training_facts, training_lines
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.training.xla import XlaReport, compile_first_cluster
 from bert_tf.update import schedules
@@ -110,6 +112,7 @@ class Trainer:
         self._job = job
         self._log = log
         self._last_results: evaluation.Results | None = None
+        self._times = UpdateTimes()
         if job.session.use_xla and not job.runtime.verbose:
             compile_first_cluster(session_config(job.session))
         self._estimator = tf.estimator.Estimator(
@@ -123,12 +126,15 @@ class Trainer:
         """
         job = self._job
         stop = hooks.StopOnSignal(job.watch)
+        started = time.monotonic()
         with _explained_errors(job.run):
             self._estimator.train(
                 job.train_input,
                 max_steps=job.steps.last_step,
                 hooks=[stop],
             )
+        if self._log is not None and self._times.updates:
+            self._sum_up(time.monotonic() - started)
         if stop.agreed:
             if self._log is not None:
                 self._log.message(
@@ -137,6 +143,14 @@ class Trainer:
                 )
             job.ranks.gather(None)  # mpirun ends all ranks as soon as one ends with a status
             raise SystemExit(128 + stop.agreed)
+
+    def _sum_up(self, seconds: float) -> None:
+        facts = training_facts(
+            self._times, seconds=seconds, global_batch_size=self._job.batch.global_batch_size
+        )
+        for line in training_lines(facts):
+            self._log.message(line)
+        ledger.add_to_run_json(self._job.run.output_dir, {"training": facts})
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
@@ -280,6 +294,7 @@ class Trainer:
                 skipped=job.start.data_position - job.start.step,
                 warm_up=warm_up,
                 batch_shape=_shape_of_batch(features) if use_xla else None,
+                times=self._times,
             ),
         ]
         if self._log is not None:

@@ -18,7 +18,8 @@ from tests.support import ROOT, environment, mpirun, requires_horovod, run
 SCRIPT = "run_pretraining.py"
 OUR_LINES = re.compile(
     r"-- ledger -|-{70}$|(ranks|batch|steps|learning_rate|consumption|optimizer|communication"
-    r"|precision|data) +\S+=|step \d+/\d+  loss|evaluation at step|going on from|output is in|XLA: "
+    r"|precision|data|speed|checkpoints) +\S+=| {15}\S|step \d+/\d+  loss|evaluation at step"
+    r"|going on from|output is in|XLA: |training (took|without them took) "
 )
 
 
@@ -57,6 +58,9 @@ def test_the_files_of_a_run(trained):
     assert record["model"]["hidden_size"] == 32
     assert record["versions"]["bert_tf"]
     assert 0 < record["seconds_to_first_update"] < 3600
+    totals = record["training"]
+    assert (totals["sequences"], totals["steady_sequences"]) == (48, 40)
+    assert 0 < totals["steady_seconds"] < totals["seconds"] < 3600
     steps = read_lines(output_dir / "log.jsonl")
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
     for line in steps:

@@ -154,3 +154,17 @@ def test_seconds_since_launch_are_those_of_the_process():
 def test_where_there_is_no_proc(monkeypatch):
     monkeypatch.setattr(subject, "Path", lambda _: Path("/nowhere/at/all"))
     assert subject.seconds_since_launch() is None
+
+
+def test_a_processor_is_told_by_its_name_and_its_features(tmp_path):
+    path = tmp_path / "cpuinfo"
+
+    def processor(name, flags):
+        path.write_text(f"processor\t: 0\nmodel name\t: {name}\nflags\t\t: {flags}\n\nflags: x\n")
+        return subject.processor(str(path))
+
+    plain = processor("A CPU @ 2 GHz", "fpu sse2")
+    assert plain.startswith("A CPU @ 2 GHz (")
+    assert plain == processor("A CPU @ 2 GHz", "fpu sse2")
+    assert plain != processor("A CPU @ 2 GHz", "fpu sse2 avx512_bf16")
+    assert subject.processor(str(tmp_path / "none"))

@@ -4,7 +4,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import (
-    files_of,
     newest_checkpoint,
     remove_leftovers,
     write_missing_list,
@@ -31,12 +30,17 @@ def directory(tmp_path):
     return tmp_path
 
 
+def files_of(checkpoint):
+    endings = (".index", ".meta", ".data-00000-of-00001")
+    return sorted(checkpoint.with_name(f"{checkpoint.name}{ending}") for ending in endings)
+
+
 def names(directory):
     return sorted(path.name for path in directory.iterdir())
 
 
 def copy(directory, old, new):
-    for path in files_of(str(directory / f"model.ckpt-{old}")):
+    for path in files_of(directory / f"model.ckpt-{old}"):
         target = path.name.replace(f"ckpt-{old}", f"ckpt-{new}")
         (directory / target).write_bytes(path.read_bytes())
 
@@ -51,11 +55,6 @@ def test_half_written_files_are_no_part_of_a_checkpoint(directory):
     path = str(directory / "model.ckpt-9")
     assert newest_checkpoint(directory) == path
     assert resolve_checkpoint(path) == path
-    assert [file.name for file in files_of(path)] == [
-        "model.ckpt-9.data-00000-of-00001",
-        "model.ckpt-9.index",
-        "model.ckpt-9.meta",
-    ]
 
 
 def test_leftovers_are_removed_and_nothing_else(directory):
@@ -103,7 +102,7 @@ def test_only_a_complete_checkpoint_is_the_newest_without_a_list(directory, dama
     (directory / "checkpoint").unlink()
     what, how = damage.split()
     path = directory / ("model.ckpt-9.index" if what == "index" else files_of(
-        str(directory / "model.ckpt-9"))[0].name)  # fmt: skip
+        directory / "model.ckpt-9")[0].name)  # fmt: skip
     if how == "gone":
         path.unlink()
     else:

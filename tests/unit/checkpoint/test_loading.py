@@ -184,6 +184,14 @@ def test_a_run_can_resume_from_its_own_checkpoint(tmp_path):
     assert report.run_state == ("loss_scale/good_updates", "loss_scale/scale")
 
 
+def test_a_run_cannot_resume_from_weights_alone(tmp_path):
+    path = save(tmp_path / "model.ckpt", NETWORK)
+    with tf.Graph().as_default(), pytest.raises(UserError) as error:
+        loading.check_compatible(tmp_path, run_variables(NETWORK, Lamb(0.1)))
+    assert str(error.value).startswith(f"cannot resume from {path}: it holds no optimizer's state")
+    assert "give it as --init_checkpoint" in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("stored", "optimizer", "words"),
     [

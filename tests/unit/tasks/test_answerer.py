@@ -80,7 +80,7 @@ def test_padding_and_batches_change_nothing(parts, monkeypatch):
     text = " ".join([TEXT] * 3)
     windows = WindowSettings(max_seq_length=40, doc_stride=16, max_query_length=16)
     together = Answerer(parts, windows=windows).answer(QUESTION, text)
-    monkeypatch.setattr("bert_tf.tasks.answerer._BATCH_SIZE", 1)
+    monkeypatch.setattr("bert_tf.tasks.answerer.BATCH_SIZE", 1)
     alone = Answerer(parts, windows=windows).answer(QUESTION, text)
     assert [a.text for a in together] == [a.text for a in alone]
     np.testing.assert_allclose([a.score for a in together], [a.score for a in alone], atol=1e-5)

@@ -67,6 +67,15 @@ def evaluation(tokenizer, golds, **settings):
     )
 
 
+def test_a_prediction_says_what_it_took(tokenizer, tmp_path, capsys):
+    evaluation(tokenizer, GOLDS).run(ScriptedEstimator(), tmp_path)
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.startswith("prediction took ")] == [
+        line for line in said if " s for 4 sequences: " in line
+    ]
+    assert len(said) == 1, "one batch is all start-up"
+
+
 @pytest.mark.parametrize("threshold", [-10.0, 0.0, 10.0])
 @pytest.mark.parametrize("golds", [GOLDS, [*GOLDS[:3], []]], ids=["answerable", "mixed"])
 def test_the_scores_are_those_of_the_written_predictions(tokenizer, tmp_path, golds, threshold):

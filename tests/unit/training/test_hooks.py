@@ -12,6 +12,7 @@ from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import hooks
 from bert_tf.training.run_log import RunLog
+from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
@@ -142,6 +143,14 @@ def test_updates_of_new_shapes_do_not_enter_the_rate(update, tmp_path):
     rates = [line["sequences_per_second"] for line in read_log(tmp_path)]
     # Nothing steady is known before the third update; while a length is new, the last rate holds.
     assert rates == pytest.approx([8 / 50, 8 / 4, 8 / 1, 8 / 1, 8 / 1, 8 / 2])
+
+
+def test_all_updates_are_added_up(update, tmp_path):
+    times, clock = UpdateTimes(), ClockOfTicks()
+    with training(progress(update, tmp_path, times=times, clock=clock)) as session:
+        for clock.tick in (9, 2, 3):
+            update.run(session)
+    assert times == UpdateTimes(updates=3, steady_updates=2, steady_seconds=5)
 
 
 @pytest.mark.parametrize("resumed_at", [0, 4])

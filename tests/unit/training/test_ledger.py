@@ -129,12 +129,75 @@ def test_the_table_has_a_line_a_section_and_aligned_facts():
     first, *lines, last = ledger.format_ledger(found).splitlines()
     assert first == "-- ledger " + "-" * 60
     assert last == "-" * 70
-    assert [line.split()[0] for line in lines] == list(found)
-    assert len({re.match(r"\w+ +", line).end() for line in lines}) == 1
-    table = dict(line.split(maxsplit=1) for line in lines)
+    named = [line for line in lines if not line.startswith(" ")]
+    assert [line.split()[0] for line in named] == list(found)
+    assert len({re.match(r"\w* +", line).end() for line in lines}) == 1
+    table = dict(line.split(maxsplit=1) for line in named)
     assert table["ranks"] == "world_size=2  hosts=host-a,host-b"
     assert table["learning_rate"].startswith("requested=0.333333  scaling=linear  peak=0.666667  ")
     assert "clip_norm=None" in table["optimizer"]
+
+
+def shown(found, **changes):
+    """Section -> its facts, in one line, as the table shows them."""
+    sections, name = {}, ""
+    lines = ledger.format_ledger(found, **changes).splitlines()[1:-1]
+    width = re.match(r"\w+ +", lines[0]).end()
+    for line in lines:
+        name = line.split(" ")[0] or name
+        sections[name] = f"{sections.get(name, '')}  {line[width:]}".strip()
+    return sections
+
+
+def test_no_line_is_longer_than_a_hundred_columns():
+    found = make_ledger()
+    found["speed"] = {"conditions": "a processor with a long name, " * 8, "after": 1}
+    found["data"] = {"sha256": 64 * "a", "eval_sha256": 64 * "b", "path": 120 * "c"}
+    lines = ledger.format_ledger(found).splitlines()
+    long = [line for line in lines if len(line) > 100]
+    assert [line.strip() for line in long] == ["path=" + 120 * "c"], "what is copied stays whole"
+    assert shown(found)["data"].split("  ") == [f"{k}={v}" for k, v in found["data"].items()]
+    conditions, after = shown(found)["speed"].split("  after")
+    assert conditions.replace("  ", " ") == f"conditions={found['speed']['conditions']}".strip()
+    assert after == "=1"
+
+
+def test_one_process_is_not_told_of_ranks():
+    found = make_ledger(SingleProcess(1))
+    alone, several = shown(found, several_ranks=False), shown(found)
+    assert set(several) - set(alone) == {"ranks", "communication"}
+    assert alone["steps"] == (
+        "train_steps=1001  warmup_steps=101  start_step=7  schedule_offset=0  last_step=1001"
+    )
+    assert alone["learning_rate"].startswith("peak=0.0001  ")
+    assert "scaled_by_ranks=True" in several["steps"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (65536.0, "65536"),
+        (1e6, "1000000"),
+        (2.0**32, "4294967296"),
+        (1000000, "1000000"),
+        (1234567.5, "1.23457e+06"),
+        (0.0, "0"),
+        (1e-4, "0.0001"),
+        (1 / 3, "0.333333"),
+        (3.4e38, "3.4e+38"),
+        (float("inf"), "inf"),
+        (True, "True"),
+        (None, "None"),
+        ([1.0, "a"], "1,a"),
+    ],
+)
+def test_whole_numbers_have_all_their_digits(value, expected):
+    assert ledger.show_value(value) == expected
+
+
+def test_what_is_nested_is_for_the_file_alone():
+    found = {"speed": {"asked": "auto", "seconds": {"fp32": {"products": 1.0}}}}
+    assert shown(found) == {"speed": "asked=auto"}
 
 
 def test_run_json(tmp_path, monkeypatch):
