@@ -1,14 +1,16 @@
 """Sentences to pre-training records.
 
     python -m data_prep.create_pretraining_data --input_file='shards/*.txt' \
-        --output_dir=records --vocab_file=vocab.txt
+        --output_dir=records --vocab_file=vocab.txt    # or --init_checkpoint=MODEL_DIR
 
 Input: UTF-8 text, one sentence a line, a blank line (or the end of a file) between documents.
 Flags, defaults and rules are those of google-research/bert's script of the same name, and
 ``--output_file`` takes a list of files as there. Beyond it: a SentencePiece model in place of a
 vocabulary; ``--masking=dynamic`` stores no masks, they are drawn at training time, and the
 passes of ``--dupe_factor`` then differ in their pairs only; ``--nsp=false`` makes single segments
-of full length from consecutive sentences, with the next-sentence label 0.
+of full length from consecutive sentences, with the next-sentence label 0. ``--init_checkpoint``
+takes vocabulary and casing from beside a checkpoint; a copy of the vocabulary lies with the records
+(``wordpiece-HASH.vocab`` or ``sentencepiece-HASH.vocab``), for the model that is trained on them.
 
 The text is worked on in blocks of 1 MiB, cut between documents. A random next sentence comes from
 another document of the same block, and instances are shuffled within their block, which is enough
@@ -42,6 +44,7 @@ from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.data.stateless_random import derive_keys, random_bits
 from bert_tf.data.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
 from bert_tf.errors import UserError
+from bert_tf.files import BESIDE_RECORDS
 from bert_tf.progress import Progress
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
 from bert_tf.workers import ordered_map, resolve_num_workers
@@ -65,6 +68,7 @@ from data_prep.markup import (
     validate_markup,
 )
 from data_prep.stage import define_workers_flag, find_text_files, run_main, settings_from_flags
+from data_prep.vocabulary_flags import chosen_vocabulary, define_vocabulary_flags
 
 STAGE = "create_pretraining_data"
 MASKING = ("static", "dynamic")
@@ -145,13 +149,23 @@ def run(settings: Settings) -> Path:
     directory, names = _resolve_outputs(settings)
     files = find_text_files(settings.input_file)
     num_workers = resolve_num_workers(settings.num_workers)
+    vocabulary = describe_vocabulary(settings.open_tokenizer())
+    # Read now: the file may be another one when the records are done.
+    copy = {vocabulary.file_name: Path(settings.vocab_file or settings.spm_model_file).read_bytes()}
+
+    def build(directory: Path) -> Built:
+        built = _build(settings, files, names, num_workers, directory)
+        for name, content in copy.items():
+            (directory / name).write_bytes(content)
+        return Built({**built.outputs, **dict.fromkeys(copy)}, built.counts)
+
     return run_stage(
         STAGE,
         directory,
         parameters=_parameters(settings, names),
         inputs=files,
-        build=functools.partial(_build, settings, files, names, num_workers),
-        vocabulary=describe_vocabulary(settings.open_tokenizer()),
+        build=build,
+        vocabulary=vocabulary,
     )
 
 
@@ -211,7 +225,7 @@ def _refuse_other_run(directory: Path, names: set[str]) -> None:
     manifest = find_manifest(directory)
     if manifest is None or manifest.stage != STAGE:
         return
-    others = {entry.name for entry in manifest.outputs if not entry.name.endswith(OFFSETS_SUFFIX)}
+    others = {e.name for e in manifest.outputs if not e.name.endswith(BESIDE_RECORDS)}
     if others != names:
         raise UserError(
             f"--output_file: {directory} holds {min(others - names, default='other files')} of "
@@ -405,17 +419,22 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "output_file", None, "Instead of --output_dir: comma-separated names in one directory."
     )
-    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary (vocab.txt).")
-    flags.DEFINE_string("spm_model_file", None, "Instead of --vocab_file: a SentencePiece model.")
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, for uncased models.")
+    define_vocabulary_flags()
     define_workers_flag()
     define_markup_flag()
     define_parameter_flags()
 
 
+def _run_from_flags() -> None:
+    chosen = chosen_vocabulary(flags.FLAGS)
+    if chosen is None:
+        raise UserError("give --vocab_file, --spm_model_file or --init_checkpoint.")
+    run(settings_from_flags(Settings, **chosen))
+
+
 def main() -> None:
     """Runs the stage from its flags."""
-    run_main(define_flags, lambda: run(settings_from_flags(Settings)))
+    run_main(define_flags, _run_from_flags)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
-from bert_tf.config.bert_config import BertConfig, is_huggingface, read_config_file
+from bert_tf.config.bert_config import CONFIG_NAME, BertConfig, is_huggingface, read_config_file
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open, read_json_object, write_json
 
-CONFIG_NAME = "bert_config.json"
 HUGGINGFACE_CONFIG_NAME = "config.json"
 VOCAB_NAME = "vocab.txt"
 SPM_NAME = "spm.model"

@@ -67,6 +67,11 @@ class VocabularyEntry:
     lower_case: bool
     special_ids: Mapping[str, int]
 
+    @property
+    def file_name(self) -> str:
+        """The name of a copy beside records; no other vocabulary's has it."""
+        return f"{self.kind}-{self.sha256[:12]}.vocab"
+
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:

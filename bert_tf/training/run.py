@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -212,6 +213,36 @@ def batch_plan(optimization: OptimizationSettings, ranks: SingleProcess) -> Batc
     )
 
 
+def with_steps(
+    optimization: OptimizationSettings,
+    ranks: SingleProcess,
+    *,
+    records: int,
+    epochs: float | None,
+    warmup_proportion: float | None,
+) -> OptimizationSettings:
+    """The optimization with its steps counted from epochs, where no steps are given.
+
+    An epoch is one pass over all training records by all ranks together.
+
+    Args:
+      optimization: settled (``checks.settle_scaling``).
+      ranks: all ranks.
+      records: to train on.
+      epochs, warmup_proportion: of the training; None where steps are given.
+    """
+    steps, warmup = optimization.num_train_steps, optimization.num_warmup_steps
+    if steps is None:
+        batch = batch_plan(optimization, ranks)
+        # Steps are asked for as on one rank where they are divided by the ranks later.
+        own = optimization.scale_steps_by_ranks
+        sequences = batch.rank_batch_size if own else batch.global_batch_size
+        steps = max(1, math.ceil(records * epochs / sequences))
+    if warmup is None:
+        warmup = int(steps * warmup_proportion)
+    return dataclasses.replace(optimization, num_train_steps=steps, num_warmup_steps=warmup)
+
+
 def make_job(
     run: Run,
     *,
@@ -261,6 +292,7 @@ def make_job(
         train_input=lambda: train_input(batch),
         max_seq_length=max_seq_length,
         length_flag=length_flag,
+        heads=network.heads,
     )
 
 
