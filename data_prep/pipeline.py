@@ -131,8 +131,8 @@ def _check_vocabulary_size(chosen: Mapping[str, Any] | None) -> None:
     if chosen is None:
         if values.vocab_size is None:
             raise UserError(
-                "give --vocab_size to train a vocabulary, the file of one as --vocab_file or "
-                "--spm_model_file, or --init_checkpoint to take a model's."
+                "give --vocab_size to train a vocabulary, or the file of one as --vocab_file or "
+                "--spm_model_file, or a model as --init_checkpoint to take its vocabulary."
             )
         return
     tokenizer = load_tokenizer(**chosen)

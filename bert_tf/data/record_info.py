@@ -174,12 +174,14 @@ def check_records(
     if info.vocab_size is not None and info.vocab_size > vocab_size:
         raise UserError(
             f"the model's vocab_size is {vocab_size}, but the records of {info.first_file} were "
-            f"made with a vocabulary of {info.vocab_size}; change the --bert_config_file."
+            f"made with a vocabulary of {info.vocab_size}; make them with the model's "
+            "vocabulary, or use another model."
         )
     if info.highest_id >= vocab_size:
         raise UserError(
             f"the model's vocab_size is {vocab_size}, but the records of {info.first_file} hold "
-            f"the id {info.highest_id}; change the --bert_config_file."
+            f"the id {info.highest_id}; make them with the model's vocabulary, or use another "
+            "model."
         )
 
 

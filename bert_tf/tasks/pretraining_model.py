@@ -134,12 +134,14 @@ def _network(
         if not _is_padded(vocabulary_size, in_file):
             given["vocab_size"] = vocabulary_size
             if in_file is not None:
+                kept = f"; --vocab_size={in_file} keeps that" if in_file > vocabulary_size else ""
                 notes.append(
                     f"the network's vocab_size is the vocabulary's {vocabulary_size}, not "
-                    f"{settings.bert_config_file}'s {in_file}; --vocab_size={in_file} keeps that"
+                    f"{settings.bert_config_file}'s {in_file}{kept}"
                 )
     names = " ".join(f"--{name}={value}" for name, value in settings.network.items())
-    shown = " with ".join(filter(None, [str(settings.bert_config_file or ""), names]))
+    file = settings.bert_config_file or beside.config_file
+    shown = " with ".join(filter(None, [str(file) if file else "", names]))
     return BertConfig.from_dict({**base, **given}, source=shown), notes
 
 
