@@ -42,6 +42,11 @@ _NETWORK_HELP = {
 
 _DEFAULT_WARMUP_PROPORTION = 0.1
 
+NO_MODEL = (
+    "no model was given: name its architecture by --bert_config_file or by sizes such as "
+    "--hidden_size, or give --init_checkpoint."
+)
+
 
 def define_pretraining_flags(values: flags.FlagValues) -> None:
     """Defines the flags of run_pretraining.py."""
@@ -131,10 +136,7 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
     network = {f.name: values[f.name].value for f in dataclasses.fields(BertConfig)}
     network = {name: value for name, value in network.items() if value is not None}
     if not (values.bert_config_file or network or _starts_from_weights(values)):
-        raise UserError(
-            "no model was given: name its architecture by --bert_config_file or by sizes such as "
-            "--hidden_size, or give --init_checkpoint."
-        )
+        raise UserError(NO_MODEL)
     if values.vocab_file and values.spm_model_file:
         raise UserError("--vocab_file and --spm_model_file are two kinds of one thing; give one.")
     if not values.nsp and not values.mlm:

@@ -18,6 +18,7 @@ from bert_tf.checkpoint.same_model import (
     vocabulary_of,
 )
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.pretraining_flags import NO_MODEL
 from bert_tf.config.settings import PretrainingSettings
 from bert_tf.data.record_info import RecordVocabulary
 from bert_tf.errors import UserError
@@ -82,12 +83,17 @@ def _find(
     config, notes = _network(settings, weights, beside, vocabulary_size=size)
     if not any(files.values()):
         files = _files_of(records, beside)
+    if not any(files.values()):
+        notes.append(
+            "the vocabulary lies neither with the records nor beside weights, so that "
+            f"{settings.run.output_dir} will not hold it; --vocab_file gives it"
+        )
     return PretrainingModel(
         config=config,
         vocabulary=vocabulary,
         vocabulary_sha256=sha256,
         do_lower_case=_casing(settings, records, beside, files["vocab_file"]),
-        notes=(*beside.notes, *notes),
+        notes=tuple(notes),
         **files,
     )
 
@@ -111,45 +117,46 @@ def _network(
     vocabulary_size: int | None,
 ) -> tuple[BertConfig, list[str]]:
     """The architecture, and a sentence where its vocab_size is not the configuration file's."""
-    given = dict(settings.network)
     if weights:
         _refuse_other_sizes(settings, weights, beside)
     if settings.bert_config_file:
-        base, source = BertConfig.from_json_file(settings.bert_config_file).to_dict(), "file"
+        base = BertConfig.from_json_file(settings.bert_config_file).to_dict()
     elif beside.config is not None:
-        base, source = beside.config.to_dict(), "weights"
-    elif given and not weights:
-        base, source = _BERT_BASE, "flags"
+        base = beside.config.to_dict()
+    elif weights:
+        raise UserError(f"{weights} has no bert_config.json beside it; give --bert_config_file.")
+    elif settings.network:
+        base = _BERT_BASE
     else:
-        where = weights or settings.run.output_dir
-        raise UserError(f"{where} has no bert_config.json beside it; give --bert_config_file.")
+        raise UserError(NO_MODEL)
     notes: list[str] = []
-    if not weights and "vocab_size" not in given:
-        if vocabulary_size is None and source == "flags":
+    if not weights and "vocab_size" not in settings.network:
+        in_file = base.get("vocab_size")
+        size = _table_size(in_file, vocabulary_size)
+        base = {**base, "vocab_size": size}
+        if in_file not in (None, size):
+            kept = f"; --vocab_size={in_file} keeps that" if in_file > size else ""
+            notes.append(
+                f"the network's vocab_size is the vocabulary's {size}, not "
+                f"{settings.bert_config_file}'s {in_file}{kept}"
+            )
+    names = " ".join(f"--{name}={value}" for name, value in settings.network.items())
+    file = settings.bert_config_file or beside.config_file
+    shown = " with ".join(filter(None, [str(file) if file else "", names]))
+    return BertConfig.from_dict({**base, **settings.network}, source=shown), notes
+
+
+def _table_size(in_file: int | None, vocabulary_size: int | None) -> int:
+    """The word embeddings' rows where no weights have them yet: the vocabulary's, or padded."""
+    if vocabulary_size is None:
+        if in_file is None:
             raise UserError(
                 "nothing says how large the vocabulary of the records is; give --vocab_file or "
                 "--vocab_size."
             )
-        in_file = base.get("vocab_size")
-        if not _is_padded(vocabulary_size, in_file):
-            given["vocab_size"] = vocabulary_size
-            if in_file is not None:
-                kept = f"; --vocab_size={in_file} keeps that" if in_file > vocabulary_size else ""
-                notes.append(
-                    f"the network's vocab_size is the vocabulary's {vocabulary_size}, not "
-                    f"{settings.bert_config_file}'s {in_file}{kept}"
-                )
-    names = " ".join(f"--{name}={value}" for name, value in settings.network.items())
-    file = settings.bert_config_file or beside.config_file
-    shown = " with ".join(filter(None, [str(file) if file else "", names]))
-    return BertConfig.from_dict({**base, **given}, source=shown), notes
-
-
-def _is_padded(vocabulary_size: int | None, table_size: int | None) -> bool:
-    """Whether a table is as long as a vocabulary, or somewhat longer; True for an unknown one."""
-    if vocabulary_size is None:
-        return True
-    return table_size is not None and 0 <= table_size - vocabulary_size < _PADDING
+        return in_file
+    is_padded = in_file is not None and 0 <= in_file - vocabulary_size < _PADDING
+    return in_file if is_padded else vocabulary_size
 
 
 def _refuse_other_sizes(settings: PretrainingSettings, weights: str, beside: ModelFiles) -> None:

@@ -58,7 +58,7 @@ def config_file(directory, **changes):
 @pytest.mark.parametrize("in_file", [20, 2000])
 def test_a_network_without_weights_takes_the_size_of_the_vocabulary(settings, tmp_path, in_file):
     path = config_file(tmp_path, vocab_size=in_file)
-    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50))
+    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, bert_config_file=path)
     assert model.config == dataclasses.replace(CONFIG, vocab_size=50)
     [note] = model.notes
@@ -71,14 +71,14 @@ def test_a_network_without_weights_takes_the_size_of_the_vocabulary(settings, tm
 @pytest.mark.parametrize("in_file", [50, 56, 177])
 def test_a_table_that_is_padded_stays_so(settings, tmp_path, in_file):
     path = config_file(tmp_path, vocab_size=in_file)
-    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50))
+    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, bert_config_file=path)
     assert (model.config.vocab_size, model.notes) == (in_file, ())
 
 
 def test_the_user_has_the_last_word_on_the_size(settings, tmp_path):
     path = config_file(tmp_path, vocab_size=2000)
-    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50))
+    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, bert_config_file=path, network={"vocab_size": 2000})
     assert (model.config.vocab_size, model.notes) == (2000, ())
 
@@ -87,6 +87,8 @@ def test_records_that_say_nothing_leave_the_file_as_it_is(settings, tmp_path):
     model = find(settings, bert_config_file=config_file(tmp_path))
     assert (model.config, model.vocabulary, model.vocab_file) == (CONFIG, None, None)
     assert (model.do_lower_case, model.vocabulary_sha256) == (None, None)
+    [note] = model.notes
+    assert note.startswith("the vocabulary lies neither with the records nor beside weights, so")
 
 
 def test_flags_change_a_file_s_network(settings, tmp_path):
@@ -96,10 +98,15 @@ def test_flags_change_a_file_s_network(settings, tmp_path):
 
 
 def test_flags_alone_change_bert_base(settings, tmp_path):
-    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50))
+    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, network={"num_hidden_layers": 2})
     expected = BertConfig(vocab_size=50, num_hidden_layers=2, type_vocab_size=2)
     assert (model.config, model.notes) == (expected, ())
+
+
+def test_a_directory_of_results_alone_is_no_model(settings):
+    with pytest.raises(UserError, match="no model was given: name its architecture"):
+        find(settings)
 
 
 def test_flags_that_make_no_network_are_named(settings, tmp_path):
