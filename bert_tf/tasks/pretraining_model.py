@@ -130,9 +130,12 @@ def _network(
     else:
         raise UserError(NO_MODEL)
     notes: list[str] = []
-    if not weights and "vocab_size" not in settings.network:
+    if "vocab_size" not in settings.network:
         in_file = base.get("vocab_size")
         size = _table_size(in_file, vocabulary_size)
+        # The same command goes on with a run whose table it made so long, and with no other.
+        if weights and (beside.config is None or beside.config.vocab_size != size):
+            size = in_file
         base = {**base, "vocab_size": size}
         if in_file not in (None, size):
             kept = f"; --vocab_size={in_file} keeps that" if in_file > size else ""

@@ -177,6 +177,25 @@ def test_the_vocabulary_lies_with_the_records_or_beside_the_same_weights(setting
     assert find(settings, records_of(other), init_checkpoint=directory).vocab_file is None
 
 
+@pytest.mark.parametrize("how", ["init_checkpoint", "resumed"])
+@pytest.mark.parametrize(("in_file", "taken"), [(2000, 40), (20, 40), (40, 40)])
+def test_the_recipe_of_a_run_goes_on_with_its_weights(settings, tmp_path, how, in_file, taken):
+    directory = write_model(tmp_path / "model")
+    records = records_of(directory / "vocab.txt", copied=True)
+    path = config_file(tmp_path, vocab_size=in_file)
+    found = find(settings, records, **{how: directory}, bert_config_file=path)
+    assert found.config.vocab_size == taken
+    # Weights with a longer table than the vocabulary, as --vocab_size makes them.
+    long = {**CONFIG.to_dict(), "vocab_size": in_file}
+    (directory / "bert_config.json").write_text(json.dumps(long))
+    found = find(settings, records, **{how: directory}, bert_config_file=path)
+    assert found.config.vocab_size == in_file
+    # A table of neither length is another network, which the comparison of networks refuses.
+    (directory / "bert_config.json").write_text(json.dumps({**long, "vocab_size": 3000}))
+    found = find(settings, records, **{how: directory}, bert_config_file=path)
+    assert found.config.vocab_size == in_file
+
+
 def test_a_vocabulary_that_is_given(settings, tmp_path):
     own = write_vocabulary(tmp_path / "own.txt", 30)
     found = find(settings, vocab_file=own, network={"hidden_size": 12})

@@ -145,6 +145,9 @@ def trained(tmp_path_factory):
     """The settings of a finished run on records that bring their vocabulary."""
     directory = tmp_path_factory.mktemp("trained")
     settings = pretraining_settings(directory)
+    # A recipe whose vocab_size is not the vocabulary's.
+    recipe = {**CONFIG.to_dict(), "vocab_size": 2000}
+    settings.bert_config_file.write_text(json.dumps(recipe))
     records = settings.data.train_files[0]
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map("w{}".format, range(V - 5))]
     content = "".join(f"{entry}\n" for entry in entries).encode()
@@ -194,6 +197,7 @@ def test_a_model_directory_is_all_that_the_next_command_needs(trained, more):
     assert parts.notes == ()
     for name in ("bert_config.json", "vocab.txt", "tokenizer_config.json"):
         assert (more.run.output_dir / name).read_bytes() == (model / name).read_bytes()
+    pretraining.run(trained)  # the recipe's size does not stand in the way of the same command
 
 
 def test_epochs_count_passes_over_the_records(more, capsys):
