@@ -22,7 +22,8 @@ PathLike = Union[str, Path]
 
 _HASH_BLOCK_BYTES = 1 << 20
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-BESIDE_RECORDS = (".offsets", ".json")  # endings of what a data directory holds beside records
+# Endings of what a data directory holds beside records.
+BESIDE_RECORDS = (".offsets", ".json", ".vocab")
 
 
 def expand_input_files(patterns: str, *, flag: str) -> list[Path]:

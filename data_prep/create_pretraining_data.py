@@ -1,7 +1,7 @@
 """Sentences to pre-training records.
 
     python -m data_prep.create_pretraining_data --input_file='shards/*.txt' \
-        --output_dir=records --vocab_file=vocab.txt
+        --output_dir=records --vocab_file=vocab.txt    # or --init_checkpoint=MODEL_DIR
 
 Input: UTF-8 text, one sentence a line, a blank line (or the end of a file) between documents.
 Flags, defaults and rules are those of google-research/bert's script of the same name, and
@@ -10,7 +10,9 @@ after the other or at the same time, and its manifest lists the files of all. Be
 SentencePiece model in place of a vocabulary; ``--masking=dynamic`` stores no masks, they are drawn
 at training time, and the passes of ``--dupe_factor`` then differ in their pairs only;
 ``--nsp=false`` makes single segments of full length from consecutive sentences, with the
-next-sentence label 0.
+next-sentence label 0. ``--init_checkpoint`` takes vocabulary and casing from beside a checkpoint; a
+copy of the vocabulary lies with the records (``wordpiece-HASH.vocab`` or
+``sentencepiece-HASH.vocab``), for the model that is trained on them.
 
 The text is worked on in blocks of 1 MiB, cut between documents. A random next sentence comes from
 another document of the same block, and instances are shuffled within their block, which is enough
@@ -45,6 +47,7 @@ from bert_tf.data.stage import Built, SharedDirectory, report, run_stage
 from bert_tf.data.stateless_random import derive_keys, random_bits
 from bert_tf.data.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
 from bert_tf.errors import UserError
+from bert_tf.files import BESIDE_RECORDS
 from bert_tf.progress import Progress
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
 from bert_tf.workers import ordered_map, resolve_num_workers
@@ -68,6 +71,7 @@ from data_prep.markup import (
     validate_markup,
 )
 from data_prep.stage import define_workers_flag, find_text_files, run_main, settings_from_flags
+from data_prep.vocabulary_flags import chosen_vocabulary, define_vocabulary_flags
 
 STAGE = "create_pretraining_data"
 MASKING = ("static", "dynamic")
@@ -149,14 +153,24 @@ def run(settings: Settings) -> Path:
     directory, names = _resolve_outputs(settings)
     files = find_text_files(settings.input_file)
     num_workers = resolve_num_workers(settings.num_workers)
+    vocabulary = describe_vocabulary(settings.open_tokenizer())
+    # Read now: the file may be another one when the records are done.
+    copy = {vocabulary.file_name: Path(settings.vocab_file or settings.spm_model_file).read_bytes()}
+
+    def build(directory: Path) -> Built:
+        built = _build(settings, files, names, num_workers, directory)
+        for name, content in copy.items():
+            (directory / name).write_bytes(content)
+        return Built({**built.outputs, **dict.fromkeys(copy)}, built.counts)
+
     return run_stage(
         STAGE,
         directory,
         parameters=_parameters(settings, names),
         inputs=files,
-        build=functools.partial(_build, settings, files, names, num_workers),
-        vocabulary=describe_vocabulary(settings.open_tokenizer()),
-        shared=_shared_directory(settings, names),
+        build=build,
+        vocabulary=vocabulary,
+        shared=_shared_directory(settings, names, copies=tuple(copy)),
     )
 
 
@@ -217,7 +231,8 @@ def _refuse_named_files(directory: Path) -> None:
     manifest = readable_manifest(directory)
     if manifest is None or manifest.stage != STAGE:
         return
-    named = [name for name in manifest.output_names if not _OUTPUT_DIR_NAME.match(name)]
+    own = (n for n in manifest.output_names if not n.endswith(BESIDE_RECORDS))
+    named = [name for name in own if not _OUTPUT_DIR_NAME.fullmatch(name)]
     if named:
         raise UserError(
             f"--output_dir: {directory} holds {min(named)} of a run with --output_file; choose "
@@ -225,7 +240,9 @@ def _refuse_named_files(directory: Path) -> None:
         )
 
 
-def _shared_directory(settings: Settings, names: list[str]) -> SharedDirectory | None:
+def _shared_directory(
+    settings: Settings, names: list[str], *, copies: tuple[str, ...]
+) -> SharedDirectory | None:
     """With --output_file, other calls may write other files into the directory."""
     if not settings.output_file:
         return None
@@ -233,6 +250,7 @@ def _shared_directory(settings: Settings, names: list[str]) -> SharedDirectory |
     return SharedDirectory(
         flag="output_file",
         names=(*names, *(name + OFFSETS_SUFFIX for name in names)),
+        common=copies,
         alike=("masking", "max_seq_length", *of_masks, "nsp"),
         noted=("dupe_factor", "short_seq_prob", "masked_lm_prob", "do_whole_word_mask"),
     )
@@ -426,17 +444,22 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "output_file", None, "Instead of --output_dir: comma-separated names in one directory."
     )
-    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary (vocab.txt).")
-    flags.DEFINE_string("spm_model_file", None, "Instead of --vocab_file: a SentencePiece model.")
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, for uncased models.")
+    define_vocabulary_flags()
     define_workers_flag()
     define_markup_flag()
     define_parameter_flags()
 
 
+def _run_from_flags() -> None:
+    chosen = chosen_vocabulary(flags.FLAGS)
+    if chosen is None:
+        raise UserError("give --vocab_file, --spm_model_file or --init_checkpoint.")
+    run(settings_from_flags(Settings, **chosen))
+
+
 def main() -> None:
     """Runs the stage from its flags."""
-    run_main(define_flags, lambda: run(settings_from_flags(Settings)))
+    run_main(define_flags, _run_from_flags)
 
 
 if __name__ == "__main__":

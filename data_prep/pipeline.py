@@ -3,9 +3,9 @@
     python -m data_prep.pipeline --input_file='corpus/*.txt' --output_dir=data --vocab_size=30522
 
 Below --output_dir: ``sentences/``, ``shards/`` (train-*.txt, heldout-*.txt), ``vocabulary/``
-(vocab.txt or spm.model; not with --vocab_file or --spm_model_file), ``records/train/`` and
-``records/heldout/``, each with its ``manifest.json``. A stage whose inputs and parameters have not
-changed is skipped. The vocabulary is trained on the training shards only.
+(vocab.txt or spm.model; not with --vocab_file, --spm_model_file or --init_checkpoint),
+``records/train/`` and ``records/heldout/``, each with its ``manifest.json``. A stage whose inputs
+and parameters have not changed is skipped. The vocabulary is trained on the training shards only.
 
 The flags are those of the stages. Memory: that of the largest stage.
 """
@@ -13,7 +13,9 @@ The flags are those of the stages. Memory: that of the largest stage.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -25,6 +27,7 @@ from bert_tf.text.tokenizer import load_tokenizer
 from data_prep import create_pretraining_data, sentences, shards, vocabulary
 from data_prep.markup import define_markup_flag
 from data_prep.stage import define_common_flags, define_workers_flag, run_main, settings_from_flags
+from data_prep.vocabulary_flags import chosen_vocabulary, define_vocabulary_flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,18 +79,23 @@ def run(settings: Settings) -> Outputs:
 def settings_from_pipeline_flags() -> Settings:
     """Turns the flags of the pipeline into the settings of its stages."""
     values = flags.FLAGS
-    _check_vocabulary_flags()
+    chosen = chosen_vocabulary(values)
+    _check_vocabulary_size(chosen)
     root = make_output_dir(values.output_dir, flag="output_dir")
     of_vocabulary = None
-    files = {"vocab_file": values.vocab_file, "spm_model_file": values.spm_model_file}
-    if not any(files.values()):
+    if chosen is None:
         of_vocabulary = settings_from_flags(
             vocabulary.Settings,
             input_file=str(root / "shards" / "train-*.txt"),
             output_dir=str(root / "vocabulary"),
+            do_lower_case=values.do_lower_case is not False,
         )
         flag = "vocab_file" if values.tokenizer == "wordpiece" else "spm_model_file"
-        files[flag] = str(root / "vocabulary" / vocabulary.FILE_NAMES[values.tokenizer])
+        chosen = {
+            **dict.fromkeys(("vocab_file", "spm_model_file")),
+            flag: str(root / "vocabulary" / vocabulary.FILE_NAMES[values.tokenizer]),
+            "do_lower_case": of_vocabulary.do_lower_case,
+        }
 
     def records(kind: str, **others: object) -> create_pretraining_data.Settings:
         return settings_from_flags(
@@ -95,7 +103,7 @@ def settings_from_pipeline_flags() -> Settings:
             input_file=str(root / "shards" / f"{kind}-*.txt"),
             output_dir=str(root / "records" / kind),
             output_file=None,
-            **files,
+            **chosen,
             **others,
         )
 
@@ -118,22 +126,17 @@ def settings_from_pipeline_flags() -> Settings:
     )
 
 
-def _check_vocabulary_flags() -> None:
+def _check_vocabulary_size(chosen: Mapping[str, Any] | None) -> None:
     """Finds mistakes before the first stage has run for hours."""
     values = flags.FLAGS
-    given = bool(values.vocab_file or values.spm_model_file)
-    if not given and values.vocab_size is None:
-        raise UserError(
-            "give --vocab_size to train a vocabulary, or the file of one as --vocab_file or "
-            "--spm_model_file."
-        )
-    if not given:
+    if chosen is None:
+        if values.vocab_size is None:
+            raise UserError(
+                "give --vocab_size to train a vocabulary, or the file of one as --vocab_file or "
+                "--spm_model_file, or a model as --init_checkpoint to take its vocabulary."
+            )
         return
-    tokenizer = load_tokenizer(
-        vocab_file=values.vocab_file,
-        spm_model_file=values.spm_model_file,
-        do_lower_case=values.do_lower_case,
-    )
+    tokenizer = load_tokenizer(**chosen)
     if values.vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
             f"--vocab_size={values.vocab_size}: the vocabulary that was given has "
@@ -152,9 +155,7 @@ def define_flags() -> None:
     define_markup_flag()
     for stage in (sentences, shards, vocabulary, create_pretraining_data):
         stage.define_parameter_flags()
-    flags.DEFINE_string("vocab_file", None, "Use this vocab.txt instead of training one.")
-    flags.DEFINE_string("spm_model_file", None, "Use this SentencePiece model, train none.")
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, for uncased models.")
+    define_vocabulary_flags(otherwise=", instead of training one")
 
 
 def _run_from_flags() -> None:

@@ -24,6 +24,7 @@ from bert_tf.checkpoint.tensorflow_file import (
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike
+from bert_tf.model.heads import Head
 
 _MOST_NAMES_IN_A_MESSAGE = 3
 
@@ -155,6 +156,7 @@ def check_initial(
     variables: Iterable[tf.Variable],
     *,
     allowed_fresh: Sequence[str] = (),
+    heads: Sequence[Head] = (),
     config: BertConfig | None = None,
 ) -> tuple[Source, LoadingReport]:
     """Makes sure that the variables can start from ``checkpoint``; reads no value.
@@ -163,6 +165,7 @@ def check_initial(
       checkpoint: as for ``formats.open_source``: any format, a directory or a file.
       variables: the network's weights, without optimizer and counters.
       allowed_fresh: scopes, such as ``cls/squad``, whose variables may be missing.
+      heads: what may be missing as a whole; the report names what is.
       config: the network's. Where it is given and the checkpoint has one too, what shapes do not
         show is compared; other dropout rates, and a ``gelu`` that may be the other form, are
         reported.
@@ -173,9 +176,15 @@ def check_initial(
     """
     source = open_source(checkpoint)
     report = compare_source(source, _shapes_of(variables))
-    problem, notes = describe_problem(report, allowed_fresh), []
+    lacking = missing_heads(report, heads)
+    scopes = [*allowed_fresh, *_scopes_of(lacking, report)]
+    problem = describe_problem(report, scopes)
+    notes = [
+        f"the checkpoint has no {head.name}: it starts from random weights" for head in lacking
+    ]
     if not problem and config is not None:
-        problem, notes = other_function(source.files, config)
+        problem, others = other_function(source.files, config)
+        notes += others
     if problem:
         raise UserError(
             f"cannot start from {report.checkpoint}: {problem}; "
@@ -189,12 +198,13 @@ def initialise_from_checkpoint(
     variables: Iterable[tf.Variable],
     *,
     allowed_fresh: Sequence[str] = (),
+    heads: Sequence[Head] = (),
     config: BertConfig | None = None,
 ) -> LoadingReport:
     """Makes ``checkpoint`` the initial value of the variables; see :func:`check_initial`."""
     by_name = {variable.op.name: variable for variable in variables}
     source, report = check_initial(
-        checkpoint, by_name.values(), allowed_fresh=allowed_fresh, config=config
+        checkpoint, by_name.values(), allowed_fresh=allowed_fresh, heads=heads, config=config
     )
     if report.restored:
         tf.train.init_from_checkpoint(
@@ -231,6 +241,28 @@ def describe_problem(report: LoadingReport, allowed_fresh: Sequence[str] = ()) -
     if report.mismatched:
         return _first([str(mismatch) for mismatch in report.mismatched])
     return f"it lacks {_first(missing)}" if missing else ""
+
+
+def missing_heads(
+    report: LoadingReport, heads: Sequence[Head], allowed_fresh: Sequence[str] = ()
+) -> list[Head]:
+    """The heads that the network has and the checkpoint has nothing of, without allowed ones."""
+    unnamed = [head for head in heads if not _is_in_scopes(head.scope, allowed_fresh)]
+    return [head for head in unnamed if _is_all_fresh(report, head.scope)]
+
+
+def _scopes_of(heads: Sequence[Head], report: LoadingReport) -> list[str]:
+    """The heads' own scopes, and those of what is missing with them as a whole."""
+    read = [head.only_reader_of for head in heads if head.only_reader_of]
+    return [*(h.scope for h in heads), *(s for s in read if _is_all_fresh(report, s))]
+
+
+def _is_all_fresh(report: LoadingReport, scope: str) -> bool:
+    """Whether the network has variables in a scope, and the checkpoint none of them."""
+    found = (*report.restored, *(mismatch.name for mismatch in report.mismatched))
+    return any(_is_in_scopes(name, [scope]) for name in report.fresh) and not any(
+        _is_in_scopes(name, [scope]) for name in found
+    )
 
 
 def _shapes_of(variables: Iterable[tf.Variable]) -> dict[str, Shape]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.config.bert_config import (
+    CONFIG_NAME,
     BertConfig,
     config_notes,
     is_huggingface,
@@ -23,7 +24,6 @@ from bert_tf.config.bert_config import (
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open, read_json_object, write_json
 
-CONFIG_NAME = "bert_config.json"
 HUGGINGFACE_CONFIG_NAME = "config.json"
 VOCAB_NAME = "vocab.txt"
 SPM_NAME = "spm.model"

@@ -30,6 +30,7 @@ from bert_tf.config.settings import (
 )
 from bert_tf.console import warn
 from bert_tf.errors import UserError
+from bert_tf.files import require_file
 
 # Flags of scripts for other hardware: accepted, so that known command lines go on working. Each has
 # the type that it has there, for a boolean takes no word and all others take the next.
@@ -467,6 +468,12 @@ def require(values: flags.FlagValues, *names: str) -> None:
     for name in names:
         if not values[name].value:
             raise UserError(f"--{name} is required.")
+
+
+def optional_file(values: flags.FlagValues, name: str) -> Path | None:
+    """The file that a flag names, None without one; UserError where there is no such file."""
+    value = values[name].value
+    return require_file(value, flag=name) if value else None
 
 
 def at_least_one(values: flags.FlagValues, name: str) -> None:

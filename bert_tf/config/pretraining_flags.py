@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from absl import flags
 
 from bert_tf.command_line import flag_group
+from bert_tf.config.bert_config import CONFIG_NAME, BertConfig
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
@@ -14,6 +16,7 @@ from bert_tf.config.flags import (
     define_run_flags,
     define_runtime_flags,
     optimization_settings,
+    optional_file,
     require,
     run_settings,
     runtime_settings,
@@ -23,23 +26,82 @@ from bert_tf.config.nvidia_defaults import say_other_pretraining_defaults
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.console import warn
 from bert_tf.errors import UserError
-from bert_tf.files import expand_record_files, require_file
+from bert_tf.files import expand_record_files
+
+# A network's settings, each a flag of its own.
+_NETWORK_HELP = {
+    "vocab_size": "Rows of the word embeddings (by default the vocabulary's size)",
+    "hidden_size": "Width of the layers",
+    "num_hidden_layers": "Layers",
+    "num_attention_heads": "Attention heads of a layer",
+    "intermediate_size": "Width of the feed-forward part of a layer",
+    "hidden_act": "Activation there: gelu_tanh, gelu_erf, gelu (gelu_tanh), relu, tanh or linear",
+    "hidden_dropout_prob": "Dropout rate of embeddings and of what a layer adds",
+    "attention_probs_dropout_prob": "Dropout rate of attention probabilities",
+    "max_position_embeddings": "Most positions of a sequence",
+    "type_vocab_size": "Segments of a sequence",
+    "initializer_range": "Standard deviation of initial weights",
+}
+
+_DEFAULT_WARMUP_PROPORTION = 0.1
+
+NO_MODEL = (
+    "no model was given: name its architecture by --bert_config_file or by sizes such as "
+    "--hidden_size, or give --init_checkpoint."
+)
 
 
 def define_pretraining_flags(values: flags.FlagValues) -> None:
     """Defines the flags of run_pretraining.py."""
     define = Definer(values)
+    _define_model_flags(define)
     _define_data_flags(define)
     define_run_flags(define)
     define_optimization_flags(
         define, optimizer="adam", num_train_steps=100_000, num_warmup_steps=10_000
     )
+    define.number(
+        "num_train_epochs",
+        None,
+        "Instead of --num_train_steps: passes over the training records, on all ranks together.",
+    )
+    define.number(
+        "warmup_proportion",
+        None,
+        "Instead of --num_warmup_steps: share of the steps with a rising learning rate "
+        "(0.1 with --num_train_epochs).",
+    )
     define_runtime_flags(define)
 
 
-@flag_group("Model and records")
+@flag_group("Model")
+def _define_model_flags(define: Definer) -> None:
+    define.string(
+        "bert_config_file",
+        None,
+        "JSON file of the model's architecture; what stands beside --init_checkpoint if not given.",
+    )
+    define.string(
+        "vocab_file",
+        None,
+        "WordPiece vocabulary of the records, for the model's directory; what lies with the "
+        "records or beside --init_checkpoint if not given.",
+    )
+    define.string("spm_model_file", None, "Instead of --vocab_file: a SentencePiece model.")
+    define.boolean(
+        "do_lower_case",
+        None,
+        "Whether the records' text was lower-cased; as their manifest or the model says if not "
+        "given.",
+    )
+    instead = "instead of the configuration file's, or of BERT-base's where there is none"
+    kinds = {"int": define.integer, "float": define.number, "str": define.string}
+    for field in dataclasses.fields(BertConfig):
+        kinds[field.type](field.name, None, f"{_NETWORK_HELP[field.name]}, {instead}.")
+
+
+@flag_group("Records")
 def _define_data_flags(define: Definer) -> None:
-    define.string("bert_config_file", None, "JSON file of the model's architecture.")
     define.string(
         "input_file", None, "Training records: files, globs or directories, comma-separated."
     )
@@ -76,12 +138,30 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
     """Turns parsed flags into settings; raises UserError for what cannot be meant."""
     warn_of_ignored(values)
     say_other_pretraining_defaults(values)
-    require(values, "bert_config_file", "output_dir")
+    require(values, "output_dir")
+    network = {f.name: values[f.name].value for f in dataclasses.fields(BertConfig)}
+    network = {name: value for name, value in network.items() if value is not None}
+    if not (values.bert_config_file or network or _starts_from_weights(values)):
+        raise UserError(NO_MODEL)
+    if values.vocab_file and values.spm_model_file:
+        raise UserError("--vocab_file and --spm_model_file are two kinds of one thing; give one.")
     if not values.nsp and not values.mlm:
         raise UserError("--nsp=false --mlm=false leaves nothing to learn; keep one of them on.")
-    config_file = require_file(values.bert_config_file, flag="bert_config_file")
+    epochs, proportion = _length(values)
+    optimization = optimization_settings(values)
+    if epochs is not None:
+        optimization = dataclasses.replace(optimization, num_train_steps=None)
+    if proportion is not None:
+        optimization = dataclasses.replace(optimization, num_warmup_steps=None)
     return PretrainingSettings(
-        bert_config_file=config_file,
+        **{
+            name: optional_file(values, name)
+            for name in ("bert_config_file", "vocab_file", "spm_model_file")
+        },
+        network=network,
+        do_lower_case=values.do_lower_case,
+        num_train_epochs=epochs,
+        warmup_proportion=proportion,
         next_sentence=values.nsp,
         masked_lm=values.mlm,
         run=run_settings(
@@ -91,9 +171,33 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
             max_eval_steps="max_eval_steps",
         ),
         data=_data_settings(values),
-        optimization=optimization_settings(values),
+        optimization=optimization,
         runtime=runtime_settings(values),
     )
+
+
+def _starts_from_weights(values: flags.FlagValues) -> bool:
+    if values.horovod:
+        return True  # rank 0 alone needs to see the files, and says what is missing
+    return bool(values.init_checkpoint) or (Path(values.output_dir) / CONFIG_NAME).is_file()
+
+
+def _length(values: flags.FlagValues) -> tuple[float | None, float | None]:
+    """Epochs and the share of the warm-up; None for what is given in steps."""
+    epochs, proportion = values.num_train_epochs, values.warmup_proportion
+    for name, in_steps in (
+        ("num_train_epochs", "num_train_steps"),
+        ("warmup_proportion", "num_warmup_steps"),
+    ):
+        if values[name].value is not None and values[in_steps].present:
+            raise UserError(f"--{name} and --{in_steps} are two measures of one thing; give one.")
+    if epochs is not None and epochs <= 0:
+        raise UserError(f"--num_train_epochs={epochs} must be more than 0.")
+    if proportion is not None and not 0 <= proportion <= 1:
+        raise UserError(f"--warmup_proportion={proportion} must lie in [0, 1].")
+    if epochs is not None and proportion is None and not values["num_warmup_steps"].present:
+        proportion = _DEFAULT_WARMUP_PROPORTION
+    return epochs, proportion
 
 
 def _data_settings(values: flags.FlagValues) -> DataSettings:

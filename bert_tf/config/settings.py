@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,15 +163,32 @@ class RunSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSettings:
-    """A pre-training run."""
+    """A pre-training run.
 
-    bert_config_file: Path
+    Attributes:
+      bert_config_file, vocab_file, spm_model_file: None takes what stands beside the weights that
+        the run starts from; of a vocabulary, first what lies with the records.
+      network: settings of the architecture that were given by themselves, under the keys of
+        ``BertConfig``.
+      do_lower_case: None takes what the records or the files beside the weights say.
+      num_train_epochs: passes over the training records, on all ranks together; None where the
+        length is given in steps.
+      warmup_proportion: share of the steps; None where the warm-up is given in steps.
+    """
+
+    bert_config_file: Path | None
     next_sentence: bool
     masked_lm: bool
     data: DataSettings
     run: RunSettings
     optimization: OptimizationSettings
     runtime: RuntimeSettings
+    network: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    vocab_file: Path | None = None
+    spm_model_file: Path | None = None
+    do_lower_case: bool | None = None
+    num_train_epochs: float | None = None
+    warmup_proportion: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from bert_tf.config.flags import (
     define_run_flags,
     define_runtime_flags,
     optimization_settings,
+    optional_file,
     require,
     run_settings,
     runtime_settings,
@@ -23,7 +24,6 @@ from bert_tf.config.flags import (
 from bert_tf.config.nvidia_defaults import say_other_squad_defaults
 from bert_tf.config.settings import SquadSettings
 from bert_tf.errors import UserError
-from bert_tf.files import require_file
 
 # NVIDIA's flags for what is done otherwise here: scoring in the run, export by its own command.
 _IGNORED = {
@@ -151,7 +151,7 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
         run=run,
         optimization=optimization_settings(values),
         runtime=runtime_settings(values),
-        **{name: _file(values, name) for name in files},
+        **{name: optional_file(values, name) for name in files},
         **{name: values[name].value for name in same_names},
     )
 
@@ -166,11 +166,6 @@ def _max_predict_questions(values: flags.FlagValues) -> int | None:
             "--max_predict_questions and --num_eval_iterations both say how many; give one."
         )
     return batches * values.predict_batch_size if batches is not None else questions
-
-
-def _file(values: flags.FlagValues, name: str) -> Path | None:
-    value = values[name].value
-    return require_file(value, flag=name) if value else None
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:

@@ -70,6 +70,11 @@ class VocabularyEntry:
     lower_case: bool
     special_ids: Mapping[str, int]
 
+    @property
+    def file_name(self) -> str:
+        """The name of a copy beside records; no other vocabulary's has it."""
+        return f"{self.kind}-{self.sha256[:12]}.vocab"
+
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
@@ -130,7 +135,7 @@ def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
 
     It does not depend on the order of the calls. Its parameters are those that all have in common.
     """
-    parts = tuple(sorted(calls, key=lambda call: min(call.output_names)))
+    parts = tuple(sorted(calls, key=lambda call: sorted(call.output_names)))
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -143,7 +148,8 @@ def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
             if all(name in p.parameters and p.parameters[name] == value for p in parts)
         },
         inputs=tuple(entry for part in parts for entry in part.inputs),
-        outputs=tuple(entry for part in parts for entry in part.outputs),
+        # Calls may have a file in common, which is then the same.
+        outputs=tuple({e.name: e for part in parts for e in part.outputs}.values()),
         counts={name: sum(part.counts.get(name, 0) for part in parts) for name in sorted(names)},
         parts=parts,
     )

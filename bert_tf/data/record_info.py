@@ -19,6 +19,7 @@ from bert_tf.data.manifest import (
     MANIFEST_NAME,
     SPECIAL_NAMES,
     Manifest,
+    VocabularyEntry,
     find_manifest,
     hash_of_json,
 )
@@ -34,11 +35,26 @@ from bert_tf.data.records import (
 )
 from bert_tf.data.tfrecord import RecordFile, RecordSet
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike
+from bert_tf.files import PathLike, sha256_of_file
 
 STAGE = "create_pretraining_data"
 
 _SAMPLED_RECORDS = 64  # looked at for ids outside of the vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordVocabulary:
+    """The vocabulary that records were made with.
+
+    Attributes:
+      manifest_file: what names it.
+      entry: what that says.
+      file: a copy beside the records, None where there is none.
+    """
+
+    manifest_file: Path
+    entry: VocabularyEntry
+    file: Path | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +70,7 @@ class RecordInfo:
       first_file: the file that the others agree with.
       highest_id: largest token id in a sample of the records.
       manifests: of the directories whose manifest describes the files.
+      vocabulary: of all files, None without a manifest.
       data_sha256: one digest for all files; it rests on the manifests' digests and on the names,
         sizes and counts of the files, whose bytes are not read.
     """
@@ -66,6 +83,7 @@ class RecordInfo:
     first_file: Path
     highest_id: int
     manifests: tuple[Manifest, ...]
+    vocabulary: RecordVocabulary | None
     data_sha256: str
 
     @property
@@ -141,6 +159,7 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
         first_file=filled[0].path,
         highest_id=_highest_id(record_set, spec),
         manifests=found,
+        vocabulary=_find_vocabulary(manifests),
         data_sha256=_digest(record_set.files, manifests),
     )
 
@@ -163,12 +182,14 @@ def check_records(
     if info.vocab_size is not None and info.vocab_size > vocab_size:
         raise UserError(
             f"the model's vocab_size is {vocab_size}, but the records of {info.first_file} were "
-            f"made with a vocabulary of {info.vocab_size}; change the --bert_config_file."
+            f"made with a vocabulary of {info.vocab_size}; make them with the model's "
+            "vocabulary, or use another model."
         )
     if info.highest_id >= vocab_size:
         raise UserError(
             f"the model's vocab_size is {vocab_size}, but the records of {info.first_file} hold "
-            f"the id {info.highest_id}; change the --bert_config_file."
+            f"the id {info.highest_id}; make them with the model's vocabulary, or use another "
+            "model."
         )
 
 
@@ -193,6 +214,24 @@ def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
             )
         found[file.path] = manifest if entry else None
     return found
+
+
+def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabulary | None:
+    """What the first manifest names; raises UserError where the copy beside it is another one."""
+    described = ((path, manifest) for path, manifest in manifests.items() if manifest)
+    path, manifest = next(described, (None, None))
+    if path is None:
+        return None
+    entry, manifest_file = manifest.vocabulary, path.with_name(MANIFEST_NAME)
+    copy = path.with_name(entry.file_name)
+    if not copy.is_file():
+        return RecordVocabulary(manifest_file, entry, None)
+    if sha256_of_file(copy) != entry.sha256:
+        raise UserError(
+            f"{copy} is not the vocabulary that {manifest_file} names; copy it again, or delete it "
+            "and give --vocab_file."
+        )
+    return RecordVocabulary(manifest_file, entry, copy)
 
 
 def _require_special_ids(file: RecordFile, manifests: Mapping[Path, Manifest | None]) -> None:

@@ -37,7 +37,14 @@ from bert_tf.data.manifest import (
 )
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike, explained_writing, make_output_dir, read_json, write_json
+from bert_tf.files import (
+    BESIDE_RECORDS,
+    PathLike,
+    explained_writing,
+    make_output_dir,
+    read_json,
+    write_json,
+)
 
 _PARTIAL_NAME = ".partial"
 _STALE_NAME = ".stale.json"
@@ -62,13 +69,16 @@ class SharedDirectory:
 
     Attributes:
       flag: that names the files.
-      names: of all outputs; a call that has written these, or some of them alone, is replaced.
+      names: of the outputs of this call; one that has written these, or some of them alone, is
+        replaced.
+      common: outputs beside ``names`` that are the same, to the byte, in every call that has them.
       alike: parameters that all calls must have in common, like the vocabulary.
       noted: parameters of which it is said where another call has others.
     """
 
     flag: str
     names: tuple[str, ...]
+    common: tuple[str, ...]
     alike: tuple[str, ...]
     noted: tuple[str, ...] = ()
 
@@ -180,10 +190,11 @@ def _calls_to_keep(
     own = set(shared.names)
     kept = []
     for other in manifest.calls:
-        rest = other.output_names - own
-        if rest and rest != other.output_names:
+        names = other.output_names.difference(shared.common)
+        rest = names - own
+        if rest and rest != names:
             raise UserError(
-                f"--{shared.flag}: {directory / min(own & other.output_names)} was made together "
+                f"--{shared.flag}: {directory / min(own & names)} was made together "
                 f"with {min(rest)}, which would be without it; give the same files again, or "
                 "choose another name."
             )
@@ -202,7 +213,7 @@ def _note_differences(
         others = (other for other in kept if other.parameters.get(name) != now)
         for other in itertools.islice(others, 1):
             report(
-                f"warning: {directory / min(other.output_names)} was made with {name} "
+                f"warning: {directory / _example(other)} was made with {name} "
                 f"{other.parameters.get(name)}, {shared.names[0]} with {now}"
             )
 
@@ -219,9 +230,13 @@ def _refuse_contradiction(
         if now != before:
             values = f"{name} {before}, not {now}" if name in shared.alike else f"another {name}"
             raise UserError(
-                f"--{shared.flag}: {directory / min(other.output_names)} was made with {values}; "
+                f"--{shared.flag}: {directory / _example(other)} was made with {values}; "
                 "make all files of a directory alike, or choose another directory."
             )
+
+
+def _example(call: Manifest) -> str:
+    return min(name for name in call.output_names if not name.endswith(BESIDE_RECORDS))
 
 
 def remove_outputs(stage: str, output_dir: PathLike) -> None:
@@ -257,13 +272,14 @@ def _install(
 ) -> None:
     """Replaces by a call's files what earlier ones left in ``directory``, but for those kept."""
     new = call.output_names
-    for name in sorted(new - set(old)):
+    of_others = {name for other in kept for name in other.output_names}
+    for name in sorted(new.difference(old, of_others)):
         if (directory / name).exists():
             raise UserError(
                 f"--{flag}: {directory / name} exists and was not made by {call.stage}; "
                 "move it away or choose another directory."
             )
-    write_json(directory / _STALE_NAME, sorted(new.union(old)))
+    write_json(directory / _STALE_NAME, sorted(new.union(old) - of_others))
     if kept:
         write_manifest(directory, merge_manifests(kept))
     else:

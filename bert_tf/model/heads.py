@@ -5,6 +5,8 @@ Dimensions: B sequences, S positions, P predictions a sequence, D = hidden_size,
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
@@ -14,6 +16,24 @@ from bert_tf.model.losses import ClassScores
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
+
+
+class Head(NamedTuple):
+    """A part of a network that a checkpoint may lack as a whole, to be trained from scratch.
+
+    Attributes:
+      name: for messages.
+      scope: of its output; a checkpoint with none of these variables lacks the head.
+      only_reader_of: a scope of variables that nothing else of the network reads.
+    """
+
+    name: str
+    scope: str
+    only_reader_of: str | None = None
+
+
+MASKED_LM_HEAD = Head("masked-word head", "cls/predictions")
+NEXT_SENTENCE_HEAD = Head("next-sentence head", "cls/seq_relationship", "bert/pooler")
 
 
 def masked_lm_specs(config: BertConfig) -> list[VariableSpec]:

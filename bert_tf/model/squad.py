@@ -15,13 +15,14 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import bert_output, bert_specs
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.heads import project_to_classes
+from bert_tf.model.heads import Head, project_to_classes
 from bert_tf.model.losses import ClassificationSums, classification_sums
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec
 
 SQUAD_SCOPE = "cls/squad"
+SPAN_HEAD = Head("span head", SQUAD_SCOPE)
 
 # Added to scores of padding: exp(-10000) is 0 in float32.
 _PADDING_BIAS = -10000.0

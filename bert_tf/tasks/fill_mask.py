@@ -1,7 +1,7 @@
 """Words for masked places, from a pre-trained model: a look at what it has learnt.
 
-    python -m bert_tf.tasks.fill_mask --bert_config_file=... --vocab_file=... \\
-        --init_checkpoint=output_dir --text="The [MASK] is returned as a list."
+    python -m bert_tf.tasks.fill_mask --model_dir=output_dir \\
+        --text="The [MASK] is returned as a list."
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ import numpy as np
 from absl import flags
 
 from bert_tf import environment
-from bert_tf.checkpoint.model_files import require_checkpoint
-from bert_tf.checkpoint.same_model import vocabulary_of
 from bert_tf.command_line import flag_group, run_command
-from bert_tf.config.bert_config import BertConfig, read_config_notes
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.tasks.native_layers import define_native_flag, measured_policy, native_layers
-from bert_tf.tasks.span_model import check_same_model
-from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+from bert_tf.tasks.span_model import define_model_files_flags, model_from_flags
+from bert_tf.text.tokenizer import Tokenizer
 
 # Tokens for which the native operations are compared with TensorFlow's: once for all texts.
 _USUAL_LENGTH = 128
@@ -68,6 +66,7 @@ class MaskFiller:
 
         from bert_tf.checkpoint import loading
         from bert_tf.checkpoint.tensorflow_file import explained_reading
+        from bert_tf.model.heads import MASKED_LM_HEAD
         from bert_tf.model.precision import policy_for
         from bert_tf.model.pretraining import pretraining_output, pretraining_specs
         from bert_tf.model.variables import create_variables
@@ -85,7 +84,14 @@ class MaskFiller:
                 pretraining_specs(config, next_sentence=False),
                 initializer_range=config.initializer_range,
             )
-            loading.initialise_from_checkpoint(str(checkpoint), variables.all(), config=config)
+            report = loading.initialise_from_checkpoint(
+                str(checkpoint), variables.all(), heads=[MASKED_LM_HEAD], config=config
+            )
+            if report.fresh:
+                raise UserError(
+                    f"{checkpoint} has no {MASKED_LM_HEAD.name}; train one with run_pretraining.py "
+                    f"--do_train --init_checkpoint={checkpoint}."
+                )
             self._ids = tf.placeholder(tf.int32, [1, None])
             self._segment_ids = tf.placeholder(tf.int32, [1, None])
             self._positions = tf.placeholder(tf.int32, [1, None])
@@ -137,11 +143,7 @@ class MaskFiller:
 @flag_group("Model and text")
 def define_flags() -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string("bert_config_file", None, "JSON file of the architecture.", required=True)
-    flags.DEFINE_string("init_checkpoint", None, "Checkpoint or its directory.", required=True)
-    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary.")
-    flags.DEFINE_string("spm_model_file", None, "SentencePiece model.")
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, as the vocabulary wants it.")
+    define_model_files_flags()
     flags.DEFINE_string("text", None, "Text with [MASK] in it.", required=True)
     flags.DEFINE_integer("top", 5, "Guesses for each mask.")
     define_native_flag()
@@ -151,28 +153,21 @@ def main(_) -> None:
     """Prints the guesses, a line a mask."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
-    tokenizer = load_tokenizer(
-        vocab_file=values.vocab_file,
-        spm_model_file=values.spm_model_file,
-        do_lower_case=values.do_lower_case,
-    )
     if values.top < 1:
         raise UserError(f"--top={values.top} must be at least 1.")
-    require_checkpoint(values.init_checkpoint, flag="init_checkpoint")
-    config = BertConfig.from_json_file(values.bert_config_file)
+    model = model_from_flags(values)
+    config, tokenizer = model.config, model.tokenizer
     ids = encode_with_masks(values.text, tokenizer)
     if len(ids) > config.max_position_embeddings:
         raise UserError(
             f"--text has {len(ids)} tokens and the model takes {config.max_position_embeddings}; "
             "shorten it."
         )
-    vocabulary = vocabulary_of(vocab_file=values.vocab_file, spm_model_file=values.spm_model_file)
-    notes = check_same_model(values.init_checkpoint, config, vocabulary)
-    for note in [*read_config_notes(values.bert_config_file), *notes]:
+    for note in model.notes:
         say(note, stream=sys.stderr)
     length = min(_USUAL_LENGTH, config.max_position_embeddings)
     policy, _ = measured_policy(config, native_ops=values.native_ops, sequences=1, length=length)
-    filler = MaskFiller(config, tokenizer, values.init_checkpoint, native_ops=policy.native)
+    filler = MaskFiller(config, tokenizer, model.checkpoint, native_ops=policy.native)
     for guesses in filler.fill(ids, top=values.top):
         print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))
 

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.same_model import Vocabulary, vocabulary_named_in
-from bert_tf.config.bert_config import BertConfig, read_config_notes
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.data import pipeline
-from bert_tf.data.manifest import MANIFEST_NAME, require_listed_files
+from bert_tf.data.manifest import require_listed_files
 from bert_tf.data.masking import MaskingSettings
+from bert_tf.data.record_info import RecordVocabulary
 from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.pretraining import pretraining_output, pretraining_specs
 from bert_tf.model.variables import create_variables
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.tasks.pretraining_model import find_model
 from bert_tf.training import run as training_run
 from bert_tf.training.checks import Network, check_start, settle_scaling
 from bert_tf.training.evaluation import Results, TermEvaluation
@@ -96,13 +99,15 @@ def run(settings: PretrainingSettings) -> Results | None:
 
 
 def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | None:
-    config = BertConfig.from_json_file(settings.bert_config_file)
-    for note in read_config_notes(settings.bert_config_file):
+    data = _open_data(settings)
+    model = find_model(settings, run, data.vocabulary)
+    config = model.config
+    for note in model.notes:
         run.message(note)
+    _check_data(settings, data, config)
     run = training_run.choose_arithmetic(
         run, config, settings.optimization, max_seq_length=settings.data.max_seq_length
     )
-    data = _open_data(settings, config)
     network = Network(
         config,
         functools.partial(
@@ -113,9 +118,20 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
             seed=settings.run.seed,
             recompute=settings.runtime.recompute,
         ),
-        data.vocabulary,
+        model.vocabulary,
+        vocab_file=model.vocab_file,
+        spm_model_file=model.spm_model_file,
+        do_lower_case=model.do_lower_case,
+        heads=[MASKED_LM_HEAD, NEXT_SENTENCE_HEAD],
     )
-    optimization = settle_scaling(run, settings.optimization)
+    optimization = training_run.with_steps(
+        settle_scaling(run, settings.optimization),
+        run.ranks,
+        records=len(data.train_records) if data.train_records else 1,
+        epochs=settings.num_train_epochs,
+        warmup_proportion=settings.warmup_proportion,
+        trains=settings.run.do_train,
+    )
     check_start(run, network, optimization)
 
     def train_input(batch: BatchPlan) -> tf.data.Dataset:
@@ -130,6 +146,7 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
             masking=data.masking,
         )
 
+    by_steps = settings.num_train_epochs is None
     job = training_run.make_job(
         run,
         network=network,
@@ -139,9 +156,11 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
         optimization=optimization,
         train_input=train_input,
         max_seq_length=settings.data.max_seq_length,
-        steps_follow_data=optimization.scale_steps_by_ranks,
+        length_flag="--num_train_steps" if by_steps else "--num_train_epochs",
+        steps_follow_data=optimization.scale_steps_by_ranks or not by_steps,
     )
-    return training_run.execute(run, job, network=network, train_data=data.facts())
+    facts = data.facts(model.vocabulary_sha256)
+    return training_run.execute(run, job, network=network, train_data=facts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,21 +174,18 @@ class _Data:
     masking: MaskingSettings | None
 
     @property
-    def vocabulary(self) -> Vocabulary | None:
+    def vocabulary(self) -> RecordVocabulary | None:
         """Of all records; None where no manifest tells it."""
-        for info in (self.train_info, self.eval_info):
-            if info is not None and info.manifest is not None:
-                manifest_file = info.first_file.with_name(MANIFEST_NAME)
-                return vocabulary_named_in(manifest_file, info.manifest.vocabulary.sha256)
-        return None
+        infos = [info for info in (self.train_info, self.eval_info) if info is not None]
+        return next((info.vocabulary for info in infos if info.vocabulary), None)
 
-    def facts(self) -> dict[str, object]:
+    def facts(self, vocabulary_sha256: str | None) -> dict[str, object]:
         """The ledger's section."""
         train, held_out = self.train_info, self.eval_info
         return {
             "sha256": train.data_sha256 if train else "none",
             "eval_sha256": held_out.data_sha256 if held_out else "none",
-            "vocabulary_sha256": next(iter(self.vocabulary.sha256)) if self.vocabulary else None,
+            "vocabulary_sha256": vocabulary_sha256,
             "train_records": len(self.train_records) if train else 0,
             "eval_records": len(self.eval_records) if self.eval_records else 0,
             "masking": "stored" if self.masking is None else "at training time",
@@ -183,15 +199,15 @@ class _Data:
         return {name: getattr(self.masking, name) for name in names}
 
 
-def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:
+def _open_data(settings: PretrainingSettings) -> _Data:
     train = eval_ = (None, None)
     writes = not settings.run.dry_run
     if settings.run.do_train:
         require_listed_files(settings.data.train_patterns)
-        train = _open_records(settings.data, settings.data.train_files, config, writes=writes)
+        train = _open_records(settings.data.train_files, writes=writes)
     if settings.run.do_eval:
         require_listed_files(settings.data.eval_patterns)
-        eval_ = _open_records(settings.data, settings.data.eval_files, config, writes=writes)
+        eval_ = _open_records(settings.data.eval_files, writes=writes)
     infos = [info for _, info in (train, eval_) if info is not None]
     if settings.next_sentence and not all(info.next_sentence for info in infos):
         raise UserError(
@@ -206,24 +222,27 @@ def _open_data(settings: PretrainingSettings, config: BertConfig) -> _Data:
     return _Data(*train, *eval_, masking=_masking(settings.data, infos))
 
 
-def _open_records(
-    data: DataSettings, files, config: BertConfig, *, writes: bool
-) -> tuple[RecordSet, pipeline.RecordInfo]:
+def _open_records(files: Sequence[Path], *, writes: bool) -> tuple[RecordSet, pipeline.RecordInfo]:
     records = RecordSet(files, keep_offsets=writes)
-    info = pipeline.inspect_records(records)
-    pipeline.check_records(
-        info,
-        max_seq_length=data.max_seq_length,
-        max_predictions_per_seq=data.max_predictions_per_seq,
-        vocab_size=config.vocab_size,
-    )
-    if data.max_seq_length > config.max_position_embeddings:
+    return records, pipeline.inspect_records(records)
+
+
+def _check_data(settings: PretrainingSettings, data: _Data, config: BertConfig) -> None:
+    """Raises UserError for records that go with neither the flags nor the network."""
+    for info in (data.train_info, data.eval_info):
+        if info is not None:
+            pipeline.check_records(
+                info,
+                max_seq_length=settings.data.max_seq_length,
+                max_predictions_per_seq=settings.data.max_predictions_per_seq,
+                vocab_size=config.vocab_size,
+            )
+    if settings.data.max_seq_length > config.max_position_embeddings:
         raise UserError(
-            f"--max_seq_length={data.max_seq_length} is more than the model's "
+            f"--max_seq_length={settings.data.max_seq_length} is more than the model's "
             f"max_position_embeddings={config.max_position_embeddings}; lower it or use another "
             "--bert_config_file."
         )
-    return records, info
 
 
 def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:

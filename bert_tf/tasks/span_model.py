@@ -24,7 +24,7 @@ from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
 from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
-from bert_tf.text.vocabulary import is_cased, read_vocab_file
+from bert_tf.text.vocabulary import resolve_casing
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
@@ -73,7 +73,7 @@ def find_model(
     It must be what the weights were trained with, wherever that is known.
 
     Args:
-      model_dir: what run_squad.py left, or a published model with a span head.
+      model_dir: what a training left, or a published model.
       init_checkpoint, bert_config_file, vocab_file, spm_model_file: instead of the directory's.
       do_lower_case: None for what the model says or, where it says nothing, its vocabulary shows.
 
@@ -163,50 +163,26 @@ def collect_parts(
     )
 
 
-def resolve_casing(given: bool | None, *, said: bool | None, vocab_file: PathLike | None) -> bool:
-    """Whether to lower-case text.
-
-    Args:
-      given: what the user asks for, if anything.
-      said: what stands beside the model, if anything.
-      vocab_file: WordPiece entries, which show it in most languages; None for SentencePiece.
-
-    Raises:
-      UserError: two of them contradict each other; scores would be low, and nothing would say why.
-    """
-    if given is not None and said is not None and given != said:
-        raise UserError(
-            f"--do_lower_case={str(given).lower()}, but the model's tokenizer_config.json says "
-            f"{str(said).lower()}; drop the flag, or correct that file if it is wrong."
-        )
-    cased = is_cased(read_vocab_file(vocab_file)) if vocab_file else None
-    asked = said if given is None else given
-    if asked is None:
-        return cased is not True
-    if cased is not None and asked == cased:
-        found = "entries with capitals" if cased else "no entry with a capital"
-        raise UserError(
-            f"{vocab_file} has {found}, which does not go with --do_lower_case="
-            f"{str(asked).lower()}; give the other value, or the vocabulary of the model."
-        )
-    return asked
-
-
 @flag_group("Model and precision")
 def define_model_flags() -> None:
+    """Defines the flags that say which model a command takes, and its precision."""
+    define_model_files_flags()
+    flags.DEFINE_string("precision", "fp32", "Precision of products: fp32, bf16, fp16 or auto.")
+    flags.DEFINE_string("precision_policy", None, "JSON file: class of operation -> type.")
+
+
+def define_model_files_flags() -> None:
     """Defines the flags that say which model a command takes."""
-    flags.DEFINE_string("model_dir", None, "What run_squad.py left, or a published model.")
+    flags.DEFINE_string("model_dir", None, "What a training left, or a published model.")
     flags.DEFINE_string("init_checkpoint", None, "Weights, instead of the model directory's.")
     flags.DEFINE_string("bert_config_file", None, "Architecture, instead of the directory's.")
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, instead of the directory's.")
     flags.DEFINE_string("spm_model_file", None, "SentencePiece model, instead of the directory's.")
     flags.DEFINE_bool("do_lower_case", None, "Lower-case the text, instead of what the model says.")
-    flags.DEFINE_string("precision", "fp32", "Precision of products: fp32, bf16, fp16 or auto.")
-    flags.DEFINE_string("precision_policy", None, "JSON file: class of operation -> type.")
 
 
 def model_from_flags(values: flags.FlagValues) -> ModelParts:
-    """The model that the flags of :func:`define_model_flags` name; see :func:`find_model`."""
+    """The model that the flags of :func:`define_model_files_flags` name; see :func:`find_model`."""
     return find_model(
         values.model_dir,
         init_checkpoint=values.init_checkpoint,
@@ -346,13 +322,11 @@ class SpanModel:
 
 def _initialise(checkpoint: PathLike, variables: list[tf.Variable], config: BertConfig) -> None:
     from bert_tf.checkpoint.loading import initialise_from_checkpoint
-    from bert_tf.model.squad import SQUAD_SCOPE
+    from bert_tf.model.squad import SPAN_HEAD
 
-    report = initialise_from_checkpoint(
-        checkpoint, variables, allowed_fresh=[SQUAD_SCOPE], config=config
-    )
+    report = initialise_from_checkpoint(checkpoint, variables, heads=[SPAN_HEAD], config=config)
     if report.fresh:
         raise UserError(
-            f"{checkpoint} has no span head ({', '.join(report.fresh)}); train one with "
+            f"{checkpoint} has no {SPAN_HEAD.name} ({', '.join(report.fresh)}); train one with "
             f"run_squad.py --do_train --init_checkpoint={checkpoint}."
         )

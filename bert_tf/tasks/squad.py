@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import shutil
 import statistics
 import tempfile
@@ -26,7 +25,7 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.squad import (
-    SQUAD_SCOPE,
+    SPAN_HEAD,
     SpanCandidates,
     span_candidates,
     span_logits,
@@ -138,7 +137,6 @@ def run(settings: SquadSettings) -> Results | None:
 
 def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results | None:
     """One run; adds its results to those of earlier seeds."""
-    settings = _with_fresh_head(settings)
     with training_run.begin(settings.run, settings.runtime) as run:
         return _train_and_predict(settings, run, by_seed)
 
@@ -213,16 +211,6 @@ def _train_and_predict_on(
     return results
 
 
-def _with_fresh_head(settings: SquadSettings) -> SquadSettings:
-    """A checkpoint to train from need not have the head that is to be trained."""
-    if not settings.run.do_train:
-        return settings
-    allowed = (*settings.run.allowed_fresh, SQUAD_SCOPE)
-    return dataclasses.replace(
-        settings, run=dataclasses.replace(settings.run, allowed_fresh=allowed)
-    )
-
-
 def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
     """The network's configuration and vocabulary, as given or as they lie beside the weights."""
     beside = Path(settings.run.init_checkpoint or settings.run.output_dir)
@@ -260,6 +248,7 @@ def _network(settings: SquadSettings, model: ModelParts) -> Network:
         vocab_file=model.vocab_file,
         spm_model_file=model.spm_model_file,
         do_lower_case=model.tokenizer.lower_case,
+        heads=[SPAN_HEAD],
     )
 
 
@@ -383,31 +372,16 @@ def _evaluation(
 def _with_steps(
     settings: SquadSettings, run: Run, num_windows: int, *, is_bound: bool = False
 ) -> OptimizationSettings:
-    """The optimization with its steps counted from the epochs, where no steps are given.
-
-    An epoch is one pass over all training windows by all ranks together. Raises UserError for a
-    warm-up that is longer, even where ``num_windows`` is the most that there can be.
-    """
-    optimization = settings.optimization
-    steps, warmup = optimization.num_train_steps, optimization.num_warmup_steps
-    if steps is None:
-        batch = training_run.batch_plan(optimization, run.ranks)
-        # Steps are asked for as on one rank where they are divided by the ranks later.
-        own = optimization.scale_steps_by_ranks
-        sequences = batch.rank_batch_size if own else batch.global_batch_size
-        steps = max(1, math.ceil(num_windows * settings.num_train_epochs / sequences))
-        if warmup is not None and warmup > steps and settings.run.do_train:
-            at_most = "at most " * is_bound
-            raise UserError(
-                f"--num_warmup_steps={warmup} is more than the {at_most}{steps} steps of "
-                f"--num_train_epochs={settings.num_train_epochs:g}, so that the learning rate "
-                "would never reach its peak; lower it, or give --warmup_proportion instead."
-            )
-    if warmup is None:
-        warmup = int(steps * settings.warmup_proportion)
-    elif not settings.run.do_train:
-        warmup = min(warmup, steps)
-    return dataclasses.replace(optimization, num_train_steps=steps, num_warmup_steps=warmup)
+    """The optimization with its steps counted from the epochs, where no steps are given."""
+    return training_run.with_steps(
+        settings.optimization,
+        run.ranks,
+        records=num_windows,
+        epochs=settings.num_train_epochs,
+        warmup_proportion=settings.warmup_proportion,
+        trains=settings.run.do_train,
+        is_bound=is_bound,
+    )
 
 
 def _train_input(

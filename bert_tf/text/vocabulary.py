@@ -69,3 +69,32 @@ def is_cased(entries: Sequence[str]) -> bool | None:
     if any(word != word.lower() for word in words):
         return True
     return False if any(word != word.upper() for word in words) else None
+
+
+def resolve_casing(given: bool | None, *, said: bool | None, vocab_file: PathLike | None) -> bool:
+    """Whether to lower-case text.
+
+    Args:
+      given: what the user asks for, if anything.
+      said: what stands beside the model, if anything.
+      vocab_file: WordPiece entries, which show it in most languages; None for SentencePiece.
+
+    Raises:
+      UserError: two of them contradict each other; scores would be low, and nothing would say why.
+    """
+    if given is not None and said is not None and given != said:
+        raise UserError(
+            f"--do_lower_case={str(given).lower()}, but the model's tokenizer_config.json says "
+            f"{str(said).lower()}; drop the flag, or correct that file if it is wrong."
+        )
+    cased = is_cased(read_vocab_file(vocab_file)) if vocab_file else None
+    asked = said if given is None else given
+    if asked is None:
+        return cased is not True
+    if cased is not None and asked == cased:
+        found = "entries with capitals" if cased else "no entry with a capital"
+        raise UserError(
+            f"{vocab_file} has {found}, which does not go with --do_lower_case="
+            f"{str(asked).lower()}; give the other value, or the vocabulary of the model."
+        )
+    return asked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from bert_tf.checkpoint.same_model import Vocabulary, known_configs, other_vocab
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
+from bert_tf.model.heads import Head
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.training.hardware import needs_loss_scale
 from bert_tf.training.start_point import COUNTS
@@ -36,6 +37,7 @@ class Network:
       vocabulary: of the data; None where nobody knows it.
       vocab_file, spm_model_file: where it is, for a directory that is to hold it; at most one.
       do_lower_case: whether text is lower-cased, for such a directory.
+      heads: what --init_checkpoint may lack where the run trains.
     """
 
     config: BertConfig
@@ -44,6 +46,7 @@ class Network:
     vocab_file: Path | None = None
     spm_model_file: Path | None = None
     do_lower_case: bool | None = None
+    heads: Sequence[Head] = ()
 
     def write_files(self, directory: Path) -> None:
         """Makes ``directory`` a model directory of this network."""
@@ -159,7 +162,15 @@ def _check_initial(run: Run, network: Network) -> None:
             run.settings.init_checkpoint,
             tf.trainable_variables(),
             allowed_fresh=run.settings.allowed_fresh,
+            heads=network.heads,
             config=network.config,
+        )
+    missing = loading.missing_heads(report, network.heads, run.settings.allowed_fresh)
+    if missing and not run.settings.do_train:
+        names = " and no ".join(head.name for head in missing)
+        raise UserError(
+            f"{report.checkpoint} has no {names}, so there is nothing to evaluate yet; train with "
+            "--do_train first."
         )
     problem, notes = other_vocabulary(source.files, network.vocabulary)
     if problem:

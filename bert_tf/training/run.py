@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from bert_tf.console import say
 from bert_tf.data.order import GlobalBatchSlice
 from bert_tf.data.tfrecord import records_read
 from bert_tf.directory_lock import hold_directory
+from bert_tf.errors import UserError
 from bert_tf.files import check_output_dir, check_output_file, remove_half_written, write_json
 from bert_tf.model import precision
 from bert_tf.ranks import distribution
@@ -263,6 +265,50 @@ def batch_plan(optimization: OptimizationSettings, ranks: SingleProcess) -> Batc
     )
 
 
+def with_steps(
+    optimization: OptimizationSettings,
+    ranks: SingleProcess,
+    *,
+    records: int,
+    epochs: float | None,
+    warmup_proportion: float | None,
+    trains: bool,
+    is_bound: bool = False,
+) -> OptimizationSettings:
+    """The optimization with its steps counted from epochs, where no steps are given.
+
+    An epoch is one pass over all training records by all ranks together. Raises UserError for a
+    warm-up that is longer than the epochs.
+
+    Args:
+      optimization: settled (``checks.settle_scaling``).
+      ranks: all ranks.
+      records: to train on.
+      epochs, warmup_proportion: of the training; None where steps are given.
+      trains: whether there is a training that a warm-up must fit.
+      is_bound: whether ``records`` is the most that there can be.
+    """
+    steps, warmup = optimization.num_train_steps, optimization.num_warmup_steps
+    if steps is None:
+        batch = batch_plan(optimization, ranks)
+        # Steps are asked for as on one rank where they are divided by the ranks later.
+        own = optimization.scale_steps_by_ranks
+        sequences = batch.rank_batch_size if own else batch.global_batch_size
+        steps = max(1, math.ceil(records * epochs / sequences))
+        if trains and warmup is not None and warmup > steps:
+            at_most = "at most " * is_bound
+            raise UserError(
+                f"--num_warmup_steps={warmup} is more than the {at_most}{steps} steps of "
+                f"--num_train_epochs={epochs:g}, so that the learning rate would never reach its "
+                "peak; lower it, or give --warmup_proportion instead."
+            )
+    if warmup is None:
+        warmup = int(steps * warmup_proportion)
+    elif not trains:
+        warmup = min(warmup, steps)
+    return dataclasses.replace(optimization, num_train_steps=steps, num_warmup_steps=warmup)
+
+
 def make_job(
     run: Run,
     *,
@@ -312,6 +358,7 @@ def make_job(
         train_input=lambda: train_input(batch),
         max_seq_length=max_seq_length,
         length_flag=length_flag,
+        heads=network.heads,
     )
 
 

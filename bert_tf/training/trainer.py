@@ -12,7 +12,7 @@ import dataclasses
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -24,6 +24,7 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSe
 from bert_tf.data.batches import user_errors
 from bert_tf.environment import seconds_since_launch
 from bert_tf.errors import UserError, first_line
+from bert_tf.model.heads import Head
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.watch import NoWatch
@@ -71,6 +72,7 @@ class Job:
       train_input: the data of this rank.
       max_seq_length: positions of the longest sequence.
       length_flag: what makes the training longer, for messages.
+      heads: what the checkpoint to start from may lack.
     """
 
     make_objective: Callable[[PrecisionPolicy], Objective]
@@ -92,6 +94,7 @@ class Job:
     train_input: InputFn
     max_seq_length: int
     length_flag: str
+    heads: Sequence[Head] = ()
 
     def with_xla(self) -> Job:
         """The same job with XLA, and with layers that XLA knows."""
@@ -260,6 +263,7 @@ class Trainer:
             job.run.init_checkpoint,
             tf.trainable_variables(),
             allowed_fresh=job.run.allowed_fresh,
+            heads=job.heads,
         )
 
     def _latest_checkpoint(self) -> str | None:

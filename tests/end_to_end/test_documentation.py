@@ -15,9 +15,10 @@ from tests.support import ROOT, environment, requires_horovod
 
 PAGES = ["README.md", *(f"docs/{name}.md" for name in
          ("data", "single_machine", "many_machines", "precision", "xla", "checkpoints",
-          "question_answering", "serving"))]  # fmt: skip
+          "question_answering", "domain_adaptation", "serving"))]  # fmt: skip
 SHORT = {
     "--num_train_steps": "4",
+    "--num_train_epochs": "0.01",
     "--num_warmup_steps": "2",
     "--save_checkpoints_steps": "2",
     "--eval_every_steps": "2",
@@ -43,8 +44,11 @@ def shortened(command):
     if "run_pretraining.py" not in command or "--do_eval" in command.split()[-1:]:
         return command
     always = ["--num_train_steps", "--num_warmup_steps", "--save_checkpoints_steps"]
-    recipe = "--flagfile" in command
-    given = [flag for flag in SHORT if f"{flag}=" in command or flag in always or recipe]
+    if "--num_train_epochs" in command:
+        always = ["--num_train_epochs", "--save_checkpoints_steps"]
+    elif "--flagfile" in command:
+        always = [flag for flag in SHORT if flag != "--num_train_epochs"]
+    given = [flag for flag in SHORT if f"{flag}=" in command or flag in always]
     return " ".join([command, *(f"{flag}={SHORT[flag]}" for flag in given)])
 
 

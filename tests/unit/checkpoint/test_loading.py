@@ -12,6 +12,7 @@ from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
 from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.model.squad import squad_specs
 from bert_tf.model.variables import create_variables
@@ -307,3 +308,52 @@ def test_a_smaller_vocabulary_is_refused_before_anything_is_copied(theirs, copie
         start_from(theirs, pretraining_specs(config), config=config)
     assert "bert/embeddings/word_embeddings has [40, 12], not [39, 12]" in str(error.value)
     assert not list(copies.iterdir())
+
+
+WORDS = {"cls/predictions/bias": (2,), "cls/predictions/kernel": (2, 2)}
+SENTENCES = {"cls/seq_relationship/weights": (2, 2), "cls/seq_relationship/bias": (2,)}
+POOLER = {"bert/pooler/dense/kernel": (2, 2), "bert/pooler/dense/bias": (2,)}
+ENCODER = {"bert/embeddings/word_embeddings": (5, 2), "bert/embeddings/token_types": (2, 2)}
+ALL = {**ENCODER, **POOLER, **WORDS, **SENTENCES}
+HEADS = [MASKED_LM_HEAD, NEXT_SENTENCE_HEAD]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "named"),
+    [
+        (WORDS, ["masked-word head"]),
+        (SENTENCES, ["next-sentence head"]),
+        ({**SENTENCES, **POOLER}, ["next-sentence head"]),
+        ({**WORDS, **SENTENCES, **POOLER}, ["masked-word head", "next-sentence head"]),
+    ],
+    ids=["BertForNextSentencePrediction", "span model", "BertForMaskedLM", "run_squad.py"],
+)
+def test_whole_heads_may_be_missing_and_are_named(tmp_path, lacking, named):
+    path = save(tmp_path / "model.ckpt", without(ALL, *lacking))
+    with tf.Graph().as_default():
+        report = loading.initialise_from_checkpoint(path, create(ALL), heads=HEADS)
+    assert set(report.fresh) == set(lacking)
+    assert report.notes == tuple(
+        f"the checkpoint has no {name}: it starts from random weights" for name in named
+    )
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        ["cls/predictions/bias"],
+        ["cls/seq_relationship/bias"],
+        ["bert/pooler/dense/bias"],
+        list(POOLER),
+        [*SENTENCES, "bert/pooler/dense/bias"],
+        ["bert/embeddings/token_types"],
+        [*WORDS, "bert/embeddings/token_types"],
+    ],
+    ids=" ".join,
+)
+def test_parts_of_heads_and_of_the_encoder_may_not_be_missing(tmp_path, lacking):
+    path = save(tmp_path / "model.ckpt", without(ALL, *lacking))
+    with tf.Graph().as_default(), pytest.raises(UserError) as error:
+        loading.initialise_from_checkpoint(path, create(ALL), heads=HEADS)
+    expected = [name for name in lacking if name not in {**WORDS, **SENTENCES}] or lacking
+    assert f"cannot start from {path}: it lacks {expected[0]}" in str(error.value)

@@ -6,6 +6,7 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.config import pretraining_flags
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 
 
@@ -242,3 +243,61 @@ def test_what_is_not_asked_for_is_left_to_the_run(parse, given, groups, rows):
 def test_ways_of_communication_that_exclude_each_other(parse, given):
     with pytest.raises(UserError, match=r"--adasum .*; drop (it|one)"):
         parse(*given)
+
+
+def test_epochs_instead_of_steps(parse):
+    settings = parse("--num_train_epochs=2.5")
+    assert (settings.num_train_epochs, settings.warmup_proportion) == (2.5, 0.1)
+    assert settings.optimization.num_train_steps is None
+    assert settings.optimization.num_warmup_steps is None
+    settings = parse("--num_train_epochs=3", "--num_warmup_steps=7")
+    assert (settings.optimization.num_warmup_steps, settings.warmup_proportion) == (7, None)
+    settings = parse("--num_train_steps=50", "--warmup_proportion=0.2")
+    assert (settings.num_train_epochs, settings.warmup_proportion) == (None, 0.2)
+    assert settings.optimization.num_train_steps == 50
+    assert settings.optimization.num_warmup_steps is None
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--num_train_epochs=1", "--num_train_steps=100000"], "--num_train_epochs and --num_tra"),
+        (["--warmup_proportion=0", "--num_warmup_steps=10000"], "--warmup_proportion and --num_w"),
+        (["--num_train_epochs=0"], "--num_train_epochs=0.0 must be more than 0"),
+        (["--warmup_proportion=1.5"], r"--warmup_proportion=1.5 must lie in \[0, 1\]"),
+    ],
+)
+def test_lengths_that_cannot_be_meant(parse, given, named):
+    with pytest.raises(UserError, match=named):
+        parse(*given)
+
+
+def test_each_setting_of_a_network_is_a_flag(parse):
+    assert parse().network == {}
+    given = {
+        "vocab_size": 50,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "hidden_act": "relu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.25,
+        "max_position_embeddings": 32,
+        "type_vocab_size": 3,
+        "initializer_range": 0.5,
+    }
+    assert given.keys() == {field.name for field in dataclasses.fields(BertConfig)}
+    network = parse(*(f"--{name}={value}" for name, value in given.items())).network
+    assert network == given
+
+
+def test_a_model_is_given_by_a_file_or_sizes_or_weights(parse, tmp_path):
+    none = "--bert_config_file="
+    with pytest.raises(UserError, match="no model was given: name its architecture"):
+        parse(none)
+    assert parse(none, "--hidden_size=8").bert_config_file is None
+    assert parse(none, "--init_checkpoint=published").bert_config_file is None
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "bert_config.json").write_text("{}")
+    assert parse(none).bert_config_file is None

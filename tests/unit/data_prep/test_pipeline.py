@@ -78,7 +78,10 @@ def test_layout(made):
     names = [f"train/records-0000{n}-of-00002" for n in (0, 1)] + ["heldout/records-00000-of-00001"]
     expected |= {f"records/{name}.tfrecord" for name in names}
     expected |= {f"records/{name}.tfrecord.offsets" for name in names}
+    [copy] = (output_dir / "records" / "train").glob("wordpiece-*.vocab")
+    expected |= {f"records/{kind}/{copy.name}" for kind in ("train", "heldout")}
     assert files == expected
+    assert copy.read_bytes() == (output_dir / "vocabulary" / "vocab.txt").read_bytes()
     assert f"vocabulary: {output_dir / 'vocabulary' / 'vocab.txt'}\n" in said
     assert f"training records: {output_dir / 'records' / 'train'}\n" in said
     assert f"held-out records: {output_dir / 'records' / 'heldout'}\n" in said
@@ -161,6 +164,8 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--vocab_size=100", "--masked_lm_prob=2"], "--masked_lm_prob=2.0: give a share"),
         (["--vocab_size=3"], "--vocab_size=3: give more than the 5 special"),
         (["--vocab_file={made}/vocabulary/vocab.txt", "--vocab_size=9"], "has 50 entries"),
+        (["--init_checkpoint={made}/vocabulary", "--vocab_size=9"], "has 50 entries"),
+        (["--init_checkpoint={corpus}"], "has no vocab.txt beside it; give --vocab_file"),
         (["--vocab_size=9", "--output_dir={corpus}"], "--output_dir: cannot write to"),
     ],
 )

@@ -164,6 +164,7 @@ def test_the_command_refuses_another_vocabulary_of_the_same_size(tmp_path, monke
     write_model_files(save(tmp_path), CONFIG, vocab_file=write_vocabulary(tmp_path / "words.txt"))
     other = write_vocabulary(tmp_path / "other.txt", reversed(ENTRIES))
     values = SimpleNamespace(
+        model_dir=None,
         bert_config_file=tmp_path / "bert_config.json",
         init_checkpoint=tmp_path,
         vocab_file=other,

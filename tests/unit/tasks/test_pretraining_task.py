@@ -1,7 +1,9 @@
 """The pre-training job before its first update: objective and records."""
 
 import dataclasses
+import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from bert_tf.errors import UserError
 from bert_tf.model.precision import policy_for
 from bert_tf.tasks import pretraining
 from bert_tf.tasks.pretraining import MASKED_LM, NEXT_SENTENCE, PretrainingObjective
+from bert_tf.tasks.span_model import find_model
 from tests.tiny_pretraining import CONFIG, P, S, V, pretraining_settings, write_records
 
 
@@ -135,3 +138,115 @@ def test_a_step_on_records_that_are_masked_at_training_time(settings, tmp_path, 
     names = tf.train.load_checkpoint(str(settings.run.output_dir)).get_variable_to_shape_map()
     assert not any("seq_relationship" in name for name in names)
     assert "warning:" not in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The settings of a finished run on records that bring their vocabulary."""
+    directory = tmp_path_factory.mktemp("trained")
+    settings = pretraining_settings(directory)
+    # A recipe whose vocab_size is not the vocabulary's.
+    recipe = {**CONFIG.to_dict(), "vocab_size": 2000}
+    settings.bert_config_file.write_text(json.dumps(recipe))
+    records = settings.data.train_files[0]
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map("w{}".format, range(V - 5))]
+    content = "".join(f"{entry}\n" for entry in entries).encode()
+    manifest = read_manifest(records.parent)
+    sha256 = hashlib.sha256(content).hexdigest()
+    vocabulary = dataclasses.replace(manifest.vocabulary, sha256=sha256)
+    (records.parent / vocabulary.file_name).write_bytes(content)
+    write_manifest(records.parent, dataclasses.replace(manifest, vocabulary=vocabulary))
+    pretraining.run(settings)
+    return settings
+
+
+def continued(trained, directory, init_checkpoint, **changes):
+    """A run from weights alone, for two epochs."""
+    run = dataclasses.replace(
+        trained.run, output_dir=directory, init_checkpoint=str(init_checkpoint)
+    )
+    optimization = dataclasses.replace(
+        trained.optimization, num_train_steps=None, num_warmup_steps=None
+    )
+    return dataclasses.replace(
+        trained,
+        run=run,
+        optimization=optimization,
+        bert_config_file=None,
+        num_train_epochs=2.0,
+        warmup_proportion=0.4,
+        **changes,
+    )
+
+
+@pytest.fixture(scope="module")
+def more(trained, tmp_path_factory):
+    """The settings of a finished run from the weights of that one."""
+    settings = continued(trained, tmp_path_factory.mktemp("more"), trained.run.output_dir)
+    pretraining.run(settings)
+    return settings
+
+
+def test_a_model_directory_is_all_that_the_next_command_needs(trained, more):
+    model = trained.run.output_dir
+    [copy] = trained.data.train_files[0].parent.glob("*.vocab")
+    assert (model / "vocab.txt").read_bytes() == copy.read_bytes()
+    assert json.loads((model / "tokenizer_config.json").read_text()) == {"do_lower_case": True}
+    parts = find_model(model)  # as fill_mask does
+    assert parts.config == CONFIG.with_explicit_gelu()
+    assert parts.notes == ()
+    for name in ("bert_config.json", "vocab.txt", "tokenizer_config.json"):
+        assert (more.run.output_dir / name).read_bytes() == (model / name).read_bytes()
+    pretraining.run(trained)  # the recipe's size does not stand in the way of the same command
+
+
+def test_epochs_count_passes_over_the_records(more, capsys):
+    directory = more.run.output_dir
+    # Ten records in batches of four: five updates are two epochs, two of them warm-up.
+    steps = json.loads((directory / "run.json").read_text())["ledger"]["steps"]
+    assert (steps["last_step"], steps["warmup_steps"]) == (5, 2)
+    assert tf.train.latest_checkpoint(str(directory)).endswith("-5")
+    pretraining.run(dataclasses.replace(more, num_train_epochs=1.0))
+    assert "raise --num_train_epochs to go on" in capsys.readouterr().out
+    pretraining.run(dataclasses.replace(more, num_train_epochs=3.0))
+    assert tf.train.latest_checkpoint(str(directory)).endswith("-8")
+
+
+def without_heads(trained, directory, *scopes):
+    """A model directory whose checkpoint lacks the variables of some scopes."""
+    shutil.copytree(trained.run.output_dir, directory)
+    reader = tf.train.load_checkpoint(str(directory))
+    names = [name for name in reader.get_variable_to_shape_map() if not name.startswith(scopes)]
+    with tf.Graph().as_default(), tf.Session() as session:
+        for name in names:
+            tf.get_variable(name, initializer=reader.get_tensor(name), use_resource=True)
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver().save(session, str(directory / "model.ckpt"), global_step=1)
+    return directory
+
+
+def test_a_bare_encoder_gets_new_heads_with_a_line(trained, tmp_path, capsys):
+    bare = without_heads(trained, tmp_path / "bare", "cls", "bert/pooler")
+    pretraining.run(continued(trained, tmp_path / "out", bare))
+    said = capsys.readouterr().out
+    assert "the checkpoint has no masked-word head: it starts from random weights\n" in said
+    assert "the checkpoint has no next-sentence head: it starts from random weights\n" in said
+    assert tf.train.latest_checkpoint(str(tmp_path / "out")).endswith("-5")
+
+
+def test_heads_that_are_missing_cannot_be_evaluated(trained, tmp_path):
+    bare = without_heads(trained, tmp_path / "bare", "cls/predictions")
+    settings = continued(trained, tmp_path / "out", bare)
+    settings = with_files(settings, held_out=trained.data.train_files[0])
+    run = dataclasses.replace(settings.run, do_train=False)
+    with pytest.raises(UserError, match=r"bare/model\.ckpt-1 has no masked-word head, so there is"):
+        pretraining.run(dataclasses.replace(settings, run=run))
+    allowed = dataclasses.replace(run, allowed_fresh=("cls/predictions",))
+    assert pretraining.run(dataclasses.replace(settings, run=allowed)) is not None
+
+
+def test_what_is_resumed_must_have_its_heads(trained, tmp_path):
+    bare = without_heads(trained, tmp_path / "bare", "cls/predictions")
+    settings = continued(trained, bare, trained.run.output_dir)
+    with pytest.raises(UserError, match=r"cannot resume from .*: it lacks cls/predictions"):
+        pretraining.run(settings)

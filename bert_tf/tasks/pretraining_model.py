@@ -1,0 +1,212 @@
+"""The network of a pre-training run and its vocabulary, from flags, records and weights.
+
+What is given by itself counts first, then the records, then what stands beside the weights that the
+run starts from. All of it must agree; only the size of a vocabulary that no weights were trained
+with yet is taken over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from bert_tf.checkpoint.model_files import ModelFiles, model_files
+from bert_tf.checkpoint.same_model import (
+    Vocabulary,
+    known_configs,
+    vocabulary_named_in,
+    vocabulary_of,
+)
+from bert_tf.config.bert_config import BertConfig, read_config_notes
+from bert_tf.config.pretraining_flags import NO_MODEL
+from bert_tf.config.settings import PretrainingSettings
+from bert_tf.data.record_info import RecordVocabulary
+from bert_tf.errors import UserError
+from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.text.vocabulary import resolve_casing
+from bert_tf.training.run import Run
+
+# BERT-base as it was released, but for the vocabulary.
+_BERT_BASE = {"type_vocab_size": 2}
+
+# Tables are made longer than the vocabulary by less than this, for the sake of fast products.
+_PADDING = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingModel:
+    """What a run trains, and what the next command needs to know of it.
+
+    Attributes:
+      config: the network's.
+      vocabulary: of the records; None where nobody says which one it is.
+      vocabulary_sha256: its hash, for the record of the run.
+      vocab_file, spm_model_file: where it is, at most one.
+      do_lower_case: whether the text was lower-cased, None where nobody says.
+      notes: sentences on what was decided.
+    """
+
+    config: BertConfig
+    vocabulary: Vocabulary | None
+    vocabulary_sha256: str | None
+    vocab_file: Path | None
+    spm_model_file: Path | None
+    do_lower_case: bool | None
+    notes: tuple[str, ...]
+
+
+def find_model(
+    settings: PretrainingSettings, run: Run, records: RecordVocabulary | None
+) -> PretrainingModel:
+    """Collects network and vocabulary, on rank 0, which alone needs to see the files of a model.
+
+    Raises UserError where something is missing, or two of them contradict each other.
+    """
+    weights = run.start.checkpoint or settings.run.init_checkpoint
+    found = _find(settings, weights, records) if run.ranks.is_chief else None
+    return run.ranks.broadcast(found)
+
+
+def _find(
+    settings: PretrainingSettings, weights: str | None, records: RecordVocabulary | None
+) -> PretrainingModel:
+    beside = model_files(weights) if weights else ModelFiles()
+    files = {"vocab_file": settings.vocab_file, "spm_model_file": settings.spm_model_file}
+    size, vocabulary, sha256 = None, None, None
+    if any(files.values()):
+        tokenizer = load_tokenizer(**files)
+        vocabulary, size = vocabulary_of(**files), tokenizer.vocab_size
+        sha256 = tokenizer.vocab_sha256
+    if records is not None:
+        vocabulary = _of_records(records, vocabulary)
+        size, sha256 = records.entry.size, records.entry.sha256
+    config, notes = _network(settings, weights, beside, vocabulary_size=size)
+    if not any(files.values()):
+        files = _files_of(records, beside)
+    if not any(files.values()):
+        notes.append(
+            "the vocabulary lies neither with the records nor beside weights, so that "
+            f"{settings.run.output_dir} will not hold it; --vocab_file gives it"
+        )
+    return PretrainingModel(
+        config=config,
+        vocabulary=vocabulary,
+        vocabulary_sha256=sha256,
+        do_lower_case=_casing(settings, records, beside, files["vocab_file"]),
+        notes=tuple(notes),
+        **files,
+    )
+
+
+def _of_records(records: RecordVocabulary, given: Vocabulary | None) -> Vocabulary:
+    """The vocabulary of the records, which one that is given by itself must be."""
+    own = vocabulary_named_in(records.manifest_file, records.entry.sha256)
+    if given is not None and not given.is_same(own):
+        raise UserError(
+            f"the records of {records.manifest_file} were made with another vocabulary than "
+            f"{given.source}; give that one or none."
+        )
+    return own
+
+
+def _network(
+    settings: PretrainingSettings,
+    weights: str | None,
+    beside: ModelFiles,
+    *,
+    vocabulary_size: int | None,
+) -> tuple[BertConfig, list[str]]:
+    """The architecture, and sentences on what it does not take from its file."""
+    if weights:
+        _refuse_other_sizes(settings, weights, beside)
+    notes: list[str] = []
+    if settings.bert_config_file:
+        base = BertConfig.from_json_file(settings.bert_config_file).to_dict()
+        notes += read_config_notes(settings.bert_config_file)
+    elif beside.config is not None:
+        base = beside.config.to_dict()
+        notes += beside.notes
+    elif weights:
+        raise UserError(f"{weights} has no bert_config.json beside it; give --bert_config_file.")
+    elif settings.network:
+        base = _BERT_BASE
+    else:
+        raise UserError(NO_MODEL)
+    if "vocab_size" not in settings.network:
+        in_file = base.get("vocab_size")
+        size = _table_size(in_file, vocabulary_size)
+        # The same command goes on with a run whose table it made so long, and with no other.
+        if weights and (beside.config is None or beside.config.vocab_size != size):
+            size = in_file
+        base = {**base, "vocab_size": size}
+        if in_file not in (None, size):
+            kept = f"; --vocab_size={in_file} keeps that" if in_file > size else ""
+            notes.append(
+                f"the network's vocab_size is the vocabulary's {size}, not "
+                f"{settings.bert_config_file}'s {in_file}{kept}"
+            )
+    names = " ".join(f"--{name}={value}" for name, value in settings.network.items())
+    file = settings.bert_config_file or beside.config_file
+    shown = " with ".join(filter(None, [str(file) if file else "", names]))
+    return BertConfig.from_dict({**base, **settings.network}, source=shown), notes
+
+
+def _table_size(in_file: int | None, vocabulary_size: int | None) -> int:
+    """The word embeddings' rows where no weights have them yet: the vocabulary's, or padded."""
+    if vocabulary_size is None:
+        if in_file is None:
+            raise UserError(
+                "nothing says how large the vocabulary of the records is; give --vocab_file or "
+                "--vocab_size."
+            )
+        return in_file
+    is_padded = in_file is not None and 0 <= in_file - vocabulary_size < _PADDING
+    return in_file if is_padded else vocabulary_size
+
+
+def _refuse_other_sizes(settings: PretrainingSettings, weights: str, beside: ModelFiles) -> None:
+    """Raises UserError for a flag that contradicts what is known of the weights."""
+    for path, config in known_configs(beside):
+        asked = dataclasses.replace(config, **settings.network)
+        wrong = config.differences(asked).function
+        for name in wrong:
+            raise UserError(
+                f"--{name}={settings.network[name]} contradicts {path}, which says "
+                f"{getattr(config, name)} of the weights in {weights}; leave the flag out."
+            )
+
+
+def _files_of(records: RecordVocabulary | None, beside: ModelFiles) -> dict[str, Path | None]:
+    """The vocabulary's file with the records or, if it is the same one, beside the weights."""
+    files: dict[str, Path | None] = {"vocab_file": None, "spm_model_file": None}
+    if records is not None and records.file is not None:
+        kind = "vocab_file" if records.entry.kind == "wordpiece" else "spm_model_file"
+        return {**files, kind: records.file}
+    found = {name: getattr(beside, name) for name in files}
+    known = vocabulary_of(**found)
+    if records is not None and known is not None and records.entry.sha256 not in known.sha256:
+        return files
+    return found
+
+
+def _casing(
+    settings: PretrainingSettings,
+    records: RecordVocabulary | None,
+    beside: ModelFiles,
+    vocab_file: Path | None,
+) -> bool | None:
+    given, said = settings.do_lower_case, beside.do_lower_case
+    if records is None:
+        if vocab_file is None and given is None and said is None:
+            return None
+        return resolve_casing(given, said=said, vocab_file=vocab_file)
+    own = records.entry.lower_case
+    others = {"--do_lower_case": given, "the model's do_lower_case": said}
+    for source, value in others.items():
+        if value not in (None, own):
+            raise UserError(
+                f"{source} is {str(value).lower()}, but the records of "
+                f"{records.manifest_file} were made with {str(own).lower()}; make them again as "
+                "the model wants them, or give another --init_checkpoint."
+            )
+    return own

@@ -1,0 +1,85 @@
+"""Which vocabulary and casing the records get: from flags, or from beside a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from bert_tf.checkpoint.model_files import model_files
+from bert_tf.checkpoint.same_model import other_vocabulary, vocabulary_of
+from bert_tf.command_line import flag_group
+from bert_tf.errors import UserError
+from bert_tf.files import require_file
+from bert_tf.text.vocabulary import resolve_casing
+
+_FILES = ("vocab_file", "spm_model_file")
+
+
+@flag_group("Vocabulary")
+def define_vocabulary_flags(*, otherwise: str = "") -> None:
+    """Defines the flags of :func:`chosen_vocabulary`; ``otherwise`` ends a help text."""
+    flags.DEFINE_string("vocab_file", None, f"WordPiece vocabulary (vocab.txt){otherwise}.")
+    flags.DEFINE_string("spm_model_file", None, "Instead of --vocab_file: a SentencePiece model.")
+    flags.DEFINE_string(
+        "init_checkpoint",
+        None,
+        "The checkpoint that training is to start from: vocabulary and casing are taken from "
+        "beside it.",
+    )
+    flags.DEFINE_bool(
+        "do_lower_case",
+        None,
+        "Lower-case the text, for uncased models; what fits the vocabulary if not given.",
+    )
+
+
+def chosen_vocabulary(values: flags.FlagValues) -> dict[str, Any] | None:
+    """The fields ``vocab_file``, ``spm_model_file`` and ``do_lower_case`` of a stage's settings.
+
+    Returns None where neither a vocabulary nor a checkpoint was given.
+
+    Raises:
+      UserError: the vocabulary or its casing is not that of the checkpoint, or nobody says which
+        one that is; or --max_seq_length is more than the model has positions for.
+    """
+    files = {name: values[name].value for name in _FILES}
+    if values.init_checkpoint:
+        return _of_model(values, files)
+    if not any(files.values()):
+        return None
+    return {**files, "do_lower_case": _casing(values.do_lower_case, None, files)}
+
+
+def _of_model(values: flags.FlagValues, files: dict[str, str | None]) -> dict[str, Any]:
+    checkpoint = values.init_checkpoint
+    beside = model_files(checkpoint)
+    if not any(files.values()):
+        files = {name: getattr(beside, name) and str(getattr(beside, name)) for name in _FILES}
+    if not any(files.values()):
+        raise UserError(
+            f"--init_checkpoint={checkpoint} has no vocab.txt beside it; give --vocab_file."
+        )
+    for name, path in files.items():
+        if path:
+            require_file(path, flag=name)
+    problem, _ = other_vocabulary(beside, vocabulary_of(**files))
+    if problem:
+        raise UserError(
+            f"--init_checkpoint={checkpoint} cannot be trained on these records: {problem}; leave "
+            "--vocab_file and --spm_model_file out, or give the model's own."
+        )
+    positions = beside.config.max_position_embeddings if beside.config else None
+    if positions is not None and values.max_seq_length > positions:
+        raise UserError(
+            f"--max_seq_length={values.max_seq_length} is more than the max_position_embeddings="
+            f"{positions} of --init_checkpoint={checkpoint}; lower it."
+        )
+    return {**files, "do_lower_case": _casing(values.do_lower_case, beside.do_lower_case, files)}
+
+
+def _casing(given: bool | None, said: bool | None, files: dict[str, str | None]) -> bool:
+    path = files["vocab_file"]
+    vocab_file = require_file(path, flag="vocab_file") if path else None
+    return resolve_casing(given, said=said, vocab_file=vocab_file and Path(vocab_file))

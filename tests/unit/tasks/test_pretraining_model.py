@@ -1,0 +1,219 @@
+"""The network and the vocabulary of a pre-training run, from all places that say something."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from bert_tf.checkpoint.model_files import write_model_files
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.data.manifest import VocabularyEntry
+from bert_tf.data.record_info import RecordVocabulary
+from bert_tf.errors import UserError
+from bert_tf.files import sha256_of_file
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.tasks.pretraining_model import find_model
+from tests.tiny_pretraining import CONFIG, SPECIAL_IDS, pretraining_settings
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def write_vocabulary(path, size, letter="a"):
+    path.parent.mkdir(exist_ok=True)
+    entries = [*SPECIAL, *(f"{letter}{n}" for n in range(size - len(SPECIAL)))]
+    path.write_text("".join(f"{entry}\n" for entry in entries))
+    return path
+
+
+def records_of(vocab_file, *, copied=False, lower_case=True):
+    """What is known of records that were made with a vocabulary."""
+    size, sha256 = len(vocab_file.read_text().splitlines()), sha256_of_file(vocab_file)
+    entry = VocabularyEntry(sha256, size, "wordpiece", lower_case, SPECIAL_IDS)
+    manifest = vocab_file.with_name("manifest.json")
+    return RecordVocabulary(manifest, entry, vocab_file if copied else None)
+
+
+@pytest.fixture(name="settings")
+def settings_without_a_model(tmp_path):
+    settings = pretraining_settings(tmp_path)
+    return dataclasses.replace(settings, bert_config_file=None)
+
+
+def find(settings, records=None, *, init_checkpoint=None, resumed=None, **changes):
+    run = dataclasses.replace(
+        settings.run, init_checkpoint=init_checkpoint and str(init_checkpoint)
+    )
+    start = SimpleNamespace(checkpoint=resumed and str(resumed / "model.ckpt-1"))
+    settings = dataclasses.replace(settings, run=run, **changes)
+    return find_model(settings, SimpleNamespace(start=start, ranks=SingleProcess()), records)
+
+
+def config_file(directory, **changes):
+    path = directory / "recipe.json"
+    path.write_text(json.dumps({**CONFIG.to_dict(), **changes}))
+    return path
+
+
+@pytest.mark.parametrize("in_file", [20, 2000])
+def test_a_network_without_weights_takes_the_size_of_the_vocabulary(settings, tmp_path, in_file):
+    path = config_file(tmp_path, vocab_size=in_file)
+    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
+    model = find(settings, records, bert_config_file=path)
+    assert model.config == dataclasses.replace(CONFIG, vocab_size=50)
+    [note] = model.notes
+    assert note.startswith(
+        f"the network's vocab_size is the vocabulary's 50, not {path}'s {in_file}"
+    )
+    assert ("--vocab_size=2000 keeps that" in note) == (in_file == 2000)
+
+
+@pytest.mark.parametrize("in_file", [50, 56, 177])
+def test_a_table_that_is_padded_stays_so(settings, tmp_path, in_file):
+    path = config_file(tmp_path, vocab_size=in_file)
+    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
+    model = find(settings, records, bert_config_file=path)
+    assert (model.config.vocab_size, model.notes) == (in_file, ())
+
+
+def test_the_user_has_the_last_word_on_the_size(settings, tmp_path):
+    path = config_file(tmp_path, vocab_size=2000)
+    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
+    model = find(settings, records, bert_config_file=path, network={"vocab_size": 2000})
+    assert (model.config.vocab_size, model.notes) == (2000, ())
+
+
+def test_records_that_say_nothing_leave_the_file_as_it_is(settings, tmp_path):
+    model = find(settings, bert_config_file=config_file(tmp_path))
+    assert (model.config, model.vocabulary, model.vocab_file) == (CONFIG, None, None)
+    assert (model.do_lower_case, model.vocabulary_sha256) == (None, None)
+    [note] = model.notes
+    assert note.startswith("the vocabulary lies neither with the records nor beside weights, so")
+
+
+def test_flags_change_a_file_s_network(settings, tmp_path):
+    changes = {"hidden_size": 16, "num_hidden_layers": 3, "hidden_dropout_prob": 0.2}
+    model = find(settings, bert_config_file=config_file(tmp_path), network=changes)
+    assert model.config == dataclasses.replace(CONFIG, **changes)
+
+
+def test_flags_alone_change_bert_base(settings, tmp_path):
+    records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
+    model = find(settings, records, network={"num_hidden_layers": 2})
+    expected = BertConfig(vocab_size=50, num_hidden_layers=2, type_vocab_size=2)
+    assert (model.config, model.notes) == (expected, ())
+
+
+def test_a_directory_of_results_alone_is_no_model(settings):
+    with pytest.raises(UserError, match="no model was given: name its architecture"):
+        find(settings)
+
+
+def test_flags_that_make_no_network_are_named(settings, tmp_path):
+    path = config_file(tmp_path)
+    with pytest.raises(
+        UserError, match=rf"{path} with --hidden_size=9: hidden_size 9 is not a mul"
+    ):
+        find(settings, bert_config_file=path, network={"hidden_size": 9})
+    with pytest.raises(UserError, match=r"how large the vocabulary .* is; give --vocab_file or"):
+        find(settings, network={"hidden_size": 12})
+
+
+def write_model(directory, *, lower_case=True, letter="a"):
+    vocab_file = write_vocabulary(directory / "vocab.txt", CONFIG.vocab_size, letter)
+    write_model_files(directory, CONFIG, vocab_file=vocab_file, do_lower_case=lower_case)
+    return directory
+
+
+@pytest.mark.parametrize("how", ["init_checkpoint", "resumed"])
+def test_weights_say_all_that_is_not_given(settings, tmp_path, how):
+    directory = write_model(tmp_path / "published")
+    model = find(settings, **{how: directory})
+    assert model.config == CONFIG.with_explicit_gelu()
+    assert model.vocab_file == directory / "vocab.txt"
+    assert model.do_lower_case is True
+    # Nothing says which vocabulary the records have; check_start tells that nothing was compared.
+    assert model.vocabulary is None
+
+
+def test_weights_without_a_configuration(settings, tmp_path):
+    directory = tmp_path / "bare"
+    directory.mkdir()
+    named = f"{directory} has no bert_config.json beside it; give --bert_config_file"
+    with pytest.raises(UserError, match=named):
+        find(settings, init_checkpoint=directory, network={"hidden_size": 8})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("hidden_size", 16, 8), ("num_attention_heads", 4, 2), ("vocab_size", 41, 40),
+     ("hidden_act", "relu", "gelu_tanh")],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["init_checkpoint", "resumed"])
+def test_flags_do_not_contradict_weights(settings, tmp_path, how, name, value, said):
+    directory = write_model(tmp_path / "published")
+    with pytest.raises(UserError) as error:
+        find(settings, **{how: directory}, network={name: value})
+    path = directory / "bert_config.json"
+    assert f"--{name}={value} contradicts {path}, which says {said}" in str(error.value)
+
+
+def test_flags_may_repeat_the_weights_and_change_dropout(settings, tmp_path):
+    same = {"hidden_size": CONFIG.hidden_size, "hidden_dropout_prob": 0.3}
+    model = find(settings, init_checkpoint=write_model(tmp_path / "published"), network=same)
+    assert (model.config.hidden_size, model.config.hidden_dropout_prob) == (8, 0.3)
+
+
+def test_the_vocabulary_lies_with_the_records_or_beside_the_same_weights(settings, tmp_path):
+    directory = write_model(tmp_path / "published")
+    copy = write_vocabulary(tmp_path / "records" / "wordpiece-1.vocab", CONFIG.vocab_size)
+    assert (
+        find(settings, records_of(copy, copied=True), init_checkpoint=directory).vocab_file == copy
+    )
+    found = find(settings, records_of(copy), init_checkpoint=directory)
+    assert found.vocab_file == directory / "vocab.txt"
+    assert found.vocabulary_sha256 == sha256_of_file(copy)
+    other = write_vocabulary(tmp_path / "other" / "wordpiece-2.vocab", CONFIG.vocab_size, "b")
+    assert find(settings, records_of(other), init_checkpoint=directory).vocab_file is None
+
+
+@pytest.mark.parametrize("how", ["init_checkpoint", "resumed"])
+@pytest.mark.parametrize(("in_file", "taken"), [(2000, 40), (20, 40), (40, 40)])
+def test_the_recipe_of_a_run_goes_on_with_its_weights(settings, tmp_path, how, in_file, taken):
+    directory = write_model(tmp_path / "model")
+    records = records_of(directory / "vocab.txt", copied=True)
+    path = config_file(tmp_path, vocab_size=in_file)
+    found = find(settings, records, **{how: directory}, bert_config_file=path)
+    assert found.config.vocab_size == taken
+    # Weights with a longer table than the vocabulary, as --vocab_size makes them.
+    long = {**CONFIG.to_dict(), "vocab_size": in_file}
+    (directory / "bert_config.json").write_text(json.dumps(long))
+    found = find(settings, records, **{how: directory}, bert_config_file=path)
+    assert found.config.vocab_size == in_file
+    # A table of neither length is another network, which the comparison of networks refuses.
+    (directory / "bert_config.json").write_text(json.dumps({**long, "vocab_size": 3000}))
+    found = find(settings, records, **{how: directory}, bert_config_file=path)
+    assert found.config.vocab_size == in_file
+
+
+def test_a_vocabulary_that_is_given(settings, tmp_path):
+    own = write_vocabulary(tmp_path / "own.txt", 30)
+    found = find(settings, vocab_file=own, network={"hidden_size": 12})
+    assert (found.config.vocab_size, found.vocab_file, found.do_lower_case) == (30, own, True)
+    assert found.vocabulary_sha256 == sha256_of_file(own)
+    other = write_vocabulary(tmp_path / "other.txt", 30, "b")
+    with pytest.raises(UserError, match=r"manifest\.json were made with another vocabulary than"):
+        find(settings, records_of(other), vocab_file=own, network={"hidden_size": 12})
+
+
+def test_casing_of_records_and_model_must_agree(settings, tmp_path):
+    directory = write_model(tmp_path / "published")
+    records = records_of(directory / "vocab.txt", lower_case=False)
+    with pytest.raises(UserError, match="the model's do_lower_case is true, but the records of"):
+        find(settings, records, init_checkpoint=directory)
+    with pytest.raises(
+        UserError, match=r"--do_lower_case is true, but the records of .* with false"
+    ):
+        find(settings, records, bert_config_file=config_file(tmp_path), do_lower_case=True)
+    found = find(settings, records, bert_config_file=config_file(tmp_path))
+    assert found.do_lower_case is False
