@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
@@ -68,7 +69,16 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the step; the result also has ``precision`` and ``operations``, as ``auto`` became."""
     environment.quiet_tensorflow(verbose=False)
     tf.disable_eager_execution()
-    job, settings = StepJob.from_json(request), Settings(**request["settings"])
+    job = StepJob.from_json(request)
+    with running_step(job, Settings(**request["settings"])) as (step, chosen):
+        return {**time_steps(job, step, started=request["started"]), **chosen}
+
+
+@contextlib.contextmanager
+def running_step(
+    job: StepJob, settings: Settings
+) -> Iterator[tuple[Callable[[], float], dict[str, str]]]:
+    """An update in a session of its own, which returns its loss; and what ``auto`` became."""
     job = dataclasses.replace(job, threads=settings.threads or job.threads)
     precision, kernels = "fp32" if settings.amp else settings.precision, choose(settings)
     native_layers = not (settings.xla or settings.amp)
@@ -101,8 +111,8 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
             running.run(tf.global_variables_initializer())
             run = running.make_callable([loss, outputs.train_op], feed_list=list(feed))
             values = list(feed.values())
-            found = time_steps(job, lambda: float(run(*values)[0]), started=request["started"])
-    return {**found, "precision": precision, "operations": kernels.description}
+            chosen = {"precision": precision, "operations": kernels.description}
+            yield lambda: float(run(*values)[0]), chosen
 
 
 def predict(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from absl import flags
 
 from benchmarks.rank_jobs import read_network
@@ -14,10 +12,9 @@ from benchmarks.speed.comparison import (
     google_bert_dir_from_flags,
     subjects_from_flags,
 )
-from benchmarks.speed.process import Found
 from benchmarks.speed.report import step_results, step_table
 from benchmarks.speed.steps import PRETRAINING, StepJob
-from benchmarks.speed.subjects import BERT_BASE, SUBJECTS, Subject
+from benchmarks.speed.subjects import BERT_BASE, SUBJECTS
 from bert_tf import environment
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
@@ -25,16 +22,11 @@ from bert_tf.files import write_json
 _GOOGLE_FILES = ("modeling.py", "optimization.py", "run_pretraining.py", "run_squad.py")
 
 
-def compare_steps(
-    task: str, subjects: Sequence[Subject] | None = None
-) -> Mapping[str, Sequence[Found]]:
-    """Runs the comparison of the flags; prints a table and writes the results.
-
-    ``subjects`` are those of the flags if not given. Returns what each turn found, by subject.
-    """
+def compare_steps(task: str) -> None:
+    """Runs the comparison of the flags; prints a table and writes the results."""
     values = flags.FLAGS
     job = _job(task, values)
-    subjects = subjects or subjects_from_flags(SUBJECTS)
+    subjects = subjects_from_flags(SUBJECTS)
     comparison = compare(
         subjects,
         job.to_json(),
@@ -56,7 +48,6 @@ def compare_steps(
         )
         write_json(values.json, results)
     comparison.raise_failures()
-    return comparison.found
 
 
 def _job(task: str, values: flags.FlagValues) -> StepJob:

@@ -71,24 +71,6 @@ OUR_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-AUTO = "ours-auto"
-
-
-def every_setting(threads: int) -> list[Subject]:
-    """Our step as nobody but its user sets it, auto first; threads all, and half of them."""
-    settings: dict[str, dict[str, Any]] = {AUTO: {"precision": "auto"}}
-    for count in sorted({threads, max(1, threads // 2)}, reverse=True):
-        for precision in ("fp32", "bf16"):
-            for native in (True, False):
-                form = "native" if native else "tensorflow"
-                settings[f"ours-{precision}-{form}-{count}"] = {
-                    "precision": precision,
-                    "native": native,
-                    "threads": count,
-                }
-    return [Subject(name, OURS, values) for name, values in settings.items()]
-
-
 def _subjects() -> dict[str, Subject]:
     subjects = [Subject(name, OURS, settings) for name, settings in OUR_SETTINGS.items()]
     subjects.append(Subject("google-bert", GOOGLE, {"amp": False}))

@@ -1,34 +1,27 @@
 """The settings beside auto, and how near auto comes to the best of them."""
 
-from benchmarks.fastest_setting import nearness
-from benchmarks.speed.ours import Settings
-from benchmarks.speed.subjects import AUTO, every_setting
+import pytest
+
+from benchmarks.fastest_setting import AUTO, every_setting, shares, time_in_turn
 
 
-def turn(seconds):
-    return {"seconds": seconds, "precision": "fp32", "operations": "native"}
+def test_auto_is_compared_turn_by_turn():
+    """A turn in which all are three times slower changes nothing."""
+    found = {AUTO: [1.0, 3.0, 1.0], "a": [2.0, 6.0, 2.0], "b": [0.9, 2.7, 5.0]}
+    assert shares(found) == {AUTO: 1.0, "a": 2.0, "b": pytest.approx(0.9)}
 
 
-def test_auto_is_compared_with_the_best_setting_by_medians():
-    found = {
-        AUTO: [turn(1.0), turn(1.25), turn(9.0)],
-        "ours-fp32-native-2": [turn(1.2), turn(0.1), turn(1.2)],
-        "ours-bf16-native-2": [turn(2.0), turn(2.0), turn(0.2)],
-    }
-    assert nearness(found) == (
-        "auto took fp32 with native operations and makes 96.0% of the rate of the best setting, "
-        "ours-fp32-native-2"
-    )
+def test_all_take_turns_and_another_one_begins_each_time():
+    order, clock = [], iter(range(100))
+    steps = {name: (lambda name=name: order.append(name)) for name in "abc"}
+    found = time_in_turn(steps, 2, lambda: next(clock))
+    assert "".join(order) == "abcbca"
+    assert found == {"a": [1, 1], "b": [1, 1], "c": [1, 1]}
 
 
 def test_every_setting_is_one_that_a_user_can_give():
-    subjects = every_setting(8)
-    assert [subject.name for subject in subjects[:3]] == [
-        AUTO,
-        "ours-fp32-native-8",
-        "ours-fp32-tensorflow-8",
-    ]
-    settings = [Settings(**subject.settings) for subject in subjects[1:]]
-    assert len(set(settings)) == len(settings) == 2 * 2 * 2
-    assert {s.threads for s in settings} == {8, 4}
+    settings = every_setting(8)
+    assert list(settings)[:2] == [AUTO, "fp32, native, threads 8"]
+    assert len(set(settings.values())) == len(settings) == 1 + 2 * 2 * 2
+    assert {s.threads for name, s in settings.items() if name != AUTO} == {8, 4}
     assert len(every_setting(1)) == 1 + 2 * 2
