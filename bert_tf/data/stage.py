@@ -71,16 +71,16 @@ class SharedDirectory:
       flag: that names the files.
       names: of the outputs of this call; one that has written these, or some of them alone, is
         replaced.
-      common: outputs beside ``names`` that are the same, to the byte, in every call that has them.
       alike: parameters that all calls must have in common, like the vocabulary.
       noted: parameters of which it is said where another call has others.
+      common: outputs beside ``names`` that are the same, to the byte, in every call that has them.
     """
 
     flag: str
     names: tuple[str, ...]
-    common: tuple[str, ...]
     alike: tuple[str, ...]
     noted: tuple[str, ...] = ()
+    common: tuple[str, ...] = ()
 
 
 def run_stage(
