@@ -400,6 +400,9 @@ def test_a_call_for_each_file_fills_one_directory(corpus, tmp_path):
     assert [path.name for path in record_files(directory)] == names
     manifest = read_manifest(directory)
     assert manifest.counts["records"] == len(RecordSet(record_files(directory)))
+    [copy] = directory.glob("*.vocab")  # all calls have it in common
+    assert copy.read_bytes() == (corpus / "vocab.txt").read_bytes()
+    assert [e.name for e in manifest.outputs].count(copy.name) == 1
     assert manifest.parameters["max_seq_length"] == 64
     assert "random_seed" not in manifest.parameters
     for patterns, number in ((f"{directory}", 3), (f"{directory}/tf_[ab]*", 2)):
