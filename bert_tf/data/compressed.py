@@ -8,9 +8,9 @@ its last bytes, which hold the checksum of its content: a file that was replaced
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
+import re
 import sys
 import tempfile
 import zlib
@@ -27,6 +27,7 @@ COPIES_NAME = ".uncompressed"
 
 _END_BYTES = 8
 _BLOCK_BYTES = 1 << 16
+_COPY = re.compile(r"(.+)\.\d+-[0-9a-f]{16}(\.offsets)?")
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
@@ -52,27 +53,29 @@ def uncompressed_copy(path: Path) -> Path:
     Processes that want it at once wait for the one that makes it. Raises UserError where the file
     is damaged, or there is no room.
     """
-    places = (path.parent / COPIES_NAME, _temporary_place(path))
+    beside, temporary = path.parent / COPIES_NAME, _temporary_place(path)
     name = _name_of_copy(path)
-    for place in places:
-        if (place / name).is_file():
-            return place / name
-    is_beside = os.access(path.parent, os.W_OK | os.X_OK)
-    place = places[0] if is_beside else places[1]
+    if (beside / name).is_file():
+        return beside / name
+    place = beside if os.access(path.parent, os.W_OK | os.X_OK) else temporary
     try:
-        place.mkdir(mode=0o777 if is_beside else 0o700, exist_ok=True)
-        if not is_beside and place.stat().st_uid != os.getuid():
+        place.mkdir(mode=0o777 if place == beside else 0o700, exist_ok=True)
+        if place == temporary and place.stat().st_uid != os.getuid():
             raise PermissionError(0, "it belongs to another user")
     except OSError as error:
         raise UserError(
             f"{path} is compressed, and its content cannot be written to {place} "
             f"({error.strerror}); uncompress the file, or set TMPDIR to a directory with room."
         ) from error
+    if (place / name).is_file():
+        return place / name
     with hold_directory(place, flag="input_file", wait=True):
         if not (place / name).is_file():
             remove_half_written(place)
-            for old in place.glob(f"{glob.escape(path.name)}.*"):
-                old.unlink()
+            for old in place.iterdir():
+                copy = _COPY.fullmatch(old.name)
+                if copy and copy[1] == path.name:
+                    old.unlink()
             say(f"{path} is compressed: it is uncompressed once, to {place}", stream=sys.stderr)
             write_uncompressed(path, place / name)
     return place / name

@@ -440,7 +440,7 @@ def test_a_threshold_curve_reaches_the_thresholds_that_are_named():
 
 @pytest.mark.parametrize(
     ("score", "count", "expected"),
-    [  # as R's binom.confint(x, n, methods="wilson") gives them
+    [  # with z = 1.96: n / (n + z²) and z² / (n + z²) at the ends, 0.2366 to 0.7634 for 5 of 10
         (100, 2, (34.2380, 100)),
         (0, 10, (0, 27.7533)),
         (50, 10, (23.6593, 76.3407)),
