@@ -83,7 +83,7 @@ def _find(
     config, notes = _network(settings, weights, beside, vocabulary_size=size)
     if not any(files.values()):
         files = _files_of(records, beside)
-    if not any(files.values()):
+    if settings.run.do_train and not any(files.values()):
         notes.append(
             "the vocabulary lies neither with the records nor beside weights, so that "
             f"{settings.run.output_dir} will not hold it; --vocab_file gives it"
