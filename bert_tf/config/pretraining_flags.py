@@ -60,17 +60,7 @@ def define_pretraining_flags(values: flags.FlagValues) -> None:
     define_optimization_flags(
         define, optimizer="adam", num_train_steps=100_000, num_warmup_steps=10_000
     )
-    define.number(
-        "num_train_epochs",
-        None,
-        "Instead of --num_train_steps: passes over the training records, on all ranks together.",
-    )
-    define.number(
-        "warmup_proportion",
-        None,
-        "Instead of --num_warmup_steps: share of the steps with a rising learning rate "
-        "(0.1 with --num_train_epochs).",
-    )
+    _define_length_flags(define)
     define_runtime_flags(define)
 
 
@@ -98,6 +88,21 @@ def _define_model_flags(define: Definer) -> None:
     kinds = {"int": define.integer, "float": define.number, "str": define.string}
     for field in dataclasses.fields(BertConfig):
         kinds[field.type](field.name, None, f"{_NETWORK_HELP[field.name]}, {instead}.")
+
+
+@flag_group("Batch, schedule and optimizer")
+def _define_length_flags(define: Definer) -> None:
+    define.number(
+        "num_train_epochs",
+        None,
+        "Instead of --num_train_steps: passes over the training records, on all ranks together.",
+    )
+    define.number(
+        "warmup_proportion",
+        None,
+        "Instead of --num_warmup_steps: share of the steps with a rising learning rate "
+        "(0.1 with --num_train_epochs).",
+    )
 
 
 @flag_group("Records")

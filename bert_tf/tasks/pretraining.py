@@ -180,8 +180,10 @@ class _Data:
         return next((info.vocabulary for info in infos if info.vocabulary), None)
 
     def facts(self, vocabulary_sha256: str | None) -> dict[str, object]:
-        """The ledger's section."""
+        """The ledger's section; ``vocabulary_sha256`` is for records that do not say theirs."""
         train, held_out = self.train_info, self.eval_info
+        if self.vocabulary is not None:  # of this rank's records: ranks compare them
+            vocabulary_sha256 = self.vocabulary.entry.sha256
         return {
             "sha256": train.data_sha256 if train else "none",
             "eval_sha256": held_out.data_sha256 if held_out else "none",

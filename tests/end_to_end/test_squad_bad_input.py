@@ -178,4 +178,5 @@ def test_predicting_without_a_span_head(files, tmp_path):
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     [sentence] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert "cls/squad" in sentence
+    assert "has no span head" in sentence
+    assert "--do_train" in sentence

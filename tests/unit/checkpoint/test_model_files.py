@@ -76,6 +76,7 @@ def test_every_command_that_takes_a_model(command, flag, tmp_path, monkeypatch):
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
     values = SimpleNamespace(
+        model_dir=None,
         bert_config_file=None,
         vocab_file=vocabulary,
         spm_model_file=None,
