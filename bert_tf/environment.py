@@ -6,7 +6,6 @@ entry scripts prepare the environment.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -99,39 +98,6 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def physical_cores(cpus: str = "/sys/devices/system/cpu") -> int:
-    """As :func:`available_cores`, but hyper-threads of one core count once."""
-    if not hasattr(os, "sched_getaffinity"):
-        return available_cores()
-    own = os.sched_getaffinity(0)
-    lists = [Path(cpus, f"cpu{cpu}", "topology", "thread_siblings_list") for cpu in own]
-    try:
-        return len({path.read_text() for path in lists})
-    except OSError:
-        return available_cores()
-
-
-def seconds_waited(tasks: str = "/proc/self/task") -> float | None:
-    """For how long threads of this process were ready and had no processor, all added up.
-
-    None where the system does not count it.
-    """
-    waited = 0
-    try:
-        for task in os.listdir(tasks):
-            # A thread may end meanwhile.
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                waited += int(Path(tasks, task, "schedstat").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return waited / 1e9 if waited else None
-
-
-def give_sessions_their_own_threads() -> None:
-    """From now on a session has as many threads as it is told, and not those of the first one."""
-    os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
 
 
 def processor(cpuinfo: str = "/proc/cpuinfo") -> str:

@@ -225,13 +225,13 @@ def as_tables(gradients: Sequence[Gradient]) -> list[tf.Tensor]:
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
-def threads_of_a_rank(local_size: int, *, cores: int | None = None) -> int:
-    """A rank's share of its host's cores, or of so many of them.
+def threads_of_a_rank(local_size: int) -> int:
+    """A rank's share of its host's cores.
 
     Without this every rank would start as many threads as there are cores, and ranks would be
     slower than one process (horovod issue 2804 measures a factor of three).
     """
-    return max(1, (cores or available_cores()) // local_size)
+    return max(1, available_cores() // local_size)
 
 
 def connect(

@@ -36,10 +36,10 @@ _ON_CPUS = ("fp32", "bf16")
 
 # By how much another way must be faster to be taken. Below that it may be noise, and of a whole
 # step, where all else is the same, it is less still; float32 keeps more digits.
-TIE = 1.05
+_TIE = 1.05
 
 # Products of a layer that are so few take microseconds, and what is measured is not their speed.
-LEAST_OPERATIONS = 100_000_000
+_LEAST_OPERATIONS = 100_000_000
 
 _NATIVE, _TENSORFLOW = "native", "tensorflow"
 _PRODUCT_CLASSES = ("attention", "dense")
@@ -115,7 +115,7 @@ def choose_speed(
     kernels = choose_kernels(wanted.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
     asked = resolve_precision(wanted.precision, hardware)
     precisions = _to_measure(asked, wanted, hardware)
-    if shapes.operations < LEAST_OPERATIONS:
+    if shapes.operations < _LEAST_OPERATIONS:
         precisions = ()
     forms: dict[str, Kernels] = {_TENSORFLOW: kernels}
     if isinstance(kernels, NativeKernels):
@@ -163,7 +163,7 @@ def decide(figures: Figures, precisions: Sequence[str], forms: Sequence[str]) ->
     for precision in precisions:
         found = figures[precision]
         for form in forms:
-            if form in found and found[PRODUCTS] + found[form] < least / TIE:
+            if form in found and found[PRODUCTS] + found[form] < least / _TIE:
                 best, least = (precision, form), found[PRODUCTS] + found[form]
     return best
 
@@ -196,12 +196,6 @@ def read_figures(
     directory: Path | None, conditions: str, *, precisions: Sequence[str], forms: Sequence[str]
 ) -> Figures | None:
     """The figures that are kept for these conditions, None where there are none to be used."""
-    found = read_kept(directory, conditions)
-    return found if _are_figures(found, precisions, forms) else None
-
-
-def read_kept(directory: Path | None, conditions: str) -> Any:
-    """What is kept for these conditions, of whatever form; None where there is nothing."""
     if directory is None:
         return None
     try:
@@ -210,16 +204,17 @@ def read_kept(directory: Path | None, conditions: str) -> Any:
         return None
     if not isinstance(content, dict) or content.get("conditions") != conditions:
         return None
-    return content.get("seconds")
+    found = content.get("seconds")
+    return found if _are_figures(found, precisions, forms) else None
 
 
-def keep(directory: Path | None, conditions: str, seconds: Mapping[str, Any]) -> None:
+def keep_figures(directory: Path | None, conditions: str, figures: Figures) -> None:
     """Keeps figures for these conditions; where that cannot be, they are measured again."""
     if directory is None:
         return
     with contextlib.suppress(OSError, UserError):
         directory.mkdir(parents=True, exist_ok=True)
-        write_json(_file(directory, conditions), {"conditions": conditions, "seconds": seconds})
+        write_json(_file(directory, conditions), {"conditions": conditions, "seconds": figures})
 
 
 def _file(directory: Path, conditions: str) -> Path:
@@ -273,7 +268,7 @@ def _figures(
             settings=SessionSettings(threads=ranks.threads),
         )
         if kept is None:
-            keep(directory, conditions, measured)
+            keep_figures(directory, conditions, measured)
         everywhere, when = ranks.gather(measured), "now"
     return slowest(everywhere), when
 
@@ -299,7 +294,7 @@ def _warnings(
     in_half = wanted.policy(preferred if asked == "auto" else asked).classes_in(half)
     if half not in figures or not (in_half or wanted.amp):
         return ()
-    if figures[half][PRODUCTS] <= TIE * figures[preferred][PRODUCTS]:
+    if figures[half][PRODUCTS] <= _TIE * figures[preferred][PRODUCTS]:
         return ()
     found = (
         f"products run at {rates[half]:.3g} GFLOP/s in {half} on this CPU and at "

@@ -9,16 +9,14 @@ products, and the update of a layer's weights.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from typing import Callable, TypeVar
+from collections.abc import Mapping
+from typing import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.blocks import DropoutSite, PlainBlocks, blocks_for
 from bert_tf.model.dropout import Dropout
@@ -38,9 +36,6 @@ _HOPELESS = 2.0
 # Products that alone take longer than float32's whole layer by this factor: that is no noise.
 _CLEARLY = 1.5
 
-# Share of the time that threads may have waited for a processor, all of them together.
-_WAITING = 0.1
-
 _DROPOUT_RATE = 0.1
 
 PRODUCTS = "products"
@@ -51,7 +46,6 @@ Figures = dict[str, dict[str, float]]
 
 # An operation, and how many of it a layer has.
 _Pieces = list[tuple[tf.Operation, float]]
-_Key = TypeVar("_Key")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,71 +175,6 @@ def measure(
     }
 
 
-def time_threads(
-    shapes: JobShapes,
-    policy: PrecisionPolicy,
-    kernels: Kernels,
-    numbers: Sequence[int],
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[int, float] | None:
-    """Seconds of a layer and a micro batch by number of threads, the best of some turns.
-
-    None where other processes took so much of the processors that it shows nothing: fewer threads
-    than there are processors look faster then, and are not.
-
-    Args:
-      shapes: the job's.
-      policy: its types, and the form of its layers.
-      kernels: its update.
-      numbers: of threads, the largest first.
-      clock: tells seconds.
-    """
-    environment.give_sessions_their_own_threads()
-    tokens = shapes.timed_tokens(numbers[0])
-    found: dict[int, list[float]] = {number: [] for number in numbers}
-    with contextlib.ExitStack() as stack:
-        runs = {}
-        for number in numbers:
-            with tf.Graph().as_default() as graph:
-                pieces = _products(shapes, policy, tokens) + _between(shapes, policy, tokens)
-                pieces += _update(shapes, policy, kernels, tokens)
-                initial_values = tf.global_variables_initializer()
-            config = _config(SessionSettings(threads=number))
-            session = stack.enter_context(
-                contextlib.closing(tf.Session(graph=graph, config=config))
-            )
-            session.run(initial_values)
-            runs[number] = [
-                (session.make_callable(operation), share) for operation, share in pieces
-            ]
-        _time_once(runs, found, clock)
-        waited, began = environment.seconds_waited(), clock()
-        for _ in range(_TURNS):
-            _time_once(runs, found, clock)
-        if waited is None:
-            return None
-        waited = environment.seconds_waited() - waited
-    if waited > _WAITING * (clock() - began):
-        return None
-    return {number: shapes.tokens / tokens * min(seconds[1:]) for number, seconds in found.items()}
-
-
-def _time_once(
-    runs: Mapping[_Key, list[tuple[Callable[[], None], float]]],
-    found: Mapping[_Key, list[float]],
-    clock: Callable[[], float],
-) -> None:
-    """Adds to ``found`` the seconds of all pieces of each of ``runs``, one after the other."""
-    for key, pieces in runs.items():
-        total = 0.0
-        for run, share in pieces:
-            started = clock()
-            run()
-            total += share * (clock() - started)
-        found[key].append(total)
-
-
 def _medians(
     session: tf.Session,
     pieces: Mapping[tuple[str, str], _Pieces],
@@ -258,12 +187,23 @@ def _medians(
         for key, of_key in pieces.items()
     }
     found: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
-    _time_once(runs, found, clock)
+
+    def take_turn(key: tuple[str, str]) -> None:
+        total = 0.0
+        for run, share in runs[key]:
+            started = clock()
+            run()
+            total += share * (clock() - started)
+        found[key].append(total)
+
+    for key in runs:
+        take_turn(key)
     began = clock()
     for turn in range(_TURNS):
         if turn >= _FEWEST_TURNS and clock() - began > _SECONDS:
             break
-        _time_once(runs, found, clock)
+        for key in runs:
+            take_turn(key)
         # Whatever is gained between the products, products that take longer than all of the
         # first one's layer lose.
         products = found[first, PRODUCTS][-1]

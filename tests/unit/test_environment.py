@@ -168,27 +168,3 @@ def test_a_processor_is_told_by_its_name_and_its_features(tmp_path):
     assert plain == processor("A CPU @ 2 GHz", "fpu sse2")
     assert plain != processor("A CPU @ 2 GHz", "fpu sse2 avx512_bf16")
     assert subject.processor(str(tmp_path / "none"))
-
-
-def test_hyper_threads_of_a_core_count_once(tmp_path):
-    own = os.sched_getaffinity(0)
-    for cpu in own:
-        (tmp_path / f"cpu{cpu}" / "topology").mkdir(parents=True)
-        (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text("0-1\n")
-    assert subject.physical_cores(str(tmp_path)) == 1
-    for cpu in own:
-        (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(f"{cpu}\n")
-    assert subject.physical_cores(str(tmp_path)) == len(own)
-    assert subject.physical_cores(str(tmp_path / "none")) == len(own)
-    assert 1 <= subject.physical_cores() <= len(own)
-
-
-def test_the_time_without_a_processor_is_added_up(tmp_path):
-    for task, text in (("1", "9 2000000000 5\n"), ("2", "1 500000000 7\n")):
-        (tmp_path / task).mkdir()
-        (tmp_path / task / "schedstat").write_text(text)
-    (tmp_path / "3").mkdir()  # a thread that has just ended
-    assert subject.seconds_waited(str(tmp_path)) == 2.5
-    (tmp_path / "2" / "schedstat").write_text("?")
-    assert subject.seconds_waited(str(tmp_path)) is None
-    assert subject.seconds_waited(str(tmp_path / "none")) is None
