@@ -29,7 +29,7 @@ class Progress:
 
     Args:
       label: what is being done.
-      total: how many units there are in all, or None when that is unknown.
+      total: how many units there are in all, whole ones as an int; None when that is unknown.
       unit: name of a unit, for example ``MB``.
       interval_seconds: least time between two lines.
       clock: seconds as a float; replaced in tests.
@@ -53,7 +53,7 @@ class Progress:
         self._clock = clock
         self._start = clock()
         self._last_line = self._start
-        self._done = 0.0
+        self._done: float = 0 if isinstance(total, int) else 0.0
 
     def advance(self, amount: float) -> None:
         """Adds ``amount`` units and prints a line when the interval has passed."""
@@ -68,15 +68,15 @@ class Progress:
         seconds = self._clock() - self._start
         rate = self._done / seconds if seconds > 0 else 0.0
         self._write(
-            f"{self._label}: done, {self._done:,.1f} {self._unit} in "
+            f"{self._label}: done, {_show(self._done)} {self._unit} in "
             f"{format_duration(seconds)} ({rate:,.1f} {self._unit}/s)"
         )
 
     def _print(self, now: float) -> None:
         rate = self._done / (now - self._start)
-        line = f"{self._label}: {self._done:,.1f}"
+        line = f"{self._label}: {_show(self._done)}"
         if self._total:
-            line += f"/{self._total:,.1f} {self._unit} ({100 * self._done / self._total:.0f}%)"
+            line += f"/{_show(self._total)} {self._unit} ({100 * self._done / self._total:.0f}%)"
         else:
             line += f" {self._unit}"
         line += f", {rate:,.1f} {self._unit}/s"
@@ -86,3 +86,7 @@ class Progress:
 
     def _write(self, line: str) -> None:
         say(line, stream=self._stream or sys.stderr)
+
+
+def _show(amount: float) -> str:
+    return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.1f}"

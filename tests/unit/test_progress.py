@@ -83,3 +83,9 @@ def test_lines_go_to_stderr(capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("reading: done")
+
+
+def test_whole_units_are_shown_as_such():
+    [line] = lines_of(2000, [(8.0, 20)])
+    assert line.startswith("reading: 20/2,000 MB (1%), 2.5 MB/s")
+    assert lines_of(3, [], finish=True) == ["reading: done, 0 MB in 0s (0.0 MB/s)"]
