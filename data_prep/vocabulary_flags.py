@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -82,4 +81,4 @@ def _of_model(values: flags.FlagValues, files: dict[str, str | None]) -> dict[st
 def _casing(given: bool | None, said: bool | None, files: dict[str, str | None]) -> bool:
     path = files["vocab_file"]
     vocab_file = require_file(path, flag="vocab_file") if path else None
-    return resolve_casing(given, said=said, vocab_file=vocab_file and Path(vocab_file))
+    return resolve_casing(given, said=said, vocab_file=vocab_file)
