@@ -1,5 +1,5 @@
 # make demo    raw text -> vocabulary -> TFRecords -> pre-training -> evaluation, with real text
-# make test    style checks and the whole test suite
+# make test    style checks and tests (ALL=1 takes the slow ones too)
 # make setup   the environment alone (HOROVOD=0 leaves the distributed parts out)
 # make demo-qa questions and answers with the demo's model, or QA_WEIGHTS=DIR (a smoke test)
 
@@ -10,6 +10,7 @@ ACCELERATOR ?= cpu
 DEMO_DIR ?= demo
 BROWSER ?= 0
 HOSTS ?= 0
+ALL ?= 0
 
 SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR)
 BIN = $(VENV)/bin
@@ -34,7 +35,7 @@ demo-qa: setup
 test: python
 	@$(SETUP) --dev --browser $(BROWSER) --hosts $(HOSTS)
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(filter 1,$(ALL)),,-m "not slow")
 
 lint:
 	$(BIN)/ruff check .

@@ -11,13 +11,14 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from bert_tf.config.settings import CommunicationSettings, OptimizationSettings, RuntimeSettings
 from bert_tf.native import library
+from tests import preloaded
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,9 +60,30 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(*command: object, check: bool = True, timeout: int = 300) -> subprocess.CompletedProcess:
-    """Runs ``python command`` in the project's directory and returns its output."""
-    return _finish([sys.executable, *map(str, command)], check, timeout)
+def python() -> list[str]:
+    """What starts a program as the interpreter does, with TensorFlow loaded.
+
+    Its process has another parent than whoever started it, and ends with it.
+    """
+    return [sys.executable, "-IS", preloaded.__file__, preloaded.address(environment())]
+
+
+def run(
+    *command: object,
+    check: bool = True,
+    timeout: int = 300,
+    text: str = "",
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess:
+    """Runs ``python command`` in the project's directory and returns its output.
+
+    ``text`` is its standard input, ``env`` what it has instead of :func:`environment`.
+    """
+    command = list(map(str, command))
+    env = env or environment()
+    done = preloaded.run(command, cwd=cwd, env=env, timeout=timeout, text=text)
+    return _checked(done, check)
 
 
 def mpirun(
@@ -71,7 +93,7 @@ def mpirun(
     if ranks == 1:
         return run(*command, check=check, timeout=timeout)
     launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
-    return _finish([*launcher, sys.executable, *map(str, command)], check, timeout)
+    return _finish([*launcher, *python(), *map(str, command)], check, timeout)
 
 
 def _finish(command, check, timeout):
@@ -84,9 +106,14 @@ def _finish(command, check, timeout):
         timeout=timeout,
         check=False,
     )
+    return _checked(done, check)
+
+
+def _checked(done, check):
     if check and done.returncode:
         pytest.fail(
-            f"{' '.join(command)} ended with status {done.returncode}\n{done.stdout}\n{done.stderr}"
+            f"{' '.join(done.args)} ended with status {done.returncode}\n{done.stdout}\n"
+            f"{done.stderr}"
         )
     return done
 

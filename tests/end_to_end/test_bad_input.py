@@ -213,6 +213,7 @@ def test_truncated_checkpoint(flags, small_model, tmp_path):
     assert_one_sentence(done, str(copy))
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite(flags, small_model, tmp_path):
     reader = tf.train.load_checkpoint(str(small_model))
     with tf.Graph().as_default(), tf.Session() as session:

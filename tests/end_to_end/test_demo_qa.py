@@ -35,6 +35,7 @@ def run_demo(output_dir, *flags, check=True):
     return run(program, f"--output_dir={output_dir}", "--num_questions=80", *flags, check=check)
 
 
+@pytest.mark.slow
 def test_from_the_demos_model(demo_dir, tmp_path):
     done = run_demo(tmp_path, f"--demo_dir={demo_dir}", "--epochs=0.3")
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -71,6 +72,7 @@ def test_without_a_model_there_is_one_sentence(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_given_weights(tmp_path):
     with pytest.raises(UserError, match=r"--init_checkpoint: .* holds neither of bert_config.json"):
         demo_qa.find_model(tmp_path, tmp_path)

@@ -74,6 +74,7 @@ def test_links_lead_somewhere():
             assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
 
 
+@pytest.mark.slow
 def test_the_three_commands_and_the_pages(directory):
     """One test, since later commands use what earlier ones made."""
     for page, command in COMMANDS:

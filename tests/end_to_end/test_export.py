@@ -78,15 +78,7 @@ def expected(model_dir):
 
 def answer(exported, request, tmp_path):
     variables = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", CLIENT, str(exported), json.dumps(request)],
-        cwd=tmp_path,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run("-c", CLIENT, exported, json.dumps(request), cwd=tmp_path, env=variables)
     return json.loads(done.stdout)
 
 

@@ -62,6 +62,7 @@ def launch(launcher, *arguments, **variables):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS.keys())
 def test_two_ranks_train_as_one_process_does(launcher, training, losses_of_one_process, tmp_path):
     done = launch(launcher, *training, "--horovod", f"--output_dir={tmp_path}")

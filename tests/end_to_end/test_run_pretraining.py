@@ -201,6 +201,7 @@ def test_without_next_sentences(flags, tmp_path):
     assert not any("seq_relationship" in name or "pooler" in name for name in names)
 
 
+@pytest.mark.slow
 def test_xla_compiles_clusters(flags, tmp_path):
     done = run(SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train", "--use_xla")
     record = json.loads((tmp_path / "run.json").read_text())
@@ -254,6 +255,7 @@ def test_a_precision_policy_from_a_file(flags, tmp_path):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_amp_is_in_the_ledger(flags, tmp_path):
     run(SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train", "--amp", "--num_train_steps=2")
     precision = json.loads((tmp_path / "run.json").read_text())["ledger"]["precision"]
@@ -316,6 +318,7 @@ def test_a_dry_run_shows_the_arithmetic_and_writes_nothing(flags, tmp_path):
     assert not output_dir.exists()
 
 
+@pytest.mark.slow
 @requires_horovod
 @pytest.mark.parallel
 def test_fewer_ranks_go_on_with_the_same_data_and_schedule(flags, tmp_path):
@@ -338,6 +341,7 @@ def test_fewer_ranks_go_on_with_the_same_data_and_schedule(flags, tmp_path):
     assert rates[2:] == pytest.approx([1e-3 * left / 6 for left in (4, 3, 2, 1)])
 
 
+@pytest.mark.slow
 @requires_horovod
 @pytest.mark.parallel
 def test_steps_are_scaled_by_ranks(flags, tmp_path):

@@ -243,6 +243,7 @@ def test_seeds(flags, tmp_path):
     assert not np.array_equal(first[name], second[name])
 
 
+@pytest.mark.slow
 def test_answers_that_are_not_in_their_context_are_left_out_and_listed(flags, files, tmp_path):
     content = json.loads((files / "train.json").read_text())
     wrong = content["data"][0]["paragraphs"][3]["qas"][1]
@@ -263,6 +264,7 @@ def test_answers_that_are_not_in_their_context_are_left_out_and_listed(flags, fi
     assert listed == [wrong["id"]]
 
 
+@pytest.mark.slow
 def test_early_stopping(flags, tmp_path):
     arguments = [
         *flags,
@@ -304,6 +306,7 @@ def test_ways_to_compute_the_same(changes, trained, flags, tmp_path):
     assert answers_of(tmp_path) == answers_of(trained[0])
 
 
+@pytest.mark.slow
 @requires_horovod
 @pytest.mark.parallel
 def test_two_ranks_answer_as_one(trained, flags, tmp_path):

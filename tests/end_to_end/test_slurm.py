@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from tests.end_to_end import slurm_stub
-from tests.support import ROOT, environment, requires_horovod, run
+from tests.support import ROOT, environment, python, requires_horovod, run
 
 SCRIPT = ROOT / "recipes/slurm.sbatch"
 ON_THIS_MACHINE = ["--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1"]
@@ -232,13 +232,22 @@ def last_line(output_dir):
 
 @requires_horovod
 @pytest.mark.parallel
-@pytest.mark.parametrize("launcher", ["mpirun", "srun", "launch"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "mpirun",
+        pytest.param("srun", marks=pytest.mark.slow),
+        pytest.param("launch", marks=pytest.mark.slow),
+    ],
+)
 def test_out_of_time_a_run_goes_on_from_its_checkpoint(
-    slurm, training, last_line_of_one_process, tmp_path, launcher
+    slurm, program, training, last_line_of_one_process, tmp_path, launcher
 ):
+    command = [*python(), "run_pretraining.py"]
     status, log = slurm.sbatch(
         *training,
         f"--output_dir={tmp_path / 'model'}",
+        SCRIPT=program(f"import os, sys\nos.execv(sys.executable, {command} + sys.argv[1:])"),
         LAUNCHER=launcher,
         SLURM_STUB_SIGNAL="step 4/60",
     )

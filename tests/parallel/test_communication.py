@@ -17,7 +17,7 @@ pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]
 
 PROGRAM = "tests/parallel/updates_program.py"
 RANKS = 2
-CUTS = {f"{micro}x{steps}x{RANKS}": steps for micro, steps in cuts(RANKS)}
+CUTS = {f"{micro}x{steps}x{RANKS}": steps for micro, steps in cuts(RANKS, "adam")}
 KINDS = ("adam", "every-micro-batch")
 
 
@@ -94,6 +94,7 @@ def test_each_gradient_travels_once_an_update(by_default, cut):
     assert on_the_wire == UPDATES if CUTS[cut] > 1 else on_the_wire >= UPDATES
 
 
+@pytest.mark.slow
 def test_gradients_beyond_the_fusion_threshold_travel_in_pieces(by_default, tmp_path):
     cut = next(name for name, steps in CUTS.items() if steps > 1)
     num_bytes = 4 * by_default[0][f"adam/{cut}/sizes"].sum()

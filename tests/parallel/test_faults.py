@@ -18,7 +18,7 @@ from tests.small_pretraining import (
     make_data_of_documentation,
     write_bert_config,
 )
-from tests.support import ROOT, environment, requires_horovod
+from tests.support import ROOT, environment, python, requires_horovod
 
 pytestmark = [requires_horovod, pytest.mark.parallel]
 
@@ -64,13 +64,13 @@ def finish(command, **variables):
 
 def run_faulty(tmp_path, flags, fault, rank, **variables):
     """Two ranks, one of which has a fault."""
-    program = [sys.executable, FAULTY, fault, rank, tmp_path / "marker", *flags]
+    program = [*python(), FAULTY, fault, rank, tmp_path / "marker", *flags]
     return finish([*MPIRUN, "-np", "2", *program], **variables)
 
 
 def run_different(flags, *own):
     """Two ranks, the second of which has flags of its own."""
-    program = ["-np", "1", sys.executable, "run_pretraining.py", *flags]
+    program = ["-np", "1", *python(), "run_pretraining.py", *flags]
     return finish([*MPIRUN, *program, ":", *program, *own])
 
 
@@ -90,14 +90,14 @@ def assert_lost(done, tmp_path, expected, *, status):
     assert newest_step(tmp_path) == 3
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_that_is_killed(tmp_path, flags, rank):
     done = run_faulty(tmp_path, flags, "killed", rank)
     assert_lost(done, tmp_path, f"the process of rank {rank} on host .* ended", status=128 + 9)
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_that_is_stopped(tmp_path, flags, rank):
     done = run_faulty(tmp_path, flags, "stopped", rank)
     assert_lost(done, tmp_path, f"nothing was heard of rank {rank} on host", status=3)
@@ -117,6 +117,7 @@ def test_a_rank_that_hangs_while_it_reads(tmp_path, flags):
     assert done.returncode == 3
 
 
+@pytest.mark.slow
 def test_a_rank_that_works_on_something_else_for_ever(tmp_path, flags):
     """Horovod's own check, here with a limit of the user's."""
     limits = {"CHECK": "2", "SHUTDOWN": "5"}
@@ -126,6 +127,7 @@ def test_a_rank_that_works_on_something_else_for_ever(tmp_path, flags):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_with_a_bug(tmp_path, flags):
     done = run_faulty(tmp_path, flags, "fails", 1)
     assert_lost(done, tmp_path, "rank 1 on host .* failed with ZeroDivisionError: a bug", status=1)
@@ -167,6 +169,7 @@ def test_a_rank_with_other_data_and_vocabulary(tmp_path, flags):
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_rank_whose_records_end_early(tmp_path, data, flags):
     """Its copy of a file is cut: it runs out of data."""
     shutil.copytree(data / "records" / "train", tmp_path / "copy")
@@ -181,6 +184,7 @@ def test_a_rank_whose_records_end_early(tmp_path, data, flags):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_killed_while_saving_a_run_is_started_again_from_the_checkpoint_before(tmp_path, flags):
     program = [sys.executable, FAULTY, "killed while saving", 0, tmp_path / "marker", *flags]
     launcher = [sys.executable, "-m", "bert_tf.launch", "--np=2", "--restart_delay=0.1"]

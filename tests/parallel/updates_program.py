@@ -54,7 +54,6 @@ OPTIMIZERS = {"adam": AdamW, "lamb": Lamb}
 KINDS = {
     "adam": Kind(),
     "adam-dropout": Kind(dropout=0.1),
-    "lamb": Kind("lamb"),
     "lamb-dropout": Kind("lamb", dropout=0.1),
     "bf16": Kind(dropout=0.1, precision="bf16"),
     "fp16": Kind(dropout=0.1, precision="fp16"),
@@ -65,13 +64,14 @@ KINDS = {
 }
 
 
-def cuts(ranks, name="adam"):
-    """Every (micro batch, accumulation steps) that makes the global batch with so many ranks.
+def cuts(ranks, name):
+    """(micro batch, accumulation steps) that make the global batch with so many ranks.
 
-    XLA compiles anew for each, so there are two for it: without a loop over micro batches and with.
+    One kind has all of them. Two are enough for the others: without a loop over micro batches and
+    with.
     """
     share = GLOBAL_BATCH // ranks
-    counts = (1, 2) if KINDS[name].xla else (1, 2, 4, 8)
+    counts = (1, 2, 4, 8) if name == "adam-dropout" else (1, 2 if KINDS[name].xla else 4)
     return [(share // steps, steps) for steps in counts if steps <= share]
 
 

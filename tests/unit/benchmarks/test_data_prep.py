@@ -35,6 +35,7 @@ def test_results_are_rates_and_ratios():
     assert results[0]["config"]["others_share_of_machine"] == [0.0] * 3
 
 
+@pytest.mark.slow
 def test_whole_benchmark(files, tmp_path):
     done = run(
         "-m", "benchmarks.data_prep", *files, "--turns=1", "--retries=0",
@@ -62,6 +63,7 @@ def main(_):
 """
 
 
+@pytest.mark.slow
 def test_the_peers_script_gets_the_same_flags(files, tmp_path):
     (tmp_path / "create_pretraining_data.py").write_text(FAKE)
     (tmp_path / "tokenization.py").write_text("import tensorflow\n")

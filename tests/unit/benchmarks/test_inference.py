@@ -107,6 +107,7 @@ def test_lengths_of_windows(squad_file, tokenizer):
     assert window_lengths(squad, tokenizer, seq_length=64, most=2) == whole[:1] + whole[1:2]
 
 
+@pytest.mark.slow
 def test_real_lengths_with_their_ratio_to_padding(config_file, squad_file, vocab_file, tmp_path):
     run(
         "-m", "benchmarks.inference", f"--bert_config_file={config_file}", "--batch_sizes=2",
@@ -121,6 +122,7 @@ def test_real_lengths_with_their_ratio_to_padding(config_file, squad_file, vocab
     assert [r["config"]["batches"] for r in results if r["unit"] == "sequences/s"] == [2, 2]
 
 
+@pytest.mark.slow
 def test_whole_benchmark(config_file, tmp_path):
     done = run(
         "-m", "benchmarks.inference", f"--bert_config_file={config_file}", "--batch_sizes=1,2",

@@ -61,6 +61,7 @@ def test_results_and_table():
     assert "2: 140  4: 180" in peer
 
 
+@pytest.mark.slow
 def test_whole_benchmark(tmp_path):
     network = {
         "vocab_size": 50,

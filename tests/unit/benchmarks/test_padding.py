@@ -113,6 +113,7 @@ def command(files, tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_whole_benchmark(files, tmp_path):
     done = run(*command(files, tmp_path))
     results = json.loads((tmp_path / "results.json").read_text())

@@ -184,6 +184,7 @@ def config_file(tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "flags"),
     [("pretraining_step", ["--predictions=2", "--accumulation_steps=2"]), ("finetuning_step", [])],

@@ -169,6 +169,7 @@ def test_epochs_and_batches():
     assert len(list(transformers_squad.training_rows(10, Settings(num_train_epochs=0.01)))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{}, {"precision": "bf16", "pad_to_max_length": False, "n_best_size": 9}]
 )
@@ -332,6 +333,7 @@ def test_a_run_that_fails(job, tmp_path, monkeypatch):
     assert not (tmp_path / "work" / "run.json").exists()
 
 
+@pytest.mark.slow
 def test_whole_benchmark_of_the_peer(checkpoint, squad_file, tmp_path):
     path = squad_file(["mat", "dog lay", "a mat", "cat"])
     common = [

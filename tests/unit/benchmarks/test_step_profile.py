@@ -45,6 +45,7 @@ def test_results_are_medians_and_the_longest_comes_first():
     assert [(r["name"], r["value"]) for r in results] == [("b", 3.0), ("a", 1.0), ("all", 3.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["pretraining", "fine-tuning"])
 def test_whole_profile(tmp_path, task):
     config = tmp_path / "bert_config.json"

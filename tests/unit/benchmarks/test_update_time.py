@@ -94,6 +94,7 @@ def test_one_process_measures_every_case():
     )
 
 
+@pytest.mark.slow
 @requires_horovod
 @pytest.mark.parallel
 def test_two_ranks_measure_every_kind():

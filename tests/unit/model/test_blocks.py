@@ -83,9 +83,17 @@ def norm(gradients):
     return np.sqrt(sum(np.square(g).sum(dtype=np.float64) for g in gradients))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("dropout", [False, True], ids=["", "dropout"])
-@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize(
+    ("precision", "dropout", "name"),
+    [
+        ("fp32", False, "even"),
+        ("fp32", True, "odd"),
+        ("fp32", True, "other activation"),
+        ("bf16", True, "even"),
+        ("bf16", False, "odd"),
+        ("bf16", False, "other activation"),
+    ],
+)
 def test_a_network_has_the_same_loss_and_gradients(precision, dropout, name):
     policy = policy_for(precision)
     plain_loss, plain = loss_and_gradients(

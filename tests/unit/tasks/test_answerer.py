@@ -5,8 +5,6 @@ import functools
 import io
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from bert_tf.tasks.answerer import Answerer
 from bert_tf.tasks.ask import read_document, read_questions, sentence_around
 from bert_tf.tasks.span_model import find_model
 from tests.small_span_model import CONFIG, TEXT, VOCABULARY, write_model
-from tests.support import ROOT, environment, run
+from tests.support import run
 
 QUESTION = "Who wrote the book?"
 
@@ -255,6 +253,7 @@ def test_the_command_answers_one_question(model_dir, tmp_path, answerer):
     assert not done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_precision_policy(model_dir, tmp_path, answerer):
     """float16 is kept as asked for, and what is emulated is said."""
     (tmp_path / "document.txt").write_text(TEXT)
@@ -274,15 +273,7 @@ def test_the_command_reads_questions_from_a_pipe(model_dir, tmp_path, answerer):
     (tmp_path / "document.txt").write_text(TEXT)
     command = ["-m", "bert_tf.tasks.ask", f"--model_dir={model_dir}",
                f"--file={tmp_path}/document.txt", "--json", "--n_best_size=2"]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=environment(),
-        input=f"{QUESTION}\n\nWhere did Anna live?\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run(*command, text=f"{QUESTION}\n\nWhere did Anna live?\n")
     first, second = map(json.loads, done.stdout.splitlines())
     assert (first["question"], second["question"]) == (QUESTION, "Where did Anna live?")
     expected = [dataclasses.asdict(answer) for answer in answerer.answer(QUESTION, TEXT)[:2]]
