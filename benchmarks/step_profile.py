@@ -135,9 +135,8 @@ def measure() -> None:
     """Profiles the step of the flags."""
     import tensorflow.compat.v1 as tf
 
-    from benchmarks.measured import measured_choice
     from bert_tf.ranks.distribution import SingleProcess
-    from bert_tf.training.speed_choice import Wanted
+    from bert_tf.training.speed_choice import Wanted, measured_choice
 
     values = flags.FLAGS
     environment.quiet_tensorflow(verbose=False)

@@ -30,9 +30,8 @@ def run() -> None:
     import tensorflow.compat.v1 as tf
 
     from benchmarks import case_graphs
-    from benchmarks.measured import measured_choice
     from bert_tf.ranks.distribution import connect
-    from bert_tf.training.speed_choice import Wanted
+    from bert_tf.training.speed_choice import Wanted, measured_choice
 
     values = flags.FLAGS
     environment.quiet_tensorflow(verbose=False)

@@ -100,6 +100,30 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def busy_seconds(stat: str = "/proc/stat") -> float | None:
+    """For how long the cores that this process may run on were not idle since the start, added up.
+
+    What another virtual machine took of them counts too. A hundredth of a second is the unit. None
+    where the system does not tell.
+    """
+    own = {f"cpu{core}" for core in getattr(os, "sched_getaffinity", lambda _: ())(0)}
+    ticks = 0
+    try:
+        for line in Path(stat).read_text().splitlines():
+            name, *fields = line.split()
+            if name in own:
+                user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, fields[:8])
+                ticks += user + nice + system + sum(interrupts_and_stolen)
+    except (OSError, ValueError):
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
+def give_sessions_their_own_threads() -> None:
+    """From now on a session has as many threads as it is told, and not those of the first one."""
+    os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
+
+
 def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
     """The processor's name and a hash of its features, which a name does not tell alone."""
     try:

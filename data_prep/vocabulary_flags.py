@@ -48,6 +48,7 @@ def chosen_vocabulary(values: flags.FlagValues) -> dict[str, Any] | None:
         return _of_model(values, files)
     if not any(files.values()):
         return None
+    _require(files)
     return {**files, "do_lower_case": _casing(values.do_lower_case, None, files)}
 
 
@@ -60,9 +61,7 @@ def _of_model(values: flags.FlagValues, files: dict[str, str | None]) -> dict[st
         raise UserError(
             f"--init_checkpoint={checkpoint} has no vocab.txt beside it; give --vocab_file."
         )
-    for name, path in files.items():
-        if path:
-            require_file(path, flag=name)
+    _require(files)
     problem, _ = other_vocabulary(beside, vocabulary_of(**files))
     if problem:
         raise UserError(
@@ -78,7 +77,11 @@ def _of_model(values: flags.FlagValues, files: dict[str, str | None]) -> dict[st
     return {**files, "do_lower_case": _casing(values.do_lower_case, beside.do_lower_case, files)}
 
 
+def _require(files: dict[str, str | None]) -> None:
+    for name, path in files.items():
+        if path:
+            require_file(path, flag=name)
+
+
 def _casing(given: bool | None, said: bool | None, files: dict[str, str | None]) -> bool:
-    path = files["vocab_file"]
-    vocab_file = require_file(path, flag="vocab_file") if path else None
-    return resolve_casing(given, said=said, vocab_file=vocab_file)
+    return resolve_casing(given, said=said, vocab_file=files["vocab_file"])

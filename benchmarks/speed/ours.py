@@ -9,7 +9,6 @@ from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
-from benchmarks.measured import measured_choice
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import (
     CLIP_NORM,
@@ -28,7 +27,7 @@ from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.span_model import INPUTS, SpanModel
 from bert_tf.tasks.squad import SpanObjective
 from bert_tf.training.session import SessionSettings, session_config
-from bert_tf.training.speed_choice import Wanted
+from bert_tf.training.speed_choice import Wanted, measured_choice
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import Kernels, choose_kernels

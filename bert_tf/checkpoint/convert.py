@@ -21,7 +21,7 @@ from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
 from bert_tf.command_line import flag_group, run_command
-from bert_tf.config.bert_config import BertConfig, read_config_notes
+from bert_tf.config.bert_config import read_config
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike, require_file
 
@@ -157,15 +157,16 @@ def main(_) -> None:
     """Prints the report."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
+    config, notes = None, []
+    if values.bert_config_file:
+        config, notes = read_config(values.bert_config_file)
     given = ModelFiles(
-        config=BertConfig.from_json_file(values.bert_config_file)
-        if values.bert_config_file
-        else None,
+        config=config,
         config_file=Path(values.bert_config_file) if values.bert_config_file else None,
         vocab_file=_given_file(values.vocab_file, "vocab_file"),
         spm_model_file=_given_file(values.spm_model_file, "spm_model_file"),
         do_lower_case=values.do_lower_case,
-        notes=tuple(read_config_notes(values.bert_config_file)) if values.bert_config_file else (),
+        notes=tuple(notes),
     )
     require_checkpoint(values.input, flag="input")
     source = _with_given_files(open_source(values.input), given)

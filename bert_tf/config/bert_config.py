@@ -183,15 +183,8 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, path: PathLike) -> BertConfig:
-        """Reads a ``bert_config.json`` of Google's or of ours, or a ``config.json``.
-
-        The keys tell a Hugging Face file, whose ``gelu`` becomes ``gelu_erf``. Raises UserError for
-        every kind of unusable file.
-        """
-        values = read_config_file(path)
-        if is_huggingface(values):
-            return cls.from_huggingface_dict(values, source=str(path))
-        return cls.from_dict(values, source=str(path))
+        """As :func:`read_config`, without the notes."""
+        return read_config(path)[0]
 
     def to_dict(self) -> dict[str, Any]:
         """The settings under Google's JSON keys."""
@@ -222,9 +215,17 @@ def config_notes(values: dict[str, Any], *, source: PathLike) -> list[str]:
     return [f"warning: {source} has keys that this network ignores: {unknown}"] if unknown else []
 
 
-def read_config_notes(path: PathLike) -> list[str]:
-    """As :func:`config_notes`, of a file."""
-    return config_notes(read_config_file(path), source=path)
+def read_config(path: PathLike) -> tuple[BertConfig, list[str]]:
+    """Reads a ``bert_config.json`` of Google's or of ours, or a ``config.json``.
+
+    The keys tell a Hugging Face file, whose ``gelu`` becomes ``gelu_erf``. Raises UserError for
+    every kind of unusable file.
+
+    Returns: the configuration, and what :func:`config_notes` says of the file.
+    """
+    values = read_config_file(path)
+    read = BertConfig.from_huggingface_dict if is_huggingface(values) else BertConfig.from_dict
+    return read(values, source=str(path)), config_notes(values, source=path)
 
 
 def _unknown_keys(values: dict[str, Any]) -> list[str]:

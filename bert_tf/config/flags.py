@@ -257,7 +257,11 @@ def define_runtime_flags(define: Definer) -> None:
         "Keep only each layer's input for the backward pass and compute the layer again there: "
         "less memory, slower steps, the same results.",
     )
-    define.integer("num_threads", None, "Threads of a rank; its share of the cores (auto).")
+    define.integer(
+        "num_threads",
+        None,
+        "Threads of a rank (its share of the cores, with hyper-threads unless they slow it down).",
+    )
     define.boolean("deterministic", False, "The same bits in every run, at some cost in speed.")
     define.boolean("verbose", False, "Show TensorFlow's own messages.")
     define.boolean("verbose_logging", False, "NVIDIA's name of --verbose.")

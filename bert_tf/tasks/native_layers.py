@@ -70,14 +70,15 @@ def measured_policy(
     # Imported here: flags are defined without TensorFlow.
     from bert_tf.model.precision import probe_hardware, slow_policy_warnings
     from bert_tf.ranks.distribution import SingleProcess
-    from bert_tf.training.speed_choice import Wanted, choose_speed
-    from bert_tf.training.speed_probe import JobShapes
+    from bert_tf.training.speed_choice import Wanted, measured_choice
 
-    hardware = probe_hardware()
-    choice = choose_speed(
+    choice = measured_choice(
         Wanted(precision, native_ops, policy_changes or {}),
-        JobShapes.of(config, sequences=sequences, length=length, accumulation_steps=0),
-        hardware=hardware,
+        config,
+        sequences=sequences,
+        length=length,
+        accumulation_steps=0,
         ranks=SingleProcess(),
     )
-    return choice.policy, [*slow_policy_warnings(choice.policy, hardware), *choice.warnings]
+    slow = slow_policy_warnings(choice.policy, probe_hardware())
+    return choice.policy, [*slow, *choice.warnings]

@@ -17,7 +17,7 @@ from bert_tf.checkpoint.same_model import (
     vocabulary_named_in,
     vocabulary_of,
 )
-from bert_tf.config.bert_config import BertConfig, read_config_notes
+from bert_tf.config.bert_config import BertConfig, read_config
 from bert_tf.config.pretraining_flags import NO_MODEL
 from bert_tf.config.settings import PretrainingSettings
 from bert_tf.data.record_info import RecordVocabulary
@@ -121,8 +121,8 @@ def _network(
         _refuse_other_sizes(settings, weights, beside)
     notes: list[str] = []
     if settings.bert_config_file:
-        base = BertConfig.from_json_file(settings.bert_config_file).to_dict()
-        notes += read_config_notes(settings.bert_config_file)
+        config, notes = read_config(settings.bert_config_file)
+        base = config.to_dict()
     elif beside.config is not None:
         base = beside.config.to_dict()
         notes += beside.notes

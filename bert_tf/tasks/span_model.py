@@ -18,7 +18,7 @@ from bert_tf.checkpoint.same_model import (
     vocabulary_of,
 )
 from bert_tf.command_line import flag_group
-from bert_tf.config.bert_config import BertConfig, read_config_notes
+from bert_tf.config.bert_config import BertConfig, read_config
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
@@ -136,8 +136,8 @@ def collect_parts(
     """As :func:`find_model`, from what stands beside a model and without comparing them."""
     config, notes = beside.config, beside.notes
     if bert_config_file:
-        config = BertConfig.from_json_file(require_file(bert_config_file, flag="bert_config_file"))
-        notes = (*notes, *read_config_notes(bert_config_file))
+        config, of_file = read_config(require_file(bert_config_file, flag="bert_config_file"))
+        notes = (*notes, *of_file)
     if config is None:
         raise UserError(f"{checkpoint} has no bert_config.json beside it; give --bert_config_file.")
     if not (vocab_file or spm_model_file):

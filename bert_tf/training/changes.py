@@ -24,7 +24,7 @@ _NO_SETTINGS = {
     ("steps", "schedule_offset"),
     ("steps", "start_step"),
 }
-_SECTIONS_WITHOUT_SETTINGS = {"changed", "consumption", "speed", "xla"}
+_SECTIONS_WITHOUT_SETTINGS = {"changed", "consumption", "speed", "threads", "xla"}
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SHOWN_DIGITS = 12

@@ -51,6 +51,7 @@ from bert_tf.training.session import SessionSettings, gpu_of_a_rank
 from bert_tf.training.speed_choice import Wanted, choose_speed
 from bert_tf.training.speed_probe import JobShapes
 from bert_tf.training.start_point import StartPoint, find_start
+from bert_tf.training.thread_choice import choose_threads
 from bert_tf.training.trainer import Job, Trainer
 from bert_tf.training.xla_choice import Choice, choose_xla
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
@@ -75,6 +76,7 @@ class Run:
       kernels: the update's arithmetic, in one form on all ranks; None before.
       speed: what was measured for the choice, for the ledger; empty where nothing was.
       log: None on ranks other than 0.
+      threads: what was measured for the choice of their number, as ``speed``.
     """
 
     settings: RunSettings
@@ -89,6 +91,7 @@ class Run:
     kernels: Kernels | None
     speed: Mapping[str, Any]
     log: RunLog | None
+    threads: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def keeps_files(self) -> bool:
@@ -231,12 +234,22 @@ def choose_arithmetic(
     slow = precision.slow_policy_warnings(choice.policy, run.hardware)
     for warning in [*slow, *choice.warnings]:
         run.message(f"warning: {warning}")
+    threads: dict[str, Any] = {}
+    if runtime.num_threads is None and not run.hardware.has_gpu:
+        threads = choose_threads(
+            run.ranks,
+            shapes,
+            policy=choice.policy,
+            kernels=choice.kernels,
+            earlier=None if run.record is None else run.record.ledger.get("threads"),
+        )
     return dataclasses.replace(
         run,
         precision=choice.precision,
         policy=choice.policy,
         kernels=choice.kernels,
         speed=choice.facts,
+        threads=threads,
     )
 
 
@@ -477,6 +490,8 @@ def _announce(
     run_ledger = _ledger(run, job, train_data)
     if run.speed:
         run_ledger["speed"] = dict(run.speed)
+    if run.threads:
+        run_ledger["threads"] = dict(run.threads)
     sizes = checkpoint_sizes(
         job.objective, run.settings, start_step=run.start.step, last_step=job.steps.last_step
     )

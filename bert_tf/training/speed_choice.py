@@ -21,9 +21,16 @@ import tensorflow.compat.v1 as tf
 
 import bert_tf
 from bert_tf import environment
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
-from bert_tf.model.precision import Hardware, PrecisionPolicy, policy_for, resolve_precision
+from bert_tf.model.precision import (
+    Hardware,
+    PrecisionPolicy,
+    policy_for,
+    probe_hardware,
+    resolve_precision,
+)
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import speed_probe
 from bert_tf.training.session import SessionSettings
@@ -36,10 +43,10 @@ _ON_CPUS = ("fp32", "bf16")
 
 # By how much another way must be faster to be taken. Below that it may be noise, and of a whole
 # step, where all else is the same, it is less still; float32 keeps more digits.
-_TIE = 1.05
+TIE = 1.05
 
 # Products of a layer that are so few take microseconds, and what is measured is not their speed.
-_LEAST_OPERATIONS = 100_000_000
+LEAST_OPERATIONS = 100_000_000
 
 _NATIVE, _TENSORFLOW = "native", "tensorflow"
 _PRODUCT_CLASSES = ("attention", "dense")
@@ -115,7 +122,7 @@ def choose_speed(
     kernels = choose_kernels(wanted.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
     asked = resolve_precision(wanted.precision, hardware)
     precisions = _to_measure(asked, wanted, hardware)
-    if shapes.operations < _LEAST_OPERATIONS:
+    if shapes.operations < LEAST_OPERATIONS:
         precisions = ()
     forms: dict[str, Kernels] = {_TENSORFLOW: kernels}
     if isinstance(kernels, NativeKernels):
@@ -152,6 +159,25 @@ def choose_speed(
     return _choice(wanted, precision, forms[form], facts, warnings)
 
 
+def measured_choice(
+    wanted: Wanted,
+    network: BertConfig,
+    *,
+    sequences: int,
+    length: int,
+    accumulation_steps: int,
+    ranks: SingleProcess,
+) -> SpeedChoice:
+    """As :func:`choose_speed`, of micro batches of ``sequences`` x ``length`` on this hardware.
+
+    ``accumulation_steps`` is 0 for a prediction.
+    """
+    shapes = JobShapes.of(
+        network, sequences=sequences, length=length, accumulation_steps=accumulation_steps
+    )
+    return choose_speed(wanted, shapes, hardware=probe_hardware(), ranks=ranks)
+
+
 def decide(figures: Figures, precisions: Sequence[str], forms: Sequence[str]) -> tuple[str, str]:
     """The precision and the form of which a layer takes least time.
 
@@ -163,7 +189,7 @@ def decide(figures: Figures, precisions: Sequence[str], forms: Sequence[str]) ->
     for precision in precisions:
         found = figures[precision]
         for form in forms:
-            if form in found and found[PRODUCTS] + found[form] < least / _TIE:
+            if form in found and found[PRODUCTS] + found[form] < least / TIE:
                 best, least = (precision, form), found[PRODUCTS] + found[form]
     return best
 
@@ -196,6 +222,12 @@ def read_figures(
     directory: Path | None, conditions: str, *, precisions: Sequence[str], forms: Sequence[str]
 ) -> Figures | None:
     """The figures that are kept for these conditions, None where there are none to be used."""
+    found = read_kept(directory, conditions)
+    return found if _are_figures(found, precisions, forms) else None
+
+
+def read_kept(directory: Path | None, conditions: str) -> Any:
+    """What is kept for these conditions, of whatever form; None where there is nothing."""
     if directory is None:
         return None
     try:
@@ -204,17 +236,16 @@ def read_figures(
         return None
     if not isinstance(content, dict) or content.get("conditions") != conditions:
         return None
-    found = content.get("seconds")
-    return found if _are_figures(found, precisions, forms) else None
+    return content.get("seconds")
 
 
-def keep_figures(directory: Path | None, conditions: str, figures: Figures) -> None:
+def keep(directory: Path | None, conditions: str, seconds: Mapping[str, Any]) -> None:
     """Keeps figures for these conditions; where that cannot be, they are measured again."""
     if directory is None:
         return
     with contextlib.suppress(OSError, UserError):
         directory.mkdir(parents=True, exist_ok=True)
-        write_json(_file(directory, conditions), {"conditions": conditions, "seconds": figures})
+        write_json(_file(directory, conditions), {"conditions": conditions, "seconds": seconds})
 
 
 def _file(directory: Path, conditions: str) -> Path:
@@ -268,7 +299,7 @@ def _figures(
             settings=SessionSettings(threads=ranks.threads),
         )
         if kept is None:
-            keep_figures(directory, conditions, measured)
+            keep(directory, conditions, measured)
         everywhere, when = ranks.gather(measured), "now"
     return slowest(everywhere), when
 
@@ -294,7 +325,7 @@ def _warnings(
     in_half = wanted.policy(preferred if asked == "auto" else asked).classes_in(half)
     if half not in figures or not (in_half or wanted.amp):
         return ()
-    if figures[half][PRODUCTS] <= _TIE * figures[preferred][PRODUCTS]:
+    if figures[half][PRODUCTS] <= TIE * figures[preferred][PRODUCTS]:
         return ()
     found = (
         f"products run at {rates[half]:.3g} GFLOP/s in {half} on this CPU and at "

@@ -9,19 +9,21 @@ products, and the update of a layer's weights.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Mapping
-from typing import Callable
+from collections.abc import Mapping, Sequence
+from typing import Callable, TypeVar
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.blocks import DropoutSite, PlainBlocks, blocks_for
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.encoder import encode, encoder_specs
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.variables import Variables
+from bert_tf.model.variables import Variables, create_variables
 from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.update.kernels import Kernels, Part, Rule
 
@@ -46,6 +48,7 @@ Figures = dict[str, dict[str, float]]
 
 # An operation, and how many of it a layer has.
 _Pieces = list[tuple[tf.Operation, float]]
+_Key = TypeVar("_Key")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +178,62 @@ def measure(
     }
 
 
+def time_threads(
+    shapes: JobShapes,
+    policy: PrecisionPolicy,
+    kernels: Kernels,
+    numbers: Sequence[int],
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[int, float]:
+    """Seconds of a layer and a micro batch by number of threads, the best of some turns.
+
+    The layer is a whole one, with its gradients: how much threads are worth depends on what of it
+    runs side by side, which pieces do not tell.
+
+    Args:
+      shapes: the job's.
+      policy: its types, and the form of its layers.
+      kernels: its update.
+      numbers: of threads, the largest first; ``environment.give_sessions_their_own_threads`` was
+        called.
+      clock: tells seconds.
+    """
+    sequences = max(1, shapes.timed_tokens(numbers[0]) // shapes.length)
+    found: dict[int, list[float]] = {number: [] for number in numbers}
+    with contextlib.ExitStack() as stack:
+        runs = {}
+        for number in numbers:
+            with tf.Graph().as_default() as graph:
+                pieces = [(_layer(shapes, policy, sequences), 1.0)]
+                pieces += _update(shapes, policy, kernels, sequences * shapes.length)
+                initial_values = tf.global_variables_initializer()
+            config = _config(SessionSettings(threads=number))
+            session = tf.Session(graph=graph, config=config)
+            stack.enter_context(contextlib.closing(session))
+            session.run(initial_values)
+            runs[number] = [(session.make_callable(piece), share) for piece, share in pieces]
+        for _ in range(1 + _TURNS):
+            _time_once(runs, found, clock)
+    micro_batch = shapes.sequences / sequences
+    return {number: micro_batch * min(seconds[1:]) for number, seconds in found.items()}
+
+
+def _time_once(
+    runs: Mapping[_Key, list[tuple[Callable[[], None], float]]],
+    found: Mapping[_Key, list[float]],
+    clock: Callable[[], float],
+) -> None:
+    """Adds to ``found`` the seconds of all pieces of each of ``runs``, one after the other."""
+    for key, pieces in runs.items():
+        total = 0.0
+        for run, share in pieces:
+            started = clock()
+            run()
+            total += share * (clock() - started)
+        found[key].append(total)
+
+
 def _medians(
     session: tf.Session,
     pieces: Mapping[tuple[str, str], _Pieces],
@@ -187,23 +246,12 @@ def _medians(
         for key, of_key in pieces.items()
     }
     found: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
-
-    def take_turn(key: tuple[str, str]) -> None:
-        total = 0.0
-        for run, share in runs[key]:
-            started = clock()
-            run()
-            total += share * (clock() - started)
-        found[key].append(total)
-
-    for key in runs:
-        take_turn(key)
+    _time_once(runs, found, clock)
     began = clock()
     for turn in range(_TURNS):
         if turn >= _FEWEST_TURNS and clock() - began > _SECONDS:
             break
-        for key in runs:
-            take_turn(key)
+        _time_once(runs, found, clock)
         # Whatever is gained between the products, products that take longer than all of the
         # first one's layer lose.
         products = found[first, PRODUCTS][-1]
@@ -237,6 +285,35 @@ def _small_products(
     return {name: min(seconds[1:]) for name, seconds in found.items()}
 
 
+def _layer(shapes: JobShapes, policy: PrecisionPolicy, sequences: int) -> tf.Operation:
+    """A layer of the encoder for so many full sequences, and the gradients of all its variables."""
+    config = BertConfig(
+        vocab_size=1,
+        hidden_size=shapes.hidden_size,
+        num_hidden_layers=1,
+        num_attention_heads=shapes.heads,
+        intermediate_size=shapes.intermediate_size,
+        hidden_act=shapes.activation,
+        hidden_dropout_prob=_DROPOUT_RATE,
+        attention_probs_dropout_prob=_DROPOUT_RATE,
+    )
+    variables = create_variables(
+        encoder_specs(config, scope="layers"), initializer_range=config.initializer_range
+    )
+    x = _held([sequences, shapes.length, shapes.hidden_size])
+    mask = tf.ones([sequences, shapes.length], tf.int32)
+    with variables.scope("layers") as own:
+        outputs = encode(x, mask, own, config=config, policy=policy, dropout=_dropout(shapes))
+    return _with_gradients(outputs, [x, *variables.all()], shapes)
+
+
+def _dropout(shapes: JobShapes) -> Dropout | None:
+    if not shapes.trains:
+        return None
+    place = tf.zeros([], tf.int64)
+    return Dropout(1, data_position=place, first_example=place)
+
+
 def _products(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> _Pieces:
     hidden, intermediate = shapes.hidden_size, shapes.intermediate_size
     dense = _dense(tokens, hidden, intermediate, policy.dense, passes=shapes.passes)
@@ -259,11 +336,7 @@ def _between(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> _Pieces
     matrices, share = _matrices(shapes, tokens)
     blocks = blocks_for(policy, tf.ones([1, tokens], tf.int32), skip_padding=False)
     rows = [tokens] if policy.native else [1, tokens]
-    dropout = None
-    if shapes.trains:
-        place = tf.zeros([], tf.int64)
-        dropout = Dropout(1, data_position=place, first_example=place)
-    site = DropoutSite(dropout, 1, _DROPOUT_RATE)
+    site = DropoutSite(_dropout(shapes), 1, _DROPOUT_RATE)
     widened, closed = (
         _held([*rows, width], policy.dense) for width in (shapes.intermediate_size, hidden)
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.config.bert_config import ACTIVATIONS, BertConfig, read_config_notes
+from bert_tf.config.bert_config import ACTIVATIONS, BertConfig, read_config
 from bert_tf.errors import UserError
 
 SHARED = Path(__file__).parents[4] / "shared/data/checkpoint-index"
@@ -107,7 +107,7 @@ def test_keys_of_other_programs_are_named_and_ignored(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text(json.dumps({"vocab_size": 9, "pooler_type": "x", **dict.fromkeys(others, 1)}))
     assert BertConfig.from_json_file(path) == BertConfig(vocab_size=9)
-    assert read_config_notes(path) == [
+    assert read_config(path)[1] == [
         f"warning: {path} has keys that this network ignores: {', '.join(others)}"
     ]
 
@@ -115,9 +115,9 @@ def test_keys_of_other_programs_are_named_and_ignored(tmp_path):
 def test_nothing_is_said_of_known_keys(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text(json.dumps({**BertConfig(vocab_size=9).to_dict(), "pooler_type": "x"}))
-    assert read_config_notes(path) == []
-    assert read_config_notes(write_theirs(tmp_path)) == []
-    [note] = read_config_notes(write_theirs(tmp_path, layer_norm_eps=1e-5))
+    assert read_config(path)[1] == []
+    assert read_config(write_theirs(tmp_path))[1] == []
+    [note] = read_config(write_theirs(tmp_path, layer_norm_eps=1e-5))[1]
     assert "layer_norm_eps 1e-05" in note
 
 

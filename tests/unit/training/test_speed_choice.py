@@ -19,7 +19,7 @@ from bert_tf.training.speed_choice import (
     Wanted,
     choose_speed,
     decide,
-    keep_figures,
+    keep,
     read_figures,
     slowest,
 )
@@ -269,7 +269,7 @@ READ = {"precisions": BOTH, "forms": FORMS}
 
 def test_figures_come_back_as_they_were_kept(tmp_path):
     found = figures(320.0, 170.0)
-    keep_figures(tmp_path / "new" / "cache", "here", found)
+    keep(tmp_path / "new" / "cache", "here", found)
     assert read_figures(tmp_path / "new" / "cache", "here", **READ) == found
     assert read_figures(tmp_path / "new" / "cache", "there", **READ) is None
     assert read_figures(None, "here", **READ) is None
@@ -297,11 +297,11 @@ GOOD = figures(320.0, 170.0)
     ],
 )
 def test_a_foreign_or_broken_file_is_none(tmp_path, content):
-    keep_figures(tmp_path, "here", GOOD)
+    keep(tmp_path, "here", GOOD)
     path, _ = conditions_of(tmp_path)
     path.write_text(content)
     assert read_figures(tmp_path, "here", **READ) is None
-    keep_figures(tmp_path, "here", GOOD)
+    keep(tmp_path, "here", GOOD)
     assert read_figures(tmp_path, "here", **READ) == GOOD
 
 
