@@ -260,7 +260,7 @@ def define_runtime_flags(define: Definer) -> None:
     define.integer(
         "num_threads",
         None,
-        "Threads of a rank (its share of the cores, with hyper-threads unless they slow it down).",
+        "Threads of a rank (its share of the cores, or half of it where that is found faster).",
     )
     define.boolean("deterministic", False, "The same bits in every run, at some cost in speed.")
     define.boolean("verbose", False, "Show TensorFlow's own messages.")

@@ -184,8 +184,9 @@ def time_threads(
     kernels: Kernels,
     numbers: Sequence[int],
     *,
+    is_disturbed: Callable[[], bool],
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[int, float]:
+) -> dict[int, float] | None:
     """Seconds of a layer and a micro batch by number of threads, the best of some turns.
 
     The layer is a whole one, with its gradients: how much threads are worth depends on what of it
@@ -197,7 +198,10 @@ def time_threads(
       kernels: its update.
       numbers: of threads, the largest first; ``environment.give_sessions_their_own_threads`` was
         called.
+      is_disturbed: asked after each turn; where it says so, nothing more is timed.
       clock: tells seconds.
+
+    Returns: None where it was disturbed.
     """
     sequences = max(1, shapes.timed_tokens(numbers[0]) // shapes.length)
     found: dict[int, list[float]] = {number: [] for number in numbers}
@@ -215,6 +219,8 @@ def time_threads(
             runs[number] = [(session.make_callable(piece), share) for piece, share in pieces]
         for _ in range(1 + _TURNS):
             _time_once(runs, found, clock)
+            if is_disturbed():
+                return None
     micro_batch = shapes.sequences / sequences
     return {number: micro_batch * min(seconds[1:]) for number, seconds in found.items()}
 

@@ -7,10 +7,10 @@ the processor and on how much of a layer lies between the products.
 
 from __future__ import annotations
 
-import socket
+import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -26,35 +26,6 @@ from bert_tf.update.kernels import Kernels
 # Share of a host's processors that other processes may have while a measurement shows anything:
 # where one of two processors is taken, a rank with one thread waits for nobody and looks faster.
 _OTHERS_SHARE = 0.05
-
-
-class Use(NamedTuple):
-    """What of a host's processors was used meanwhile.
-
-    Attributes:
-      host: its name.
-      own: the share of its processors' time that one rank took.
-      busy: the share in which they were not idle; None where the host does not tell.
-    """
-
-    host: str
-    own: float
-    busy: float | None
-
-
-def others_share(uses: Sequence[Use]) -> float:
-    """The largest share of some host's processors that processes other than ranks had.
-
-    Args:
-      uses: of all ranks. A host that does not tell counts as busy.
-    """
-    largest = 0.0
-    for host in {use.host for use in uses}:
-        there = [use for use in uses if use.host == host]
-        busy = max(1.0 if use.busy is None else use.busy for use in there)
-        known = [use.own for use in there if use.busy is not None]
-        largest = max(largest, busy - sum(known))
-    return largest
 
 
 def choose_threads(
@@ -111,10 +82,11 @@ def _measure(
     # All measure where one has to: at once, as they will compute, and none waits for another.
     if None in ranks.gather(seconds):
         when = "now"
-        meter = _Meter()
-        found = speed_probe.time_threads(shapes, policy, kernels, numbers)
-        ranks.gather(None)  # until the slowest is done, so that all have looked at the same
-        if others_share(ranks.gather(meter.use())) > _OTHERS_SHARE:
+        others = OtherProcesses(ranks.local_size)
+        found = speed_probe.time_threads(
+            shapes, policy, kernels, numbers, is_disturbed=others.are_busy
+        )
+        if None in ranks.gather(found):
             return {"halved": False, "measured": "not, other processes are busy"}
         seconds = {str(number): found[number] for number in numbers}
         keep(directory, conditions, seconds)
@@ -124,24 +96,25 @@ def _measure(
     return {"halved": all(ranks.gather(gains)), **shown, "measured": when}
 
 
-class _Meter:
-    """Reads what this rank and its host have computed since it was made."""
+class OtherProcesses:
+    """What processes other than ranks take of a host's processors, from now on."""
 
-    def __init__(self) -> None:
+    def __init__(self, local_size: int) -> None:
+        """``local_size`` ranks on this host take as much as this one each."""
+        self._local_size = local_size
         self._start = self._read()
 
-    def use(self) -> Use:
-        """What was used since then."""
-        own, busy, clock = (
-            None if now is None or then is None else now - then
-            for then, now in zip(self._start, self._read())
-        )
-        available = clock * environment.available_cores()
-        return Use(socket.gethostname(), own / available, busy and busy / available)
+    def are_busy(self) -> bool:
+        """Whether they have had so much that times show nothing; also where nobody can tell."""
+        own, busy, clock = (now - then for then, now in zip(self._start, self._read()))
+        others = busy - self._local_size * own
+        return not others <= _OTHERS_SHARE * clock * environment.available_cores()
 
     @staticmethod
-    def _read() -> tuple[float, float | None, float]:
-        return time.process_time(), environment.busy_seconds(), time.perf_counter()
+    def _read() -> tuple[float, float, float]:
+        """Seconds of this process, of all that its processors computed, and of the clock."""
+        busy = environment.busy_seconds()
+        return time.process_time(), math.nan if busy is None else busy, time.perf_counter()
 
 
 def _as_kept(value: Any, numbers: tuple[int, int]) -> dict[str, float] | None:

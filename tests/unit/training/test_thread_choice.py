@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 
 import pytest
 
@@ -12,7 +11,7 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import run as training_run
 from bert_tf.training import speed_probe, thread_choice
 from bert_tf.training.speed_probe import JobShapes, time_threads
-from bert_tf.training.thread_choice import Use, choose_threads, others_share
+from bert_tf.training.thread_choice import OtherProcesses, choose_threads
 from bert_tf.update.kernels import TensorFlowKernels
 from tests.support import optimization_settings, runtime_settings
 from tests.thread_ranks import run_ranks
@@ -30,16 +29,15 @@ def threads_of_sessions(monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """The seconds that are found, how often, and how much of a host other processes have."""
+    """The seconds that are found, None on a busy host, and how often they were."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = {"seconds": {8: 1.0, 4: 0.5}, "calls": 0, "others": 0.0}
+    found = {"seconds": {8: 1.0, 4: 0.5}, "calls": 0}
 
-    def stand_in(*_):
+    def stand_in(*_, **__):
         found["calls"] += 1
         return found["seconds"]
 
     monkeypatch.setattr(speed_probe, "time_threads", stand_in)
-    monkeypatch.setattr(thread_choice, "others_share", lambda _: found["others"])
     return found
 
 
@@ -66,32 +64,30 @@ def test_half_of_the_threads_are_taken_where_that_is_faster(measured, seconds, t
 
 
 def test_on_a_busy_host_all_threads_stay_and_nothing_is_kept(measured):
-    measured["others"] = 0.2
+    seconds, measured["seconds"] = measured["seconds"], None
     ranks = SingleProcess(8)
-    assert not choose(ranks)["halved"]
+    assert choose(ranks)["measured"] == "not, other processes are busy"
     assert ranks.threads == 8
-    measured["others"] = 0.0
+    measured["seconds"] = seconds
     assert choose(ranks)["halved"]
     assert (ranks.threads, measured["calls"]) == (4, 2)
 
 
-def test_what_other_processes_have_is_what_ranks_do_not_explain():
-    assert others_share([Use("a", 0.9, 0.92)]) == pytest.approx(0.02)
-    two = [Use("a", 0.5, 0.95), Use("a", 0.4, 0.96)]
-    assert others_share(two) == pytest.approx(0.06)
-    assert others_share([*two, Use("b", 0.3, 0.9)]) == pytest.approx(0.6)
-    assert others_share([*two, Use("b", 0.9, None)]) == 1.0
+@pytest.mark.parametrize(
+    ("ranks", "busy", "are_busy"),
+    [(1, 4.7, False), (1, 5.8, True), (2, 9.2, False), (2, 9.8, True)],
+)
+def test_what_ranks_do_not_explain_is_others(monkeypatch, ranks, busy, are_busy):
+    """Ten processors for two seconds, of which a rank had nine seconds."""
+    monkeypatch.setattr(thread_choice.environment, "available_cores", lambda: 10)
+    readings = iter([(100.0, 7.0, 50.0), (109.0, 7.0 + 2 * busy, 52.0)])
+    monkeypatch.setattr(OtherProcesses, "_read", staticmethod(lambda: next(readings)))
+    assert OtherProcesses(ranks).are_busy() == are_busy
 
 
-def test_a_process_that_computes_is_no_other_process():
-    """The real figures, of a host on which other tests run."""
-    meter = thread_choice._Meter()
-    end = time.process_time() + 0.2
-    while time.process_time() < end:
-        pass
-    use = meter.use()
-    assert use.own > 0
-    assert use.busy >= 0.9 * use.own
+def test_a_host_that_does_not_tell_counts_as_busy(monkeypatch):
+    monkeypatch.setattr(thread_choice.environment, "busy_seconds", lambda: None)
+    assert OtherProcesses(1).are_busy()
 
 
 def test_nothing_is_measured_without_a_choice(measured):
@@ -123,7 +119,7 @@ def test_a_broken_file_is_none(measured, monkeypatch, kept):
 def test_ranks_do_the_same(measured, monkeypatch, tmp_path):
     """One rank gains by it and the other loses; each has a cache of its own."""
     own, of_ranks = threading.local(), [{8: 1.0, 4: 0.5}, {8: 1.0, 4: 1.5}]
-    monkeypatch.setattr(speed_probe, "time_threads", lambda *_: of_ranks[own.rank])
+    monkeypatch.setattr(speed_probe, "time_threads", lambda *_, **__: of_ranks[own.rank])
     monkeypatch.setattr(thread_choice, "cache_directory", lambda: tmp_path / str(own.rank))
 
     def action(ranks):
@@ -161,9 +157,26 @@ def test_every_number_of_threads_is_timed_alike(steps, pieces):
         policy_for("fp32"),
         TensorFlowKernels("here"),
         (2, 1),
+        is_disturbed=lambda: False,
         clock=lambda: float(next(ticks)),
     )
     # Each operation takes one tick here: a layer, and the update of its kernels.
     update = shapes.kernel_numbers / (8 * 16) if steps else 0.0
     assert found == {2: pytest.approx(1 + update), 1: found[2]}
     assert next(ticks) == 2 * 2 * pieces * 6
+
+
+def test_nothing_more_is_timed_once_others_are_busy():
+    shapes = JobShapes(4, 8, 0, 8, 16, 2, "gelu")
+    ticks = itertools.count()
+    answers = iter([False, True])
+    found = time_threads(
+        shapes,
+        policy_for("fp32"),
+        TensorFlowKernels("here"),
+        (2, 1),
+        is_disturbed=lambda: next(answers),
+        clock=lambda: float(next(ticks)),
+    )
+    assert found is None
+    assert next(ticks) == 2 * 2 * 2
