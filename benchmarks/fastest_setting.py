@@ -122,7 +122,8 @@ def _report(
         print(f"{name:34}{median:12.4g}  {spread:18}{of_setting[name]:12.3f}", flush=True)
     best = min((name for name in found if name != AUTO), key=of_setting.__getitem__)
     print(
-        f"auto took {chosen['precision']} and {chosen['operations']} operations: "
+        f"auto took {chosen['precision']}, {chosen['operations']} operations and "
+        f"{chosen['threads']} threads: "
         f"{of_setting[best]:.1%} of the rate of the best setting by hand ({best})"
     )
     if path:

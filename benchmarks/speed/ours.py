@@ -27,7 +27,9 @@ from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.span_model import INPUTS, SpanModel
 from bert_tf.tasks.squad import SpanObjective
 from bert_tf.training.session import SessionSettings, session_config
-from bert_tf.training.speed_choice import Wanted, measured_choice
+from bert_tf.training.speed_choice import Wanted, choose_speed, measured_choice
+from bert_tf.training.speed_probe import JobShapes
+from bert_tf.training.thread_choice import choose_threads
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import Kernels, choose_kernels
@@ -82,15 +84,19 @@ def running_step(
     precision, kernels = "fp32" if settings.amp else settings.precision, choose(settings)
     native_layers = not (settings.xla or settings.amp)
     if precision == "auto":
-        choice = measured_choice(
-            Wanted(native_ops=settings.native_ops, native_layers=native_layers),
+        ranks = SingleProcess(job.threads)
+        shapes = JobShapes.of(
             job.network,
             sequences=job.batch_size,
             length=job.seq_length,
             accumulation_steps=job.accumulation_steps,
-            ranks=SingleProcess(job.threads),
         )
+        wanted = Wanted(native_ops=settings.native_ops, native_layers=native_layers)
+        choice = choose_speed(wanted, shapes, hardware=probe_hardware(), ranks=ranks)
         precision, kernels = choice.precision, choice.kernels
+        if settings.threads is None:
+            choose_threads(ranks, shapes, policy=choice.policy, kernels=kernels)
+            job = dataclasses.replace(job, threads=ranks.threads)
     features = job.batch(job.sequences)
     with tf.Graph().as_default():
         tf.set_random_seed(1)
@@ -110,7 +116,11 @@ def running_step(
             running.run(tf.global_variables_initializer())
             run = running.make_callable([loss, outputs.train_op], feed_list=list(feed))
             values = list(feed.values())
-            chosen = {"precision": precision, "operations": kernels.description}
+            chosen = {
+                "precision": precision,
+                "operations": kernels.description,
+                "threads": str(job.threads),
+            }
             yield lambda: float(run(*values)[0]), chosen
 
 
