@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import platform
 import sys
@@ -93,11 +94,54 @@ def seconds_since_launch() -> float | None:
 _STARTTIME_AFTER_NAME = 22 - 3
 
 
-def available_cores() -> int:
+def allowed_cores() -> int:
     """The number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def available_cores() -> int:
+    """The number of cores that this process can keep busy: a container may have less time."""
+    quota = cpu_quota()
+    return allowed_cores() if quota is None else min(allowed_cores(), max(1, math.ceil(quota)))
+
+
+def cpu_quota(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> float | None:
+    """The processor time that this process's control groups give it, in cores; None without limit.
+
+    ``docker run --cpus``, Kubernetes and systemd set it. Both versions of control groups are read
+    (cgroups(7)), of the own group and of those around it.
+    """
+    try:
+        lines = Path(groups).read_text().splitlines()
+    except OSError:
+        return None
+    quotas = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        mounts = ["", "unified"]  # of the second version, alone or beside the first
+        if controllers:
+            mounts = [controllers, "cpu"] if "cpu" in controllers.split(",") else []
+        own = Path(path.lstrip("/"))
+        quotas += [
+            _quota(Path(root, mount, group)) for mount in mounts for group in (own, *own.parents)
+        ]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota(group: Path) -> float | None:
+    """The limit of one control group, in cores."""
+    try:
+        if (group / "cpu.max").is_file():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = (
+                (group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
+            )
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):  # "max" is no number
+        return None
 
 
 def busy_seconds(stat: str = "/proc/stat") -> float | None:

@@ -196,7 +196,7 @@ def _begin(
     )
     idle = binding_warning(
         os.environ,
-        allowed_cores=environment.available_cores(),
+        allowed_cores=environment.allowed_cores(),
         all_cores=os.cpu_count() or 1,
         local_size=ranks.local_size,
     )

@@ -108,7 +108,7 @@ class OtherProcesses:
         """Whether they have had so much that times show nothing; also where nobody can tell."""
         own, busy, clock = (now - then for then, now in zip(self._start, self._read()))
         others = busy - self._local_size * own
-        return not others <= _OTHERS_SHARE * clock * environment.available_cores()
+        return not others <= _OTHERS_SHARE * clock * environment.allowed_cores()
 
     @staticmethod
     def _read() -> tuple[float, float, float]:

@@ -185,3 +185,62 @@ def test_the_time_of_the_own_processors_is_added_up(tmp_path):
     before = subject.busy_seconds()
     assert before > 0
     assert subject.busy_seconds() >= before
+
+
+V1_FILES = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        (["0::/"], {"cpu.max": "150000 100000"}, 1.5),
+        (["0::/"], {"cpu.max": "max 100000"}, None),
+        (["0::/a/b"], {"a/cpu.max": "200000 100000", "a/b/cpu.max": "max 100000"}, 2.0),
+        (["0::/a/b"], {"a/cpu.max": "400000 100000", "a/b/cpu.max": "300000 100000"}, 3.0),
+        (["0::/a"], {"unified/a/cpu.max": "50000 100000"}, 0.5),
+        (["1:cpu:/a"], dict(zip((f"cpu/a/{n}" for n in V1_FILES), ("250000", "100000"))), 2.5),
+        (
+            ["3:memory:/", "2:cpu,cpuacct:/docker/1"],  # seen from within: mounted as the root
+            dict(zip((f"cpu,cpuacct/{n}" for n in V1_FILES), ("100000", "50000"))),
+            2.0,
+        ),
+        (["1:cpu:/a"], dict(zip((f"cpu/a/{n}" for n in V1_FILES), ("-1", "100000"))), None),
+        (["1:cpuset:/a"], {"cpu/a/cpu.max": "100000 100000"}, None),
+        (["0::/"], {"cpu.max": "?"}, None),
+    ],
+)
+def test_the_processor_time_of_control_groups(tmp_path, groups, files, cores):
+    (tmp_path / "own").write_text("".join(f"{line}\n" for line in groups))
+    for name, text in files.items():
+        path = tmp_path / "root" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    assert subject.cpu_quota(str(tmp_path / "own"), str(tmp_path / "root")) == cores
+    assert subject.cpu_quota(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 8), (3.2, 4), (0.4, 1), (16.0, 8)])
+def test_more_threads_than_time_for_them_are_not_started(monkeypatch, quota, cores):
+    monkeypatch.setattr(subject, "allowed_cores", lambda: 8)
+    monkeypatch.setattr(subject, "cpu_quota", lambda: quota)
+    assert subject.available_cores() == cores
+
+
+def test_a_real_control_group():
+    group = Path(f"/sys/fs/cgroup/cpu/bert_tf_test_{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / V1_FILES[0]).write_text("150000")
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    code = (
+        f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid())); "
+        "from bert_tf.environment import cpu_quota; print(cpu_quota())"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        )
+    finally:
+        group.rmdir()
+    assert done.stdout == "1.5\n", done.stderr

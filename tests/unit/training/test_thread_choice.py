@@ -79,7 +79,7 @@ def test_on_a_busy_host_all_threads_stay_and_nothing_is_kept(measured):
 )
 def test_what_ranks_do_not_explain_is_others(monkeypatch, ranks, busy, are_busy):
     """Ten processors for two seconds, of which a rank had nine seconds."""
-    monkeypatch.setattr(thread_choice.environment, "available_cores", lambda: 10)
+    monkeypatch.setattr(thread_choice.environment, "allowed_cores", lambda: 10)
     readings = iter([(100.0, 7.0, 50.0), (109.0, 7.0 + 2 * busy, 52.0)])
     monkeypatch.setattr(OtherProcesses, "_read", staticmethod(lambda: next(readings)))
     assert OtherProcesses(ranks).are_busy() == are_busy
