@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterable, Mapping
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -133,6 +134,29 @@ class RunConfig:
         return dataclasses.replace(self, **changes)
 
 
+def completed(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
+    """The settings with a directory, a temporary one if none is given, and those of a session.
+
+    Raises ValueError for two directories, and for what is no RunConfig.
+    """
+    if not isinstance(config, RunConfig):
+        raise ValueError(f"config must be a RunConfig, but it is {config!r}.")
+    model_dir = config.model_dir if model_dir is None else os.fspath(model_dir)
+    if config.model_dir not in (None, model_dir):
+        raise ValueError(
+            f"model_dir is {model_dir!r}, but that of the RunConfig is {config.model_dir!r}."
+        )
+    if not model_dir:
+        model_dir = tempfile.mkdtemp()
+        tf.logging.warning("No model_dir is given; the model is written to %s.", model_dir)
+    session_config = config.session_config
+    if session_config is None:
+        session_config = tf.ConfigProto(allow_soft_placement=True)
+        rewriting = session_config.graph_options.rewrite_options
+        rewriting.meta_optimizer_iterations = rewriting.ONE
+    return config.replace(model_dir=model_dir, session_config=session_config)
+
+
 class _Fields(NamedTuple):
     mode: str
     predictions: tf.Tensor | Mapping[str, tf.Tensor] | None = None
@@ -187,10 +211,10 @@ class EstimatorSpec(_Fields):
                     f"update operation, as functions of tf.metrics return it, but it is {pair}."
                 )
         hooks = {
-            field: tuple(getattr(spec, field) or ()) for field in cls._fields if "_hooks" in field
+            field: tuple(checked(field, getattr(spec, field), tf.train.SessionRunHook))
+            for field in cls._fields
+            if field.endswith("_hooks")
         }
-        for field, given in hooks.items():
-            check_types(field, given, tf.train.SessionRunHook)
         return super().__new__(
             cls,
             **{
@@ -204,11 +228,13 @@ class EstimatorSpec(_Fields):
         )
 
 
-def check_types(name: str, values: tuple | list, kind: type) -> None:
-    """Raises TypeError unless each of ``values`` is of a type."""
+def checked(name: str, values: Iterable[Any] | None, kind: type) -> list[Any]:
+    """``values`` as a list; raises TypeError unless each is of a type."""
+    values = list(values or ())
     for value in values:
         if not isinstance(value, kind):
             raise TypeError(f"{name}: {value!r} is not a {kind.__name__}.")
+    return values
 
 
 def _check_tensor(name: str, tensor: object) -> None:

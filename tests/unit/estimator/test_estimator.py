@@ -1,5 +1,6 @@
 """The Estimator against its contract and, where TensorFlow has one, against ``tf.estimator``."""
 
+import dataclasses
 import functools
 import os
 import re
@@ -12,6 +13,9 @@ from google.protobuf import text_format
 
 from bert_tf.estimator import choice
 from bert_tf.estimator import estimator as own
+from bert_tf.tasks import pretraining
+from bert_tf.training import evaluation, trainer
+from tests.tiny_pretraining import pretraining_settings
 
 THEIRS = getattr(tf, "estimator", None)
 needs_theirs = pytest.mark.skipif(THEIRS is None, reason="this TensorFlow has no tf.estimator")
@@ -732,3 +736,31 @@ def test_a_users_own_saver_takes_the_place_of_the_usual_one(api, tmp_path):
 
 def test_jobs_use_that_of_tensorflow_where_there_is_one():
     assert choice.tf_estimator is (own if THEIRS is None else THEIRS)
+
+
+@needs_theirs
+def test_a_pretraining_is_that_of_tf_estimator(tmp_path, monkeypatch):
+    """A whole job, evaluated on the way, with hooks, savers and summaries of its own."""
+    results = {}
+    for name, api in {"own": own, "theirs": THEIRS}.items():
+        monkeypatch.setattr(trainer, "tf_estimator", api)
+        monkeypatch.setattr(evaluation, "tf_estimator", api)
+        (tmp_path / name).mkdir()
+        settings = pretraining_settings(tmp_path / name)
+        data = dataclasses.replace(settings.data, eval_files=settings.data.train_files)
+        run = dataclasses.replace(
+            settings.run,
+            do_eval=True,
+            eval_every_steps=2,
+            save_checkpoints_steps=1,
+            keep_checkpoint_max=2,
+        )
+        optimization = dataclasses.replace(settings.optimization, num_train_steps=2)
+        settings = dataclasses.replace(settings, data=data, run=run, optimization=optimization)
+        results[name] = pretraining.run(settings)
+    assert results["own"] == results["theirs"]
+    found, expected = tmp_path / "own" / "model", tmp_path / "theirs" / "model"
+    assert file_names(found) == file_names(expected)
+    for step in (1, 2):
+        of_step = f"model.ckpt-{step}"
+        assert_same_arrays(arrays(found / of_step), arrays(expected / of_step))
