@@ -17,7 +17,6 @@ class _InitializeIterator(tf.train.SessionRunHook):
         self._iterator = iterator
 
     def after_create_session(self, session, coord):
-        del coord
         session.run(self._iterator.initializer)
 
 

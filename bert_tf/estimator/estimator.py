@@ -228,9 +228,9 @@ class Estimator:
           checkpoint_path: None for the newest; without any, variables are initialised.
           yield_single_examples: whether to cut batches along their first dimension.
 
-        Raises, with the first prediction:
+        Raises:
           ValueError: ``predict_keys`` name none; batches of several sizes are to be cut.
-          TypeError: what is given as a hook is none.
+          TypeError: what is given as a hook is none. Either comes with the first prediction.
         """
         hooks = checked("hooks", hooks, tf.train.SessionRunHook)
         checkpoint = checkpoint_path or self.latest_checkpoint()

@@ -145,7 +145,7 @@ def write(
     """
     version = _new_version(Path(base))
     temporary = version.with_name(f"temp-{version.name}")  # servers look for numbers
-    builder = tf.saved_model.Builder(str(temporary))
+    signatures = _signatures(receiver, spec)
     scaffold = spec.scaffold
     local_init_op = scaffold.local_init_op
     if local_init_op is None:
@@ -153,10 +153,11 @@ def write(
     saver = scaffold.saver or tf.train.Saver(sharded=True)
     with tf.Session(config=session_config) as session:
         saver.restore(session, checkpoint)
+        builder = tf.saved_model.Builder(str(temporary))
         builder.add_meta_graph_and_variables(
             session,
             [tf.saved_model.SERVING],
-            signature_def_map=_signatures(receiver, spec),
+            signature_def_map=signatures,
             assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
             main_op=local_init_op,
             saver=saver,

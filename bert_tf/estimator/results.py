@@ -15,12 +15,10 @@ class StopAfter(tf.train.SessionRunHook):
     def __init__(self, runs: int) -> None:
         self._runs = runs
 
-    def after_create_session(self, session, coord):  # noqa: D102
-        del session, coord
+    def after_create_session(self, session, coord):
         self._left = self._runs
 
-    def after_run(self, run_context, run_values):  # noqa: D102
-        del run_values
+    def after_run(self, run_context, run_values):
         self._left -= 1
         if self._left <= 0:
             run_context.request_stop()

@@ -14,6 +14,8 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.errors import UserError
+
 _UNSET = "unset"
 _SECONDS_BETWEEN_CHECKPOINTS = 600
 
@@ -59,7 +61,8 @@ class RunConfig:
       session_creation_timeout_secs: has no effect on one process.
       checkpoint_save_graph_def: whether ``graph.pbtxt`` and ``.meta`` files are written.
 
-    Distribution strategies and clusters are not supported: raises ValueError.
+    Raises ValueError for values that do not fit each other and for distribution strategies, which
+    are not supported; UserError for a cluster of several processes in the variable TF_CONFIG.
     """
 
     model_dir: str | os.PathLike | None = None
@@ -116,9 +119,9 @@ class RunConfig:
                 )
         cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
         if sum(map(len, cluster.values())) > 1:
-            raise ValueError(
-                "RunConfig: the cluster in the environment variable TF_CONFIG is not supported "
-                "without tf.estimator; unset it, and train on several processes with Horovod."
+            raise UserError(
+                "the cluster in the environment variable TF_CONFIG is not supported without "
+                "tf.estimator; unset it, and train on several processes with Horovod."
             )
 
     def _set(self, **values: object) -> None:
@@ -240,5 +243,5 @@ def checked(name: str, values: Iterable[Any] | None, kind: type) -> list[Any]:
 def _check_tensor(name: str, tensor: object) -> None:
     if not tf.is_tensor(tensor):
         raise TypeError(f"EstimatorSpec: {name} must be a tensor, but it is {tensor!r}.")
-    if tensor.graph is not tf.get_default_graph():
-        raise ValueError(f"EstimatorSpec: {name} ({tensor.name}) is not in the current graph.")
+    if getattr(tensor, "graph", None) is not tf.get_default_graph():
+        raise ValueError(f"EstimatorSpec: {name} is not in the current graph: {tensor}.")

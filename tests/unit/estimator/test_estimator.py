@@ -10,6 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
+from bert_tf.errors import UserError
 from bert_tf.estimator import choice
 from bert_tf.estimator import estimator as own
 
@@ -734,8 +735,14 @@ def test_other_kinds_of_starts_and_of_clusters_are_refused(tmp_path, monkeypatch
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}')
     own.RunConfig()
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}')
-    with pytest.raises(ValueError, match="TF_CONFIG is not supported"):
+    with pytest.raises(UserError, match="TF_CONFIG is not supported"):
         own.RunConfig()
+
+
+def test_a_tensor_of_no_graph_is_refused():
+    eager = tf.ones([])
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="not in the current graph"):
+        spec(own, predictions=eager)(0, 0, "infer")
 
 
 def test_listeners_beside_a_users_own_saver_are_refused(tmp_path):
