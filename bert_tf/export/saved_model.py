@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.errors import UserError, first_line
@@ -101,7 +102,7 @@ def _appearing(target: Path) -> Iterator[Path]:
         ) from error
 
 
-def _id_signatures(model: SpanModel, max_seq_length: int) -> dict[str, tf.saved_model.SignatureDef]:
+def _id_signatures(model: SpanModel, max_seq_length: int) -> dict[str, SignatureDef]:
     """The two signatures from token ids, which share one network."""
     inputs = {name: tf.placeholder(tf.int32, [None, None], f"serving_{name}") for name in INPUTS}
     length = tf.shape(inputs["input_ids"])[1]
@@ -122,9 +123,7 @@ def _id_signatures(model: SpanModel, max_seq_length: int) -> dict[str, tf.saved_
     }
 
 
-def _text_signature(
-    model: SpanModel, parts: ModelParts, windows: WindowSettings
-) -> tf.saved_model.SignatureDef:
+def _text_signature(model: SpanModel, parts: ModelParts, windows: WindowSettings) -> SignatureDef:
     question = tf.placeholder(tf.string, [None], "serving_question")
     context = tf.placeholder(tf.string, [None], "serving_context")
     features, left_out = text_features(question, context, parts.tokenizer, windows)

@@ -9,6 +9,7 @@ plain Python values, outside any graph.
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Sequence
 from typing import Any, Callable, Union
 
@@ -121,6 +122,23 @@ class _SummedGradients(tf.train.Optimizer):
         return list(zip(loss, var_list))
 
 
+class _BroadcastVariables(tf.train.SessionRunHook):
+    """Gives every rank the variables of rank 0 in each new session.
+
+    Horovod's own hook exists only beside a tf.estimator.
+    """
+
+    def __init__(self, hvd: types.ModuleType) -> None:
+        self._hvd = hvd
+
+    def begin(self):
+        self._broadcast = self._hvd.broadcast_global_variables(0)
+
+    def after_create_session(self, session, coord):
+        del coord
+        session.run(self._broadcast)
+
+
 class HorovodRanks(SingleProcess):
     """The ranks of a Horovod job (``mpirun`` or ``horovodrun``)."""
 
@@ -206,7 +224,7 @@ class HorovodRanks(SingleProcess):
 
     def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
         """Hooks that give every rank the variables of rank 0 when a session starts."""
-        return [self._hvd.BroadcastGlobalVariablesHook(0)]
+        return [_BroadcastVariables(self._hvd)]
 
     def gather(self, value: Any) -> list[Any]:
         """One value from each rank, in the order of ranks, on every rank."""

@@ -16,6 +16,7 @@ from bert_tf.console import say
 from bert_tf.data.batches import BatchReader, dataset_of_positions
 from bert_tf.data.length_buckets import LengthSortedBatches
 from bert_tf.data.tfrecord import RecordSet
+from bert_tf.estimator.choice import tf_estimator
 from bert_tf.progress import Progress
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.squad.answers import (
@@ -127,14 +128,14 @@ class SpanEvaluation:
         )
         self.predictions: Predictions | None = None
 
-    def spec(self, objective, features: Features) -> tf.estimator.EstimatorSpec:
+    def spec(self, objective, features: Features) -> tf_estimator.EstimatorSpec:
         """As in :class:`bert_tf.training.evaluation.Evaluation`."""
         candidates = objective.candidates(features, k=self._settings.n_best_size)
-        return tf.estimator.EstimatorSpec(
-            tf.estimator.ModeKeys.PREDICT, predictions=candidates._asdict()
+        return tf_estimator.EstimatorSpec(
+            tf_estimator.ModeKeys.PREDICT, predictions=candidates._asdict()
         )
 
-    def run(self, estimator: tf.estimator.Estimator, output_dir: Path) -> Results:
+    def run(self, estimator: tf_estimator.Estimator, output_dir: Path) -> Results:
         """As in :class:`bert_tf.training.evaluation.Evaluation`; writes the prediction files."""
         candidates, rate = self._predict(estimator)
         results = None
@@ -167,7 +168,7 @@ class SpanEvaluation:
         spans = best_span_texts(squad, predictions)
         return {**scores, **official_best(squad, spans, predictions.null_odds)}
 
-    def _predict(self, estimator: tf.estimator.Estimator) -> tuple[CandidateArrays, float]:
+    def _predict(self, estimator: tf_estimator.Estimator) -> tuple[CandidateArrays, float]:
         """The candidates of every window on every rank, and windows a second of all ranks."""
         progress = None
         if self._ranks.is_chief:

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.model_files import MODEL_FILES
 from bert_tf.checkpoint.writing import write_without_optimizer
 from bert_tf.errors import UserError
+from bert_tf.estimator.choice import tf_estimator
 from bert_tf.files import atomic_open, read_json, write_json
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess
@@ -57,10 +58,10 @@ class Evaluation(Protocol):
     figure: Figure
     of_untrained: bool
 
-    def spec(self, objective: Objective, features: Features) -> tf.estimator.EstimatorSpec:
+    def spec(self, objective: Objective, features: Features) -> tf_estimator.EstimatorSpec:
         """The graph of a batch, in which the objective's variables exist."""
 
-    def run(self, estimator: tf.estimator.Estimator, output_dir: Path) -> Results:
+    def run(self, estimator: tf_estimator.Estimator, output_dir: Path) -> Results:
         """Measures the newest checkpoint; ranks other than 0 get the weights from rank 0.
 
         Every rank calls it, and the results of all are equal; ``global_step`` is one of them. Rank
@@ -104,18 +105,18 @@ class TermEvaluation:
         self._perplexity_of = perplexity_of
         self._max_steps = max_steps
 
-    def spec(self, objective: Objective, features: Features) -> tf.estimator.EstimatorSpec:
+    def spec(self, objective: Objective, features: Features) -> tf_estimator.EstimatorSpec:
         """As in :class:`Evaluation`."""
         sums = objective.sums(features, dropout=None)
-        return tf.estimator.EstimatorSpec(
-            tf.estimator.ModeKeys.PREDICT,
+        return tf_estimator.EstimatorSpec(
+            tf_estimator.ModeKeys.PREDICT,
             predictions={
                 _SUMS: tf.stack([tf.stack(sums[term]) for term in self._terms]),
                 tf.GraphKeys.GLOBAL_STEP: tf.train.get_global_step().read_value(),
             },
         )
 
-    def run(self, estimator: tf.estimator.Estimator, output_dir: Path) -> Results:
+    def run(self, estimator: tf_estimator.Estimator, output_dir: Path) -> Results:
         """As in :class:`Evaluation`."""
         del output_dir
         batches = list(

@@ -24,6 +24,7 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSe
 from bert_tf.data.batches import user_errors
 from bert_tf.environment import seconds_since_launch
 from bert_tf.errors import UserError, first_line
+from bert_tf.estimator.choice import tf_estimator
 from bert_tf.model.heads import Head
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.ranks.distribution import SingleProcess
@@ -118,7 +119,7 @@ class Trainer:
         self._times = UpdateTimes()
         if job.session.use_xla and not job.runtime.verbose:
             compile_first_cluster(session_config(job.session))
-        self._estimator = tf.estimator.Estimator(
+        self._estimator = tf_estimator.Estimator(
             model_fn=self._model_fn, model_dir=self._model_dir(), config=self._run_config()
         )
 
@@ -233,9 +234,9 @@ class Trainer:
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         return directory
 
-    def _run_config(self) -> tf.estimator.RunConfig:
+    def _run_config(self) -> tf_estimator.RunConfig:
         # Checkpoints, summaries and progress lines are written by the hooks of this package.
-        return tf.estimator.RunConfig(
+        return tf_estimator.RunConfig(
             tf_random_seed=self._job.run.seed,
             session_config=session_config(self._job.session),
             save_checkpoints_steps=None,
@@ -244,12 +245,12 @@ class Trainer:
             log_step_count_steps=None,
         )
 
-    def _model_fn(self, features, labels, mode) -> tf.estimator.EstimatorSpec:
+    def _model_fn(self, features, labels, mode) -> tf_estimator.EstimatorSpec:
         del labels
         job = self._job
         job.objective.create_variables()
         self._initialise_weights()
-        if mode != tf.estimator.ModeKeys.TRAIN:
+        if mode != tf_estimator.ModeKeys.TRAIN:
             return job.evaluation.spec(job.objective, features)
         outputs = build_update(job, features)
         return self._training_spec(outputs, features)
@@ -271,7 +272,7 @@ class Trainer:
 
     def _training_spec(
         self, outputs: TrainOutputs, features: Features
-    ) -> tf.estimator.EstimatorSpec:
+    ) -> tf_estimator.EstimatorSpec:
         job = self._job
         use_xla = job.session.use_xla
         warm_up = WarmUp(2 if use_xla else 1)
@@ -322,8 +323,8 @@ class Trainer:
                 )
             )
         loss = tf.add_n([s.loss_sum for s in outputs.term_sums.values()])
-        return tf.estimator.EstimatorSpec(
-            tf.estimator.ModeKeys.TRAIN,
+        return tf_estimator.EstimatorSpec(
+            tf_estimator.ModeKeys.TRAIN,
             # Estimator stops with a stack trace at a loss that is not finite; NonFiniteGuard
             # decides that here, since with a loss scale an overflow now and then is normal.
             loss=tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss)),

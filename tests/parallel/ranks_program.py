@@ -47,6 +47,9 @@ def sums(ranks):
     with tf.Graph().as_default():
         variable = tf.get_variable("v", initializer=10.0 + ranks.rank, use_resource=True)
         table = tf.get_variable("table", initializer=tf.zeros([3, 2]), use_resource=True)
+        step = tf.train.get_or_create_global_step()
+        restore = step.assign(ranks.rank)
+        start = tf.train.Scaffold(init_fn=lambda _, session: session.run(restore))
         rows = tf.gather(table, [ranks.rank, ranks.rank])
         # d/dv is rank + 1; d/dtable is 2 in row number `rank`, and would come as rows alone.
         loss = variable * (ranks.rank + 1.0) + tf.reduce_sum(rows)
@@ -56,9 +59,12 @@ def sums(ranks):
         single = ranks.sum_over_ranks(tf.constant([1.0, float(ranks.rank)]), name="single")
         # 2**40 + 1 is no float32.
         double = ranks.sum_over_ranks(tf.constant(2.0**40 + ranks.rank, tf.float64), name="double")
-        with tf.train.MonitoredSession(hooks=ranks.broadcast_hooks()) as session:
+        with tf.train.MonitoredSession(
+            tf.train.ChiefSessionCreator(start), hooks=ranks.broadcast_hooks()
+        ) as session:
             fetched = {
                 "variable": variable,
+                "step": step,
                 "gradients": gradients,
                 "single": single,
                 "double": double,

@@ -63,6 +63,7 @@ def test_sums_of_gradients(found):
 
 def test_variables_start_as_those_of_rank_0(found):
     assert [f["variable"] for f in found] == [10.0] * SIZE
+    assert [f["step"] for f in found] == [0] * SIZE  # each session was restored at its own rank
 
 
 @pytest.fixture(scope="module")

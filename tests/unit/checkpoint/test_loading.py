@@ -12,6 +12,7 @@ from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.estimator.choice import tf_estimator
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
 from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.model.squad import squad_specs
@@ -262,11 +263,11 @@ def test_an_estimator_starts_from_a_hugging_face_model_and_leaves_no_copy(tmp_pa
         start_from(theirs, pretraining_specs(OURS))
         assert len(list(copies.iterdir())) == 1
         step = tf.train.get_or_create_global_step()
-        return tf.estimator.EstimatorSpec(
+        return tf_estimator.EstimatorSpec(
             mode, loss=tf.constant(0.0), train_op=tf.assign_add(step, 1)
         )
 
-    estimator = tf.estimator.Estimator(model_fn, model_dir=str(tmp_path / "run"))
+    estimator = tf_estimator.Estimator(model_fn, model_dir=str(tmp_path / "run"))
     estimator.train(lambda: tf.data.Dataset.from_tensors([0.0]), steps=1)
     source = open_source(theirs)
     for name in ("bert/embeddings/word_embeddings", "bert/encoder/layer_1/output/dense/kernel"):

@@ -120,6 +120,20 @@ def test_exchanging_values_leaves_the_gpus_to_later_sessions():
     assert config.intra_op_parallelism_threads == 1
 
 
+def test_variables_are_broadcast_in_each_new_session():
+    """With what every Horovod has: its own hook is missing beside newer TensorFlows."""
+    ranks = HorovodRanks.__new__(HorovodRanks)
+    ranks._hvd = types.SimpleNamespace(
+        broadcast_global_variables=lambda root: [v.assign(root + 7) for v in tf.global_variables()]
+    )
+    with tf.Graph().as_default():
+        variables = [tf.get_variable(name, initializer=1) for name in "ab"]
+        [hook] = ranks.broadcast_hooks()
+        for _ in range(2):
+            with tf.train.MonitoredSession(hooks=[hook]) as session:
+                assert session.run(variables) == [7, 7]
+
+
 def test_both_kinds_of_ranks_have_the_same_methods():
     for name in vars(HorovodRanks):
         if not name.startswith("_"):

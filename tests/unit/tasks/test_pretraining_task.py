@@ -11,10 +11,13 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.data.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.errors import UserError
+from bert_tf.estimator import estimator as own_estimator
+from bert_tf.estimator.choice import tf_estimator
 from bert_tf.model.precision import policy_for
 from bert_tf.tasks import pretraining
 from bert_tf.tasks.pretraining import MASKED_LM, NEXT_SENTENCE, PretrainingObjective
 from bert_tf.tasks.span_model import find_model
+from bert_tf.training import trainer
 from tests.tiny_pretraining import CONFIG, P, S, V, pretraining_settings, write_records
 
 
@@ -179,12 +182,33 @@ def continued(trained, directory, init_checkpoint, **changes):
     )
 
 
+def arrays(checkpoint):
+    reader = tf.train.load_checkpoint(str(checkpoint))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
 @pytest.fixture(scope="module")
-def more(trained, tmp_path_factory):
-    """The settings of a finished run from the weights of that one."""
+def finished(trained, tmp_path_factory):
+    """The settings of a finished run from the weights of that one, and what it saved."""
     settings = continued(trained, tmp_path_factory.mktemp("more"), trained.run.output_dir)
     pretraining.run(settings)
-    return settings
+    return settings, arrays(settings.run.output_dir)
+
+
+@pytest.fixture(scope="module")
+def more(finished):
+    """The settings of a finished run from the weights of that one."""
+    return finished[0]
+
+
+@pytest.mark.skipif(tf_estimator is own_estimator, reason="there is one Estimator only")
+def test_both_estimators_train_to_the_same_bits(trained, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "tf_estimator", own_estimator)
+    pretraining.run(continued(trained, tmp_path, trained.run.output_dir))
+    found, expected = arrays(tmp_path / "model.ckpt-5"), finished[1]
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
 def test_a_model_directory_is_all_that_the_next_command_needs(trained, more):

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.errors import UserError
+from bert_tf.estimator.choice import tf_estimator
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import evaluation
@@ -124,7 +125,7 @@ def evaluate(tmp_path, ranks, max_steps=None):
         session.run([tf.global_variables_initializer()])
         session.run(step.assign(7))
         tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-    estimator = tf.estimator.Estimator(model_fn, model_dir=str(tmp_path))
+    estimator = tf_estimator.Estimator(model_fn, model_dir=str(tmp_path))
     return measured.run(estimator, tmp_path)
 
 

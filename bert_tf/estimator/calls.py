@@ -1,0 +1,59 @@
+"""Calls of users' functions, which name those arguments that they want."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any, Callable
+
+import tensorflow.compat.v1 as tf
+
+
+class _InitializeIterator(tf.train.SessionRunHook):
+    """Starts the pipeline of a tf.data.Dataset in each new session."""
+
+    def __init__(self, iterator: tf.data.Iterator) -> None:
+        self._iterator = iterator
+
+    def after_create_session(self, session, coord):
+        session.run(self._iterator.initializer)
+
+
+def arguments(function: Callable[..., Any]) -> set[str]:
+    """Names of the arguments that a caller may give, without those that a partial has bound."""
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    return {parameter.name for parameter in parameters if parameter.kind in kinds} - set(bound)
+
+
+def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
+    """Calls a function with those of the arguments ``offered`` that it takes."""
+    taken = arguments(function)
+    return function(**{name: value for name, value in offered.items() if name in taken})
+
+
+def call_input_fn(
+    input_fn: Callable[..., Any], offered: Mapping[str, Any]
+) -> tuple[Any, Any, list[tf.train.SessionRunHook]]:
+    """Adds an input to the current graph.
+
+    Returns:
+      Features and labels of a batch, None where there are no labels; hooks that the input needs.
+
+    Raises:
+      ValueError: what it gives is a tuple, but no pair.
+    """
+    with tf.device("/cpu:0"):
+        batch = call(input_fn, offered)
+    hooks = []
+    if isinstance(batch, tf.compat.v2.data.Dataset):
+        iterator = tf.data.make_initializable_iterator(batch)
+        hooks.append(_InitializeIterator(iterator))
+        batch = iterator.get_next()
+    if not isinstance(batch, (list, tuple)):
+        return batch, None, hooks
+    if len(batch) != 2:
+        raise ValueError(f"{input_fn} must return features, or a pair of features and labels.")
+    return *batch, hooks

@@ -1,0 +1,247 @@
+"""What an Estimator is told: the mode, the settings of a run, and the graph of a ``model_fn``.
+
+Names, order, defaults and checks of the fields are those of ``tf.estimator``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.errors import UserError
+
+_UNSET = "unset"
+_SECONDS_BETWEEN_CHECKPOINTS = 600
+
+_LEAST = {
+    "save_summary_steps": 0,
+    "save_checkpoints_steps": 0,
+    "save_checkpoints_secs": 0,
+    "keep_checkpoint_max": 0,
+    "log_step_count_steps": 1,
+}
+_UNSUPPORTED = (
+    "train_distribute",
+    "protocol",
+    "eval_distribute",
+    "experimental_distribute",
+    "experimental_max_worker_delay_secs",
+)
+
+
+class ModeKeys:
+    """What a graph is built for."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Settings of a run on one process; ranks of Horovod are one process each.
+
+    Attributes:
+      model_dir: where checkpoints and summaries are written.
+      tf_random_seed: of each graph.
+      save_summary_steps: updates between summaries; 0 or None writes none.
+      save_checkpoints_steps, save_checkpoints_secs: updates or seconds between checkpoints, not
+        both; every 600 seconds where neither is given, never where both are None or 0.
+      session_config: a tf.ConfigProto.
+      keep_checkpoint_max: newest checkpoints to keep, None or 0 for all.
+      keep_checkpoint_every_n_hours: keeps one of so many hours beside them.
+      log_step_count_steps: updates between lines with the loss and the rate, or None.
+      device_fn: from a tf.Operation of the training graph to its device.
+      session_creation_timeout_secs: has no effect on one process.
+      checkpoint_save_graph_def: whether ``graph.pbtxt`` and ``.meta`` files are written.
+
+    Raises ValueError for values that do not fit each other and for distribution strategies, which
+    are not supported; UserError for a cluster of several processes in the variable TF_CONFIG.
+    """
+
+    model_dir: str | os.PathLike | None = None
+    tf_random_seed: int | None = None
+    save_summary_steps: int | None = 100
+    save_checkpoints_steps: int | None = _UNSET
+    save_checkpoints_secs: int | None = _UNSET
+    session_config: tf.ConfigProto | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float = 10000
+    log_step_count_steps: int | None = 100
+    train_distribute: None = None
+    device_fn: Callable[[tf.Operation], str] | None = None
+    protocol: None = None
+    eval_distribute: None = None
+    experimental_distribute: None = None
+    experimental_max_worker_delay_secs: None = None
+    session_creation_timeout_secs: int = 7200
+    checkpoint_save_graph_def: bool = True
+
+    # What users' functions may read, as it is on one process.
+    is_chief = True
+    master = evaluation_master = ""
+    task_type, task_id = "worker", 0
+    num_worker_replicas, num_ps_replicas = 1, 0
+    global_id_in_cluster = 0
+
+    def __post_init__(self) -> None:
+        steps, seconds = self.save_checkpoints_steps, self.save_checkpoints_secs
+        if steps == _UNSET:
+            default = _SECONDS_BETWEEN_CHECKPOINTS if seconds == _UNSET else seconds
+            steps, seconds = None, default
+        elif seconds == _UNSET:
+            seconds = None
+        if steps is not None and seconds is not None:
+            raise ValueError(
+                "RunConfig: save_checkpoints_steps and save_checkpoints_secs are both given; give "
+                "one of them."
+            )
+        self._set(save_checkpoints_steps=steps, save_checkpoints_secs=seconds)
+        if self.model_dir is not None:
+            self._set(model_dir=os.fspath(self.model_dir))
+            if not self.model_dir:
+                raise ValueError("RunConfig: model_dir is empty; name a directory.")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"RunConfig: {name}={value} must be at least {least}.")
+        for name in _UNSUPPORTED:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"RunConfig: {name} is not supported without tf.estimator; train on several "
+                    "processes with Horovod."
+                )
+        cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+        if sum(map(len, cluster.values())) > 1:
+            raise UserError(
+                "the cluster in the environment variable TF_CONFIG is not supported without "
+                "tf.estimator; unset it, and train on several processes with Horovod."
+            )
+
+    def _set(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def replace(self, **changes: Any) -> RunConfig:
+        """A copy with other values; steps between checkpoints displace seconds, and vice versa."""
+        kinds = ("save_checkpoints_steps", "save_checkpoints_secs")
+        for kind, other in (kinds, kinds[::-1]):
+            if changes.get(kind) is not None:
+                changes.setdefault(other, None)
+        return dataclasses.replace(self, **changes)
+
+
+def completed(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
+    """The settings with a directory, a temporary one if none is given, and those of a session.
+
+    Raises ValueError for two directories, and for what is no RunConfig.
+    """
+    if not isinstance(config, RunConfig):
+        raise ValueError(f"config must be a RunConfig, but it is {config!r}.")
+    model_dir = config.model_dir if model_dir is None else os.fspath(model_dir)
+    if config.model_dir not in (None, model_dir):
+        raise ValueError(
+            f"model_dir is {model_dir!r}, but that of the RunConfig is {config.model_dir!r}."
+        )
+    if not model_dir:
+        model_dir = tempfile.mkdtemp()
+        tf.logging.warning("No model_dir is given; the model is written to %s.", model_dir)
+    session_config = config.session_config
+    if session_config is None:
+        session_config = tf.ConfigProto(allow_soft_placement=True)
+        rewriting = session_config.graph_options.rewrite_options
+        rewriting.meta_optimizer_iterations = rewriting.ONE
+    return config.replace(model_dir=model_dir, session_config=session_config)
+
+
+class _Fields(NamedTuple):
+    mode: str
+    predictions: tf.Tensor | Mapping[str, tf.Tensor] | None = None
+    loss: tf.Tensor | None = None
+    train_op: tf.Operation | tf.Tensor | None = None
+    eval_metric_ops: Mapping[str, tuple[tf.Tensor, tf.Operation]] | None = None
+    export_outputs: Mapping[str, Any] | None = None
+    training_chief_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
+    training_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
+    scaffold: tf.train.Scaffold | None = None
+    evaluation_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
+    prediction_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
+
+
+_NEEDED = {
+    ModeKeys.TRAIN: ("train_op", "loss"),
+    ModeKeys.EVAL: ("loss",),
+    ModeKeys.PREDICT: ("predictions",),
+}
+
+
+class EstimatorSpec(_Fields):
+    """What a ``model_fn`` returns: the graph of a mode.
+
+    Raises ValueError for what a mode needs and lacks, for a loss that is not one number, and for
+    tensors of another graph; TypeError for what is of another type.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> EstimatorSpec:
+        """Takes the fields in their order or by name; only the mode is needed in every mode."""
+        spec = _Fields(*args, **kwargs)
+        for name in _NEEDED.get(spec.mode, ()):
+            if getattr(spec, name) is None:
+                raise ValueError(f"EstimatorSpec: mode {spec.mode!r} needs {name}.")
+        if spec.train_op is not None and not isinstance(spec.train_op, tf.Operation):
+            _check_tensor("train_op", spec.train_op)
+        loss = spec.loss
+        if loss is not None:
+            _check_tensor("loss", loss)
+            if loss.shape.num_elements() not in (None, 1):
+                raise ValueError(f"EstimatorSpec: the loss must be a scalar, but it is {loss}.")
+            loss = loss if loss.shape.is_compatible_with([]) else tf.reshape(loss, [])
+        predictions = {} if spec.predictions is None else spec.predictions
+        named = predictions if isinstance(predictions, dict) else {"": predictions}
+        for name, tensor in named.items():
+            _check_tensor(f"predictions[{name}]" if name else "predictions", tensor)
+        metrics = dict(spec.eval_metric_ops or {})
+        for name, pair in metrics.items():
+            if not (isinstance(pair, tuple) and len(pair) == 2):
+                raise TypeError(
+                    f"EstimatorSpec: eval_metric_ops[{name!r}] must be a pair of a value and an "
+                    f"update operation, as functions of tf.metrics return it, but it is {pair}."
+                )
+        hooks = {
+            field: tuple(checked(field, getattr(spec, field), tf.train.SessionRunHook))
+            for field in cls._fields
+            if field.endswith("_hooks")
+        }
+        return super().__new__(
+            cls,
+            **{
+                **spec._asdict(),
+                **hooks,
+                "loss": loss,
+                "predictions": predictions,
+                "eval_metric_ops": metrics,
+                "scaffold": tf.train.Scaffold() if spec.scaffold is None else spec.scaffold,
+            },
+        )
+
+
+def checked(name: str, values: Iterable[Any] | None, kind: type) -> list[Any]:
+    """``values`` as a list; raises TypeError unless each is of a type."""
+    values = list(values or ())
+    for value in values:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name}: {value!r} is not a {kind.__name__}.")
+    return values
+
+
+def _check_tensor(name: str, tensor: object) -> None:
+    if not tf.is_tensor(tensor):
+        raise TypeError(f"EstimatorSpec: {name} must be a tensor, but it is {tensor!r}.")
+    if getattr(tensor, "graph", None) is not tf.get_default_graph():
+        raise ValueError(f"EstimatorSpec: {name} is not in the current graph: {tensor}.")

@@ -1,0 +1,763 @@
+"""The Estimator against its contract and, where TensorFlow has one, against ``tf.estimator``."""
+
+import functools
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from google.protobuf import text_format
+
+from bert_tf.errors import UserError
+from bert_tf.estimator import choice
+from bert_tf.estimator import estimator as own
+
+THEIRS = getattr(tf, "estimator", None)
+needs_theirs = pytest.mark.skipif(THEIRS is None, reason="this TensorFlow has no tf.estimator")
+BOTH = [pytest.param(own, id="own"), pytest.param(THEIRS, id="tf", marks=needs_theirs)]
+each = pytest.mark.parametrize("api", BOTH)
+
+X = np.arange(24, dtype=np.float32).reshape(12, 2) / 10
+Y = X @ np.array([[1.0], [-2.0]], np.float32) + 0.5
+
+
+def batches(size=4):
+    return tf.data.Dataset.from_tensor_slices(({"x": X}, Y)).batch(size)
+
+
+def random_batches():
+    """Without seeds of its own, so that it depends on the graph's and on what is built before."""
+    return tf.data.Dataset.from_tensor_slices(({"x": X}, Y)).shuffle(12).repeat().batch(4)
+
+
+def linear(api, **of_spec):
+    """A model_fn; ``of_spec`` are functions of nothing, called in its graph."""
+
+    def model_fn(features, labels, mode):
+        weights = tf.get_variable("weights", [2, 1])
+        bias = tf.get_variable("bias", [1], initializer=tf.zeros_initializer())
+        y = features["x"] @ weights + bias
+        fields = {name: function() for name, function in of_spec.items()}
+        if mode == api.ModeKeys.PREDICT:
+            predictions = {"y": y, "double": 2 * y}
+            return api.EstimatorSpec(mode, **{"predictions": predictions, **fields})
+        dropped = tf.nn.dropout(y, rate=0.25) if mode == api.ModeKeys.TRAIN else y
+        loss = tf.reduce_mean(tf.square(dropped - labels))
+        optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        metrics = {
+            "mean_y": tf.metrics.mean(y),
+            "of_each": tf.metrics.mean_tensor(tf.reduce_mean(y, axis=0)),
+        }
+        return api.EstimatorSpec(
+            mode, loss=loss, train_op=train_op, eval_metric_ops=metrics, **fields
+        )
+
+    return model_fn
+
+
+QUICK = {
+    "tf_random_seed": 5,
+    "save_summary_steps": None,
+    "log_step_count_steps": None,
+    "checkpoint_save_graph_def": False,
+}
+
+
+def estimator(api, directory, *, model_fn=None, params=None, **config):
+    config = {**QUICK, **config}
+    return api.Estimator(
+        model_fn or linear(api), str(directory), api.RunConfig(**config), params=params
+    )
+
+
+def arrays(directory):
+    reader = tf.train.load_checkpoint(str(directory))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def assert_same_arrays(found, expected):
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def file_names(directory):
+    """Names in a directory, with those of events cut where time and process follow."""
+    return sorted(re.sub(r"(tfevents)\..*", r"\1", name) for name in os.listdir(directory))
+
+
+def operations(directory):
+    """The operations of the graph that a training wrote down, in their order."""
+    text = (directory / "graph.pbtxt").read_text()
+    return [(node.name, node.op) for node in text_format.Parse(text, tf.GraphDef()).node]
+
+
+def events(directory):
+    """(step, tag) of everything in the event files of a directory, in the order of writing."""
+    tf.summary.FileWriterCache.clear()  # the writers write in the background
+    found = []
+    for path in sorted(Path(directory).glob("events.*")):
+        for event in tf.train.summary_iterator(str(path)):
+            kind = event.WhichOneof("what")
+            tags = [v.tag for v in event.summary.value] or [kind]
+            found += [(event.step, tag) for tag in tags]
+    return found
+
+
+class Recorder(tf.train.SessionRunHook):
+    """Writes down what it is called for."""
+
+    def __init__(self, name, record):
+        self.name, self.record = name, record
+
+    def begin(self):
+        self.record.append((self.name, "begin"))
+
+    def after_create_session(self, session, coord):
+        self.record.append((self.name, "session"))
+
+    def before_run(self, run_context):
+        self.record.append((self.name, "before"))
+
+    def after_run(self, run_context, run_values):
+        self.record.append((self.name, "after"))
+
+    def end(self, session):
+        self.record.append((self.name, "end"))
+
+
+class Listener(tf.train.CheckpointSaverListener):
+    def __init__(self, record):
+        self.record = record
+
+    def begin(self):
+        self.record.append("begin")
+
+    def before_save(self, session, global_step_value):
+        self.record.append(("before", global_step_value))
+
+    def after_save(self, session, global_step_value):
+        self.record.append(("after", global_step_value))
+
+    def end(self, session, global_step_value):
+        self.record.append(("end", global_step_value))
+
+
+@pytest.fixture(scope="module")
+def trained_by(tmp_path_factory):
+    """From an implementation to the directory of seven updates by it."""
+
+    @functools.cache
+    def train(api):
+        directory = tmp_path_factory.mktemp("seven")
+        made = estimator(
+            api,
+            directory,
+            save_checkpoints_steps=2,
+            keep_checkpoint_max=3,
+            log_step_count_steps=2,
+            save_summary_steps=3,
+            checkpoint_save_graph_def=True,
+        )
+        assert made.train(random_batches, max_steps=7) is made
+        return directory
+
+    return train
+
+
+@each
+def test_what_a_training_writes(api, trained_by):
+    directory = trained_by(api)
+    trained = estimator(api, directory)
+    names = ["bias", "bias/Momentum", "global_step", "weights", "weights/Momentum"]
+    assert trained.get_variable_names() == names
+    assert trained.get_variable_value("global_step") == 7
+    assert trained.latest_checkpoint() == str(directory / "model.ckpt-7")
+    listed = re.findall(
+        r'all_model_checkpoint_paths: "(.*)"', (directory / "checkpoint").read_text()
+    )
+    assert listed == ["model.ckpt-4", "model.ckpt-6", "model.ckpt-7"]
+    assert [step for step, tag in events(directory) if tag == "loss"] == [1, 4, 7]
+
+
+@needs_theirs
+def test_a_training_is_that_of_tf_estimator(trained_by):
+    found, expected = trained_by(own), trained_by(THEIRS)
+    assert file_names(found) == file_names(expected)
+    assert (found / "checkpoint").read_text() == (expected / "checkpoint").read_text()
+    assert events(found) == events(expected)
+    for step in (4, 6, 7):
+        of_step = f"model.ckpt-{step}"
+        assert_same_arrays(arrays(found / of_step), arrays(expected / of_step))
+    assert operations(found) == operations(expected)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"save_checkpoints_steps": None, "save_summary_steps": None, "log_step_count_steps": None},
+        {"checkpoint_save_graph_def": False, "save_checkpoints_steps": 2, "save_summary_steps": 0},
+    ],
+)
+@needs_theirs
+def test_what_is_written_when_is_as_tf_estimator_has_it(tmp_path, changes):
+    for name, api in {"own": own, "theirs": THEIRS}.items():
+        config = api.RunConfig(tf_random_seed=5, **changes)
+        api.Estimator(linear(api), str(tmp_path / name), config).train(batches)
+    found, expected = tmp_path / "own", tmp_path / "theirs"
+    assert found.is_dir() == expected.is_dir()
+    if expected.is_dir():
+        assert file_names(found) == file_names(expected)
+        assert events(found) == events(expected)
+
+
+@pytest.fixture(scope="module")
+def calls_by(tmp_path_factory):
+    """From an implementation to the calls of several hooks by it, in all modes, and of a listener.
+
+    Calls in each mode follow its name.
+    """
+
+    @functools.cache
+    def record(api):
+        calls, saves = [], []
+
+        def hook(name):
+            return Recorder(name, calls)
+
+        model_fn = linear(
+            api,
+            training_hooks=lambda: [hook("training 1"), hook("training 2")],
+            training_chief_hooks=lambda: [hook("chief")],
+            evaluation_hooks=lambda: (hook("evaluation"),),
+            prediction_hooks=lambda: [hook("prediction")],
+        )
+        directory = tmp_path_factory.mktemp("calls")
+        made = estimator(api, directory, model_fn=model_fn, save_checkpoints_steps=2)
+        given = [hook("given 1"), hook("given 2")]
+        made.train(batches, hooks=iter(given), steps=2, saving_listeners=[Listener(saves)])
+        calls.append("evaluate")
+        made.evaluate(batches, hooks=given, steps=2)
+        calls.append("predict")
+        list(made.predict(batches, hooks=given))
+        return calls, saves
+
+    return record
+
+
+@each
+def test_hooks_are_called_in_order(api, calls_by):
+    calls, saves = calls_by(api)
+    training = calls[: calls.index("evaluate")]
+    order = ["chief", "given 1", "given 2", "training 1", "training 2"]
+    assert training == [
+        (name, event)
+        for event in ("begin", "session", "before", "after", "before", "after", "end")
+        for name in order
+    ]
+    evaluating = calls[calls.index("evaluate") + 1 : calls.index("predict")]
+    assert evaluating[:3] == [(name, "begin") for name in ("given 1", "given 2", "evaluation")]
+    assert evaluating.count(("given 1", "after")) == 2
+    predicting = calls[calls.index("predict") + 1 :]
+    assert predicting[:3] == [(name, "begin") for name in ("given 1", "given 2", "prediction")]
+    at_start, at_end = [("before", 0), ("after", 0)], [("before", 2), ("after", 2)]
+    assert saves == ["begin", *at_start, *at_end, ("end", 2)]
+
+
+@needs_theirs
+def test_hooks_are_called_as_by_tf_estimator(calls_by):
+    assert calls_by(own) == calls_by(THEIRS)
+
+
+@each
+def test_a_training_goes_on_where_it_stopped(api, tmp_path):
+    trained = estimator(api, tmp_path).train(batches, max_steps=100)
+    assert trained.get_variable_value("global_step") == 3  # the input has ended
+    assert trained.train(batches, steps=1).get_variable_value("global_step") == 4
+    again = estimator(api, tmp_path).train(batches, max_steps=5)
+    assert again.get_variable_value("global_step") == 5
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+
+    def never():
+        pytest.fail("the input is built")
+
+    assert again.train(never, max_steps=5) is again
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+@each
+def test_checkpoints_of_either_are_gone_on_from(api, tmp_path):
+    other = THEIRS if api is own and THEIRS else own
+    estimator(other, tmp_path).train(batches, steps=2)
+    before = arrays(tmp_path)
+    trained = estimator(api, tmp_path, model_fn=linear(api, scaffold=tf.train.Scaffold))
+    recorded = []
+    trained.train(batches, steps=1, saving_listeners=[Listener(recorded)])
+    assert recorded[1] == ("before", 2)
+    assert trained.get_variable_value("global_step") == before["global_step"] + 1
+
+
+@each
+def test_functions_get_the_arguments_that_they_name(api, tmp_path):
+    got = {}
+
+    def input_fn(params, mode, config):
+        got["input"] = (params, mode, config.tf_random_seed, config.model_dir, config.is_chief)
+        return {"x": tf.constant(X)}, tf.constant(Y)
+
+    def model_fn(features, labels, mode, params, config):
+        got["model"] = (params, mode, config.tf_random_seed)
+        return linear(api)(features, labels, mode)
+
+    made = estimator(api, tmp_path, model_fn=model_fn, params={"rate": 1})
+    made.train(input_fn, steps=1)
+    assert got == {
+        "input": ({"rate": 1}, "train", 5, str(tmp_path), True),
+        "model": ({"rate": 1}, "train", 5),
+    }
+    made.params["rate"] = 2
+    assert made.params == {"rate": 1}
+
+
+class Callable:
+    def __init__(self, api):
+        self.model_fn = linear(api)
+
+    def __call__(self, features, labels, mode):
+        return self.model_fn(features, labels, mode)
+
+    def method(self, mode, features, labels):
+        return self(features, labels, mode)
+
+
+@each
+def test_what_can_be_called_is_a_model_fn(api, tmp_path):
+    def with_settings(features, labels, mode, settings):
+        assert settings == "bound"
+        return linear(api)(features, labels, mode)
+
+    functions = [
+        Callable(api),
+        Callable(api).method,
+        functools.partial(with_settings, settings="bound"),
+    ]
+    for model_fn in functions:
+        made = estimator(api, tmp_path, model_fn=model_fn)
+        assert len(list(made.predict(functools.partial(batches, 6)))) == 12
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The directory of a model with two checkpoints, and its figures by numpy."""
+    directory = tmp_path_factory.mktemp("trained")
+    made = estimator(own, directory, save_checkpoints_steps=2)
+    made.train(random_batches, max_steps=4)
+    weights, bias = made.get_variable_value("weights"), made.get_variable_value("bias")
+    return directory, X @ weights + bias
+
+
+@each
+def test_predictions(api, trained):
+    directory, y = trained
+    made = estimator(api, directory)
+    singles = list(made.predict(batches))
+    assert [sorted(single) for single in singles] == [["double", "y"]] * 12
+    np.testing.assert_allclose([single["y"] for single in singles], y, rtol=1e-5)
+    assert singles[0]["y"].shape == (1,)
+    whole = list(made.predict(batches, ["double"], yield_single_examples=False))
+    assert [list(batch) for batch in whole] == [["double"]] * 3
+    np.testing.assert_allclose(np.concatenate([b["double"] for b in whole]), 2 * y, rtol=1e-5)
+    older = list(made.predict(batches, checkpoint_path=str(directory / "model.ckpt-2")))
+    assert abs(older[0]["y"] - y[0]) > 1e-3
+    plain = estimator(api, directory, model_fn=plain_prediction(api))
+    assert [float(value) for value in plain.predict(lambda: tf.data.Dataset.range(3).batch(2))] == [
+        0,
+        2,
+        4,
+    ]
+
+
+def plain_prediction(api):
+    """The model_fn of a model without variables, names or labels."""
+
+    def model_fn(features):
+        return api.EstimatorSpec(api.ModeKeys.PREDICT, predictions=2 * features)
+
+    return model_fn
+
+
+@each
+def test_predictions_of_an_untrained_model(api, tmp_path):
+    assert len(list(estimator(api, tmp_path).predict(batches))) == 12
+
+
+@each
+def test_an_evaluation(api, trained, tmp_path):
+    directory, y = trained
+    made = estimator(api, directory)
+    name = tmp_path.name
+    results = made.evaluate(batches, name=name)
+    assert list(results) == ["loss", "mean_y", "of_each", "global_step"]
+    assert results["global_step"] == 4
+    np.testing.assert_allclose(results["mean_y"], y.mean(), rtol=1e-5)
+    np.testing.assert_allclose(results["loss"], np.square(y - Y).mean(), rtol=1e-5)
+    written = events(made.eval_dir(name))
+    assert [tag for step, tag in written if step == 4] == [
+        "loss",
+        "mean_y",
+        "of_each",
+        "checkpoint_path",
+    ]
+    assert Path(made.eval_dir(name)) == directory / f"eval_{name}"
+    first = made.evaluate(batches, steps=1, checkpoint_path=str(directory / "model.ckpt-2"))
+    assert first["global_step"] == 2
+
+
+@needs_theirs
+def test_an_evaluation_is_that_of_tf_estimator(trained):
+    directory, _ = trained
+
+    def scaffold():
+        counter = tf.Variable(3.0, collections=[tf.GraphKeys.LOCAL_VARIABLES])
+        return tf.train.Scaffold(local_init_op=counter.initializer)
+
+    found, expected = (
+        estimator(api, directory, model_fn=linear(api, scaffold=scaffold)).evaluate(
+            batches, steps=2, name=name
+        )
+        for name, api in {"own": own, "theirs": THEIRS}.items()
+    )
+    assert list(found) == list(expected)
+    assert_same_arrays(found, expected)
+    values = []
+    for name in ("own", "theirs"):
+        [path] = (directory / f"eval_{name}").glob("events.*")
+        values.append(
+            [
+                (event.step, event.summary.SerializeToString())
+                for event in tf.train.summary_iterator(str(path))
+                if event.summary.value
+            ]
+        )
+    assert values[0] == values[1]
+
+
+def served(directory, **inputs):
+    """Signatures of a SavedModel, and what the default one computes."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tf.saved_model.loader.load(session, ["serve"], os.fsdecode(directory))
+        signature = model.signature_def["serving_default"]
+        feed = {signature.inputs[name].name: value for name, value in inputs.items()}
+        fetches = {name: info.name for name, info in signature.outputs.items()}
+        return dict(model.signature_def), session.run(fetches, feed)
+
+
+@each
+def test_an_export(api, trained, tmp_path):
+    directory, y = trained
+    asset = tmp_path / "words.txt"
+    asset.write_text("a")
+
+    def receiver():
+        half = tf.placeholder(tf.float32, [None, 2])
+        whole, other = 2 * half, tf.placeholder(tf.float32)
+        alternatives = {"whole": {"x": whole}, "useless": {"x": other}}
+        return api.export.ServingInputReceiver({"x": whole}, {"x": half}, alternatives)
+
+    base = tmp_path / "exports"
+    made = estimator(api, directory)
+    target = made.export_saved_model(str(base), receiver, assets_extra={"in/w.txt": str(asset)})
+    assert [os.fsencode(path) for path in base.iterdir()] == [target]
+    version = Path(os.fsdecode(target))
+    assert version.name.isdecimal()
+    assert (version / "assets.extra" / "in" / "w.txt").read_text() == "a"
+    signatures, found = served(target, x=X / 2)
+    assert set(signatures) == {"serving_default", "whole:serving_default"}
+    np.testing.assert_allclose(found["y"], y, rtol=1e-5)
+    np.testing.assert_allclose(found["double"], 2 * y, rtol=1e-5)
+
+
+@each
+def test_an_export_of_several_outputs(api, trained, tmp_path):
+    directory, y = trained
+
+    def outputs():
+        y = tf.identity(tf.get_default_graph().get_tensor_by_name("add:0"))
+        scores = tf.concat([y, -y], axis=1)
+        return {
+            "serving_default": api.export.PredictOutput(y),
+            "classes": api.export.ClassificationOutput(scores=scores),
+            "numbers": api.export.RegressionOutput(value=y),
+        }
+
+    made = estimator(api, directory, model_fn=linear(api, export_outputs=outputs))
+    parse = api.export.build_parsing_serving_input_receiver_fn(
+        {"x": tf.FixedLenFeature([2], tf.float32)}
+    )
+    target = made.export_saved_model(str(tmp_path / "parsing"), parse)
+    features = tf.train.Features(
+        feature={"x": tf.train.Feature(float_list=tf.train.FloatList(value=X[3]))}
+    )
+    example = tf.train.Example(features=features).SerializeToString()
+    signatures, found = served(target, examples=[example])
+    assert set(signatures) == {"serving_default", "classes", "numbers"}
+    methods = {name: signature.method_name for name, signature in signatures.items()}
+    assert methods["classes"] == "tensorflow/serving/classify"
+    assert methods["numbers"] == "tensorflow/serving/regress"
+    np.testing.assert_allclose(found["output"], y[3:4], rtol=1e-5)
+
+    with tf.Graph().as_default():
+        raw = api.export.build_raw_serving_input_receiver_fn({"x": tf.zeros([7, 2])})
+    signatures, found = served(made.export_saved_model(str(tmp_path / "raw"), raw), x=X)
+    assert set(signatures) == {"serving_default"}  # the others are fed examples
+    np.testing.assert_allclose(found["output"], y, rtol=1e-5)
+
+
+@each
+def test_an_export_of_a_model_of_one_feature(api, tmp_path):
+    def model_fn(features, labels, mode):
+        y = features * tf.get_variable("two", initializer=2.0)
+        train_op = tf.train.get_global_step().assign_add(1)
+        return api.EstimatorSpec(mode, {"y": y}, tf.reduce_sum(y), train_op)
+
+    def receiver():
+        x = tf.placeholder(tf.float32, [None])
+        return api.export.TensorServingInputReceiver(x, x)
+
+    made = estimator(api, tmp_path / "model", model_fn=model_fn)
+    made.train(lambda: tf.data.Dataset.from_tensors([1.0]))
+    _, found = served(made.export_saved_model(str(tmp_path / "export"), receiver), input=[3.0])
+    np.testing.assert_array_equal(found["y"], [6])
+
+
+def spec(api, **fields):
+    return lambda features, labels, mode: api.EstimatorSpec(mode, **fields)
+
+
+def of_another_graph():
+    with tf.Graph().as_default():
+        return tf.constant(1.0)
+
+
+MISUSES = {
+    "both limits": (ValueError, "steps", lambda e, api: e.train(batches, steps=1, max_steps=1)),
+    "no step": (ValueError, "steps", lambda e, api: e.train(batches, steps=0)),
+    "no last step": (ValueError, "max_steps", lambda e, api: e.train(batches, max_steps=-1)),
+    "no batch": (ValueError, "steps", lambda e, api: e.evaluate(batches, steps=0)),
+    "hook": (TypeError, "Hook", lambda e, api: e.train(batches, hooks=[1])),
+    "listener": (TypeError, "Listener", lambda e, api: e.train(batches, saving_listeners=[1])),
+    "no saver": (
+        ValueError,
+        "saving_listeners",
+        lambda e, api: estimator(api, e.model_dir, save_checkpoints_secs=None).train(
+            batches, saving_listeners=[Listener([])]
+        ),
+    ),
+    "three parts": (ValueError, "features", lambda e, api: e.train(lambda: (X, Y, Y))),
+    "keys": (ValueError, "none", lambda e, api: next(e.predict(batches, ["none"]))),
+    "keys of no names": (
+        ValueError,
+        "predict_keys",
+        lambda e, api: next(
+            estimator(api, e.model_dir, model_fn=plain_prediction(api)).predict(
+                lambda: tf.data.Dataset.range(3), ["y"]
+            )
+        ),
+    ),
+    "unknown argument": (
+        ValueError,
+        "more",
+        lambda e, api: api.Estimator(lambda features, more: None),
+    ),
+    "no features": (ValueError, "features", lambda e, api: api.Estimator(lambda labels: None)),
+    "params": (
+        ValueError,
+        "params",
+        lambda e, api: api.Estimator(lambda features: None, params={"a": 1}),
+    ),
+    "two directories": (
+        ValueError,
+        "model_dir",
+        lambda e, api: api.Estimator(linear(api), "a", api.RunConfig(model_dir="b")),
+    ),
+    "not a RunConfig": (
+        ValueError,
+        "RunConfig",
+        lambda e, api: api.Estimator(linear(api), config=3),
+    ),
+    "labels": (
+        ValueError,
+        "labels",
+        lambda e, api: api.Estimator(lambda features: None, e.model_dir).train(batches),
+    ),
+    "not a spec": (
+        ValueError,
+        "EstimatorSpec",
+        lambda e, api: api.Estimator(lambda features, labels: 3, e.model_dir).train(batches),
+    ),
+    "both intervals": (
+        ValueError,
+        "save_checkpoints_secs",
+        lambda e, api: api.RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1),
+    ),
+    "negative": (
+        ValueError,
+        "keep_checkpoint_max",
+        lambda e, api: api.RunConfig(keep_checkpoint_max=-1),
+    ),
+    "no directory": (ValueError, "model_dir", lambda e, api: api.RunConfig(model_dir="")),
+    "untrained": (ValueError, "not|no", lambda e, api: e.get_variable_value("weights")),
+    "untrained export": (
+        ValueError,
+        "train",
+        lambda e, api: e.export_saved_model(e.model_dir, lambda: None),
+    ),
+    "loss": (ValueError, "loss", lambda e, api: spec(api, train_op=tf.no_op())(0, 0, "train")),
+    "train_op": (
+        ValueError,
+        "train_op",
+        lambda e, api: spec(api, loss=tf.zeros([]))(0, 0, "train"),
+    ),
+    "predictions": (ValueError, "predictions", lambda e, api: spec(api)(0, 0, "infer")),
+    "loss of many": (
+        ValueError,
+        "scalar",
+        lambda e, api: spec(api, loss=tf.zeros([3]))(0, 0, "eval"),
+    ),
+    "loss of Python": (TypeError, "loss", lambda e, api: spec(api, loss=1.0)(0, 0, "eval")),
+    "other graph": (
+        ValueError,
+        "graph",
+        lambda e, api: spec(api, predictions=of_another_graph())(0, 0, "infer"),
+    ),
+    "metric": (
+        TypeError,
+        "eval_metric_ops",
+        lambda e, api: spec(api, loss=tf.zeros([]), eval_metric_ops={"a": tf.zeros([])})(
+            0, 0, "eval"
+        ),
+    ),
+    "hook of spec": (
+        TypeError,
+        "Hook",
+        lambda e, api: spec(api, predictions=tf.zeros([]), prediction_hooks=[1])(0, 0, "infer"),
+    ),
+    "metric named loss": (
+        ValueError,
+        "loss",
+        lambda e, api: estimator(
+            api,
+            e.model_dir,
+            model_fn=lambda features, labels, mode: api.EstimatorSpec(
+                mode,
+                loss=tf.reduce_sum(labels),
+                eval_metric_ops={"loss": tf.metrics.mean(labels)},
+            ),
+        ).evaluate(batches),
+    ),
+}
+
+
+@each
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_misuse_is_refused(api, tmp_path, misuse):
+    error, words, call = MISUSES[misuse]
+    with tf.Graph().as_default(), pytest.raises(error, match=words):
+        call(estimator(api, tmp_path), api)
+
+
+@each
+def test_batches_of_several_sizes_are_not_cut(api, tmp_path):
+    def model_fn(features):
+        return api.EstimatorSpec("infer", {"a": features, "b": features[:1]})
+
+    made = estimator(api, tmp_path, model_fn=model_fn)
+    with pytest.raises(ValueError, match="of"):
+        next(made.predict(lambda: tf.data.Dataset.range(4).batch(2)))
+
+
+@each
+def test_a_loss_that_is_not_a_number_ends_the_training(api, tmp_path):
+    def model_fn(features, labels, mode):
+        return api.EstimatorSpec(
+            mode, loss=tf.log(-tf.ones([1])), train_op=tf.train.get_global_step().assign_add(1)
+        )
+
+    with pytest.raises(tf.train.NanLossDuringTrainingError):
+        estimator(api, tmp_path, model_fn=model_fn).train(batches)
+
+
+@each
+def test_settings_of_a_run(api):
+    config = api.RunConfig()
+    assert (config.save_checkpoints_steps, config.save_checkpoints_secs) == (None, 600)
+    assert (config.save_summary_steps, config.log_step_count_steps) == (100, 100)
+    assert (config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours) == (5, 10000)
+    assert (config.is_chief, config.master, config.num_worker_replicas) == (True, "", 1)
+    assert api.RunConfig(save_checkpoints_steps=3).save_checkpoints_secs is None
+    changed = config.replace(save_checkpoints_steps=7, tf_random_seed=1)
+    assert (changed.save_checkpoints_steps, changed.save_checkpoints_secs) == (7, None)
+    assert (changed.tf_random_seed, config.tf_random_seed) == (1, None)
+    assert api.RunConfig(model_dir=Path("a") / "b").model_dir == os.path.join("a", "b")
+
+
+@each
+def test_settings_of_sessions(api, tmp_path):
+    made = api.Estimator(linear(api), str(tmp_path))
+    rewriting = made.config.session_config.graph_options.rewrite_options
+    assert made.config.session_config.allow_soft_placement
+    assert rewriting.meta_optimizer_iterations == rewriting.ONE
+    one = tf.ConfigProto(intra_op_parallelism_threads=1)
+    made = api.Estimator(linear(api), str(tmp_path), api.RunConfig(session_config=one))
+    assert made.config.session_config == one
+
+
+@each
+def test_without_a_directory_it_is_a_temporary_one(api):
+    made = api.Estimator(linear(api))
+    assert os.listdir(made.model_dir) == []
+    os.rmdir(made.model_dir)
+
+
+@pytest.mark.parametrize("name", ["train_distribute", "eval_distribute", "protocol"])
+def test_what_is_not_supported_is_refused(name):
+    with pytest.raises(ValueError, match=f"RunConfig: {name} is not supported"):
+        own.RunConfig(**{name: "grpc"})
+
+
+def test_other_kinds_of_starts_and_of_clusters_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="warm_start_from is not supported"):
+        own.Estimator(linear(own), str(tmp_path), warm_start_from="model")
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}')
+    own.RunConfig()
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}')
+    with pytest.raises(UserError, match="TF_CONFIG is not supported"):
+        own.RunConfig()
+
+
+def test_a_tensor_of_no_graph_is_refused():
+    eager = tf.ones([])
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="not in the current graph"):
+        spec(own, predictions=eager)(0, 0, "infer")
+
+
+def test_listeners_beside_a_users_own_saver_are_refused(tmp_path):
+    saver = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
+    with pytest.raises(ValueError, match="give them to that hook"):
+        estimator(own, tmp_path).train(batches, [saver], saving_listeners=[Listener([])])
+
+
+@each
+def test_a_users_own_saver_takes_the_place_of_the_usual_one(api, tmp_path):
+    saver = tf.train.CheckpointSaverHook(str(tmp_path / "other"), save_steps=1)
+    estimator(api, tmp_path / "model").train(batches, hooks=[saver])
+    assert tf.train.latest_checkpoint(str(tmp_path / "other")).endswith("model.ckpt-3")
+    assert tf.train.latest_checkpoint(str(tmp_path / "model")) is None
+
+
+def test_jobs_use_that_of_tensorflow_where_there_is_one():
+    assert choice.tf_estimator is (own if THEIRS is None else THEIRS)
