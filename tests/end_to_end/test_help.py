@@ -1,8 +1,11 @@
 """Help, and what is said of wrong flags, must not wait for TensorFlow."""
 
+import subprocess
+import sys
+
 import pytest
 
-from tests.support import run
+from tests.support import ROOT, environment
 
 # Runs a script as a user would, and says at its end what it has loaded.
 PROGRAM = """
@@ -17,7 +20,14 @@ SCRIPTS = ["run_pretraining.py", "run_squad.py"]
 
 def last_words(*command):
     """What the program printed, how it ended, and what it had loaded by then."""
-    done = run("-c", PROGRAM, *command, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *command],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     *text, loaded = done.stdout.splitlines()
     return "\n".join(text), done, loaded
 

@@ -134,6 +134,7 @@ def variables_of(index):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
+@pytest.mark.slow
 def test_the_reference_is_worth_comparing_with(runs):
     state, changes, _ = runs.reference(1)
     losses = [line["loss"] for line in state["logs"]["eval_log.jsonl"]]
@@ -142,6 +143,7 @@ def test_the_reference_is_worth_comparing_with(runs):
     assert changes > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(KILLS))
 def test_killed_anywhere_it_ends_the_same(runs, tmp_path, number):
     rng = random.Random(number)
