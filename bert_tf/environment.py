@@ -6,15 +6,21 @@ entry scripts prepare the environment.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
+import importlib.abc
+import importlib.machinery
 import logging
 import math
 import os
 import platform
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Callable
 
 
 def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
@@ -31,9 +37,50 @@ def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         logging.getLogger("absl").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore")
+        sys.meta_path.insert(0, _QuietLoading())
     if use_xla:
         flags = os.environ.get("TF_XLA_FLAGS", "")
         os.environ["TF_XLA_FLAGS"] = f"{XLA_FLAGS} {flags}".strip()
+
+
+class _QuietLoading(importlib.abc.MetaPathFinder):
+    """Turns stderr away while TensorFlow is loaded, whenever that is.
+
+    Its C++ half writes to the descriptor itself, before it has read its own settings.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """TensorFlow's spec, with a loader that says nothing; None for all other modules."""
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = functools.partial(_quietly, spec.loader.exec_module)
+        return spec
+
+
+def _quietly(load: Callable[[ModuleType], None], module: ModuleType) -> None:
+    with _stderr_turned_away():
+        load(module)
+
+
+@contextlib.contextmanager
+def _stderr_turned_away() -> Iterator[None]:
+    sys.stderr.flush()
+    kept = os.dup(_STDERR)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), _STDERR)
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+
+
+_STDERR = 2
 
 
 # On CPUs, which auto-clustering leaves alone otherwise; and what lies between matrix products.

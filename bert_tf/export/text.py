@@ -158,7 +158,9 @@ def _import_tensorflow_text() -> Any:
     try:
         return importlib.import_module("tensorflow_text")
     except ImportError as error:
+        packages = "tensorflow-text==2.21.1"
+        if tf.version.VERSION.startswith("2.15."):
+            packages = "tensorflow-text==2.15.0 tensorflow-hub==0.15.0"
         raise UserError(
-            f"--text_signature needs tensorflow-text ({error}); "
-            "pip install --no-deps tensorflow-text==2.15.0 tensorflow-hub==0.15.0."
+            f"--text_signature needs tensorflow-text ({error}); pip install --no-deps {packages}."
         ) from error

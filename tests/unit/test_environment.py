@@ -77,6 +77,48 @@ def test_too_late_is_an_error(monkeypatch):
     assert dict(os.environ) == before
 
 
+LOADING = """
+import os, sys
+from bert_tf.environment import prepare_environment
+prepare_environment(verbose=sys.argv[1] == "verbose", use_xla=False)
+sys.path.insert(0, sys.argv[2])
+import tensorflow.compat
+os.write(2, b"afterwards\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"), [("verbose", "noise\nafterwards\n"), ("quiet", "afterwards\n")]
+)
+def test_what_tensorflow_writes_while_it_is_loaded(tmp_path, how, expected):
+    package = tmp_path / "tensorflow"
+    package.mkdir()
+    (package / "__init__.py").write_text("import os; os.write(2, b'noise\\n')")
+    (package / "compat.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, how, str(tmp_path)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == expected
+
+
+def test_a_tensorflow_that_cannot_be_loaded_says_why(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('the reason')")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, "quiet", str(tmp_path)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.endswith("ImportError: the reason\n")
+
+
 @pytest.mark.parametrize("verbose", [True, False])
 def test_quiet_tensorflow(verbose):
     import tensorflow.compat.v1 as tf

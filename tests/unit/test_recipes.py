@@ -159,9 +159,12 @@ def test_the_second_stage_takes_the_directory_where_the_first_one_worked():
 def build_directory(tmp_path):
     """What the first stage holds when it runs make."""
     for sources, target in copies_from_the_project(stages()["build"]):
-        (tmp_path / target).mkdir(parents=True, exist_ok=True)
         for source in sources:
-            shutil.copy(ROOT / source, tmp_path / target)
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, tmp_path / target)
+            else:
+                (tmp_path / target).mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / source, tmp_path / target)
     return tmp_path
 
 

@@ -2,11 +2,13 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "tools" / "setup_env.py"
@@ -37,19 +39,51 @@ def test_no_compiler_is_one_sentence(tmp_path):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_wrong_python_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(setup_env.sys, "version_info", (3, 13, 1))
+@pytest.mark.parametrize("version", [(3, 8, 20), (3, 14, 0), (2, 7, 18)])
+def test_wrong_python_is_one_sentence(monkeypatch, version):
+    monkeypatch.setattr(setup_env.sys, "version_info", version)
     monkeypatch.setattr(setup_env.shutil, "which", lambda _: None)
-    with pytest.raises(setup_env.SetupError, match=r"3\.9, 3\.10 or 3\.11 is needed.*3\.13"):
+    found = ".".join(map(str, version[:2]))
+    with pytest.raises(setup_env.SetupError, match=rf"Python 3\.9 to 3\.13 is needed.*{found}"):
         setup_env.find_python()
+
+
+@pytest.mark.parametrize("minor", [9, 10, 11, 12, 13])
+def test_supported_pythons_are_taken_as_they_are(monkeypatch, minor):
+    monkeypatch.setattr(setup_env.sys, "version_info", (3, minor, 0))
+    assert setup_env.find_python() == sys.executable
 
 
 def test_another_python_on_the_path_is_taken(monkeypatch, tmp_path):
     other = tmp_path / "python3.10"
     other.symlink_to(sys.executable)
-    monkeypatch.setattr(setup_env.sys, "version_info", (3, 13, 1))
+    monkeypatch.setattr(setup_env.sys, "version_info", (3, 14, 1))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert setup_env.find_python() == str(other)
+
+
+def releases_of_tensorflow(minor):
+    """What setup.py asks pip for beside Python 3.``minor``, and what the constraints pin."""
+    spec = importlib.util.spec_from_file_location("its_setup", ROOT / "setup.py")
+    with pytest.MonkeyPatch.context() as patch:
+        asked = {}
+        patch.setattr("setuptools.setup", lambda **values: asked.update(values))
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    beside = {"python_version": f"3.{minor}", "sys_platform": "linux"}
+    wanted = map(Requirement, asked["extras_require"]["cpu"])
+    line = ROOT / f"constraints-tf{setup_env.TENSORFLOW[minor]}.txt"
+    pinned = map(Requirement, re.findall(r"^[^#\n]+", line.read_text(), flags=re.MULTILINE))
+    return [
+        [str(r.specifier) for r in requirements if r.marker is None or r.marker.evaluate(beside)]
+        for requirements in (wanted, (r for r in pinned if r.name == "tensorflow-cpu"))
+    ]
+
+
+@pytest.mark.parametrize("minor", list(setup_env.TENSORFLOW))
+def test_setup_and_constraints_mean_the_same_tensorflow(minor):
+    [wanted], [pinned] = releases_of_tensorflow(minor)
+    assert wanted == pinned
+    assert wanted.startswith(f"=={setup_env.TENSORFLOW[minor]}.")
 
 
 def test_a_failed_step_names_its_log(tmp_path):
@@ -150,20 +184,35 @@ def test_programs_that_cannot_be_installed_are_told(tmp_path, monkeypatch, capsy
     assert "asked: update" in (tmp_path / "setup.log").read_text()
 
 
-def test_no_cuda_compiler_is_one_sentence(tmp_path):
+@pytest.mark.parametrize(
+    ("tensorflow", "sentence"),
+    [("2.15", "nvcc was not found"), ("2.21", "does not compile beside TensorFlow 2.21, which")],
+)
+def test_what_gpus_need_is_one_sentence(tmp_path, monkeypatch, tensorflow, sentence):
     for name in ("g++", "make"):
         (tmp_path / name).symlink_to(sys.executable)
-    done = run_setup(tmp_path, path=tmp_path, args=["--accelerator=gpu"])
-    assert done.returncode == 1
-    assert done.stderr.startswith("setup: nvcc was not found")
-    assert len(done.stderr.strip().splitlines()) == 1
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(setup_env.SetupError, match=re.escape(sentence)):
+        setup_env.check_tools(sys.executable, tensorflow, with_horovod=True, accelerator="gpu")
+    setup_env.check_tools(sys.executable, tensorflow, with_horovod=False, accelerator="gpu")
 
 
 def test_horovod_for_gpus_speaks_nccl(tmp_path):
     def variables(accelerator):
-        return setup_env.horovod_build_env(tmp_path, accelerator).items()
+        return setup_env.horovod_build_env(tmp_path, accelerator, "2.15").items()
 
     assert variables("gpu") - variables("cpu") == {("HOROVOD_GPU_OPERATIONS", "NCCL")}
+
+
+def test_headers_of_our_own_come_first_where_tensorflow_lacks_them(tmp_path, monkeypatch):
+    def search_path(tensorflow):
+        return setup_env.horovod_build_env(tmp_path, "cpu", tensorflow).get("CPATH")
+
+    monkeypatch.delenv("CPATH", raising=False)
+    assert search_path("2.15") is None
+    assert search_path("2.21") == str(setup_env.HOROVOD_HEADERS)
+    monkeypatch.setenv("CPATH", "/theirs")
+    assert search_path("2.21") == f"{setup_env.HOROVOD_HEADERS}{os.pathsep}/theirs"
 
 
 def test_an_environment_has_one_accelerator(tmp_path):
@@ -173,3 +222,12 @@ def test_an_environment_has_one_accelerator(tmp_path):
     setup_env.check_accelerator(tmp_path, "cpu")
     with pytest.raises(setup_env.SetupError, match=r"another accelerator .*VENV=\.venv-gpu"):
         setup_env.check_accelerator(tmp_path, "gpu")
+
+
+def test_an_environment_has_one_python(tmp_path):
+    setup_env.check_python(tmp_path, "3.13.0")
+    environment = setup_env.Environment(tmp_path, sys.executable)
+    environment.step("environment", "3.11.4", [[sys.executable, "-c", ""]])
+    setup_env.check_python(tmp_path, "3.11.9")
+    with pytest.raises(setup_env.SetupError, match=r"Python 3\.11 .* 3\.13; .*VENV=\.venv-3\.13"):
+        setup_env.check_python(tmp_path, "3.13.0")
