@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import logging
 import math
 import os
@@ -53,10 +54,11 @@ class _QuietLoading(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """TensorFlow's spec, with a loader that says nothing; None for all other modules."""
+        del path, target  # a package at the top has neither
         if name != "tensorflow":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        spec = importlib.util.find_spec(name)  # of the finders after this one
         if spec is not None and spec.loader is not None:
             spec.loader.exec_module = functools.partial(_quietly, spec.loader.exec_module)
         return spec
