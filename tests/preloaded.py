@@ -15,9 +15,9 @@ import contextlib
 import functools
 import gc
 import importlib.machinery
+import importlib.util
 import json
 import os
-import runpy
 import select
 import shutil
 import signal
@@ -208,19 +208,26 @@ def _become(
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    # It stays: threads and workers look their classes up in it until the end.
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
     program, *arguments = command
     if program == "-c":
         code, *arguments = arguments
         sys.argv, sys.path[0] = ["-c", *arguments], ""
-        main = sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(code, "<string>", "exec"), vars(main))
+        code = compile(code, "<string>", "exec")
     elif program == "-m":
-        module, *arguments = arguments
-        sys.argv, sys.path[0] = [module, *arguments], cwd
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        name, *arguments = arguments
+        sys.path[0] = cwd
+        main.__spec__ = importlib.util.find_spec(name)
+        main.__package__, main.__file__ = main.__spec__.parent, main.__spec__.origin
+        sys.argv = [main.__file__, *arguments]
+        code = main.__spec__.loader.get_code(name)
     else:
         sys.argv, sys.path[0] = [program, *arguments], os.path.dirname(os.path.abspath(program))
-        runpy.run_path(program, run_name="__main__")
+        main.__file__ = program
+        with open(program, encoding="utf-8") as file:
+            code = compile(file.read(), program, "exec")
+    exec(code, vars(main))
 
 
 if __name__ == "__main__":

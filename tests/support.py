@@ -11,7 +11,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -75,13 +75,17 @@ def run(
     text: str = "",
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess:
     """Runs ``python command`` in the project's directory and returns its output.
 
-    ``text`` is its standard input, ``env`` what it has instead of :func:`environment`.
+    ``text`` is its standard input, ``env`` what it has instead of :func:`environment`; ``fresh``
+    starts the interpreter anew, in the project's directory and with its environment alone.
     """
     command = list(map(str, command))
     env = env or environment()
+    if fresh or _reads_flags_of_its_own(command):
+        return _finish([sys.executable, *command], check, timeout)
     done = preloaded.run(command, cwd=cwd, env=env, timeout=timeout, text=text)
     return _checked(done, check)
 
@@ -93,7 +97,14 @@ def mpirun(
     if ranks == 1:
         return run(*command, check=check, timeout=timeout)
     launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
-    return _finish([*launcher, *python(), *map(str, command)], check, timeout)
+    command = list(map(str, command))
+    program = [sys.executable] if _reads_flags_of_its_own(command) else python()
+    return _finish([*launcher, *program, *command], check, timeout)
+
+
+def _reads_flags_of_its_own(command: Sequence[str]) -> bool:
+    """Whether a program sets what TensorFlow reads while it is loaded, and must load it itself."""
+    return any(argument.startswith("--use_xla") for argument in command)
 
 
 def _finish(command, check, timeout):

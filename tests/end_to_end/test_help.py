@@ -1,11 +1,8 @@
 """Help, and what is said of wrong flags, must not wait for TensorFlow."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.support import ROOT, environment
+from tests.support import run
 
 # Runs a script as a user would, and says at its end what it has loaded.
 PROGRAM = """
@@ -20,14 +17,7 @@ SCRIPTS = ["run_pretraining.py", "run_squad.py"]
 
 def last_words(*command):
     """What the program printed, how it ended, and what it had loaded by then."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *command],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("-c", PROGRAM, *command, check=False, fresh=True)
     *text, loaded = done.stdout.splitlines()
     return "\n".join(text), done, loaded
 

@@ -25,7 +25,10 @@ def files(tmp_path):
 
 
 def _run(*given, **options):
-    return run("-m", "benchmarks.squad_features", "--transformers=false", *given, **options)
+    # Its workers are processes of their own, which load the program anew.
+    return run(
+        "-m", "benchmarks.squad_features", "--transformers=false", *given, **options, fresh=True
+    )
 
 
 def test_results_are_printed_and_written(files, tmp_path):
