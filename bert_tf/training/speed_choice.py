@@ -43,7 +43,7 @@ _ON_CPUS = ("fp32", "bf16")
 
 # By how much another way must be faster to be taken. Below that it may be noise, and of a whole
 # step, where all else is the same, it is less still; float32 keeps more digits.
-TIE = 1.05
+_TIE = 1.05
 
 # Products of a layer that are so few take microseconds, and what is measured is not their speed.
 LEAST_OPERATIONS = 100_000_000
@@ -189,7 +189,7 @@ def decide(figures: Figures, precisions: Sequence[str], forms: Sequence[str]) ->
     for precision in precisions:
         found = figures[precision]
         for form in forms:
-            if form in found and found[PRODUCTS] + found[form] < least / TIE:
+            if form in found and found[PRODUCTS] + found[form] < least / _TIE:
                 best, least = (precision, form), found[PRODUCTS] + found[form]
     return best
 
@@ -325,7 +325,7 @@ def _warnings(
     in_half = wanted.policy(preferred if asked == "auto" else asked).classes_in(half)
     if half not in figures or not (in_half or wanted.amp):
         return ()
-    if figures[half][PRODUCTS] <= TIE * figures[preferred][PRODUCTS]:
+    if figures[half][PRODUCTS] <= _TIE * figures[preferred][PRODUCTS]:
         return ()
     found = (
         f"products run at {rates[half]:.3g} GFLOP/s in {half} on this CPU and at "

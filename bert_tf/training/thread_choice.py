@@ -19,13 +19,17 @@ from bert_tf import environment
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import speed_probe
-from bert_tf.training.speed_choice import LEAST_OPERATIONS, TIE, cache_directory, keep, read_kept
+from bert_tf.training.speed_choice import LEAST_OPERATIONS, cache_directory, keep, read_kept
 from bert_tf.training.speed_probe import JobShapes
 from bert_tf.update.kernels import Kernels
 
 # Share of a host's processors that other processes may have while a measurement shows anything:
 # where one of two processors is taken, a rank with one thread waits for nobody and looks faster.
-_OTHERS_SHARE = 0.05
+_OTHERS_SHARE = 0.1
+
+# By how much a layer must be faster with half of the threads. What lies outside of the layers (the
+# embeddings, the words' scores, their update) may take twice as long with half of them.
+_LEAST_GAIN = 1.25
 
 
 def choose_threads(
@@ -91,7 +95,7 @@ def _measure(
         seconds = {str(number): found[number] for number in numbers}
         keep(directory, conditions, seconds)
     all_of_them, half = map(str, numbers)
-    gains = seconds[half] < seconds[all_of_them] / TIE
+    gains = seconds[half] < seconds[all_of_them] / _LEAST_GAIN
     shown = {f"{n}_threads_ms": float(f"{1e3 * seconds[n]:.3g}") for n in (all_of_them, half)}
     return {"halved": all(ranks.gather(gains)), **shown, "measured": when}
 

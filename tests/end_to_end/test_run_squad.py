@@ -295,6 +295,7 @@ def assert_same_training(expected_dir, found_dir):
         np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [["--train_batch_size=4", "--num_accumulation_steps=2"], ["--use_xla"]],

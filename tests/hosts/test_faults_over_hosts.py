@@ -91,6 +91,7 @@ def launcher_command(hosts, program):
     return [*command[:mpirun], *launcher, "--", *program]
 
 
+@pytest.mark.slow
 def test_the_launcher_goes_on_without_the_host(program, tmp_path):
     with Hosts(2) as hosts:
         process = subprocess.Popen(

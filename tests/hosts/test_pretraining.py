@@ -57,7 +57,9 @@ def assert_same_run(found, expected):
     assert losses(found) == pytest.approx(expected_losses, rel=1e-5)
 
 
-@pytest.mark.parametrize("ranks_per_host", [(1, 1), (1, 2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "ranks_per_host", [(1, 1), pytest.param((1, 2, 1), marks=pytest.mark.slow)], ids=str
+)
 def test_hosts_that_share_the_data(ranks_per_host, alone, data, bert_config, tmp_path):
     ranks = sum(ranks_per_host)
     with Hosts(len(ranks_per_host), mbit_per_second=1000) as hosts:
@@ -95,6 +97,7 @@ def run_on_two_hosts(directories, bert_config, *, ranks_per_host, check=True):
         )
 
 
+@pytest.mark.slow
 def test_hosts_with_their_own_copies(alone, directories, bert_config):
     run_on_two_hosts(directories, bert_config, ranks_per_host=[2, 2])
     shared_data, shared_output = directories

@@ -108,6 +108,7 @@ def test_a_rank_that_hangs(tmp_path, flags):
     assert_lost(done, tmp_path, "rank 1 on host .* did not move for 10 seconds", status=3)
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_while_it_reads(tmp_path, flags):
     """In its input: the main thread is in TensorFlow, as that of a rank that waits is."""
     done = run_faulty(tmp_path, flags, "hangs in reading", 1)

@@ -60,16 +60,19 @@ IN_POLICY = 3 * (2 * (6 + 2) + 3)
 ALL = IN_POLICY + 3 + 2
 
 
+@pytest.mark.slow
 def test_a_float32_update_has_no_half_precision(found):
     assert found["fp32"][:2] == (ALL, 0)
     assert found["fp32"].half_others == 0
 
 
+@pytest.mark.slow
 def test_the_policy_covers_its_products_and_nothing_else(found):
     assert found["bf16"][:2] == (ALL, IN_POLICY)
     assert found["bf16"].half_others == 0
 
 
+@pytest.mark.slow
 def test_the_rewrite_changes_the_update_and_covers_all_products(found):
     assert found["amp"].products == ALL
     assert found["amp"].half_products > IN_POLICY

@@ -49,8 +49,8 @@ def choose(ranks, *, shapes=SHAPES, earlier=None):
 
 @pytest.mark.parametrize(
     ("seconds", "threads"),
-    [({8: 1.0, 4: 0.9}, 4), ({8: 1.0, 4: 0.97}, 8), ({8: 1.0, 4: 1.8}, 8)],
-    ids=["faster", "within noise", "slower"],
+    [({8: 1.0, 4: 0.75}, 4), ({8: 1.0, 4: 0.85}, 8), ({8: 1.0, 4: 1.8}, 8)],
+    ids=["faster", "not by enough", "slower"],
 )
 def test_half_of_the_threads_are_taken_where_that_is_faster(measured, seconds, threads):
     measured["seconds"] = seconds
@@ -75,7 +75,7 @@ def test_on_a_busy_host_all_threads_stay_and_nothing_is_kept(measured):
 
 @pytest.mark.parametrize(
     ("ranks", "busy", "are_busy"),
-    [(1, 4.7, False), (1, 5.8, True), (2, 9.2, False), (2, 9.8, True)],
+    [(1, 5.2, False), (1, 5.8, True), (2, 9.2, False), (2, 10.0, False)],
 )
 def test_what_ranks_do_not_explain_is_others(monkeypatch, ranks, busy, are_busy):
     """Ten processors for two seconds, of which a rank had nine seconds."""
