@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -75,8 +74,7 @@ def shares(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def measure() -> None:
     """Compares the settings of the flags."""
-    # Each session has threads of its own: the first one would size those of all others.
-    os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
+    environment.give_sessions_their_own_threads()
     import tensorflow.compat.v1 as tf
 
     from benchmarks.speed.ours import running_step

@@ -65,12 +65,13 @@ class _QuietLoading(importlib.abc.MetaPathFinder):
 
 
 def _quietly(load: Callable[[ModuleType], None], module: ModuleType) -> None:
-    with _stderr_turned_away():
+    with stderr_turned_away():
         load(module)
 
 
 @contextlib.contextmanager
-def _stderr_turned_away() -> Iterator[None]:
+def stderr_turned_away() -> Iterator[None]:
+    """What is written to the descriptor of stderr meanwhile, past every log level, is lost."""
     sys.stderr.flush()
     kept = os.dup(_STDERR)
     try:

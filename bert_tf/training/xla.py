@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.environment import stderr_turned_away
 from bert_tf.training.warm_up import WarmUp
 
 
@@ -15,19 +15,12 @@ def compile_first_cluster(config: tf.ConfigProto) -> None:
 
     TensorFlow announces the first cluster of a process on the terminal, past every log level.
     """
-    terminal = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        with tf.Graph().as_default(), tf.Session(config=config) as session:
-            fed = result = tf.placeholder(tf.float32, [])
-            with tf.xla.experimental.jit_scope():
-                for _ in range(4):
-                    result = tf.tanh(result) + 1.0
-            session.run(result, {fed: 1.0})
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
+    with stderr_turned_away(), tf.Graph().as_default(), tf.Session(config=config) as session:
+        fed = result = tf.placeholder(tf.float32, [])
+        with tf.xla.experimental.jit_scope():
+            for _ in range(4):
+                result = tf.tanh(result) + 1.0
+        session.run(result, {fed: 1.0})
 
 
 class XlaReport(tf.train.SessionRunHook):
