@@ -7,12 +7,15 @@ PYTHON ?= python3
 VENV ?= .venv
 HOROVOD ?= 1
 ACCELERATOR ?= cpu
+TENSORFLOW ?=
 DEMO_DIR ?= demo
 BROWSER ?= 0
 HOSTS ?= 0
 ALL ?= 0
+# The tests of a marker alone, such as each_tensorflow.
+MARK ?= $(if $(filter 1,$(ALL)),,not slow)
 
-SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR)
+SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
 BIN = $(VENV)/bin
 
 .PHONY: help python setup demo demo-qa test lint clean
@@ -35,7 +38,7 @@ demo-qa: setup
 test: python
 	@$(SETUP) --dev --browser $(BROWSER) --hosts $(HOSTS)
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(filter 1,$(ALL)),,-m "not slow")
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(MARK),-m "$(MARK)")
 
 lint:
 	$(BIN)/ruff check .

@@ -19,7 +19,11 @@ from absl import flags
 from benchmarks.largest_batch import Line, largest_fitting, least_exceeding, search
 from benchmarks.machine import describe_machine
 from benchmarks.rank_jobs import Result, read_network
-from benchmarks.speed.comparison import google_bert_dir_from_flags, subjects_from_flags
+from benchmarks.speed.comparison import (
+    define_subject_flags,
+    google_bert_dir_from_flags,
+    subjects_from_flags,
+)
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.report import machine_line
 from benchmarks.speed.steps import PRETRAINING, StepJob
@@ -183,9 +187,7 @@ def measure() -> None:
 
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.memory``."""
-    names = ", ".join(IN_MEMORY)
-    flags.DEFINE_list("subjects", [], f"Who takes part, of {names}; all that can if not given.")
-    flags.DEFINE_string("google_bert_dir", None, "A checkout of google-research/bert.")
+    define_subject_flags(IN_MEMORY)
     flags.DEFINE_string("bert_config_file", None, "The network; BERT-base if not given.")
     flags.DEFINE_list("lengths", ["128", "256", "512"], "Tokens of a sequence.")
     flags.DEFINE_list(

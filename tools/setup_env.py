@@ -19,9 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "bert_tf" / "native"
 HOROVOD_HEADERS = ROOT / "tools" / "horovod_headers"
-# The minor releases of Python 3 that are supported, and the TensorFlow that each of them gets:
-# setup.py says so to pip.
-TENSORFLOW = {9: "2.15", 10: "2.15", 11: "2.15", 12: "2.21", 13: "2.21"}
+# The supported TensorFlows and the minor releases of Python 3 that each has packages for. A Python
+# that could have both gets the first: setup.py says so to pip.
+TENSORFLOW = {"2.15": (9, 10, 11), "2.21": (10, 11, 12, 13)}
 HOROVOD = "horovod==0.28.1"
 # Published models and an optional library, for tests; the dependencies that they ask for are not
 # needed, and tensorflow-text's would be a second TensorFlow.
@@ -40,20 +40,31 @@ class SetupError(Exception):
     """What is missing or failed, in one sentence."""
 
 
-def find_python():
-    """The path of a supported Python: the running one or the newest of those on the PATH."""
+def find_python(tensorflow=None):
+    """The path of a Python for ``tensorflow``: the running one or the newest of the PATH.
+
+    Args:
+      tensorflow: one of TENSORFLOW; None for whichever the Python has.
+    """
+    supported = TENSORFLOW[tensorflow] if tensorflow else sum(TENSORFLOW.values(), ())
     major, minor = sys.version_info[:2]
-    if major == 3 and minor in TENSORFLOW:
+    if major == 3 and minor in supported:
         return sys.executable
-    for other in sorted(TENSORFLOW, reverse=True):
+    for other in sorted(supported, reverse=True):
         candidate = shutil.which("python3.%d" % other)  # noqa: UP031 - any Python 3
         if candidate and _works(candidate):
             return candidate
-    oldest, newest = min(TENSORFLOW), max(TENSORFLOW)
+    oldest, newest = min(supported), max(supported)
+    wanted = f" for TensorFlow {tensorflow}" if tensorflow else ""
     raise SetupError(
-        f"Python 3.{oldest} to 3.{newest} is needed and only {major}.{minor} was found; install "
-        f"one of them and run 'make setup PYTHON=/path/to/python3.{newest}'."
+        f"Python 3.{oldest} to 3.{newest} is needed{wanted} and only {major}.{minor} was found; "
+        f"install one of them and run 'make setup PYTHON=/path/to/python3.{newest}'."
     )
+
+
+def default_tensorflow(minor):
+    """The TensorFlow that Python 3.``minor`` gets where none is asked for."""
+    return next(release for release, minors in TENSORFLOW.items() if minor in minors)
 
 
 def version_of(python):
@@ -89,8 +100,8 @@ def check_tools(python, tensorflow, with_horovod, accelerator="cpu"):
         raise SetupError("'make' was not found, which Horovod's build needs; install it.")
     if accelerator == "gpu" and tensorflow != "2.15":
         raise SetupError(
-            f"Horovod's build for GPUs does not compile beside TensorFlow {tensorflow}, which "
-            f"{python} gets; use Python 3.9 to 3.11, or one process alone with 'make setup "
+            f"Horovod's build for GPUs does not compile beside TensorFlow {tensorflow}; use "
+            "TENSORFLOW=2.15 with Python 3.9 to 3.11, or one process alone with 'make setup "
             "ACCELERATOR=gpu HOROVOD=0'."
         )
     if accelerator == "gpu" and not shutil.which("nvcc"):
@@ -101,33 +112,43 @@ def check_tools(python, tensorflow, with_horovod, accelerator="cpu"):
         )
 
 
-def check_accelerator(venv, accelerator):
-    """Raises SetupError for an environment that was built for another accelerator.
+def tensorflow_package(accelerator):
+    """What pip calls TensorFlow for ``accelerator`` on this system; its release is a constraint."""
+    if accelerator == "gpu":
+        return "tensorflow[and-cuda]"
+    return "tensorflow" if sys.platform == "darwin" else "tensorflow-cpu"
 
-    Both TensorFlows would lie over each other there, and Horovod would stay what it is.
+
+def check_environment(venv, wanted):
+    """Raises SetupError for an environment that was built for something else than ``wanted``.
+
+    Its interpreter would stay, two TensorFlows would lie over each other, and Horovod would stay
+    what it is. ``wanted`` is what the environment's first step has as its key.
     """
-    stamp = venv / ".done-packages.json"
-    if not stamp.is_file():
-        return
-    command = " ".join(json.loads(stamp.read_text())["commands"][-1])
-    if f"[{accelerator}," not in command:
-        raise SetupError(
-            f"{venv} was built for another accelerator than {accelerator}; build a second "
-            f"environment with 'make setup ACCELERATOR={accelerator} VENV=.venv-{accelerator}'."
-        )
-
-
-def check_python(venv, version):
-    """Raises SetupError for an environment of another Python: it would keep its interpreter."""
     stamp = venv / ".done-environment.json"
     if not stamp.is_file():
         return
-    there, wanted = (v.rpartition(".")[0] for v in (json.loads(stamp.read_text())["key"], version))
-    if there != wanted:
-        raise SetupError(
-            f"{venv} was built with Python {there} and this is {wanted}; build a second "
-            f"environment with 'make setup VENV=.venv-{wanted}', or remove {venv}."
-        )
+    key = json.loads(stamp.read_text())["key"]
+    there = key if isinstance(key, dict) else {"Python": key}  # as it was written at first
+    for fact, value in wanted.items():
+        old = there.get(fact, value)
+        if fact == "Python":
+            value, old = (release.rpartition(".")[0] for release in (value, old))
+        if old != value:
+            raise SetupError(
+                f"{venv} was built for {fact} {old} and this is {value}; build a second "
+                f"environment with 'make setup {fact.upper()}={_in_make(fact, value)} "
+                f"VENV=.venv-{value}', or remove {venv}."
+            )
+
+
+def _in_make(fact, value):
+    return f"python{value}" if fact == "Python" else value
+
+
+def constraints_of(tensorflow):
+    """The file of pinned versions."""
+    return ROOT / f"constraints-tf{tensorflow}.txt"
 
 
 class Environment:
@@ -257,15 +278,15 @@ def install_programs(environment, name, programs, packages):
 
 def build(options):
     """Runs every step that the options ask for."""
-    python = find_python()
+    python = find_python(options.tensorflow)
     version = version_of(python)
-    tensorflow = TENSORFLOW[int(version.split(".")[1])]
+    tensorflow = options.tensorflow or default_tensorflow(int(version.split(".")[1]))
     check_tools(python, tensorflow, options.horovod, options.accelerator)
     venv = Path(os.path.abspath(options.venv))
-    check_python(venv, version)
-    check_accelerator(venv, options.accelerator)
+    facts = {"Python": version, "TensorFlow": tensorflow, "accelerator": options.accelerator}
+    check_environment(venv, facts)
     environment = Environment(venv, python)
-    constraints = ROOT / f"constraints-tf{tensorflow}.txt"
+    constraints = constraints_of(tensorflow)
     pins = hashlib.sha256(
         constraints.read_bytes() + (ROOT / "setup.py").read_bytes() + version.encode()
     ).hexdigest()
@@ -273,12 +294,13 @@ def build(options):
     pinned = [*pip, "--constraint", constraints]
 
     print(f"setup: TensorFlow {tensorflow} for Python {version}", flush=True)
-    environment.step("environment", version, [[python, "-m", "venv", venv]])
+    environment.step("environment", facts, [[python, "-m", "venv", venv]])
     environment.step(
         "packages",
         pins,
         [[*pinned, "setuptools", "wheel"],
-         [*pinned, "--no-build-isolation", "--editable", f".[{options.accelerator},demo]"]],
+         [*pinned, "--no-build-isolation", "--editable", ".[demo]",
+          tensorflow_package(options.accelerator)]],
     )  # fmt: skip
     build_native_operations(environment, pins)
     if options.horovod:
@@ -314,6 +336,9 @@ def main():
     parser = argparse.ArgumentParser(description="Build the environment of bert_tf.")
     parser.add_argument("--venv", default=".venv", help="directory of the environment")
     parser.add_argument("--horovod", type=int, choices=(0, 1), default=1, help="distributed parts")
+    parser.add_argument(
+        "--tensorflow", choices=TENSORFLOW, help="its release; without it that of the Python"
+    )
     parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--dev", action="store_true", help="add what the tests need")
     parser.add_argument(

@@ -11,17 +11,32 @@ from absl import flags
 from benchmarks.machine import describe_machine
 from benchmarks.speed.process import Found, run_in_process
 from benchmarks.speed.report import machine_line
-from benchmarks.speed.subjects import Subject, chosen_subjects, default_subjects
+from benchmarks.speed.subjects import (
+    Subject,
+    chosen_subjects,
+    default_subjects,
+    with_other_python,
+)
 from benchmarks.speed.turns import Comparison, Disturbance, take_turns
 from bert_tf.errors import UserError
 from bert_tf.files import require_file
 
 
-def define_comparison_flags(subjects: Mapping[str, Subject]) -> None:
-    """Flags of every comparison whose subjects take turns in processes of their own."""
+def define_subject_flags(subjects: Mapping[str, Subject]) -> None:
+    """Flags that say who takes part."""
     names = ", ".join(subjects)
     flags.DEFINE_list("subjects", [], f"Who takes part, of {names}; all that can if not given.")
     flags.DEFINE_string("google_bert_dir", None, "A checkout of google-research/bert.")
+    flags.DEFINE_string(
+        "other_python",
+        None,
+        "The interpreter of a second environment, in which each of ours takes part once more.",
+    )
+
+
+def define_comparison_flags(subjects: Mapping[str, Subject]) -> None:
+    """Flags of every comparison whose subjects take turns in processes of their own."""
+    define_subject_flags(subjects)
     flags.DEFINE_integer("threads", None, "Cores to use; all if not given.", lower_bound=1)
     flags.DEFINE_integer("turns", 5, "Processes of every subject.", lower_bound=1)
     flags.DEFINE_float(
@@ -32,15 +47,22 @@ def define_comparison_flags(subjects: Mapping[str, Subject]) -> None:
 
 
 def subjects_from_flags(subjects: Mapping[str, Subject]) -> list[Subject]:
-    """Those of --subjects, or all that can take part here."""
+    """Those of --subjects, or all that can take part here; and ours with --other_python."""
     values = flags.FLAGS
     has_google_bert = values.google_bert_dir is not None
     if values.subjects:
-        return chosen_subjects(values.subjects, has_google_bert=has_google_bert, subjects=subjects)
-    features = describe_machine()["cpu_features"]
-    return default_subjects(
-        cpu_features=features, has_google_bert=has_google_bert, subjects=subjects
-    )
+        chosen = chosen_subjects(
+            values.subjects, has_google_bert=has_google_bert, subjects=subjects
+        )
+    else:
+        features = describe_machine()["cpu_features"]
+        chosen = default_subjects(
+            cpu_features=features, has_google_bert=has_google_bert, subjects=subjects
+        )
+    if values.other_python is None:
+        return chosen
+    require_file(values.other_python, flag="other_python")
+    return with_other_python(chosen, values.other_python)
 
 
 def google_bert_dir_from_flags(names: Sequence[str]) -> str | None:

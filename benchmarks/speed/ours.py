@@ -67,7 +67,7 @@ class Settings:
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Times the step; the result also has ``precision`` and ``operations``, as ``auto`` became."""
+    """Times the step; the result also has what ``auto`` became, and TensorFlow's release."""
     environment.quiet_tensorflow(verbose=False)
     tf.disable_eager_execution()
     job = StepJob.from_json(request)
@@ -120,6 +120,7 @@ def running_step(
                 "precision": precision,
                 "operations": kernels.description,
                 "threads": str(job.threads),
+                "tensorflow": tf.version.VERSION,
             }
             yield lambda: float(run(*values)[0]), chosen
 

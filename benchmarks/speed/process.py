@@ -47,7 +47,7 @@ def run_in_process(subject: Subject, job: Mapping[str, Any], function: str) -> F
         write_json(request, {**job, "settings": dict(subject.settings), "started": started})
         words = [subject.module, function, str(request), str(answer)]
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.speed.process", *words],
+            [subject.python or sys.executable, "-m", "benchmarks.speed.process", *words],
             cwd=ROOT,
             env={**os.environ, **_QUIET, **subject.environment},
             stdin=subprocess.DEVNULL,

@@ -66,7 +66,7 @@ def ratio_results(
         )
         for ours in subjects
         for other in subjects
-        if ours.is_ours and not other.is_ours
+        if ours.is_compared_with(other)
     ]
 
 
@@ -81,7 +81,7 @@ def _adder(
 
 def _facts(subject: Subject, turns: Sequence[Found]) -> dict[str, Any]:
     """What belongs to a subject's results alone."""
-    names = ("gflops",) if subject.is_limit else ("precision", "loss")
+    names = ("gflops",) if subject.is_limit else ("precision", "loss", "tensorflow")
     return {
         "settings": dict(subject.settings),
         "environment": dict(subject.environment),

@@ -18,6 +18,7 @@ RECORDS = "benchmarks.speed.records"
 
 BERT_BASE = BertConfig(vocab_size=30522, type_vocab_size=2)  # Devlin et al. 2018
 
+_ELSEWHERE = "-other-python"  # what a subject's name ends with in another environment
 _FEATURES_OF_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
 
 
@@ -31,17 +32,28 @@ class Subject:
       module: what runs it, in a process of its own.
       settings: for that module.
       environment: further variables of its process.
+      python: the interpreter of its process; None for that of the benchmark.
     """
 
     name: str
     module: str
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    python: str | None = None
 
     @property
     def is_ours(self) -> bool:
         """Whether this project computes."""
         return self.name.startswith("ours")
+
+    def is_compared_with(self, other: Subject) -> bool:
+        """Whether how many times faster this one is than ``other`` is a result of its own.
+
+        It is where this is ours, and the other is a peer or this one elsewhere.
+        """
+        if other.python is not None:
+            return other.name == f"{self.name}{_ELSEWHERE}"
+        return self.is_ours and self.python is None and not other.is_ours
 
     @property
     def is_limit(self) -> bool:
@@ -130,6 +142,16 @@ MAKING_RECORDS = {
         ),
     )
 }
+
+
+def with_other_python(subjects: Iterable[Subject], python: str) -> list[Subject]:
+    """``subjects``, and each of ours once more in the environment of another interpreter."""
+    subjects = list(subjects)
+    return subjects + [
+        dataclasses.replace(subject, name=f"{subject.name}{_ELSEWHERE}", python=python)
+        for subject in subjects
+        if subject.is_ours
+    ]
 
 
 def default_subjects(

@@ -67,6 +67,7 @@ def test_the_command_needs_no_torch_and_says_what_it_did(tmp_path, binary):
     )
 
 
+@pytest.mark.each_tensorflow
 def test_files_that_are_elsewhere_are_given_by_flags(tmp_path, google):
     for name in ("bert_config.json", "vocab.txt"):
         (google / name).rename(tmp_path / name)

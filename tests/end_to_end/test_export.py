@@ -82,6 +82,7 @@ def answer(exported, request, tmp_path):
     return json.loads(done.stdout)
 
 
+@pytest.mark.each_tensorflow
 def test_rest_rows(exported, expected, tmp_path):
     request = {"signature_name": "serving_default", "instances": ROWS}
     predictions = answer(exported, request, tmp_path)["predictions"]

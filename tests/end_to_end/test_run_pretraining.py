@@ -48,6 +48,7 @@ def trained(flags, tmp_path_factory):
     return output_dir, done
 
 
+@pytest.mark.each_tensorflow
 def test_the_files_of_a_run(trained):
     output_dir, _ = trained
     record = json.loads((output_dir / "run.json").read_text())
@@ -74,6 +75,7 @@ def test_the_files_of_a_run(trained):
     }
 
 
+@pytest.mark.each_tensorflow
 def test_evaluation_before_on_the_way_and_after(trained):
     output_dir, _ = trained
     evaluations = read_lines(output_dir / "eval_log.jsonl")
@@ -90,6 +92,7 @@ def test_evaluation_before_on_the_way_and_after(trained):
     assert (output_dir / "best" / f"model.ckpt-{best['step']}.index").is_file()
 
 
+@pytest.mark.each_tensorflow
 def test_the_terminal_shows_our_lines_only(trained):
     output_dir, done = trained
     assert done.stderr == ""
@@ -262,6 +265,7 @@ def test_amp_is_in_the_ledger(flags, tmp_path):
     assert (precision["amp"], precision["policy"]) == (True, "fp32")
 
 
+@pytest.mark.each_tensorflow
 @requires_horovod
 @pytest.mark.parallel
 def test_two_ranks(trained, flags, tmp_path):

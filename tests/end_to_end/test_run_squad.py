@@ -80,6 +80,7 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.each_tensorflow
 def test_files_of_a_run(trained):
     output_dir, done = trained
     names = {path.name for path in output_dir.iterdir()}
@@ -133,6 +134,7 @@ def test_results_are_the_metric_of_the_written_answers(trained, files):
     assert results["predict_sequences_per_second"] > 0
 
 
+@pytest.mark.each_tensorflow
 def test_the_loss_falls(trained):
     losses = [line["loss"] for line in lines_of(trained[0] / "log.jsonl")]
     # A guess among some thirty positions costs log(30) = 3.4.
@@ -307,6 +309,7 @@ def test_ways_to_compute_the_same(changes, trained, flags, tmp_path):
     assert answers_of(tmp_path) == answers_of(trained[0])
 
 
+@pytest.mark.each_tensorflow
 @pytest.mark.slow
 @requires_horovod
 @pytest.mark.parallel

@@ -32,7 +32,12 @@ from tests.parallel.updates_program import (
 )
 from tests.support import mpirun, requires_horovod
 
-pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]
+pytestmark = [
+    requires_horovod,
+    pytest.mark.parallel,
+    pytest.mark.each_tensorflow,
+    pytest.mark.timeout(1800),
+]
 
 PROGRAM = "tests/parallel/updates_program.py"
 COMPARED = ("adam", "adam-dropout", "lamb-dropout", "bf16", "fp16", "squad", "tensorflow")

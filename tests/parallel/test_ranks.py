@@ -10,7 +10,7 @@ import pytest
 from bert_tf.ranks.distribution import threads_of_a_rank
 from tests.support import mpirun, requires_horovod
 
-pytestmark = [requires_horovod, pytest.mark.parallel]
+pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.each_tensorflow]
 
 PROGRAM = "tests/parallel/ranks_program.py"
 SIZE = 2

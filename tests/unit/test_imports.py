@@ -100,6 +100,7 @@ def test_data_preparation_needs_no_tensorflow_at_import():
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), check=True)
 
 
+@pytest.mark.each_tensorflow
 def test_importing_everything_changes_nothing():
     """No flags, environment variables, sessions or threads of ours; no Horovod."""
     modules = [module_name(path) for path in SOURCES]

@@ -212,6 +212,7 @@ def test_whole_benchmark(config_file, tmp_path, program, flags):
     [
         ("--subjects=ours,other", "--subjects: 'other' is none of ours,"),
         ("--google_bert_dir=/none", "--google_bert_dir: /none/modeling.py does not exist"),
+        ("--other_python=/none/python", "--other_python: /none/python does not exist"),
         ("--seq_length=999", "--seq_length=999 is more than the network's"),
         ("--predictions=17", "--predictions=17 is more than --seq_length"),
     ],

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import dataclasses
 import os
+import sys
 import time
 
 import pytest
 
 from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.process import run_in_process
-from benchmarks.speed.subjects import SUBJECTS, Subject, chosen_subjects, default_subjects
+from benchmarks.speed.subjects import (
+    SUBJECTS,
+    Subject,
+    chosen_subjects,
+    default_subjects,
+    with_other_python,
+)
 from benchmarks.speed.turns import Disturbance, rotated, take_turns
 from bert_tf.errors import UserError
 
@@ -94,6 +102,27 @@ def test_a_turn_is_a_process(child):
 def test_a_process_that_fails_says_why_in_one_line(child):
     with pytest.raises(UserError, match=r"^ValueError: first line$"):
         run_in_process(child, {}, "broken")
+
+
+def test_a_turn_may_have_an_interpreter_of_its_own(child, tmp_path):
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\necho asked > {tmp_path}/asked\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    found = run_in_process(dataclasses.replace(child, python=str(other)), {"number": 1}, "found")
+    assert found["sum"] == 3
+    assert (tmp_path / "asked").exists()
+
+
+def test_another_interpreter_is_for_ours():
+    ours, xla, peer = (SUBJECTS[name] for name in ("ours", "ours-xla", "transformers-fp32"))
+    everybody = with_other_python([ours, xla, peer], "/python")
+    assert [subject.python for subject in everybody] == [None, None, None, "/python", "/python"]
+    assert [(a.name, b.name) for a in everybody for b in everybody if a.is_compared_with(b)] == [
+        ("ours", "transformers-fp32"),
+        ("ours", "ours-other-python"),
+        ("ours-xla", "transformers-fp32"),
+        ("ours-xla", "ours-xla-other-python"),
+    ]
 
 
 def names(subjects):

@@ -14,6 +14,8 @@ from bert_tf.errors import UserError
 from bert_tf.estimator import choice
 from bert_tf.estimator import estimator as own
 
+pytestmark = pytest.mark.each_tensorflow
+
 THEIRS = getattr(tf, "estimator", None)
 needs_theirs = pytest.mark.skipif(THEIRS is None, reason="this TensorFlow has no tf.estimator")
 BOTH = [pytest.param(own, id="own"), pytest.param(THEIRS, id="tf", marks=needs_theirs)]

@@ -20,7 +20,7 @@ from tests.unit.native.block_program import (
     not_numbers,
 )
 
-pytestmark = requires_native_ops
+pytestmark = [requires_native_ops, pytest.mark.each_tensorflow]
 
 PROGRAM = "tests/unit/native/block_program.py"
 INSTRUCTIONS = ("best", "avx512", "avx2", "generic")

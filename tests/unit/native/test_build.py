@@ -13,6 +13,8 @@ from bert_tf.native import library
 from bert_tf.native.build import build
 from tests.support import ROOT, environment
 
+pytestmark = pytest.mark.each_tensorflow
+
 SMALL_SOURCE = """
 #include "tensorflow/core/framework/op.h"
 REGISTER_OP("BertTfNothingForTests");

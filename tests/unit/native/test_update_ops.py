@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from bert_tf.native import library
 from tests.support import run
 
+pytestmark = pytest.mark.each_tensorflow
+
 SIZES = [1, 7, 16, 1000003, 65536, 65537, 33]
 BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))
 RATE, SCALE, EPSILON, DECAY, FACTOR = 0.01, 0.7, 1e-5, 0.1, 0.25

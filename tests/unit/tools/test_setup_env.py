@@ -62,6 +62,18 @@ def test_another_python_on_the_path_is_taken(monkeypatch, tmp_path):
     assert setup_env.find_python() == str(other)
 
 
+def test_a_tensorflow_that_is_asked_for_decides_the_python(monkeypatch, tmp_path):
+    older = tmp_path / "python3.11"
+    older.symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(setup_env.sys, "version_info", (3, 13, 1))
+    assert setup_env.find_python("2.21") == sys.executable
+    assert setup_env.find_python("2.15") == str(older)
+    older.unlink()
+    with pytest.raises(setup_env.SetupError, match=r"3\.9 to 3\.11 is needed for TensorFlow 2\.15"):
+        setup_env.find_python("2.15")
+
+
 def releases_of_tensorflow(minor):
     """What setup.py asks pip for beside Python 3.``minor``, and what the constraints pin."""
     spec = importlib.util.spec_from_file_location("its_setup", ROOT / "setup.py")
@@ -71,7 +83,7 @@ def releases_of_tensorflow(minor):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     beside = {"python_version": f"3.{minor}", "sys_platform": "linux"}
     wanted = map(Requirement, asked["extras_require"]["cpu"])
-    line = ROOT / f"constraints-tf{setup_env.TENSORFLOW[minor]}.txt"
+    line = setup_env.constraints_of(setup_env.default_tensorflow(minor))
     pinned = map(Requirement, re.findall(r"^[^#\n]+", line.read_text(), flags=re.MULTILINE))
     return [
         [str(r.specifier) for r in requirements if r.marker is None or r.marker.evaluate(beside)]
@@ -79,11 +91,11 @@ def releases_of_tensorflow(minor):
     ]
 
 
-@pytest.mark.parametrize("minor", list(setup_env.TENSORFLOW))
+@pytest.mark.parametrize("minor", [9, 10, 11, 12, 13])
 def test_setup_and_constraints_mean_the_same_tensorflow(minor):
     [wanted], [pinned] = releases_of_tensorflow(minor)
     assert wanted == pinned
-    assert wanted.startswith(f"=={setup_env.TENSORFLOW[minor]}.")
+    assert wanted.startswith(f"=={setup_env.default_tensorflow(minor)}.")
 
 
 def test_a_failed_step_names_its_log(tmp_path):
@@ -186,7 +198,7 @@ def test_programs_that_cannot_be_installed_are_told(tmp_path, monkeypatch, capsy
 
 @pytest.mark.parametrize(
     ("tensorflow", "sentence"),
-    [("2.15", "nvcc was not found"), ("2.21", "does not compile beside TensorFlow 2.21, which")],
+    [("2.15", "nvcc was not found"), ("2.21", "does not compile beside TensorFlow 2.21; use")],
 )
 def test_what_gpus_need_is_one_sentence(tmp_path, monkeypatch, tensorflow, sentence):
     for name in ("g++", "make"):
@@ -215,19 +227,30 @@ def test_headers_of_our_own_come_first_where_tensorflow_lacks_them(tmp_path, mon
     assert search_path("2.21") == f"{setup_env.HOROVOD_HEADERS}{os.pathsep}/theirs"
 
 
-def test_an_environment_has_one_accelerator(tmp_path):
-    setup_env.check_accelerator(tmp_path, "gpu")
+FACTS = {"Python": "3.11.4", "TensorFlow": "2.15", "accelerator": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "other", "sentence"),
+    [
+        ("Python", "3.13.0", "Python 3.11 and this is 3.13; .* PYTHON=python3.13 VENV=.venv-3.13'"),
+        ("TensorFlow", "2.21", "TensorFlow 2.15 and this is 2.21; .* TENSORFLOW=2.21 VENV=.venv-2"),
+        ("accelerator", "gpu", "accelerator cpu and this is gpu; .* ACCELERATOR=gpu VENV=.venv-gp"),
+    ],
+)
+def test_an_environment_stays_what_it_was_built_for(tmp_path, fact, other, sentence):
+    wanted = {**FACTS, fact: other}
+    setup_env.check_environment(tmp_path, wanted)
     environment = setup_env.Environment(tmp_path, sys.executable)
-    environment.step("packages", "key", [[sys.executable, "-c", "", ".[cpu,demo]"]])
-    setup_env.check_accelerator(tmp_path, "cpu")
-    with pytest.raises(setup_env.SetupError, match=r"another accelerator .*VENV=\.venv-gpu"):
-        setup_env.check_accelerator(tmp_path, "gpu")
+    environment.step("environment", FACTS, [[sys.executable, "-c", ""]])
+    setup_env.check_environment(tmp_path, {**FACTS, "Python": "3.11.9"})
+    with pytest.raises(setup_env.SetupError, match=sentence):
+        setup_env.check_environment(tmp_path, wanted)
 
 
-def test_an_environment_has_one_python(tmp_path):
-    setup_env.check_python(tmp_path, "3.13.0")
+def test_an_environment_that_only_tells_its_python_is_used(tmp_path):
     environment = setup_env.Environment(tmp_path, sys.executable)
     environment.step("environment", "3.11.4", [[sys.executable, "-c", ""]])
-    setup_env.check_python(tmp_path, "3.11.9")
-    with pytest.raises(setup_env.SetupError, match=r"Python 3\.11 .* 3\.13; .*VENV=\.venv-3\.13"):
-        setup_env.check_python(tmp_path, "3.13.0")
+    setup_env.check_environment(tmp_path, FACTS)
+    with pytest.raises(setup_env.SetupError, match=r"built for Python 3\.11 and this is 3\.12"):
+        setup_env.check_environment(tmp_path, {**FACTS, "Python": "3.12.1"})
