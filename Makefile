@@ -3,8 +3,9 @@
 # make setup   the environment alone (HOROVOD=0 leaves the distributed parts out)
 # make demo-qa questions and answers with the demo's model, or QA_WEIGHTS=DIR (a smoke test)
 
-PYTHON ?= python3
 VENV ?= .venv
+# An environment that is there keeps its Python.
+PYTHON ?= $(or $(wildcard $(VENV)/bin/python),python3)
 HOROVOD ?= 1
 ACCELERATOR ?= cpu
 TENSORFLOW ?=

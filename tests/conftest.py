@@ -1,6 +1,12 @@
 """What holds for the tests of all rooms."""
 
+import sys
+
 import pytest
+
+# torch's package for GPUs brings triton, which crashes in a process that has TensorFlow 2.21; torch
+# does without it where it cannot be imported.
+sys.modules["triton"] = None
 
 
 @pytest.fixture(scope="session", autouse=True)

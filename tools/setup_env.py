@@ -49,7 +49,8 @@ def find_python(tensorflow=None):
     supported = TENSORFLOW[tensorflow] if tensorflow else sum(TENSORFLOW.values(), ())
     major, minor = sys.version_info[:2]
     if major == 3 and minor in supported:
-        return sys.executable
+        # In an environment, the one that it was made from: venv cannot write over its own links.
+        return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     for other in sorted(supported, reverse=True):
         candidate = shutil.which("python3.%d" % other)  # noqa: UP031 - any Python 3
         if candidate and _works(candidate):
@@ -81,7 +82,7 @@ def _works(python):
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
-def check_tools(python, tensorflow, with_horovod, accelerator="cpu"):
+def check_tools(python, with_horovod, accelerator="cpu"):
     """Raises SetupError for what no package of ours can bring: venv, compilers, make."""
     if subprocess.run([python, "-c", "import ensurepip, venv"], check=False).returncode:
         raise SetupError(
@@ -98,12 +99,6 @@ def check_tools(python, tensorflow, with_horovod, accelerator="cpu"):
         )
     if not shutil.which("make"):
         raise SetupError("'make' was not found, which Horovod's build needs; install it.")
-    if accelerator == "gpu" and tensorflow != "2.15":
-        raise SetupError(
-            f"Horovod's build for GPUs does not compile beside TensorFlow {tensorflow}; use "
-            "TENSORFLOW=2.15 with Python 3.9 to 3.11, or one process alone with 'make setup "
-            "ACCELERATOR=gpu HOROVOD=0'."
-        )
     if accelerator == "gpu" and not shutil.which("nvcc"):
         raise SetupError(
             "nvcc was not found, which Horovod's build for GPUs needs; install NVIDIA's CUDA "
@@ -119,17 +114,25 @@ def tensorflow_package(accelerator):
     return "tensorflow" if sys.platform == "darwin" else "tensorflow-cpu"
 
 
+def built_for(venv):
+    """``Python``, ``TensorFlow`` and ``accelerator`` of an environment; {} where there is none."""
+    stamp = venv / ".done-environment.json"
+    if not stamp.is_file():
+        return {}
+    key = json.loads(stamp.read_text())["key"]
+    if isinstance(key, dict):
+        return key
+    # As it was written at first: a Python had one TensorFlow.
+    return {"Python": key, "TensorFlow": "2.15" if key < "3.12" else "2.21"}
+
+
 def check_environment(venv, wanted):
     """Raises SetupError for an environment that was built for something else than ``wanted``.
 
     Its interpreter would stay, two TensorFlows would lie over each other, and Horovod would stay
-    what it is. ``wanted`` is what the environment's first step has as its key.
+    what it is. ``wanted`` is as :func:`built_for` has it.
     """
-    stamp = venv / ".done-environment.json"
-    if not stamp.is_file():
-        return
-    key = json.loads(stamp.read_text())["key"]
-    there = key if isinstance(key, dict) else {"Python": key}  # as it was written at first
+    there = built_for(venv)
     for fact, value in wanted.items():
         old = there.get(fact, value)
         if fact == "Python":
@@ -250,7 +253,7 @@ def horovod_build_env(venv, accelerator, tensorflow):
     if accelerator == "gpu":
         env["HOROVOD_GPU_OPERATIONS"] = "NCCL"
     if tensorflow != "2.15":
-        # Headers that newer TensorFlows lack, before those that they have.
+        # Headers that newer TensorFlows lack or changed, before those that they have.
         own = str(HOROVOD_HEADERS)
         env["CPATH"] = os.pathsep.join(filter(None, [own, os.environ.get("CPATH")]))
     return env
@@ -280,9 +283,13 @@ def build(options):
     """Runs every step that the options ask for."""
     python = find_python(options.tensorflow)
     version = version_of(python)
-    tensorflow = options.tensorflow or default_tensorflow(int(version.split(".")[1]))
-    check_tools(python, tensorflow, options.horovod, options.accelerator)
     venv = Path(os.path.abspath(options.venv))
+    tensorflow = (
+        options.tensorflow
+        or built_for(venv).get("TensorFlow")
+        or default_tensorflow(int(version.split(".")[1]))
+    )
+    check_tools(python, options.horovod, options.accelerator)
     facts = {"Python": version, "TensorFlow": tensorflow, "accelerator": options.accelerator}
     check_environment(venv, facts)
     environment = Environment(venv, python)
@@ -337,7 +344,9 @@ def main():
     parser.add_argument("--venv", default=".venv", help="directory of the environment")
     parser.add_argument("--horovod", type=int, choices=(0, 1), default=1, help="distributed parts")
     parser.add_argument(
-        "--tensorflow", choices=TENSORFLOW, help="its release; without it that of the Python"
+        "--tensorflow",
+        choices=TENSORFLOW,
+        help="its release; without it the environment's, or the Python's",
     )
     parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--dev", action="store_true", help="add what the tests need")

@@ -28,6 +28,7 @@ from benchmarks.speed.steps import (
 )
 from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
 from bert_tf.tasks.span_model import INPUTS
 
 _NORM_EPSILON = 1e-12  # tf.contrib's, for float32
@@ -109,6 +110,17 @@ def google_spec(
     return model_fn({"unique_ids": numbers, **features}, None, mode, {})
 
 
+def _modes() -> Any:
+    """tf.estimator.ModeKeys; raises UserError where TensorFlow lacks what the checkout uses."""
+    if not hasattr(tf, "estimator"):
+        raise UserError(
+            f"google-research/bert needs tf.estimator and tf.layers, which TensorFlow "
+            f"{tf.version.VERSION} no longer has; run the benchmark with 2.15 (make setup "
+            "TENSORFLOW=2.15) and give this environment as --other_python"
+        )
+    return tf.estimator.ModeKeys
+
+
 def session_config(threads: int, *, amp: bool) -> tf.ConfigProto:
     """TensorFlow's defaults; ``amp`` switches its rewrite to bfloat16 products on."""
     config = tf.ConfigProto(
@@ -123,6 +135,7 @@ def session_config(threads: int, *, amp: bool) -> tf.ConfigProto:
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the step. There is no accumulation in that code: each micro batch is an update."""
+    mode = _modes().TRAIN
     environment.quiet_tensorflow(verbose=False)
     tf.disable_v2_behavior()
     job = StepJob.from_json(request)
@@ -131,8 +144,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
         tf.set_random_seed(1)
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in micro_batches[0].items()}
         program = "run_pretraining" if job.task == PRETRAINING else "run_squad"
-        directory, mode = Path(job.google_bert_dir), tf.estimator.ModeKeys.TRAIN
-        spec = google_spec(directory, program, job.network, fed, mode)
+        spec = google_spec(Path(job.google_bert_dir), program, job.network, fed, mode)
         config = session_config(job.threads, amp=request["settings"]["amp"])
         with tf.Session(config=config) as session:
             session.run(tf.global_variables_initializer())
@@ -147,13 +159,13 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the logits of its SQuAD model."""
+    mode = _modes().PREDICT
     environment.quiet_tensorflow(verbose=False)
     tf.disable_v2_behavior()
     job = PredictionJob.from_json(request)
     with tf.Graph().as_default():
         fed = {name: tf.placeholder(tf.int32, [None, job.seq_length], name) for name in INPUTS}
-        directory, mode = Path(job.google_bert_dir), tf.estimator.ModeKeys.PREDICT
-        spec = google_spec(directory, "run_squad", job.network, fed, mode)
+        spec = google_spec(Path(job.google_bert_dir), "run_squad", job.network, fed, mode)
         logits = [spec.predictions["start_logits"], spec.predictions["end_logits"]]
         config = session_config(job.threads, amp=request["settings"]["amp"])
         with tf.Session(config=config) as session:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from benchmarks.speed import google_bert, steps
 from benchmarks.speed.report import step_results, step_table
 from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob, time_steps
 from benchmarks.speed.subjects import SUBJECTS
+from bert_tf.errors import UserError
 from tests.small_span_model import CONFIG
 from tests.support import run
 
@@ -148,6 +150,10 @@ print(found["loss"], sys.modules["run_" + sys.argv[2]].__file__)
 """
 
 
+HAS_ESTIMATOR = hasattr(tf, "estimator")
+
+
+@pytest.mark.skipif(not HAS_ESTIMATOR, reason="google's code needs tf.estimator and tf.layers")
 @pytest.mark.parametrize(("task", "program"), [(PRETRAINING, "pretraining"), (SPANS, "squad")])
 def test_googles_code_finds_tensorflow_1(checkout, task, program):
     job = {**JOB.to_json(), "task": task, "google_bert_dir": str(checkout)}
@@ -156,6 +162,14 @@ def test_googles_code_finds_tensorflow_1(checkout, task, program):
     # A normalised row sums to 0.
     assert float(loss) == pytest.approx(CONFIG.hidden_size, abs=1e-3)
     assert path == str(checkout / f"run_{program}.py"), "not ours of the same name"
+
+
+def test_without_tf_estimator_googles_code_is_left_out_with_a_reason(checkout, monkeypatch):
+    without = types.SimpleNamespace(version=tf.version)
+    monkeypatch.setattr(google_bert, "tf", without)
+    job = {**JOB.to_json(), "google_bert_dir": str(checkout), "settings": {"amp": False}}
+    with pytest.raises(UserError, match=r"needs tf\.estimator.* run the benchmark with 2\.15"):
+        google_bert.train(job)
 
 
 def test_layer_norm_is_that_of_contrib():

@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "tools" / "setup_env.py"
 
+BASE_PYTHON = os.path.realpath(sys._base_executable)
+
 spec = importlib.util.spec_from_file_location("setup_env", SCRIPT)
 setup_env = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(setup_env)
@@ -51,7 +53,7 @@ def test_wrong_python_is_one_sentence(monkeypatch, version):
 @pytest.mark.parametrize("minor", [9, 10, 11, 12, 13])
 def test_supported_pythons_are_taken_as_they_are(monkeypatch, minor):
     monkeypatch.setattr(setup_env.sys, "version_info", (3, minor, 0))
-    assert setup_env.find_python() == sys.executable
+    assert setup_env.find_python() == BASE_PYTHON
 
 
 def test_another_python_on_the_path_is_taken(monkeypatch, tmp_path):
@@ -67,7 +69,7 @@ def test_a_tensorflow_that_is_asked_for_decides_the_python(monkeypatch, tmp_path
     older.symlink_to(sys.executable)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(setup_env.sys, "version_info", (3, 13, 1))
-    assert setup_env.find_python("2.21") == sys.executable
+    assert setup_env.find_python("2.21") == BASE_PYTHON
     assert setup_env.find_python("2.15") == str(older)
     older.unlink()
     with pytest.raises(setup_env.SetupError, match=r"3\.9 to 3\.11 is needed for TensorFlow 2\.15"):
@@ -196,17 +198,13 @@ def test_programs_that_cannot_be_installed_are_told(tmp_path, monkeypatch, capsy
     assert "asked: update" in (tmp_path / "setup.log").read_text()
 
 
-@pytest.mark.parametrize(
-    ("tensorflow", "sentence"),
-    [("2.15", "nvcc was not found"), ("2.21", "does not compile beside TensorFlow 2.21; use")],
-)
-def test_what_gpus_need_is_one_sentence(tmp_path, monkeypatch, tensorflow, sentence):
+def test_what_gpus_need_is_one_sentence(tmp_path, monkeypatch):
     for name in ("g++", "make"):
         (tmp_path / name).symlink_to(sys.executable)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(setup_env.SetupError, match=re.escape(sentence)):
-        setup_env.check_tools(sys.executable, tensorflow, with_horovod=True, accelerator="gpu")
-    setup_env.check_tools(sys.executable, tensorflow, with_horovod=False, accelerator="gpu")
+    with pytest.raises(setup_env.SetupError, match="nvcc was not found"):
+        setup_env.check_tools(sys.executable, with_horovod=True, accelerator="gpu")
+    setup_env.check_tools(sys.executable, with_horovod=False, accelerator="gpu")
 
 
 def test_horovod_for_gpus_speaks_nccl(tmp_path):
@@ -248,9 +246,17 @@ def test_an_environment_stays_what_it_was_built_for(tmp_path, fact, other, sente
         setup_env.check_environment(tmp_path, wanted)
 
 
+def test_what_an_environment_was_built_for(tmp_path):
+    assert setup_env.built_for(tmp_path) == {}
+    environment = setup_env.Environment(tmp_path, sys.executable)
+    environment.step("environment", FACTS, [[sys.executable, "-c", ""]])
+    assert setup_env.built_for(tmp_path) == FACTS
+
+
 def test_an_environment_that_only_tells_its_python_is_used(tmp_path):
     environment = setup_env.Environment(tmp_path, sys.executable)
     environment.step("environment", "3.11.4", [[sys.executable, "-c", ""]])
+    assert setup_env.built_for(tmp_path)["TensorFlow"] == "2.15"
     setup_env.check_environment(tmp_path, FACTS)
     with pytest.raises(setup_env.SetupError, match=r"built for Python 3\.11 and this is 3\.12"):
         setup_env.check_environment(tmp_path, {**FACTS, "Python": "3.12.1"})
