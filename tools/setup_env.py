@@ -123,7 +123,7 @@ def built_for(venv):
     if isinstance(key, dict):
         return key
     # As it was written at first: a Python had one TensorFlow.
-    return {"Python": key, "TensorFlow": "2.15" if key < "3.12" else "2.21"}
+    return {"Python": key, "TensorFlow": "2.15" if int(key.split(".")[1]) < 12 else "2.21"}
 
 
 def check_environment(venv, wanted):
@@ -346,7 +346,7 @@ def main():
     parser.add_argument(
         "--tensorflow",
         choices=TENSORFLOW,
-        help="its release; without it the environment's, or the Python's",
+        help="if not given: the environment's or the Python's",
     )
     parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--dev", action="store_true", help="add what the tests need")

@@ -257,6 +257,9 @@ def test_an_environment_that_only_tells_its_python_is_used(tmp_path):
     environment = setup_env.Environment(tmp_path, sys.executable)
     environment.step("environment", "3.11.4", [[sys.executable, "-c", ""]])
     assert setup_env.built_for(tmp_path)["TensorFlow"] == "2.15"
+    environment.step("environment", "3.9.18", [[sys.executable, "-c", ""]])
+    assert setup_env.built_for(tmp_path) == {"Python": "3.9.18", "TensorFlow": "2.15"}
+    environment.step("environment", "3.11.4", [[sys.executable, "-c", ""]])
     setup_env.check_environment(tmp_path, FACTS)
     with pytest.raises(setup_env.SetupError, match=r"built for Python 3\.11 and this is 3\.12"):
         setup_env.check_environment(tmp_path, {**FACTS, "Python": "3.12.1"})
