@@ -140,13 +140,15 @@ def check_environment(venv, wanted):
         if old != value:
             raise SetupError(
                 f"{venv} was built for {fact} {old} and this is {value}; build a second "
-                f"environment with 'make setup {fact.upper()}={_in_make(fact, value)} "
-                f"VENV=.venv-{value}', or remove {venv}."
+                f"environment with 'make setup {_IN_MAKE[fact].format(value)}', or remove {venv}."
             )
 
 
-def _in_make(fact, value):
-    return f"python{value}" if fact == "Python" else value
+_IN_MAKE = {
+    "Python": "PYTHON=python{0} VENV=.venv-{0}",
+    "TensorFlow": "TENSORFLOW={0} VENV=.venv-tf{0}",
+    "accelerator": "ACCELERATOR={0} VENV=.venv-{0}",
+}
 
 
 def constraints_of(tensorflow):

@@ -232,7 +232,11 @@ FACTS = {"Python": "3.11.4", "TensorFlow": "2.15", "accelerator": "cpu"}
     ("fact", "other", "sentence"),
     [
         ("Python", "3.13.0", "Python 3.11 and this is 3.13; .* PYTHON=python3.13 VENV=.venv-3.13'"),
-        ("TensorFlow", "2.21", "TensorFlow 2.15 and this is 2.21; .* TENSORFLOW=2.21 VENV=.venv-2"),
+        (
+            "TensorFlow",
+            "2.21",
+            "TensorFlow 2.15 and this is 2.21; .* TENSORFLOW=2.21 VENV=.venv-tf2",
+        ),
         ("accelerator", "gpu", "accelerator cpu and this is gpu; .* ACCELERATOR=gpu VENV=.venv-gp"),
     ],
 )
