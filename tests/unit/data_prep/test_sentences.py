@@ -240,7 +240,8 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
         run(Settings(str(path), str(tmp_path / f"out{run_number}"), num_workers=1))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[2] < 1.1 * peaks[1]
+    # Four times the text, which is as much as half of the peak: kept, it would show.
+    assert peaks[2] < 1.25 * peaks[1]
 
 
 WIKITEXT = " \n ".join(
