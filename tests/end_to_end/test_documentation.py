@@ -3,6 +3,7 @@
 Training runs are shortened by flags put after theirs. ``make test ALL=1`` is what runs this test.
 """
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -105,6 +106,7 @@ def test_make_demo(tmp_path, text_file):
         env={
             **os.environ,
             "VENV": sys.prefix,
+            "HOROVOD": str(int(importlib.util.find_spec("horovod") is not None)),
             "DEMO_DIR": str(tmp_path / "demo"),
             "DEMO_TEXT": str(text_file),
             "DEMO_STEPS": "20",
