@@ -14,7 +14,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommunicationSettings, OptimizationSettings, RuntimeSettings
 from bert_tf.native import library
@@ -76,16 +78,17 @@ def run(
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
     fresh: bool = False,
+    python: str = sys.executable,
 ) -> subprocess.CompletedProcess:
     """Runs ``python command`` in the project's directory and returns its output.
 
     ``text`` is its standard input, ``env`` what it has instead of :func:`environment`; ``fresh``
-    starts the interpreter anew, in the project's directory and with its environment alone.
+    starts ``python`` anew, in the project's directory and with its environment alone.
     """
     command = list(map(str, command))
     env = env or environment()
     if fresh or _reads_flags_of_its_own(command):
-        return _finish([sys.executable, *command], check, timeout)
+        return _finish([python, *command], check, timeout)
     done = preloaded.run(command, cwd=cwd, env=env, timeout=timeout, text=text)
     return _checked(done, check)
 
@@ -171,6 +174,12 @@ def runtime_settings(**changes: object) -> RuntimeSettings:
         verbose=False,
     )
     return dataclasses.replace(plain, **changes)
+
+
+def variables_of(checkpoint: Path) -> dict[str, np.ndarray]:
+    """Every array of a checkpoint, by name."""
+    reader = tf.train.load_checkpoint(str(checkpoint))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def modes_of(directory: Path) -> dict[str, set[int]]:

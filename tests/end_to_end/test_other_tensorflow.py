@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support import ROOT, environment
+from tests.support import ROOT, run, variables_of
 
 
 def other_python():
@@ -48,27 +47,10 @@ with tf.Session() as session:
 """
 
 
-def run_with(python, *command):
-    done = subprocess.run(
-        [python, *map(str, command)],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
-def variables_of(checkpoint):
-    reader = tf.train.load_checkpoint(str(checkpoint))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 def train(python, flags, output_dir):
     words = [*flags, f"--output_dir={output_dir}", "--do_train", "--do_eval", "--deterministic"]
-    return run_with(python, "run_pretraining.py", *words, "--save_checkpoints_steps=3")
+    script = ("run_pretraining.py", *words, "--save_checkpoints_steps=3")
+    return run(*script, fresh=True, python=python)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +59,7 @@ def train(python, flags, output_dir):
 def test_a_run_is_resumed_with_another_tensorflow(first, second, flags, tmp_path):
     train(first, flags, tmp_path / "whole")
     middle = tmp_path / "whole" / "model.ckpt-3"
-    run_with(second, "-c", LOAD_AND_SAVE, middle, tmp_path / "loaded")
+    run("-c", LOAD_AND_SAVE, middle, tmp_path / "loaded", fresh=True, python=second)
     saved, loaded = variables_of(middle), variables_of(tmp_path / "loaded")
     assert any("adam_m" in name for name in saved)
     assert saved.keys() == loaded.keys()

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.directory_lock import hold_directory
-from tests.support import ROOT, environment, mpirun, requires_horovod, run
+from tests.support import ROOT, environment, mpirun, requires_horovod, run, variables_of
 
 SCRIPT = "run_pretraining.py"
 OUR_LINES = re.compile(
@@ -25,11 +25,6 @@ OUR_LINES = re.compile(
 
 def read_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def variables_of(checkpoint):
-    reader = tf.train.load_checkpoint(str(checkpoint))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 @pytest.fixture(scope="module")
