@@ -124,8 +124,13 @@ def _stand_in(path: str, command: Sequence[str]) -> None:
     """Is to whoever started this process what the program of ``command`` would be."""
     connection = _request(path, command, cwd=os.getcwd(), env=os.environ, streams=[0, 1, 2])
     program = int(connection.recv(_LONGEST_REPLY))
+
+    def forward(number: int, _: types.FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ended, its status is on the way
+            os.kill(program, number)
+
     for number in _FORWARDED:
-        signal.signal(number, lambda number, _: os.kill(program, number))
+        signal.signal(number, forward)
     status = int(connection.recv(_LONGEST_REPLY))
     if status < 0:
         with contextlib.suppress(OSError):  # nobody can handle SIGKILL

@@ -1,11 +1,15 @@
 """Forked programs are what started ones would be."""
 
+import os
 import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.support import ROOT, environment, python, run
 
 SHOW = """
@@ -75,6 +79,37 @@ def test_signals_reach_the_program_and_its_output_comes_line_by_line():
     process.terminate()
     assert process.wait(60) == 7
     process.stdout.close()
+
+
+def test_a_signal_after_the_end_of_the_program_changes_nothing(tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait(60)
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        command = [sys.executable, preloaded.__file__, path, "-c", "pass"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        connection, _ = listening.accept()
+    with connection:
+        _, streams, *_ = socket.recv_fds(connection, 1 << 18, 3)
+        for stream in streams:
+            os.close(stream)
+        connection.sendall(str(ended.pid).encode())
+        while not _handles(process.pid, signal.SIGUSR1):
+            assert process.poll() is None
+        process.terminate()
+        connection.sendall(b"5")
+        assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == 5
+
+
+def _handles(process: int, number: int) -> bool:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        name, value = line.split(":", 1)
+        if name == "SigCgt":
+            return bool(int(value, 16) >> (number - 1) & 1)
+    return False
 
 
 def test_a_program_ends_with_the_process_in_its_place(tmp_path):
