@@ -31,10 +31,10 @@ python:
 	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) was not found; install Python 3.9-3.13 or name one: PYTHON=/path/to/python3.13." >&2; exit 1; }
 
 demo: setup
-	@$(BIN)/python tools/demo.py --output_dir=$(DEMO_DIR) $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(DEMO_STEPS),--steps=$(DEMO_STEPS))
+	@$(BIN)/python tools/demo/run.py --output_dir=$(DEMO_DIR) $(if $(DEMO_TEXT),--text='$(DEMO_TEXT)') $(if $(DEMO_STEPS),--steps=$(DEMO_STEPS))
 
 demo-qa: setup
-	@$(BIN)/python tools/demo_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
+	@$(BIN)/python tools/demo/run_qa.py --demo_dir=$(DEMO_DIR) --output_dir=$(DEMO_DIR)/qa $(if $(QA_WEIGHTS),--init_checkpoint=$(QA_WEIGHTS))
 
 test: python
 	@$(SETUP) --dev --browser $(BROWSER) --hosts $(HOSTS)

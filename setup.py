@@ -22,7 +22,7 @@ setup(
     py_modules=["run_pretraining", "run_squad"],
     package_data={
         "bert_tf.native": ["*.cc", "*.inc"],
-        "bert_tf.squad.report_page": ["*.html", "*.css", "*.js"],
+        "bert_tf.report": ["*.html", "*.css", "*.js"],
     },
     python_requires=">=3.9,<3.14",
     install_requires=[

@@ -30,7 +30,7 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.precision import policy_for, probe_hardware
 from bert_tf.ranks.distribution import SingleProcess, connect
 from bert_tf.tasks.pretraining import PretrainingObjective
-from bert_tf.training.session import SessionSettings, session_config
+from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import choose_kernels
 from bert_tf.update.loss_scale import NoLossScale

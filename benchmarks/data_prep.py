@@ -3,7 +3,7 @@
     python -m benchmarks.data_prep --input_file=corpus.txt --vocab_file=vocab.txt \
         --google_bert_dir=bert --json=data_prep.json
 
-The text has one sentence a line and blank lines between documents; ``data_prep.demo_corpus`` makes
+The text has one sentence a line and blank lines between documents; ``tools.demo.corpus`` makes
 one. Ours is data_prep.create_pretraining_data, on all cores and on one, with its checksums; the
 peer is google's script of that name, with the same flags. ``tokenizers`` is Hugging Face's, which
 only cuts the text into words: a part of the work, on all cores and on one. Start-up is not counted.

@@ -22,7 +22,7 @@ from bert_tf.command_line import run_command
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.files import require_file
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.training.session import SessionSettings, session_config
+from bert_tf.tuning.session import SessionSettings, session_config
 
 # A way to compute: its name, the policy's precision, whether with the rewrite.
 WAYS = (("fp32", "fp32", False), ("bf16", "bf16", False), ("amp", "fp32", True))

@@ -40,7 +40,8 @@ from bert_tf.errors import UserError
 from bert_tf.files import require_file, write_json
 from bert_tf.squad.examples import SquadFile, read_squad
 from bert_tf.squad.windows import WindowSettings, question_windows
-from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer import Tokenizer
 
 PERCENTILES = (50, 90, 99)
 _GOOGLE_FILES = ("modeling.py", "optimization.py", "run_squad.py", "tokenization.py")

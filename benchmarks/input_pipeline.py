@@ -28,11 +28,11 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
     """Sequences a second of the training input, and what is known about the records."""
     import tensorflow.compat.v1 as tf
 
-    from bert_tf.data import pipeline
-    from bert_tf.data.batches import user_errors
-    from bert_tf.data.masking import MaskingSettings
-    from bert_tf.data.order import GlobalBatchSlice
-    from bert_tf.data.tfrecord import RecordSet
+    from bert_tf.input import pipeline
+    from bert_tf.input.batches import user_errors
+    from bert_tf.input.masking import MaskingSettings
+    from bert_tf.input.order import GlobalBatchSlice
+    from bert_tf.records.tfrecord import RecordSet
 
     info = pipeline.inspect_records(files)
     masking = None

@@ -37,7 +37,7 @@ def seconds_by_form(
     import tensorflow.compat.v1 as tf
 
     from bert_tf.ranks.distribution import SingleProcess
-    from bert_tf.training.session import SessionSettings, session_config
+    from bert_tf.tuning.session import SessionSettings, session_config
     from bert_tf.update.kernels import TensorFlowKernels, choose_kernels
     from bert_tf.update.optimizers import AdamW, Lamb, clip_factor
 

@@ -45,7 +45,7 @@ from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, require_file, write_json
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.text.loading import load_tokenizer
 
 # TensorFlow starts when the flags are known.
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import tensorflow.compat.v1 as tf
 from benchmarks.padding_tasks import Batch, Sequences, Task
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.data.length_buckets import LengthBuckets, LengthSortedBatches
-from bert_tf.data.order import GlobalBatchSlice, batch_indices
+from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
+from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.span_model import INPUTS
-from bert_tf.training.session import SessionSettings, session_config
-from bert_tf.training.speed_choice import Wanted, measured_choice
+from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.speed_choice import Wanted, measured_choice
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import NoLossScale

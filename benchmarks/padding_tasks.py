@@ -12,18 +12,19 @@ import tensorflow.compat.v1 as tf
 from benchmarks.classification import HEAD_VARIABLES, LABELS, ClassificationObjective
 from benchmarks.glue import GLUE_TASKS, SCORES, read_rows, sequence_of
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.data.records import decode_example
-from bert_tf.data.tfrecord import RecordSet
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.squad import SQUAD_SCOPE
+from bert_tf.records.layouts import decode_example
+from bert_tf.records.tfrecord import RecordSet
 from bert_tf.squad.answers import AnswerSettings, CandidateArrays, decode_answers
 from bert_tf.squad.examples import read_squad
 from bert_tf.squad.features import build_features
+from bert_tf.squad.metrics import evaluate
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import INPUTS
 from bert_tf.tasks.squad import SpanObjective
-from bert_tf.tasks.squad_metrics import evaluate
-from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.update.train_op import Objective
 
 Batch = dict[str, np.ndarray]

@@ -30,7 +30,7 @@ from bert_tf.command_line import run_command
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json, require_file, write_json
 from bert_tf.squad.examples import SquadFile, read_squad
-from bert_tf.tasks.squad_metrics import evaluate
+from bert_tf.squad.metrics import evaluate
 
 Result = dict[str, Any]
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.transformers_squad import PREDICTIONS_NAME, RESULT_NAME
-from bert_tf.data.manifest import hash_of_json
 from bert_tf.errors import UserError
 from bert_tf.files import read_json, sha256_of_file, write_json
+from bert_tf.records.manifest import hash_of_json
 
 ROOT = Path(__file__).resolve().parents[1]
 # With these glibc keeps big blocks, and torch takes no page faults in every step. TensorFlow has

@@ -89,7 +89,7 @@ def trace(job: StepJob, precision: str, *, native: bool) -> list[Counter[str]]:
 
     from benchmarks.speed.ours import Settings, build_update, choose
     from bert_tf.model.precision import policy_for
-    from bert_tf.training.session import SessionSettings, session_config
+    from bert_tf.tuning.session import SessionSettings, session_config
 
     features = job.batch(job.sequences)
     config = session_config(SessionSettings(job.threads))
@@ -136,7 +136,7 @@ def measure() -> None:
     import tensorflow.compat.v1 as tf
 
     from bert_tf.ranks.distribution import SingleProcess
-    from bert_tf.training.speed_choice import Wanted, measured_choice
+    from bert_tf.tuning.speed_choice import Wanted, measured_choice
 
     values = flags.FLAGS
     environment.quiet_tensorflow(verbose=False)

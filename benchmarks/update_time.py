@@ -31,7 +31,7 @@ def run() -> None:
 
     from benchmarks import case_graphs
     from bert_tf.ranks.distribution import connect
-    from bert_tf.training.speed_choice import Wanted, measured_choice
+    from bert_tf.tuning.speed_choice import Wanted, measured_choice
 
     values = flags.FLAGS
     environment.quiet_tensorflow(verbose=False)

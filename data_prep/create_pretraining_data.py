@@ -40,16 +40,17 @@ import numpy as np
 from absl import flags
 
 from bert_tf.command_line import Number, flag_group
-from bert_tf.data.manifest import describe_vocabulary, is_output_name, readable_manifest
-from bert_tf.data.masking import MaskingSettings, example_keys, mask_batch
-from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED
-from bert_tf.data.stage import Built, SharedDirectory, report, run_stage
-from bert_tf.data.stateless_random import derive_keys, random_bits
-from bert_tf.data.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
 from bert_tf.errors import UserError
 from bert_tf.files import BESIDE_RECORDS
+from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+from bert_tf.input.stateless_random import derive_keys, random_bits
 from bert_tf.progress import Progress
-from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
+from bert_tf.records.manifest import describe_vocabulary, is_output_name, readable_manifest
+from bert_tf.records.stage import Built, SharedDirectory, report, run_stage
+from bert_tf.records.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
+from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import Block, decode_document, group_documents, read_documents
 from data_prep.instances import (

@@ -21,14 +21,10 @@ import numpy as np
 from absl import flags
 
 from bert_tf.command_line import flag_group
-from bert_tf.data.manifest import (
-    MANIFEST_NAME,
-    FileEntry,
-    Manifest,
-    describe_file,
-    find_manifest,
-)
-from bert_tf.data.records import (
+from bert_tf.errors import UserError
+from bert_tf.files import BESIDE_RECORDS, expand_input_files, files_of, places_of
+from bert_tf.progress import Progress
+from bert_tf.records.layouts import (
     PRETRAINING_MASKED,
     PRETRAINING_UNMASKED,
     SEGMENTS,
@@ -39,11 +35,15 @@ from bert_tf.data.records import (
     decode_example,
     under_own_names,
 )
-from bert_tf.data.stage import report
-from bert_tf.data.tfrecord import RecordSet
-from bert_tf.errors import UserError
-from bert_tf.files import BESIDE_RECORDS, expand_input_files, files_of, places_of
-from bert_tf.progress import Progress
+from bert_tf.records.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    Manifest,
+    describe_file,
+    find_manifest,
+)
+from bert_tf.records.stage import report
+from bert_tf.records.tfrecord import RecordSet
 from data_prep.stage import run_main, settings_from_flags
 
 STAGE = "inspect"

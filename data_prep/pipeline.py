@@ -20,10 +20,10 @@ from typing import Any
 from absl import flags
 
 from bert_tf.command_line import flag_group
-from bert_tf.data.stage import remove_outputs, report
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.records.stage import remove_outputs, report
+from bert_tf.text.loading import load_tokenizer
 from data_prep import create_pretraining_data, sentences, shards, vocabulary
 from data_prep.markup import define_markup_flag
 from data_prep.stage import define_common_flags, define_workers_flag, run_main, settings_from_flags

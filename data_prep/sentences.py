@@ -31,9 +31,9 @@ import blingfire
 from absl import flags
 
 from bert_tf.command_line import flag_group
-from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
+from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.markup import (
     PLAIN,

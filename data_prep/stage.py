@@ -9,9 +9,9 @@ from typing import Callable, TypeVar
 from absl import flags
 
 from bert_tf.command_line import flag_group, run_command
-from bert_tf.data.manifest import MANIFEST_NAME, require_listed_files
 from bert_tf.errors import UserError
 from bert_tf.files import expand_input_files, require_file
+from bert_tf.records.manifest import MANIFEST_NAME, require_listed_files
 
 Settings = TypeVar("Settings")
 

@@ -29,10 +29,10 @@ from typing import NamedTuple
 from absl import flags
 
 from bert_tf.command_line import Number, flag_group
-from bert_tf.data.stage import Built, report, run_stage
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open
 from bert_tf.progress import Progress
+from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD

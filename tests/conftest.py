@@ -15,3 +15,12 @@ def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def record_maker():
+    """Writes small record files."""
+    # Imported here: most tests need no TensorFlow.
+    from tests.record_maker import RecordMaker
+
+    return RecordMaker()

@@ -9,9 +9,9 @@ import numpy as np
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings, RunSettings
-from bert_tf.data.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
-from bert_tf.data.records import PRETRAINING_UNMASKED
-from bert_tf.data.tfrecord import TFRecordWriter
+from bert_tf.records.layouts import PRETRAINING_UNMASKED
+from bert_tf.records.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
+from bert_tf.records.tfrecord import TFRecordWriter
 from tests.support import optimization_settings, runtime_settings
 
 S, P, V = 12, 3, 40

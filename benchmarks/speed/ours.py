@@ -26,10 +26,10 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.span_model import INPUTS, SpanModel
 from bert_tf.tasks.squad import SpanObjective
-from bert_tf.training.session import SessionSettings, session_config
-from bert_tf.training.speed_choice import Wanted, choose_speed, measured_choice
-from bert_tf.training.speed_probe import JobShapes
-from bert_tf.training.thread_choice import choose_threads
+from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.speed_choice import Wanted, choose_speed, measured_choice
+from bert_tf.tuning.speed_probe import JobShapes
+from bert_tf.tuning.thread_choice import choose_threads
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import Kernels, choose_kernels

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.speed.batches import span_batch
 from benchmarks.speed.load import ForeignLoad
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.data.length_buckets import LengthSortedBatches
+from bert_tf.input.length_buckets import LengthSortedBatches
 from bert_tf.tasks.span_model import INPUTS
 
 Batch = dict[str, np.ndarray]

@@ -1,1 +1,1 @@
-"""Many ranks as one job: what they send, agree on and watch of each other."""
+"""Many ranks as one job: how they are joined, what they send and what they agree on."""

@@ -1,1 +1,1 @@
-"""SQuAD: examples, windows, features, answers and the report; no TensorFlow is needed."""
+"""SQuAD: examples, windows, features, answers and scores; no TensorFlow is needed."""

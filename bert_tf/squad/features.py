@@ -17,22 +17,23 @@ from typing import Callable
 
 import numpy as np
 
-from bert_tf.data.manifest import (
+from bert_tf.errors import UserError, first_line
+from bert_tf.files import PathLike
+from bert_tf.progress import Progress
+from bert_tf.records.layouts import SEQUENCE, SQUAD_PREDICTION, SQUAD_TRAINING, RecordSpec
+from bert_tf.records.manifest import (
     describe_file,
     describe_vocabulary,
     is_up_to_date,
     read_manifest,
 )
-from bert_tf.data.records import SEQUENCE, SQUAD_PREDICTION, SQUAD_TRAINING, RecordSpec
-from bert_tf.data.stage import Built, report, run_stage
-from bert_tf.data.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
-from bert_tf.errors import UserError, first_line
-from bert_tf.files import PathLike
-from bert_tf.progress import Progress
+from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
 from bert_tf.squad.examples import MOST_MOVED, Example, SquadFile
 from bert_tf.squad.paragraphs import Paragraph, ParagraphEncoder, Question
 from bert_tf.squad.windows import WindowSettings, cut_windows
-from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.workers import ordered_map, resolve_num_workers
 
 STAGE = "squad_features"

@@ -8,7 +8,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
-from bert_tf.data.records import RecordSpec
+from bert_tf.records.layouts import RecordSpec
 from bert_tf.squad.windows import Window, WindowSettings, question_windows
 from bert_tf.text.tokenizer import Encoding, Tokenizer
 

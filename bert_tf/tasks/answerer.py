@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf.data.length_buckets import padded_length
 from bert_tf.errors import UserError
+from bert_tf.input.length_buckets import padded_length
 from bert_tf.progress import Progress
 from bert_tf.squad.answers import AnswerSettings, CandidateArrays, decode_answers
 from bert_tf.squad.examples import Example, SquadFile

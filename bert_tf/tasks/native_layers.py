@@ -70,7 +70,7 @@ def measured_policy(
     # Imported here: flags are defined without TensorFlow.
     from bert_tf.model.precision import probe_hardware, slow_policy_warnings
     from bert_tf.ranks.distribution import SingleProcess
-    from bert_tf.training.speed_choice import Wanted, measured_choice
+    from bert_tf.tuning.speed_choice import Wanted, measured_choice
 
     choice = measured_choice(
         Wanted(precision, native_ops, policy_changes or {}),

@@ -11,12 +11,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings
-from bert_tf.data import pipeline
-from bert_tf.data.manifest import require_listed_files
-from bert_tf.data.masking import MaskingSettings
-from bert_tf.data.record_info import RecordVocabulary
-from bert_tf.data.tfrecord import RecordSet
 from bert_tf.errors import UserError
+from bert_tf.input import pipeline
+from bert_tf.input.masking import MaskingSettings
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
 from bert_tf.model.losses import ClassificationSums
@@ -24,6 +21,9 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.pretraining import pretraining_output, pretraining_specs
 from bert_tf.model.variables import create_variables
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.records.info import RecordVocabulary
+from bert_tf.records.manifest import require_listed_files
+from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining_model import find_model
 from bert_tf.training import run as training_run
 from bert_tf.training.checks import Network, check_start, settle_scaling

@@ -20,9 +20,9 @@ from bert_tf.checkpoint.same_model import (
 from bert_tf.config.bert_config import BertConfig, read_config
 from bert_tf.config.pretraining_flags import NO_MODEL
 from bert_tf.config.settings import PretrainingSettings
-from bert_tf.data.record_info import RecordVocabulary
 from bert_tf.errors import UserError
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.records.info import RecordVocabulary
+from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.vocabulary import resolve_casing
 from bert_tf.training.run import Run
 

@@ -23,7 +23,8 @@ from bert_tf.config.policy_file import policy_changes
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
-from bert_tf.text.tokenizer import Tokenizer, load_tokenizer
+from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.vocabulary import resolve_casing
 
 if TYPE_CHECKING:
@@ -284,7 +285,7 @@ class SpanModel:
         from bert_tf.model.variables import create_variables
         from bert_tf.tasks.kept_weights import with_cast_kernels
         from bert_tf.tasks.native_layers import native_layers
-        from bert_tf.training.session import SessionSettings, session_config
+        from bert_tf.tuning.session import SessionSettings, session_config
 
         self._config = config
         self._policy = native_layers(as_policy(precision), False if portable else native_ops)

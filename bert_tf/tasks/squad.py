@@ -16,11 +16,11 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, SquadSettings
-from bert_tf.data.batches import dataset_of_positions
-from bert_tf.data.length_buckets import LengthBuckets
-from bert_tf.data.order import batch_indices
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
+from bert_tf.input.batches import dataset_of_positions
+from bert_tf.input.length_buckets import LengthBuckets
+from bert_tf.input.order import batch_indices
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.model.precision import PrecisionPolicy

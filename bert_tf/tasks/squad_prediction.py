@@ -13,12 +13,12 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.console import say
-from bert_tf.data.batches import BatchReader, dataset_of_positions
-from bert_tf.data.length_buckets import LengthSortedBatches
-from bert_tf.data.tfrecord import RecordSet
 from bert_tf.estimator.choice import tf_estimator
+from bert_tf.input.batches import BatchReader, dataset_of_positions
+from bert_tf.input.length_buckets import LengthSortedBatches
 from bert_tf.progress import Progress
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.records.tfrecord import RecordSet
 from bert_tf.squad.answers import (
     AnswerSettings,
     CandidateArrays,
@@ -29,9 +29,9 @@ from bert_tf.squad.answers import (
 )
 from bert_tf.squad.examples import SquadFile
 from bert_tf.squad.features import FeatureSet
+from bert_tf.squad.metrics import evaluate
 from bert_tf.squad.thresholds import official_best
 from bert_tf.squad.windows import WindowSettings
-from bert_tf.tasks.squad_metrics import evaluate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.evaluation import Figure, Results
 from bert_tf.training.start_point import find_start

@@ -10,9 +10,9 @@ from pathlib import Path
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import SquadSettings
 from bert_tf.progress import format_duration
+from bert_tf.report.page import QuestionRow, ReportData, write_report
 from bert_tf.squad.answers import Predictions, best_span_texts
 from bert_tf.squad.examples import Example, SquadFile
-from bert_tf.squad.report import QuestionRow, ReportData, write_report
 from bert_tf.squad.scores import QuestionScore, question_scores
 from bert_tf.squad.thresholds import ThresholdPoint, threshold_curve
 from bert_tf.training.evaluation import Results

@@ -17,9 +17,9 @@ from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.model.heads import Head
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.training.hardware import needs_loss_scale
 from bert_tf.training.start_point import COUNTS
 from bert_tf.training.trainer import create_run_state
+from bert_tf.tuning.hardware import needs_loss_scale
 from bert_tf.update.batch_plan import resolve_batch_plan
 from bert_tf.update.train_op import Objective
 

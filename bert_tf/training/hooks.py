@@ -14,12 +14,12 @@ from bert_tf.checkpoint.directory import PREFIX, newest_checkpoint
 from bert_tf.errors import UserError, first_line
 from bert_tf.model.losses import ClassificationSums
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.ranks.watch import NoWatch
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
+from bert_tf.watch.watch import NoWatch
 
 
 class StepHook(tf.train.SessionRunHook):

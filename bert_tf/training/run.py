@@ -18,11 +18,10 @@ from bert_tf.checkpoint.run_record import RunRecord, read_run_record
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.console import say
-from bert_tf.data.order import GlobalBatchSlice
-from bert_tf.data.tfrecord import records_read
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
 from bert_tf.files import check_output_dir, check_output_file, remove_half_written, write_json
+from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model import precision
 from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import (
@@ -33,29 +32,30 @@ from bert_tf.ranks.agreement import (
 from bert_tf.ranks.communication import communication_facts
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.launched import binding_warning
-from bert_tf.ranks.watch import NoWatch, watched
+from bert_tf.records.tfrecord import records_read
 from bert_tf.training import ledger
 from bert_tf.training.changes import changed_settings, jump_of_learning_rate
 from bert_tf.training.checks import Network
 from bert_tf.training.disk import checkpoint_sizes, disk_warning
 from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
-from bert_tf.training.hardware import (
+from bert_tf.training.memory import estimate_memory, format_memory
+from bert_tf.training.run_log import RunLog
+from bert_tf.training.start_point import StartPoint, find_start
+from bert_tf.training.trainer import Job, Trainer
+from bert_tf.training.xla_choice import Choice, choose_xla
+from bert_tf.tuning.hardware import (
     agree_on_hardware,
     choose_policy,
     comparable_policy_changes,
     needs_loss_scale,
 )
-from bert_tf.training.memory import estimate_memory, format_memory
-from bert_tf.training.run_log import RunLog
-from bert_tf.training.session import SessionSettings, gpu_of_a_rank
-from bert_tf.training.speed_choice import Wanted, choose_speed
-from bert_tf.training.speed_probe import JobShapes
-from bert_tf.training.start_point import StartPoint, find_start
-from bert_tf.training.thread_choice import choose_threads
-from bert_tf.training.trainer import Job, Trainer
-from bert_tf.training.xla_choice import Choice, choose_xla
+from bert_tf.tuning.session import SessionSettings, gpu_of_a_rank
+from bert_tf.tuning.speed_choice import Wanted, choose_speed
+from bert_tf.tuning.speed_probe import JobShapes
+from bert_tf.tuning.thread_choice import choose_threads
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
 from bert_tf.update.kernels import Kernels
+from bert_tf.watch.watch import NoWatch, watched
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Union
 import tensorflow.compat.v1 as tf
 
 from bert_tf.console import say
-from bert_tf.data.tfrecord import frame_records
 from bert_tf.files import atomic_open, explained_writing, finite_or_null
 from bert_tf.progress import format_duration
+from bert_tf.records.tfrecord import frame_records
 
 STEPS = "log.jsonl"
 EVALUATIONS = "eval_log.jsonl"

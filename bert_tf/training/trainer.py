@@ -21,22 +21,21 @@ from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
-from bert_tf.data.batches import user_errors
 from bert_tf.environment import seconds_since_launch
 from bert_tf.errors import UserError, first_line
 from bert_tf.estimator.choice import tf_estimator
+from bert_tf.input.batches import user_errors
 from bert_tf.model.heads import Head
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.ranks.watch import NoWatch
 from bert_tf.training import evaluation, hooks, ledger
 from bert_tf.training.evaluation import Evaluation
 from bert_tf.training.run_log import EVALUATIONS, RunLog, read_history
-from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.training.start_point import ResumingSaver, StartPoint, find_start
 from bert_tf.training.summary import UpdateTimes, training_facts, training_lines
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.training.xla import XlaReport, compile_first_cluster
+from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.kernels import Kernels
@@ -49,6 +48,7 @@ from bert_tf.update.train_op import (
     UpdateSettings,
     build_train_op,
 )
+from bert_tf.watch.watch import NoWatch
 
 LOSS_SCALE_FLOOR = 1.0
 

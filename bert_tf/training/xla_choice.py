@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.data.batches import user_errors
 from bert_tf.errors import first_line
-from bert_tf.training.session import session_config
+from bert_tf.input.batches import user_errors
 from bert_tf.training.trainer import Job, build_update
 from bert_tf.training.xla import compile_first_cluster, count_compiled_clusters, traced
+from bert_tf.tuning.session import session_config
 
 _WARM_UP_UPDATES = 3
 _TIMED_SECONDS = 2.0

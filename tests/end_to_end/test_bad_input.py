@@ -15,9 +15,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
 
 from bert_tf.config import pretraining_flags
-from bert_tf.data.records import PRETRAINING_MASKED
-from bert_tf.data.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.errors import UserError
+from bert_tf.records.layouts import PRETRAINING_MASKED
+from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from tests.support import ROOT, environment, run
 
 SCRIPT = "run_pretraining.py"

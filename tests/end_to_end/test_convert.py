@@ -7,8 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 import torch
 
-from bert_tf.checkpoint import convert as command
 from bert_tf.checkpoint.formats import open_source
+from bert_tf.commands import convert as command
 from bert_tf.errors import UserError
 from tests.support import run
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
@@ -18,7 +18,7 @@ WITHOUT_TORCH = """
 import runpy, sys
 sys.modules.update(torch=None, transformers=None)
 sys.argv[0] = "convert"
-runpy.run_module("bert_tf.checkpoint.convert", run_name="__main__")
+runpy.run_module("bert_tf.commands.convert", run_name="__main__")
 """
 STATE = {
     "bert/pooler/dense/bias/adam_m": np.full(12, 0.5, np.float32),
@@ -76,7 +76,7 @@ def test_files_that_are_elsewhere_are_given_by_flags(tmp_path, google):
         convert(google, tmp_path / "out", "huggingface")
     done = run(
         "-m",
-        "bert_tf.checkpoint.convert",
+        "bert_tf.commands.convert",
         f"--input={google}",
         f"--output_dir={tmp_path / 'out'}",
         "--format=huggingface",

@@ -8,7 +8,7 @@ import pytest
 from bert_tf.errors import UserError
 from bert_tf.squad.examples import Answer, Example
 from tests.support import ROOT, run
-from tools import demo_qa
+from tools.demo import run_qa as demo_qa
 
 LABEL = "generated questions, only a smoke test"
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from bert_tf.squad.report import QuestionRow, ReportData, write_report
+from bert_tf.report.page import QuestionRow, ReportData, write_report
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 By = pytest.importorskip("selenium.webdriver.common.by").By

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.squad.examples import read_squad
-from bert_tf.tasks.squad_metrics import evaluate
+from bert_tf.squad.metrics import evaluate
 from tests.end_to_end.squad_files import LENGTHS, write_model, write_squad
 from tests.support import modes_of, mpirun, requires_horovod, run
 

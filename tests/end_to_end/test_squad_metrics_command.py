@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import run
 
-COMMAND = ("-m", "bert_tf.tasks.squad_metrics")
+COMMAND = ("-m", "bert_tf.commands.squad_metrics")
 
 
 def question(question_id, *answers, is_impossible=None):
@@ -87,7 +87,7 @@ def test_help_without_tensorflow():
         "import sys; sys.argv = ['squad_metrics', '--help']\n"
         "import runpy, atexit\n"
         "atexit.register(lambda: print('tensorflow' in sys.modules))\n"
-        "runpy.run_module('bert_tf.tasks.squad_metrics', run_name='__main__')\n"
+        "runpy.run_module('bert_tf.commands.squad_metrics', run_name='__main__')\n"
     )
     done = run("-c", code, check=False)
     assert "--predictions_file" in done.stdout

@@ -86,7 +86,7 @@ def launcher_command(hosts, program):
     flags = command[mpirun + 1 : command.index("PROGRAM")]
     for name in ("-np", "-H"):
         del flags[flags.index(name) : flags.index(name) + 2]
-    launcher = [sys.executable, "-m", "bert_tf.launch", "--hosts=host0:1,host1:1"]
+    launcher = [sys.executable, "-m", "bert_tf.commands.launch", "--hosts=host0:1,host1:1"]
     launcher += ["--restart_delay=0.1", f"--mpirun_flags={shlex.join(flags)}"]
     return [*command[:mpirun], *launcher, "--", *program]
 

@@ -67,7 +67,7 @@ def after_an_update(action, marker):
 
 def while_reading(marker):
     """Hangs in one of the threads that read records."""
-    from bert_tf.data.tfrecord import RecordSet
+    from bert_tf.records.tfrecord import RecordSet
 
     read, reads = RecordSet.read, []
 

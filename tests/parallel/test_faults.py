@@ -114,7 +114,7 @@ def test_a_rank_that_hangs_while_it_reads(tmp_path, flags):
     done = run_faulty(tmp_path, flags, "hangs in reading", 1)
     (sentence,) = done.sentences
     assert sentence.startswith(f"error: rank 1 on host {HOST} did not move for 10 seconds")
-    assert "bert_tf/data/" in sentence
+    assert "bert_tf/input/" in sentence
     assert done.returncode == 3
 
 
@@ -188,7 +188,7 @@ def test_a_rank_whose_records_end_early(tmp_path, data, flags):
 @pytest.mark.slow
 def test_killed_while_saving_a_run_is_started_again_from_the_checkpoint_before(tmp_path, flags):
     program = [sys.executable, FAULTY, "killed while saving", 0, tmp_path / "marker", *flags]
-    launcher = [sys.executable, "-m", "bert_tf.launch", "--np=2", "--restart_delay=0.1"]
+    launcher = [sys.executable, "-m", "bert_tf.commands.launch", "--np=2", "--restart_delay=0.1"]
     done = finish([*launcher, "--mpirun_flags=--oversubscribe --bind-to none", "--", *program])
     assert done.returncode == 0, done.stderr
     # The sentence is rank 1's, unless mpirun ended it before it could speak: then it is mpirun's.

@@ -9,8 +9,8 @@ import json
 
 import pytest
 
-from bert_tf.data.records import PRETRAINING_MASKED
-from bert_tf.data.tfrecord import TFRecordWriter
+from bert_tf.records.layouts import PRETRAINING_MASKED
+from bert_tf.records.tfrecord import TFRecordWriter
 from tests.end_to_end import squad_files
 from tests.parallel import updates_program
 from tests.support import mpirun, requires_horovod, run

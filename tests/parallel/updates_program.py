@@ -22,8 +22,8 @@ from bert_tf.model.precision import policy_for
 from bert_tf.ranks.distribution import connect
 from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tasks.squad import SpanObjective
-from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.training.xla import count_compiled_clusters
+from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import choose_kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale

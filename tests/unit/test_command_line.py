@@ -14,15 +14,15 @@ from tests.support import ROOT
 # Where infinity says something: no limit, never, always.
 INFINITE = {"clip_norm", "null_score_diff_threshold", "na_prob_thresh"}
 COMMANDS = [
-    "bert_tf.checkpoint.convert",
-    "bert_tf.export.squad",
-    "bert_tf.launch",
-    "bert_tf.tasks.ask",
-    "bert_tf.tasks.fill_mask",
-    "bert_tf.tasks.squad_metrics",
+    "bert_tf.commands.convert",
+    "bert_tf.commands.export_squad",
+    "bert_tf.commands.launch",
+    "bert_tf.commands.ask",
+    "bert_tf.commands.fill_mask",
+    "bert_tf.commands.squad_metrics",
     "data_prep.create_pretraining_data",
-    "data_prep.demo_corpus",
-    "data_prep.demo_questions",
+    "tools.demo.corpus",
+    "tools.demo.questions",
     "data_prep.inspect",
     "data_prep.pipeline",
     "data_prep.sentences",

@@ -14,33 +14,43 @@ ALLOWED = {
     "bert_tf": set(),
     "bert_tf.config": set(),
     "bert_tf.text": set(),
-    "bert_tf.data": {"bert_tf.text"},
+    "bert_tf.native": set(),
+    "bert_tf.estimator": set(),
+    "bert_tf.records": {"bert_tf.text"},
+    "bert_tf.input": {"bert_tf.records"},
+    "bert_tf.squad": {"bert_tf.config", "bert_tf.records", "bert_tf.text"},
+    "bert_tf.report": {"bert_tf.squad"},
     "bert_tf.model": {"bert_tf.config", "bert_tf.native"},
     "bert_tf.checkpoint": {"bert_tf.config", "bert_tf.model"},
     "bert_tf.ranks": {"bert_tf.config"},
-    "bert_tf.native": set(),
-    "bert_tf.estimator": set(),
+    "bert_tf.watch": {"bert_tf.config", "bert_tf.ranks"},
     "bert_tf.update": {"bert_tf.model", "bert_tf.native", "bert_tf.ranks"},
+    "bert_tf.tuning": {"bert_tf.config", "bert_tf.model", "bert_tf.ranks", "bert_tf.update"},
     "bert_tf.training": {
         "bert_tf.checkpoint",
         "bert_tf.config",
-        "bert_tf.data",
         "bert_tf.estimator",
+        "bert_tf.input",
         "bert_tf.model",
         "bert_tf.ranks",
+        "bert_tf.records",
+        "bert_tf.tuning",
         "bert_tf.update",
+        "bert_tf.watch",
     },
-    "bert_tf.squad": {"bert_tf.config", "bert_tf.data", "bert_tf.text"},
     "bert_tf.tasks": {
         "bert_tf.checkpoint",
         "bert_tf.config",
-        "bert_tf.data",
         "bert_tf.estimator",
+        "bert_tf.input",
         "bert_tf.model",
         "bert_tf.ranks",
+        "bert_tf.records",
+        "bert_tf.report",
         "bert_tf.squad",
         "bert_tf.text",
         "bert_tf.training",
+        "bert_tf.tuning",
         "bert_tf.update",
     },
     "bert_tf.export": {
@@ -51,8 +61,17 @@ ALLOWED = {
         "bert_tf.tasks",
         "bert_tf.text",
     },
+    "bert_tf.commands": {
+        "bert_tf.checkpoint",
+        "bert_tf.config",
+        "bert_tf.export",
+        "bert_tf.model",
+        "bert_tf.squad",
+        "bert_tf.tasks",
+        "bert_tf.text",
+    },
     # Of a checkpoint only what stands beside the weights; without TensorFlow, see below.
-    "data_prep": {"bert_tf.checkpoint", "bert_tf.data", "bert_tf.text"},
+    "data_prep": {"bert_tf.checkpoint", "bert_tf.input", "bert_tf.records", "bert_tf.text"},
 }
 SOURCES = sorted([*ROOT.glob("bert_tf/**/*.py"), *ROOT.glob("data_prep/**/*.py")])
 
@@ -63,7 +82,7 @@ def module_name(path):
 
 
 def room_of(module):
-    """``bert_tf.data`` for ``bert_tf.data.order``; ``bert_tf`` for ``bert_tf.files``."""
+    """``bert_tf.input`` for ``bert_tf.input.order``; ``bert_tf`` for ``bert_tf.files``."""
     parts = module.split(".")
     if parts[0] != "bert_tf":
         return parts[0]

@@ -52,7 +52,7 @@ def test_its_end_is_told(code, status, by):
 def test_modules_and_scripts_start_as_they_do_from_the_interpreter(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(__name__, __file__, sys.argv[1:], sys.path[0])\n")
-    for command in ([script, "x"], ["-m", "bert_tf.tasks.squad_metrics", "--nonsense"]):
+    for command in ([script, "x"], ["-m", "bert_tf.commands.squad_metrics", "--nonsense"]):
         own = run(*command, check=False)
         by_interpreter = subprocess.run(
             [sys.executable, *map(str, command)],

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.glue import GLUE_TASKS, Row, matthews, read_rows, sequence_of, spearman
 from bert_tf.errors import UserError
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.text.loading import load_tokenizer
 from tests.small_span_model import VOCABULARY
 
 FILES = {

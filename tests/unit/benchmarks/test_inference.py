@@ -9,7 +9,7 @@ from benchmarks.inference import prediction_results, prediction_table, window_le
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.subjects import PREDICTING
 from bert_tf.squad.examples import read_squad
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.text.loading import load_tokenizer
 from tests.small_span_model import CONFIG, TEXT, VOCABULARY
 from tests.support import run
 

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 
 from bert_tf.checkpoint import names
-from bert_tf.checkpoint.convert import convert
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.commands.convert import convert
 from bert_tf.errors import UserError
 from tests.support import no_room
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google

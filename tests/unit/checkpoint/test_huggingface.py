@@ -7,8 +7,8 @@ import pytest
 import transformers
 from safetensors.numpy import load_file
 
-from bert_tf.checkpoint.convert import convert
 from bert_tf.checkpoint.formats import open_source
+from bert_tf.commands.convert import convert
 from tests.unit.checkpoint.tiny_models import (
     CLASSES,
     huggingface_model,

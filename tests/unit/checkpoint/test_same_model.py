@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from bert_tf.checkpoint.convert import _with_given_files
 from bert_tf.checkpoint.formats import Source
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
+from bert_tf.commands.convert import _with_given_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from bert_tf.checkpoint.convert import convert
 from bert_tf.checkpoint.formats import ORIGINS, open_source
+from bert_tf.commands.convert import convert
 from tests.small_span_model import write_model
 from tests.support import modes_of
 

@@ -7,16 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_tf.data.manifest import (
+from bert_tf.errors import UserError
+from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED, SQUAD_TRAINING
+from bert_tf.records.manifest import (
     Manifest,
     VocabularyEntry,
     describe_file,
     read_manifest,
     write_manifest,
 )
-from bert_tf.data.records import PRETRAINING_MASKED, PRETRAINING_UNMASKED, SQUAD_TRAINING
-from bert_tf.data.tfrecord import RecordSet, TFRecordWriter
-from bert_tf.errors import UserError
+from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from data_prep import inspect
 
 S, P, V = 8, 2, 30

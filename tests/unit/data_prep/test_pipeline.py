@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.data.manifest import read_manifest
-from bert_tf.data.tfrecord import RecordSet
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.records.manifest import read_manifest
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.text.loading import load_tokenizer
 
 ROOT = Path(__file__).parents[3]
 STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "demo_corpus", "pipeline")

@@ -5,8 +5,8 @@ from absl import flags as absl_flags
 
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.data.manifest import read_manifest
 from bert_tf.errors import UserError
+from bert_tf.records.manifest import read_manifest
 from data_prep import create_pretraining_data, vocabulary_flags
 
 CONFIG = BertConfig(

@@ -14,7 +14,7 @@ from bert_tf.export.saved_model import export_squad
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.tasks.span_model import SpanModel, find_model
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.text.loading import load_tokenizer
 from tests.small_span_model import TEXT, write_model
 from tests.support import ROOT
 

@@ -23,7 +23,8 @@ from bert_tf.squad.answers import (
 from bert_tf.squad.examples import Example, SquadFile, read_squad
 from bert_tf.squad.spans import Spans, rank_answers
 from bert_tf.squad.windows import WindowSettings
-from bert_tf.text.tokenizer import Encoding, load_tokenizer
+from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer import Encoding
 from tests.support import ROOT
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -7,15 +7,16 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.data.records import SQUAD_PREDICTION, SQUAD_TRAINING
-from bert_tf.data.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.errors import UserError
+from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
+from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.squad import features as stage
 from bert_tf.squad.examples import read_squad
 from bert_tf.squad.features import build_features, open_features
 from bert_tf.squad.paragraphs import tokens_of
 from bert_tf.squad.windows import WindowSettings, question_windows
-from bert_tf.text.tokenizer import Encoding, load_tokenizer
+from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer import Encoding
 
 WORDS = """[PAD] [UNK] [CLS] [SEP] [MASK]
 the red barn stands on hill above elm lake it rains where is who ? . a ##s ##n"""

@@ -9,13 +9,13 @@ import re
 import numpy as np
 import pytest
 
+from bert_tf.commands.ask import read_document, read_questions, sentence_around
 from bert_tf.errors import UserError
 from bert_tf.progress import Progress
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.tasks.answerer import Answerer
-from bert_tf.tasks.ask import read_document, read_questions, sentence_around
 from bert_tf.tasks.span_model import find_model
 from tests.small_span_model import CONFIG, TEXT, VOCABULARY, write_model
 from tests.support import run
@@ -245,7 +245,7 @@ def test_a_mark_at_the_beginning_of_the_file_is_no_text(tmp_path):
 
 def test_the_command_answers_one_question(model_dir, tmp_path, answerer):
     (tmp_path / "document.txt").write_text(TEXT)
-    done = run("-m", "bert_tf.tasks.ask", f"--model_dir={model_dir}",
+    done = run("-m", "bert_tf.commands.ask", f"--model_dir={model_dir}",
                f"--file={tmp_path}/document.txt", f"--question={QUESTION}")  # fmt: skip
     best = answerer.answer(QUESTION, TEXT)[0]
     sentence = sentence_around(TEXT, best.start, best.end)
@@ -258,7 +258,7 @@ def test_the_command_takes_a_precision_policy(model_dir, tmp_path, answerer):
     """float16 is kept as asked for, and what is emulated is said."""
     (tmp_path / "document.txt").write_text(TEXT)
     (tmp_path / "policy.json").write_text('{"logits": "fp16"}')
-    done = run("-m", "bert_tf.tasks.ask", f"--model_dir={model_dir}", "--json",
+    done = run("-m", "bert_tf.commands.ask", f"--model_dir={model_dir}", "--json",
                f"--precision_policy={tmp_path}/policy.json", "--n_best_size=1",
                f"--file={tmp_path}/document.txt", f"--question={QUESTION}")  # fmt: skip
     best = answerer.answer(QUESTION, TEXT)[0]
@@ -271,7 +271,7 @@ def test_the_command_takes_a_precision_policy(model_dir, tmp_path, answerer):
 
 def test_the_command_reads_questions_from_a_pipe(model_dir, tmp_path, answerer):
     (tmp_path / "document.txt").write_text(TEXT)
-    command = ["-m", "bert_tf.tasks.ask", f"--model_dir={model_dir}",
+    command = ["-m", "bert_tf.commands.ask", f"--model_dir={model_dir}",
                f"--file={tmp_path}/document.txt", "--json", "--n_best_size=2"]  # fmt: skip
     done = run(*command, text=f"{QUESTION}\n\nWhere did Anna live?\n")
     first, second = map(json.loads, done.stdout.splitlines())
@@ -314,7 +314,9 @@ def test_bad_input_is_one_sentence(model_dir, wrong, flags, sentence):
     document = wrong["directory"] / "document.txt"
     document.write_text(TEXT)
     usual = [f"--model_dir={model_dir}", f"--file={document}", f"--question={QUESTION}"]
-    done = run("-m", "bert_tf.tasks.ask", *usual, *(f.format(**wrong) for f in flags), check=False)
+    done = run(
+        "-m", "bert_tf.commands.ask", *usual, *(f.format(**wrong) for f in flags), check=False
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1

@@ -8,11 +8,11 @@ import pytest
 
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.data.manifest import VocabularyEntry
-from bert_tf.data.record_info import RecordVocabulary
 from bert_tf.errors import UserError
 from bert_tf.files import sha256_of_file
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.records.info import RecordVocabulary
+from bert_tf.records.manifest import VocabularyEntry
 from bert_tf.tasks.pretraining_model import find_model
 from tests.tiny_pretraining import CONFIG, SPECIAL_IDS, pretraining_settings
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.data.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.errors import UserError
 from bert_tf.estimator import estimator as own_estimator
 from bert_tf.estimator.choice import tf_estimator
 from bert_tf.model.precision import policy_for
+from bert_tf.records.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.tasks import pretraining
 from bert_tf.tasks.pretraining import MASKED_LM, NEXT_SENTENCE, PretrainingObjective
 from bert_tf.tasks.span_model import find_model

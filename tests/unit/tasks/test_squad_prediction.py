@@ -12,7 +12,7 @@ from bert_tf.squad.answers import AnswerSettings
 from bert_tf.squad.examples import Answer, Example, SquadFile
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.squad_prediction import RATE, Questions, SpanEvaluation
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.text.loading import load_tokenizer
 from tests.naive_squad_metric import naive_result
 from tests.small_span_model import CONFIG
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import UserError
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.text.loading import load_tokenizer
 
 SHARED_VOCAB = Path(__file__).parents[3].parent / "shared/data/vocab"
 TEXT = [f"the cat number {n} sat on mat {n % 7} while dogs were watching" for n in range(200)]

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from bert_tf.errors import UserError
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.vocabulary import (
     SPECIAL_TOKENS,
     is_cased,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bert_tf.errors import UserError
 from bert_tf.text import wordpiece
-from bert_tf.text.tokenizer import load_tokenizer
+from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.vocabulary import write_vocab_file
 
 ROOT = Path(__file__).parents[3]

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from bert_tf.text.tokenizer import load_tokenizer
-from tools import demo_report
+from bert_tf.text.loading import load_tokenizer
+from tools.demo import report as demo_report
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]
 PAD, UNK, CLS, SEP, MASK, A, B, C = range(len(ENTRIES))

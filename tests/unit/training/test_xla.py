@@ -10,9 +10,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.environment import XLA_FLAGS
-from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.training.xla import XlaReport, compile_first_cluster, count_compiled_clusters
+from bert_tf.tuning.session import SessionSettings, session_config
 from tests.support import ROOT, environment
 from tests.unit.training.xla_program import LENGTHS, MARK, UPDATES
 

@@ -10,15 +10,15 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.precision import policy_for
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.ranks.watch import NoWatch
 from bert_tf.tasks.squad import SpanObjective
 from bert_tf.training import xla_choice
-from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.training.start_point import StartPoint
 from bert_tf.training.trainer import Job, build_update
 from bert_tf.training.xla_choice import Trial, choose_xla, decide, time_updates
+from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.update.kernels import TensorFlowKernels
+from bert_tf.watch.watch import NoWatch
 from tests.parallel.updates_program import GLOBAL_BATCH, S, V, global_batches
 from tests.support import optimization_settings, runtime_settings
 

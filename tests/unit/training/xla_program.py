@@ -14,8 +14,8 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.training.session import SessionSettings, session_config
 from bert_tf.training.xla import count_compiled_clusters, traced
+from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import TensorFlowKernels
 from bert_tf.update.loss_scale import NoLossScale

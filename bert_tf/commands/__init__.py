@@ -1,0 +1,1 @@
+"""Commands that people type, beside the entry scripts."""

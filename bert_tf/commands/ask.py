@@ -1,0 +1,152 @@
+"""Questions about a text file, answered by a fine-tuned model.
+
+    python -m bert_tf.commands.ask --model_dir=model --file=document.txt --question="Who wrote it?"
+
+Without ``--question``, questions are read from the terminal or a pipe, one a line, to the end
+(Ctrl-D). ``--json`` prints an object a line instead of text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from absl import flags
+
+from bert_tf import environment
+from bert_tf.command_line import Number, flag_group, run_command
+from bert_tf.console import say
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, require_file
+from bert_tf.squad.answers import AnswerSettings
+from bert_tf.tasks.answerer import BATCH_SIZE, Answerer, FoundAnswer, fitting_windows
+from bert_tf.tasks.native_layers import define_native_flag
+from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
+
+# Where a sentence ends: after its stop and quotes or brackets that close, or at a blank line.
+_SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|\n\s*\n|[。！？]")
+_MOST_SENTENCE_CHARS = 300
+
+
+def read_document(path: PathLike, *, flag: str) -> str:
+    """A text file's content; raises UserError if it is missing, not UTF-8, or blank."""
+    path = require_file(path, flag=flag)
+    try:
+        # utf-8-sig: some editors begin a file with a mark that is no part of its text.
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"--{flag}: {path} is not UTF-8 text (byte {error.start}); convert it first."
+        ) from error
+    if not text.strip():
+        raise UserError(f"--{flag}: {path} holds only white space; give a file with text.")
+    return text
+
+
+def sentence_around(text: str, start: int, end: int) -> str:
+    """The sentence or sentences that the characters [start, end) are in, at most 300 characters."""
+    first, last = 0, len(text)
+    for match in _SENTENCE_END.finditer(text):
+        if match.end() <= start:
+            first = match.end()
+        elif match.end() >= end:
+            last = match.end()
+            break
+    room = max(0, _MOST_SENTENCE_CHARS - (end - start)) // 2
+    from_, to = max(first, start - room), min(last, end + room)
+    shown = " ".join(text[from_:to].split())
+    return f"{'... ' if from_ > first else ''}{shown}{' ...' if to < last else ''}"
+
+
+def read_questions(stream: TextIO, *, prompt: TextIO | None = None) -> Iterator[str]:
+    """The lines of ``stream`` that are not blank; on a terminal, ``prompt`` shows a sign first."""
+    while True:
+        if prompt and stream.isatty():
+            print("question> ", end="", file=prompt, flush=True)
+        line = stream.readline()
+        if not line:
+            if prompt and stream.isatty():
+                print(file=prompt)
+            return
+        if line.strip():
+            yield line.strip()
+
+
+@flag_group("Text, questions and answers")
+def define_flags() -> None:
+    """Defines the command's flags."""
+    define_model_flags()
+    define_native_flag()
+    flags.DEFINE_string("file", None, "UTF-8 text to find answers in.", required=True)
+    flags.DEFINE_string("question", None, "One question; without it they are read line by line.")
+    flags.DEFINE_bool("json", False, "Print an object a line.")
+    flags.DEFINE_integer("n_best_size", 1, "How many answers to show.")
+    flags.DEFINE_bool("version_2_with_negative", False, 'Let the model say "no answer".')
+    flags.DEFINE(
+        Number(infinite=True),
+        "null_score_diff_threshold",
+        0.0,
+        'How sure "no answer" has to be.',
+    )
+    flags.DEFINE_integer("max_answer_length", 30, "Most tokens of an answer.")
+
+
+def main(_) -> None:
+    """Prints the answers to the questions."""
+    values = flags.FLAGS
+    environment.prepare_environment(verbose=False, use_xla=False)
+    text = read_document(values.file, flag="file")
+    if values.question is not None and not values.question.strip():
+        raise UserError("--question is empty; ask something, or leave the flag out.")
+    if values.n_best_size < 1:
+        raise UserError(f"--n_best_size={values.n_best_size}: give at least 1.")
+    parts = model_from_flags(values)
+    for note in parts.notes:
+        say(note, stream=sys.stderr)
+
+    settings = AnswerSettings(
+        n_best_size=max(values.n_best_size, AnswerSettings.n_best_size),
+        max_answer_length=values.max_answer_length,
+        version_2_with_negative=values.version_2_with_negative,
+        null_score_diff_threshold=values.null_score_diff_threshold,
+    )
+    settings.validate()
+    environment.quiet_tensorflow(verbose=False)
+    policy, warnings = policy_from_flags(
+        values,
+        parts.config,
+        native_ops=values.native_ops,
+        sequences=BATCH_SIZE,
+        length=fitting_windows(parts.config.max_position_embeddings).max_seq_length,
+    )
+    for warning in warnings:
+        say(f"warning: {warning}", stream=sys.stderr)
+    answerer = Answerer(parts, settings=settings, precision=policy, native_ops=policy.native)
+    if values.question is not None:
+        questions = iter([values.question])
+    else:
+        questions = read_questions(sys.stdin, prompt=sys.stderr)
+    for question in questions:
+        found = answerer.answer(question, text, shows_progress=True)[: values.n_best_size]
+        if values.json:
+            answers = [dataclasses.asdict(answer) for answer in found]
+            print(json.dumps({"question": question, "answers": answers}), flush=True)
+        else:
+            _print_answers(found, text)
+
+
+def _print_answers(found: Sequence[FoundAnswer], text: str) -> None:
+    for answer in found:
+        in_one_line = " ".join(answer.text.split())
+        print(f"{in_one_line or '(no answer)'}  ({answer.probability:.3f})", flush=True)
+        if answer.start is not None:
+            print(f"    {sentence_around(text, answer.start, answer.end)}", flush=True)
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_command(main)

@@ -1,0 +1,186 @@
+"""From any checkpoint format to any other, bit for bit.
+
+    python -m bert_tf.commands.convert --input=uncased_L-12_H-768_A-12 \\
+        --output_dir=converted --format=huggingface
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from absl import flags
+from safetensors import SafetensorError
+
+from bert_tf import environment
+from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
+from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
+from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
+from bert_tf.command_line import flag_group, run_command
+from bert_tf.config.bert_config import read_config
+from bert_tf.errors import UserError, first_line
+from bert_tf.files import PathLike, require_file
+
+
+def convert(
+    source: Source, output_dir: PathLike, target: str, *, include_optimizer: bool = False
+) -> list[str]:
+    """Writes a checkpoint as a model directory.
+
+    Weights under names that no network of ours has are left out and named in the report. Float32
+    values do not change.
+
+    Args:
+      source: its configuration is what the written one says.
+      output_dir: a directory that does not exist or is empty; it appears when it is whole.
+      target: a key of ``ORIGINS``.
+      include_optimizer: also write moments, counters and the like, as they are.
+
+    Returns:
+      The lines of a report.
+
+    Raises:
+      UserError: variables are missing or of other shapes than the configuration's, the directory
+        is not empty or cannot be written, or the format has no place for something.
+    """
+    from bert_tf.checkpoint.loading import compare_source, describe_problem
+    from bert_tf.checkpoint.writing import network_shapes, write_model
+
+    if source.config is None:
+        raise UserError(
+            f"no configuration is beside {source.path}; give --bert_config_file of the model."
+        )
+    report = compare_source(source, network_shapes(source.config, source.shapes))
+    problem = describe_problem(report)
+    if problem:
+        raise UserError(
+            f"cannot convert {source.path}: {problem}; give the --bert_config_file that it was "
+            "made with, or another checkpoint."
+        )
+    if include_optimizer and not report.run_state:
+        raise UserError(
+            f"--include_optimizer: {source.path} holds no optimizer's state; leave the flag out."
+        )
+    kept = report.run_state if include_optimizer else ()
+    with _appearing_directory(Path(output_dir)) as directory:
+        notes = write_model(
+            directory,
+            target,
+            {name: source.read(name) for name in report.restored},
+            source.files,
+            run_state={name: source.read_unchanged(name) for name in kept},
+        )
+        written = sorted(path.name for path in directory.iterdir())
+    lines = dataclasses.replace(report, run_state=()).summary(taken="converted")
+    if kept:
+        lines.append(f"{len(kept)} of a run's state, kept")
+    elif report.run_state:
+        lines.append(
+            f"{len(report.run_state)} of a run's state, left out (--include_optimizer keeps them)"
+        )
+    return [*lines, *notes, f"{output_dir} ({ORIGINS[target]}): {', '.join(written)}"]
+
+
+@contextlib.contextmanager
+def _appearing_directory(path: Path) -> Iterator[Path]:
+    """A new directory beside ``path`` that takes its place when the block succeeds."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"--output_dir={path} exists and is not empty; choose another directory.")
+    path = path.absolute()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if path.exists():
+            path.rmdir()
+        temporary.rename(path)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(
+            f"--output_dir: cannot write {path} ({reason}); choose another directory."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _with_given_files(source: Source, given: ModelFiles) -> Source:
+    """The source with what the caller named in place of what was found beside the weights.
+
+    Raises UserError where the two are not of one model.
+    """
+    problem, notes = "", []
+    if given.config is not None:
+        problem, notes = other_function(source.files, given.config)
+    own = vocabulary_of(vocab_file=given.vocab_file, spm_model_file=given.spm_model_file)
+    if own is not None and not problem:
+        problem, unknown = other_vocabulary(source.files, own)
+        notes += unknown
+    if problem:
+        raise UserError(
+            f"cannot convert {source.path}: {problem}; give what it was trained with, or leave the "
+            "flag out."
+        )
+    if given.config is not None:
+        given = dataclasses.replace(given, config=given.config.with_explicit_gelu())
+    changes = {
+        field: getattr(given, field)
+        for field in ("config", "config_file", "vocab_file", "spm_model_file", "do_lower_case")
+        if getattr(given, field) is not None
+    }
+    return dataclasses.replace(
+        source,
+        files=dataclasses.replace(source.files, **changes),
+        notes=(*source.notes, *given.notes, *notes),
+    )
+
+
+@flag_group("Checkpoint and files beside it")
+def define_flags() -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string(
+        "input", None, "Checkpoint of any format: directory or file.", required=True
+    )
+    flags.DEFINE_string("output_dir", None, "Directory to write; new or empty.", required=True)
+    flags.DEFINE_enum("format", None, list(ORIGINS), "What to write.", required=True)
+    flags.DEFINE_string("bert_config_file", None, "Architecture, if none is beside the weights.")
+    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, if none is beside the weights.")
+    flags.DEFINE_string("spm_model_file", None, "SentencePiece model, if none is there.")
+    flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased.")
+    flags.DEFINE_bool("include_optimizer", False, "Keep moments and counters of training.")
+
+
+def main(_) -> None:
+    """Prints the report."""
+    values = flags.FLAGS
+    environment.prepare_environment(verbose=False, use_xla=False)
+    config, notes = None, []
+    if values.bert_config_file:
+        config, notes = read_config(values.bert_config_file)
+    given = ModelFiles(
+        config=config,
+        config_file=Path(values.bert_config_file) if values.bert_config_file else None,
+        vocab_file=_given_file(values.vocab_file, "vocab_file"),
+        spm_model_file=_given_file(values.spm_model_file, "spm_model_file"),
+        do_lower_case=values.do_lower_case,
+        notes=tuple(notes),
+    )
+    require_checkpoint(values.input, flag="input")
+    source = _with_given_files(open_source(values.input), given)
+    lines = convert(
+        source, values.output_dir, values.format, include_optimizer=values.include_optimizer
+    )
+    for line in lines:
+        print(line)
+
+
+def _given_file(path: str | None, flag: str) -> Path | None:
+    return require_file(path, flag=flag) if path else None
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_command(main)

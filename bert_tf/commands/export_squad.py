@@ -1,0 +1,88 @@
+"""A fine-tuned span model as a SavedModel, which TensorFlow Serving takes as it is.
+
+    python -m bert_tf.commands.export_squad --model_dir=model --export_dir=serving/squad
+
+writes ``serving/squad/1`` (2, 3, ... later). Its signatures:
+
+* ``serving_default``: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] int32, any B and S.
+* ``with_unique_ids``: the same and ``unique_ids`` [B], which come back: what clients of
+  google-research/bert's and NVIDIA's exports send.
+* ``text``, with ``--text_signature``: ``question`` and ``context`` [B] strings. Loading such an
+  export needs the operations of tensorflow-text, also for the other signatures.
+
+``assets.extra`` holds the vocabulary and the configuration for clients that make the ids.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from absl import flags
+
+from bert_tf import environment
+from bert_tf.command_line import flag_group, run_command
+from bert_tf.console import say
+from bert_tf.errors import UserError
+from bert_tf.squad.windows import WindowSettings
+from bert_tf.tasks.answerer import BATCH_SIZE
+from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
+
+
+@flag_group("Export")
+def define_flags() -> None:
+    """Defines the command's flags."""
+    define_model_flags()
+    flags.DEFINE_string("export_dir", None, "Where the versions are.", required=True)
+    flags.DEFINE_integer("version", None, "Number of the version; the next one if none is given.")
+    flags.DEFINE_integer("max_seq_length", None, "Longest sequence; the model's if none is given.")
+    flags.DEFINE_integer("max_query_length", 64, "Longest question of the text signature.")
+    flags.DEFINE_integer("n_best_size", 20, "How many of the best positions to return.")
+    flags.DEFINE_bool("text_signature", False, "Add the signature from strings.")
+
+
+def main(_) -> None:
+    """Writes the SavedModel and says where."""
+    values = flags.FLAGS
+    environment.prepare_environment(verbose=False, use_xla=False)
+    if values.n_best_size < 1:
+        raise UserError(f"--n_best_size={values.n_best_size}: give at least 1.")
+    if not values.export_dir:
+        raise UserError("--export_dir is empty; give a directory.")
+    parts = model_from_flags(values)
+    for note in parts.notes:
+        say(note, stream=sys.stderr)
+    windows = None
+    if values.text_signature:
+        windows = WindowSettings(
+            max_seq_length=values.max_seq_length or parts.config.max_position_embeddings,
+            max_query_length=values.max_query_length,
+        )
+        windows.validate()
+
+    # Not what warns of this machine: what is exported may be for another one.
+    policy, _ = policy_from_flags(
+        values,
+        parts.config,
+        native_ops=False,
+        sequences=BATCH_SIZE,
+        length=parts.config.max_position_embeddings,
+    )
+    # Imported here: what is wrong with the flags is said before TensorFlow starts.
+    from bert_tf.export.saved_model import export_squad
+
+    environment.quiet_tensorflow(verbose=False)
+    target = export_squad(
+        parts,
+        values.export_dir,
+        version=values.version,
+        precision=policy,
+        max_seq_length=values.max_seq_length,
+        num_candidates=values.n_best_size,
+        text_windows=windows,
+    )
+    print(f"exported {parts.checkpoint} to {target}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_command(main)

@@ -1,0 +1,177 @@
+"""Words for masked places, from a pre-trained model: a look at what it has learnt.
+
+    python -m bert_tf.commands.fill_mask --model_dir=output_dir \\
+        --text="The [MASK] is returned as a list."
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+from bert_tf import environment
+from bert_tf.command_line import flag_group, run_command
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.console import say
+from bert_tf.errors import UserError
+from bert_tf.tasks.native_layers import define_native_flag, measured_policy, native_layers
+from bert_tf.tasks.span_model import define_model_files_flags, model_from_flags
+from bert_tf.text.tokenizer import Tokenizer
+
+# Tokens for which the native operations are compared with TensorFlow's: once for all texts.
+_USUAL_LENGTH = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    """A word for a masked place and the probability that the model gives it."""
+
+    token: str
+    probability: float
+
+
+def encode_with_masks(text: str, tokenizer: Tokenizer, *, mask: str = "[MASK]") -> list[int]:
+    """Ids of ``[CLS] text [SEP]``, where each ``[MASK]`` in the text is the mask's id."""
+    parts = [tokenizer.encode(part) for part in text.split(mask)]
+    if len(parts) == 1:
+        raise UserError(f"--text={text!r} holds no {mask}; write it where a word is to be guessed.")
+    ids = [tokenizer.cls_id, *parts[0]]
+    for part in parts[1:]:
+        ids += [tokenizer.mask_id, *part]
+    return [*ids, tokenizer.sep_id]
+
+
+class MaskFiller:
+    """A masked-word model with its weights."""
+
+    def __init__(
+        self,
+        config: BertConfig,
+        tokenizer: Tokenizer,
+        checkpoint: str | Path,
+        *,
+        native_ops: bool | None = None,
+    ) -> None:
+        """Restores the weights.
+
+        ``native_ops`` is that of ``native_layers.native_layers``. Raises UserError when the weights
+        are not those of the model, or there are no native operations and they are insisted on.
+        """
+        import tensorflow.compat.v1 as tf
+
+        from bert_tf.checkpoint import loading
+        from bert_tf.checkpoint.tensorflow_file import explained_reading
+        from bert_tf.model.heads import MASKED_LM_HEAD
+        from bert_tf.model.precision import policy_for
+        from bert_tf.model.pretraining import pretraining_output, pretraining_specs
+        from bert_tf.model.variables import create_variables
+
+        if tokenizer.vocab_size > config.vocab_size:
+            raise UserError(
+                f"the vocabulary has {tokenizer.vocab_size} entries and the model "
+                f"{config.vocab_size}; give the vocabulary that the model was trained with."
+            )
+        self._tokenizer = tokenizer
+        policy = native_layers(policy_for("fp32"), native_ops)
+        graph = tf.Graph()
+        with graph.as_default():
+            variables = create_variables(
+                pretraining_specs(config, next_sentence=False),
+                initializer_range=config.initializer_range,
+            )
+            report = loading.initialise_from_checkpoint(
+                str(checkpoint), variables.all(), heads=[MASKED_LM_HEAD], config=config
+            )
+            if report.fresh:
+                raise UserError(
+                    f"{checkpoint} has no {MASKED_LM_HEAD.name}; train one with run_pretraining.py "
+                    f"--do_train --init_checkpoint={checkpoint}."
+                )
+            self._ids = tf.placeholder(tf.int32, [1, None])
+            self._segment_ids = tf.placeholder(tf.int32, [1, None])
+            self._positions = tf.placeholder(tf.int32, [1, None])
+            features = {
+                "input_ids": self._ids,
+                "input_mask": tf.ones_like(self._ids),
+                "segment_ids": self._segment_ids,
+                "masked_lm_positions": self._positions,
+                # The losses are built but never run: no label is known.
+                "masked_lm_ids": tf.zeros_like(self._positions),
+                "masked_lm_weights": tf.zeros_like(self._positions, tf.float32),
+            }
+            output = pretraining_output(
+                variables, config, features, policy=policy, next_sentence=False
+            )
+            self._probabilities = tf.nn.softmax(output.masked_lm_logits)
+            self._session = tf.Session(graph=graph)
+            with explained_reading(checkpoint):
+                self._session.run(tf.global_variables_initializer())
+
+    def fill(
+        self, ids: Sequence[int], *, segment_ids: Sequence[int] | None = None, top: int = 5
+    ) -> list[list[Guess]]:
+        """The ``top`` guesses, best first, for each mask in ``ids``.
+
+        ``segment_ids`` are 1 for what belongs to a second segment; None is for a single one.
+        """
+        positions = np.flatnonzero(np.asarray(ids) == self._tokenizer.mask_id)
+        probabilities = self._session.run(
+            self._probabilities,
+            {
+                self._ids: [ids],
+                self._segment_ids: [segment_ids or [0] * len(ids)],
+                self._positions: [positions],
+            },
+        )
+        # A model may have more outputs than the vocabulary has entries.
+        probabilities = probabilities[:, : self._tokenizer.vocab_size]
+        best = np.argsort(-probabilities, axis=-1)[:, :top]
+        return [
+            [
+                Guess(token, float(row[index]))
+                for token, index in zip(self._tokenizer.convert_ids_to_tokens(chosen), chosen)
+            ]
+            for row, chosen in zip(probabilities, best.tolist())
+        ]
+
+
+@flag_group("Model and text")
+def define_flags() -> None:
+    """Defines the command's flags."""
+    define_model_files_flags()
+    flags.DEFINE_string("text", None, "Text with [MASK] in it.", required=True)
+    flags.DEFINE_integer("top", 5, "Guesses for each mask.")
+    define_native_flag()
+
+
+def main(_) -> None:
+    """Prints the guesses, a line a mask."""
+    values = flags.FLAGS
+    environment.prepare_environment(verbose=False, use_xla=False)
+    if values.top < 1:
+        raise UserError(f"--top={values.top} must be at least 1.")
+    model = model_from_flags(values)
+    config, tokenizer = model.config, model.tokenizer
+    ids = encode_with_masks(values.text, tokenizer)
+    if len(ids) > config.max_position_embeddings:
+        raise UserError(
+            f"--text has {len(ids)} tokens and the model takes {config.max_position_embeddings}; "
+            "shorten it."
+        )
+    for note in model.notes:
+        say(note, stream=sys.stderr)
+    length = min(_USUAL_LENGTH, config.max_position_embeddings)
+    policy, _ = measured_policy(config, native_ops=values.native_ops, sequences=1, length=length)
+    filler = MaskFiller(config, tokenizer, model.checkpoint, native_ops=policy.native)
+    for guesses in filler.fill(ids, top=values.top):
+        print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_command(main)

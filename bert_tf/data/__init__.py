@@ -1,1 +1,0 @@
-"""Record layouts, TFRecord files with random access, masking and the input pipeline."""

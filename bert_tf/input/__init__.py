@@ -1,0 +1,1 @@
+"""From records to batches: order, lengths, masking at training time."""

@@ -1,0 +1,214 @@
+"""Batches of records as ``tf.data``: what a batch holds is a function of its position alone.
+
+Python finds the records and reads them; TensorFlow parses them in C++. What they hold is checked
+before it is used. Which records a batch has is up to the caller (order.py, length_buckets.py).
+
+Symbols: B sequences of one rank in one batch, S positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Callable
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.errors import UserError
+from bert_tf.records.layouts import SEGMENTS, SEQUENCE, VOCABULARY, RecordSpec
+from bert_tf.records.tfrecord import RecordSet
+
+Features = dict[str, tf.Tensor]
+
+DEFAULT_PREFETCH = 4
+# Batches read and parsed at the same time.
+_PARALLEL_READS = 4
+
+# An error in a Python function reaches the session as text, with the exception's class and message
+# on a line; an error of the parser begins with the name that the record was given.
+_PYTHON_ERROR = re.compile(r"UserError: (.+)")
+_PARSER_ERROR = re.compile(r"Name: (record \d+ of .+?), (?:Key|Feature): (\w+)")
+_NOT_AN_EXAMPLE = "Could not parse example input"
+
+
+class BatchReader:
+    """The records of a batch as parsed features."""
+
+    def __init__(
+        self,
+        record_set: RecordSet,
+        *,
+        spec: RecordSpec,
+        lengths: Mapping[str, int],
+        vocab_size: int,
+        type_vocab_size: int,
+        batch_size: int,
+        indices: Callable[[int], np.ndarray],
+        names: Mapping[str, Sequence[str]] | None = None,
+        positions_kept: Callable[[int], int] | None = None,
+    ):
+        """Reads the records of ``record_set``.
+
+        Args:
+          record_set: the records.
+          spec: their layout.
+          lengths: of their features, by length key.
+          vocab_size, type_vocab_size: of the model, whose ids and segments are below them.
+          batch_size: B.
+          indices: from a batch's position to the numbers of its records, integers [B].
+          names: as for ``spec.parse_spec``.
+          positions_kept: from a batch's position to the positions that are left of its sequences,
+            which must all be padding beyond; None leaves them whole.
+        """
+        self._record_set = record_set
+        self._indices = indices
+        self._positions_kept = positions_kept
+        self._spec = spec
+        self._sizes = {**lengths, VOCABULARY: vocab_size, SEGMENTS: type_vocab_size}
+        self._names = names
+        self._parse_spec = spec.parse_spec(lengths, names)
+        self._sequences = [f.name for f in spec.features if f.length_key == SEQUENCE]
+        self._batch_size = batch_size
+
+    def read(self, position: tf.Tensor) -> Features:
+        """Features of the batch at ``position``, integers as int32.
+
+        Shapes are static, but for the length of sequences where positions are left out.
+        """
+        serialized, names = tf.numpy_function(
+            self._read_records, [position], [tf.string, tf.string]
+        )
+        for tensor in (serialized, names):
+            tensor.set_shape([self._batch_size])
+        parsed = tf.io.parse_example(serialized, self._parse_spec, example_names=names)
+        features = self._spec.merge(parsed, self._names)
+        kept = self._sizes[SEQUENCE]
+        if self._positions_kept is not None:
+            kept = tf.numpy_function(self._kept, [position], tf.int64)
+            kept.set_shape([])
+        with tf.control_dependencies([self._check(position, features, kept)]):
+            if self._positions_kept is not None:
+                for name in self._sequences:
+                    features[name] = features[name][:, :kept]
+            return {
+                name: tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tf.identity(tensor)
+                for name, tensor in features.items()
+            }
+
+    def _kept(self, position: np.int64) -> np.int64:
+        return np.int64(self._positions_kept(int(position)))
+
+    def _check(
+        self, position: tf.Tensor, features: Features, kept: tf.Tensor | int
+    ) -> tf.Operation:
+        """Fails where a record of the batch cannot be used.
+
+        What is wrong is found in Python, but whether anything is, in C++: a call of Python for
+        every batch would take longer than the parsing of small ones.
+        """
+        names = [feature.name for feature in self._spec.features]
+        bounds = self._spec.bounds({**self._sizes, SEQUENCE: kept})
+        good = [_all_within(features[name], bounds[name]) for name in names]
+        if self._positions_kept is not None:
+            good.append(tf.reduce_all(tf.equal(features["input_mask"][:, kept:], 0)))
+
+        def refuse() -> tf.Tensor:
+            columns = [features[name] for name in names]
+            return tf.numpy_function(self._refuse, [position, kept, *columns], tf.bool)
+
+        return tf.cond(tf.reduce_all(tf.stack(good)), lambda: tf.constant(True), refuse).op
+
+    def _refuse(self, position: np.int64, kept: np.int64, *columns: np.ndarray) -> np.bool_:
+        """Raises the UserError that names the record."""
+        batch = {feature.name: column for feature, column in zip(self._spec.features, columns)}
+        problem = self._spec.out_of_range(batch, {**self._sizes, SEQUENCE: int(kept)})
+        if problem is None:
+            row = int(batch["input_mask"][:, kept:].any(axis=1).argmax())
+            problem = row, f"it has more tokens than the {kept} that were counted in it"
+        row, what = problem
+        name = self._name_of(self._indices(int(position)).tolist()[row])
+        raise UserError(f"{name} cannot be used: {what}; delete the file and make it again.")
+
+    def _name_of(self, index: int) -> str:
+        file, number = self._record_set.locate(index)
+        return f"record {number} of {file.path}"
+
+    def _read_records(self, position: np.int64) -> tuple[np.ndarray, np.ndarray]:
+        """Serialized examples, and a name for each for errors; object arrays [B]."""
+        indices = self._indices(int(position)).tolist()
+        # Object arrays: numpy's own strings would lose zero bytes at the end of a record.
+        serialized = np.array(self._record_set.read(indices), dtype=object)
+        names = [self._name_of(index).encode() for index in indices]
+        return serialized, np.array(names, dtype=object)
+
+
+def _all_within(values: tf.Tensor, bound: tf.Tensor | float) -> tf.Tensor:
+    """Whether no value is negative, or ``bound`` or more, or NaN: bool []."""
+    if values.dtype == tf.int64:
+        # As unsigned numbers, negative ones are above all others.
+        return tf.reduce_max(tf.bitcast(values, tf.uint64)) < tf.cast(bound, tf.uint64)
+    return tf.reduce_all((values >= 0) & (values < bound))
+
+
+def dataset_of_positions(
+    first: int,
+    end: int | None,
+    features_at: Callable[[tf.Tensor], Features],
+    *,
+    prefetch: int = DEFAULT_PREFETCH,
+) -> tf.data.Dataset:
+    """The batches at positions ``first`` to ``end`` (None: without end), several under way at once.
+
+    Their order is kept.
+    """
+    options = tf.data.Options()
+    # The thread that tunes a dataset sleeps for up to a minute, and closing the dataset sometimes
+    # waits for it: an evaluation of 10 seconds took 20.
+    options.autotune.enabled = False
+    positions = tf.data.Dataset.range(first, np.iinfo(np.int64).max if end is None else end)
+    batches = positions.map(
+        tf.autograph.experimental.do_not_convert(features_at),
+        num_parallel_calls=_PARALLEL_READS,
+        deterministic=True,
+    )
+    return batches.prefetch(prefetch).with_options(options)
+
+
+@contextlib.contextmanager
+def user_errors() -> Iterator[None]:
+    """Turns a damaged record, met while a session runs, into the UserError that names it.
+
+    TensorFlow wraps what fails inside a dataset in an error of its own with a long text. Other
+    errors pass unchanged.
+    """
+    try:
+        yield
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+        # A message that shows the bytes of a record is no text.
+        text = str(error.object) if isinstance(error, UnicodeDecodeError) else error.message
+        sentence = _sentence_in(text)
+        if sentence is None:
+            raise
+        raise UserError(sentence) from error
+
+
+def _sentence_in(message: str) -> str | None:
+    python_error = _PYTHON_ERROR.search(message)
+    if python_error:
+        return python_error.group(1)
+    parser_error = _PARSER_ERROR.search(message)
+    if parser_error:
+        record, feature = parser_error.groups()
+        return (
+            f"{record} is not like the first ones: its feature {feature} is missing or has another "
+            "length; make the file again."
+        )
+    if _NOT_AN_EXAMPLE in message:
+        return (
+            "a record with a valid checksum is not a tf.train.Example, so that the program that "
+            "wrote its file is at fault; find it by python -m data_prep.inspect and make that file "
+            "again."
+        )
+    return None

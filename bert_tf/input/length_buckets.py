@@ -1,0 +1,146 @@
+"""Batches of sequences of like length, so that little of a batch is padding.
+
+The order stays a pure function of the seed and the position in the training. The records run
+through in the order of order.py, epoch after epoch. A *pool* is a stretch of some tens of global
+batches of it: its records are sorted by length and cut into global batches, which are visited in
+random order. Pools do not cross the border of epochs (by more than a batch), so a training of whole
+epochs has seen every record equally often.
+
+A batch is padded to a multiple of ``LENGTH_STEP`` tokens, up to ``SHORT_LENGTH`` to one of half of
+that: products of fewer tokens would not be faster (docs/padding.md), and the shapes are few, each
+of which XLA has to compile once.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from bert_tf.input.order import GlobalBatchSlice, sequence_indices
+from bert_tf.input.stateless_random import derive_keys, random_bits
+
+LENGTH_STEP = 16
+SHORT_LENGTH = 64
+
+_BATCHES_IN_A_POOL = 32
+_POOL_STREAM = 0x706F6F6C  # separates these draws from others with the same seed
+
+
+class LengthBuckets:
+    """The records of every global batch of a training, and the length that it is padded to."""
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        *,
+        global_batch_size: int,
+        seed: int,
+        max_length: int,
+        origin: int = 0,
+    ):
+        """Orders records.
+
+        Args:
+          lengths: integers [N], the tokens of each record without padding.
+          global_batch_size: sequences of one update.
+          seed: of the order.
+          max_length: positions of a stored record; no batch is padded beyond.
+          origin: as in :class:`~bert_tf.input.order.GlobalBatchSlice`, rounded up to a whole
+            batch. A run that goes on with another global batch size cuts the rest of its pool anew:
+            of that pool, some records come twice in the epoch and some not at all.
+        """
+        if not len(lengths):
+            raise ValueError("there are no records to order")
+        self._lengths = np.asarray(lengths)
+        self._global_batch_size = global_batch_size
+        self._seed = seed
+        self._max_length = max_length
+        self._first_batch = -(-origin // global_batch_size)
+        # A pool is asked for by every batch in it, and by several threads.
+        self._pool = functools.lru_cache(maxsize=4)(self._make_pool)
+
+    def indices(self, position: int, batch: GlobalBatchSlice) -> np.ndarray:
+        """Record numbers of a rank's part of the global batch at ``position``: int64 [size]."""
+        return self._global_batch(position)[batch.start : batch.start + batch.size]
+
+    def padded_length(self, position: int) -> int:
+        """Positions of every sequence of the global batch at ``position``, on all ranks."""
+        longest = int(self._lengths[self._global_batch(position)].max())
+        return padded_length(longest, max_length=self._max_length)
+
+    def _global_batch(self, position: int) -> np.ndarray:
+        number = self._first_batch + position
+        first, stop = self._pool_around(number)
+        return self._pool(first, stop)[number - first]
+
+    def _pool_around(self, position: int) -> tuple[int, int]:
+        """First position of the pool that holds ``position``, and the first after it."""
+        records, batch = len(self._lengths), self._global_batch_size
+        epoch = position * batch // records
+        first, stop = -(-epoch * records // batch), -(-(epoch + 1) * records // batch)
+        pools = max(1, round((stop - first) / _BATCHES_IN_A_POOL))
+        borders = first + np.arange(pools + 1) * (stop - first) // pools
+        pool = int(np.searchsorted(borders, position, side="right")) - 1
+        return int(borders[pool]), int(borders[pool + 1])
+
+    def _make_pool(self, first: int, stop: int) -> np.ndarray:
+        """Record numbers [stop - first, global batch size] of a whole pool."""
+        batches, size = stop - first, self._global_batch_size
+        records = sequence_indices(
+            first * size, batches * size, num_records=len(self._lengths), seed=self._seed
+        )
+        by_length = records[np.argsort(self._lengths[records], kind="stable")]
+        key = derive_keys(self._seed, _POOL_STREAM, first)
+        visited = np.argsort(random_bits(key, batches)[0], kind="stable")
+        return by_length.reshape(batches, size)[visited]
+
+
+class LengthSortedBatches:
+    """Every record once, over all ranks, longest first: the batches of a prediction.
+
+    All ranks have the same number of batches. Where the records run out, places are filled with the
+    last record.
+    """
+
+    def __init__(
+        self, lengths: np.ndarray, *, batch_size: int, max_length: int, rank: int, world_size: int
+    ):
+        """Cuts the records into batches; ranks take them in turn, so that they have like lengths.
+
+        Args:
+          lengths: integers [N], the tokens of each record without padding.
+          batch_size: sequences of one batch of one rank.
+          max_length: positions of a stored record.
+          rank: this rank.
+          world_size: number of ranks.
+        """
+        self._lengths = np.asarray(lengths)
+        self._order = np.argsort(-self._lengths, kind="stable")
+        self._batch_size = batch_size
+        self._max_length = max_length
+        self._rank, self._world_size = rank, world_size
+        self.num_batches = -(-len(self._lengths) // (batch_size * world_size))
+
+    def indices(self, number: int) -> np.ndarray:
+        """Record numbers of this rank's batch ``number``: int64 [batch_size]."""
+        return self._order[np.minimum(self._places(number), len(self._order) - 1)]
+
+    def is_record(self, number: int) -> np.ndarray:
+        """Whether a place of a batch holds a record and no filling: bool [batch_size]."""
+        return self._places(number) < len(self._order)
+
+    def padded_length(self, number: int) -> int:
+        """Positions of every sequence of this rank's batch ``number``."""
+        longest = int(self._lengths[self.indices(number)].max())
+        return padded_length(longest, max_length=self._max_length)
+
+    def _places(self, number: int) -> np.ndarray:
+        first = (number * self._world_size + self._rank) * self._batch_size
+        return np.arange(first, first + self._batch_size)
+
+
+def padded_length(length: int, *, max_length: int) -> int:
+    """What ``length`` tokens are padded to; no more than ``max_length``."""
+    step = LENGTH_STEP if length > SHORT_LENGTH else LENGTH_STEP // 2
+    return min(-(-length // step) * step, max_length)

@@ -1,0 +1,144 @@
+"""The order of the training data: a pure function of the seed and the position in the training.
+
+The records are read epoch after epoch without a gap; epoch e is a permutation of all of them that
+is seeded by (seed, e). Position p of the training is global batch number p of that endless
+sequence, so batches run across the border of epochs and nothing is dropped, and a rank's share is a
+contiguous slice of the global batch. No state is needed to go on from any position with any number
+of ranks; with another global batch size, the number of sequences consumed so far is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from bert_tf.input.stateless_random import derive_keys, mix64, random_bits
+
+_ROUNDS = 8
+_CHUNK = 8192
+_ORDER_STREAM = 0x6F72646572  # separates these draws from others with the same seed
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalBatchSlice:
+    """The part of every global batch that one rank trains on.
+
+    Attributes:
+      global_batch_size: sequences of one update over all ranks and accumulation steps.
+      rank: this rank, from 0.
+      world_size: number of ranks; it must divide the global batch size.
+      origin: place in the endless sequence where position 0 would begin. It is 0 but in a run that
+        went on with another global batch size, whose positions must continue where it stopped.
+    """
+
+    global_batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    origin: int = 0
+
+    def __post_init__(self):
+        if self.global_batch_size < 1 or self.global_batch_size % self.world_size:
+            raise ValueError(
+                f"a global batch of {self.global_batch_size} cannot be divided among "
+                f"{self.world_size} ranks"
+            )
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank {self.rank} of {self.world_size}")
+
+    @property
+    def size(self) -> int:
+        """Sequences of one update on this rank."""
+        return self.global_batch_size // self.world_size
+
+    @property
+    def start(self) -> int:
+        """Index in the global batch of this rank's first sequence."""
+        return self.rank * self.size
+
+    def first_sequence(self, position: int) -> int:
+        """Place in the endless sequence of the first sequence of a global batch."""
+        return self.origin + position * self.global_batch_size
+
+
+def epoch_permutation(
+    seed: int, epoch: int, num_records: int, *, start: int = 0, stop: int | None = None
+) -> np.ndarray:
+    """Elements [start, stop) of the order of one epoch: int64 record numbers.
+
+    Up to 8,192 records are ordered by a random number each. A larger permutation is computed
+    element by element, in constant memory: a keyed Feistel network permutes the smallest power of
+    two that holds ``num_records``, and numbers outside are sent through it again until they fall
+    inside (Black, Rogaway: Ciphers with Arbitrary Finite Domains, CT-RSA 2002, cycle-walking).
+    """
+    stop = num_records if stop is None else stop
+    if not 0 <= start <= stop <= num_records:
+        raise ValueError(f"elements {start} to {stop} of a permutation of {num_records}")
+    key = derive_keys(seed, _ORDER_STREAM, epoch)
+    if num_records <= _CHUNK:
+        return np.argsort(random_bits(key, num_records)[0], kind="stable")[start:stop]
+    round_keys = random_bits(key, _ROUNDS)[0]
+    bits = (num_records - 1).bit_length()
+    values = np.arange(start, stop, dtype=np.uint64)
+    outside = np.arange(len(values))
+    while len(outside):
+        values[outside] = _feistel(values[outside], round_keys, bits)
+        outside = outside[values[outside] >= num_records]
+    return values.astype(np.int64)
+
+
+def _feistel(values: np.ndarray, keys: np.ndarray, bits: int) -> np.ndarray:
+    """Permutes the integers of ``bits`` bits; the two halves change in turn."""
+    low_bits = np.uint64(bits // 2)
+    low_mask = np.uint64((1 << (bits // 2)) - 1)
+    high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
+    low, high = values & low_mask, values >> low_bits
+    for turn, key in enumerate(keys):
+        if turn % 2:
+            low = low ^ (mix64(high ^ key) & low_mask)
+        else:
+            high = high ^ (mix64(low ^ key) & high_mask)
+    return (high << low_bits) | low
+
+
+@functools.lru_cache(maxsize=8)
+def _chunk_of_epoch(seed: int, epoch: int, num_records: int, chunk: int) -> np.ndarray:
+    """A stretch of an epoch's order, kept because small batches would recompute it piecemeal."""
+    start = chunk * _CHUNK
+    stop = min(start + _CHUNK, num_records)
+    order = epoch_permutation(seed, epoch, num_records, start=start, stop=stop)
+    order.flags.writeable = False
+    return order
+
+
+def sequence_indices(
+    start: int, count: int, *, num_records: int, seed: int, shuffle: bool = True
+) -> np.ndarray:
+    """Record numbers of elements [start, start + count) of the endless sequence: int64 [count]."""
+    if num_records < 1:
+        raise ValueError("there are no records to order")
+    if not shuffle:
+        return np.arange(start, start + count, dtype=np.int64) % num_records
+    parts = []
+    while count > 0:
+        epoch, element = divmod(start, num_records)
+        chunk, first = divmod(element, _CHUNK)
+        part = _chunk_of_epoch(seed, epoch, num_records, chunk)[first : first + count]
+        parts.append(part)
+        start += len(part)
+        count -= len(part)
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def batch_indices(
+    position: int, batch: GlobalBatchSlice, *, num_records: int, seed: int, shuffle: bool = True
+) -> np.ndarray:
+    """Record numbers of a rank's part of the global batch at ``position``: int64 [batch.size]."""
+    return sequence_indices(
+        batch.first_sequence(position) + batch.start,
+        batch.size,
+        num_records=num_records,
+        seed=seed,
+        shuffle=shuffle,
+    )

@@ -1,0 +1,192 @@
+"""The input of pre-training and of its evaluation, with masks drawn where none are stored.
+
+A training batch is a pure function of its position: which records it has (order.py), and which
+masks are drawn where they are not stored (masking.py), follow from the seed, the position and the
+place in the global batch. So training can go on from any position, with any number of ranks, on the
+same global batches.
+
+Symbols: B sequences of one rank in one batch, S positions, P predictions.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.input.batches import DEFAULT_PREFETCH, BatchReader, dataset_of_positions
+from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+from bert_tf.input.order import GlobalBatchSlice, batch_indices
+from bert_tf.records.info import RecordInfo, check_records, inspect_records
+from bert_tf.records.tfrecord import RecordSet
+
+__all__ = [
+    "RecordInfo",
+    "check_records",
+    "evaluation_dataset",
+    "inspect_records",
+    "training_dataset",
+]
+
+EXAMPLE_WEIGHTS = "example_weights"
+
+
+def training_dataset(
+    record_set: RecordSet,
+    *,
+    info: RecordInfo,
+    vocab_size: int,
+    type_vocab_size: int,
+    batch: GlobalBatchSlice,
+    start_position: int,
+    end_position: int | None = None,
+    seed: int,
+    masking: MaskingSettings | None = None,
+    prefetch: int = DEFAULT_PREFETCH,
+) -> tf.data.Dataset:
+    """This rank's part of the global batches from ``start_position`` on.
+
+    Args:
+      record_set: the records.
+      info: what :func:`inspect_records` found out about them.
+      vocab_size, type_vocab_size: of the model; a record that goes beyond is refused by name.
+      batch: the size of the global batch and this rank's part of it.
+      start_position: number of the first global batch; the first of a training is 0.
+      end_position: number of the global batch to stop before; None goes on without end.
+      seed: decides the order of the records and the masks that are not stored.
+      masking: how to draw masks; needed for records without stored masks, else not used.
+      prefetch: batches to have ready.
+
+    Returns:
+      A dataset whose element k belongs to global batch ``start_position + k``: int32 input_ids,
+      input_mask, segment_ids [B, S], masked_lm_positions, masked_lm_ids [B, P],
+      next_sentence_labels [B, 1] and float32 masked_lm_weights [B, P], B = ``batch.size``.
+    """
+
+    def indices(position: int) -> np.ndarray:
+        return batch_indices(position, batch, num_records=info.num_records, seed=seed)
+
+    def keys(position: int) -> np.ndarray:
+        return example_keys(seed, position, batch.start + np.arange(batch.size))
+
+    sizes = {"vocab_size": vocab_size, "type_vocab_size": type_vocab_size}
+    reader = _reader(record_set, info, indices, batch_size=batch.size, **sizes)
+    masked = _masker(info, masking, keys, batch_size=batch.size)
+    return dataset_of_positions(
+        start_position,
+        end_position,
+        lambda position: masked(position, reader.read(position)),
+        prefetch=prefetch,
+    )
+
+
+def evaluation_dataset(
+    record_set: RecordSet,
+    *,
+    info: RecordInfo,
+    vocab_size: int,
+    type_vocab_size: int,
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    seed: int,
+    masking: MaskingSettings | None = None,
+    prefetch: int = DEFAULT_PREFETCH,
+) -> tf.data.Dataset:
+    """Every record once, over all ranks, in the order of the files.
+
+    All ranks have the same number of batches of the same size. Where the records run out, places
+    are filled with the first record; ``example_weights`` (float32 [B], otherwise 1) and
+    ``masked_lm_weights`` are 0 there. Masks that are not stored depend on the seed and the number
+    of the record alone, so every evaluation asks for the same words.
+
+    Arguments and features are as in :func:`training_dataset`, with B = ``batch_size``.
+    """
+
+    def places(number: int) -> np.ndarray:
+        first = (number * world_size + rank) * batch_size
+        return np.arange(first, first + batch_size)
+
+    def indices(number: int) -> np.ndarray:
+        found = places(number)
+        return np.where(found < info.num_records, found, 0)
+
+    def keys(number: int) -> np.ndarray:
+        return example_keys(seed, indices(number))
+
+    def example_weights(number: np.int64) -> np.ndarray:
+        return (places(int(number)) < info.num_records).astype(np.float32)
+
+    def with_weights(number: tf.Tensor, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        weights = tf.numpy_function(example_weights, [number], tf.float32)
+        weights.set_shape([batch_size])
+        masked_lm_weights = features["masked_lm_weights"] * weights[:, None]
+        return {**features, "masked_lm_weights": masked_lm_weights, EXAMPLE_WEIGHTS: weights}
+
+    sizes = {"vocab_size": vocab_size, "type_vocab_size": type_vocab_size}
+    reader = _reader(record_set, info, indices, batch_size=batch_size, **sizes)
+    masked = _masker(info, masking, keys, batch_size=batch_size)
+    return dataset_of_positions(
+        0,
+        -(-info.num_records // (batch_size * world_size)),
+        lambda number: with_weights(number, masked(number, reader.read(number))),
+        prefetch=prefetch,
+    )
+
+
+def _reader(
+    record_set: RecordSet, info: RecordInfo, indices: Callable[[int], np.ndarray], **sizes: int
+) -> BatchReader:
+    return BatchReader(
+        record_set,
+        spec=info.spec,
+        lengths=info.lengths,
+        names=info.names,
+        indices=indices,
+        **sizes,
+    )
+
+
+def _masker(
+    info: RecordInfo,
+    masking: MaskingSettings | None,
+    keys: Callable[[int], np.ndarray],
+    *,
+    batch_size: int,
+) -> Callable[[tf.Tensor, dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
+    """A function of (position, features) that draws the masks where the records store none."""
+    if info.masked:
+        return lambda _, features: features
+    if masking is None:
+        raise ValueError("records without stored masks need masking settings")
+
+    def draw(position, input_ids, input_mask, word_starts):
+        masked = mask_batch(
+            input_ids,
+            input_mask.sum(axis=1),
+            keys=keys(int(position)),
+            settings=masking,
+            word_starts=word_starts,
+        )
+        label_ids = masked.label_ids.astype(np.int32)
+        return masked.input_ids, masked.positions.astype(np.int32), label_ids, masked.weights
+
+    def add_masks(position: tf.Tensor, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        features = dict(features)
+        arguments = [position, features["input_ids"], features["input_mask"]]
+        input_ids, positions, label_ids, weights = tf.numpy_function(
+            draw,
+            [*arguments, features.pop("word_starts")],
+            [tf.int32, tf.int32, tf.int32, tf.float32],
+        )
+        input_ids.set_shape([batch_size, info.seq_length])
+        for tensor in (positions, label_ids, weights):
+            tensor.set_shape([batch_size, masking.max_predictions_per_seq])
+        features["input_ids"] = input_ids
+        features["masked_lm_positions"] = positions
+        features["masked_lm_ids"] = label_ids
+        features["masked_lm_weights"] = weights
+        return features
+
+    return add_masks

@@ -1,0 +1,1 @@
+"""Record layouts and the files that hold them: TFRecords with random access, manifests, stages."""

@@ -1,0 +1,338 @@
+"""What a set of record files holds, found out and checked before training starts.
+
+Files may come with a ``manifest.json`` of data_prep.create_pretraining_data, or without one, as
+google's and NVIDIA's scripts write them. Of each file one record is decoded; its form and geometry
+must be the same everywhere, but for the names of two features.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, sha256_of_file
+from bert_tf.records.layouts import (
+    OTHER_NAMES,
+    PREDICTIONS,
+    PRETRAINING_MASKED,
+    PRETRAINING_UNMASKED,
+    SEQUENCE,
+    RecordSpec,
+    decode_example,
+    under_own_names,
+)
+from bert_tf.records.manifest import (
+    MANIFEST_NAME,
+    SPECIAL_NAMES,
+    Manifest,
+    VocabularyEntry,
+    find_manifest,
+    hash_of_json,
+)
+from bert_tf.records.tfrecord import RecordFile, RecordSet
+
+STAGE = "create_pretraining_data"
+
+_SAMPLED_RECORDS = 64  # looked at for ids outside of the vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordVocabulary:
+    """The vocabulary that records were made with.
+
+    Attributes:
+      manifest_file: what names it.
+      entry: what that says.
+      file: a copy beside the records, None where there is none.
+    """
+
+    manifest_file: Path
+    entry: VocabularyEntry
+    file: Path | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordInfo:
+    """What is known about some record files.
+
+    Attributes:
+      masked: whether the records store their masks; otherwise they are drawn at training time.
+      seq_length: positions of a sequence.
+      max_predictions: places for masks in a record, None where they are not stored.
+      num_records: in all files.
+      names: the names of a feature in the files, where one has another than the spec.
+      first_file: the file that the others agree with.
+      highest_id: largest token id in a sample of the records.
+      manifests: of the directories whose manifest describes the files.
+      vocabulary: of all files, None without a manifest.
+      data_sha256: one digest for all files; it rests on the manifests' digests and on the names,
+        sizes and counts of the files, whose bytes are not read.
+    """
+
+    masked: bool
+    seq_length: int
+    max_predictions: int | None
+    num_records: int
+    names: Mapping[str, tuple[str, ...]]
+    first_file: Path
+    highest_id: int
+    manifests: tuple[Manifest, ...]
+    vocabulary: RecordVocabulary | None
+    data_sha256: str
+
+    @property
+    def spec(self) -> RecordSpec:
+        """The layout of the records."""
+        return PRETRAINING_MASKED if self.masked else PRETRAINING_UNMASKED
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The lengths of the features, by length key."""
+        lengths = {SEQUENCE: self.seq_length}
+        return {**lengths, PREDICTIONS: self.max_predictions} if self.masked else lengths
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The first manifest, None where there is none."""
+        return self.manifests[0] if self.manifests else None
+
+    @property
+    def next_sentence(self) -> bool:
+        """Whether the records have next-sentence labels; without a manifest they should."""
+        return all(manifest.parameters.get("nsp", True) for manifest in self.manifests)
+
+    @property
+    def special_ids(self) -> Mapping[str, int] | None:
+        """Ids of the special tokens, None without a manifest."""
+        return self.manifest.vocabulary.special_ids if self.manifest else None
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Size of the vocabulary that the records were made with, None without a manifest."""
+        return self.manifest.vocabulary.size if self.manifest else None
+
+
+def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
+    """Opens record files and describes them.
+
+    Raises:
+      UserError: a file is damaged, is no file of pre-training records, differs from its manifest,
+        or does not go with the others; or there are no records at all.
+    """
+    record_set = files if isinstance(files, RecordSet) else RecordSet(files)
+    filled = [file for file in record_set.files if len(file)]
+    if not filled:
+        names = ", ".join(str(file.path) for file in record_set.files[:3])
+        raise UserError(f"{names or 'the list of record files'} holds no records; make them again.")
+    manifests = _manifests(record_set.files)
+    examples = {file: _first_example(file, record_set) for file in filled}
+    spec, lengths = _form_of(filled[0], examples[filled[0]])
+    for file in filled[1:]:
+        _require_same_form(file, filled[0], examples[file], (spec, lengths))
+    masked = spec is PRETRAINING_MASKED
+    if not masked and None in manifests.values():
+        path = next(path for path, manifest in manifests.items() if manifest is None)
+        raise UserError(
+            f"{path} has no stored masks and no {STAGE} manifest beside it, which tells the ids of "
+            "the special tokens; keep manifest.json with the records."
+        )
+    found = tuple({m.sha256: m for m in manifests.values() if m is not None}.values())
+    if len({manifest.vocabulary.sha256 for manifest in found}) > 1:
+        raise UserError(
+            f"the records beside {filled[0].path} and those beside {filled[-1].path} were made "
+            "with different vocabularies; train on one of them."
+        )
+    if not masked:
+        _require_special_ids(filled[0], manifests)
+    return RecordInfo(
+        masked=masked,
+        seq_length=lengths[SEQUENCE],
+        max_predictions=lengths.get(PREDICTIONS),
+        num_records=len(record_set),
+        names=_names_in(examples.values()),
+        first_file=filled[0].path,
+        highest_id=_highest_id(record_set, spec),
+        manifests=found,
+        vocabulary=_find_vocabulary(manifests),
+        data_sha256=_digest(record_set.files, manifests),
+    )
+
+
+def check_records(
+    info: RecordInfo, *, max_seq_length: int, max_predictions_per_seq: int, vocab_size: int
+) -> None:
+    """Compares records with the flags and the model; UserError where they do not go together."""
+    if info.seq_length != max_seq_length:
+        raise UserError(
+            f"--max_seq_length={max_seq_length}, but the records of {info.first_file} have "
+            f"{info.seq_length}; give --max_seq_length={info.seq_length} or make them again."
+        )
+    if info.masked and info.max_predictions != max_predictions_per_seq:
+        raise UserError(
+            f"--max_predictions_per_seq={max_predictions_per_seq}, but the records of "
+            f"{info.first_file} have {info.max_predictions}; give "
+            f"--max_predictions_per_seq={info.max_predictions} or make them again."
+        )
+    if info.vocab_size is not None and info.vocab_size > vocab_size:
+        raise UserError(
+            f"the model's vocab_size is {vocab_size}, but the records of {info.first_file} were "
+            f"made with a vocabulary of {info.vocab_size}; make them with the model's "
+            "vocabulary, or use another model."
+        )
+    if info.highest_id >= vocab_size:
+        raise UserError(
+            f"the model's vocab_size is {vocab_size}, but the records of {info.first_file} hold "
+            f"the id {info.highest_id}; make them with the model's vocabulary, or use another "
+            "model."
+        )
+
+
+def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
+    """The manifest that describes each file, None where there is none."""
+    by_directory = {directory: find_manifest(directory) for directory in _directories(files)}
+    found: dict[Path, Manifest | None] = {}
+    for file in files:
+        manifest = by_directory[file.path.parent]
+        is_ours = manifest is not None and manifest.stage == STAGE
+        if is_ours and manifest.vocabulary is None:
+            raise UserError(
+                f"{file.path.parent / MANIFEST_NAME} does not name the vocabulary of the records "
+                "beside it; make the data again."
+            )
+        entries = {entry.name: entry for entry in manifest.outputs} if is_ours else {}
+        entry = entries.get(file.path.name)
+        if entry and (entry.bytes, entry.count) != (file.path.stat().st_size, len(file)):
+            raise UserError(
+                f"{file.path} is not the file that the manifest beside it describes; "
+                "make or copy it again."
+            )
+        found[file.path] = manifest if entry else None
+    return found
+
+
+def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabulary | None:
+    """What the first manifest names; raises UserError where the copy beside it is another one."""
+    described = ((path, manifest) for path, manifest in manifests.items() if manifest)
+    path, manifest = next(described, (None, None))
+    if path is None:
+        return None
+    entry, manifest_file = manifest.vocabulary, path.with_name(MANIFEST_NAME)
+    copy = path.with_name(entry.file_name)
+    if not copy.is_file():
+        return RecordVocabulary(manifest_file, entry, None)
+    if sha256_of_file(copy) != entry.sha256:
+        raise UserError(
+            f"{copy} is not the vocabulary that {manifest_file} names; copy it again, or delete it "
+            "and give --vocab_file."
+        )
+    return RecordVocabulary(manifest_file, entry, copy)
+
+
+def _require_special_ids(file: RecordFile, manifests: Mapping[Path, Manifest | None]) -> None:
+    vocabulary = manifests[file.path].vocabulary
+    for name in SPECIAL_NAMES:
+        if vocabulary.special_ids.get(name) not in range(vocabulary.size):
+            raise UserError(
+                f"{file.path.parent / MANIFEST_NAME} has no id of {name!r} within the vocabulary, "
+                "which drawing masks needs; make the data again."
+            )
+
+
+def _directories(files: Sequence[RecordFile]) -> list[Path]:
+    return list(dict.fromkeys(file.path.parent for file in files))
+
+
+def _first_example(file: RecordFile, record_set: RecordSet) -> dict[str, np.ndarray]:
+    """A file's first record, decoded."""
+    with _not_of_pretraining(file):
+        return decode_example(record_set.read([record_set.index_of(file)])[0])
+
+
+def _form_of(
+    file: RecordFile, example: Mapping[str, np.ndarray]
+) -> tuple[RecordSpec, dict[str, int]]:
+    """Layout and lengths of a file's first record."""
+    example = under_own_names(example)
+    unmasked = PRETRAINING_UNMASKED.matches(example)
+    spec = PRETRAINING_UNMASKED if unmasked else PRETRAINING_MASKED
+    with _not_of_pretraining(file):
+        return spec, spec.lengths_of(example)
+
+
+@contextlib.contextmanager
+def _not_of_pretraining(file: RecordFile) -> Iterator[None]:
+    """Turns a ValueError about a record into the UserError that names the file."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(
+            f"{file.path} does not hold pre-training records ({error}); give files made by "
+            f"data_prep.{STAGE}."
+        ) from error
+
+
+def _names_in(examples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, tuple[str, ...]]:
+    """The names of features, see :class:`RecordInfo`."""
+    found: dict[str, set[str]] = collections.defaultdict(set)
+    for example in examples:
+        for own, other in OTHER_NAMES.items():
+            found[own].add(own if own in example else other)
+    return {own: tuple(sorted(names)) for own, names in found.items() if names != {own}}
+
+
+def _require_same_form(
+    file: RecordFile,
+    first: RecordFile,
+    example: Mapping[str, np.ndarray],
+    expected: tuple[RecordSpec, dict[str, int]],
+) -> None:
+    spec, lengths = _form_of(file, example)
+    if spec is not expected[0]:
+        forms = {PRETRAINING_MASKED: "with stored masks", PRETRAINING_UNMASKED: "without masks"}
+        raise UserError(
+            f"{first.path} holds records {forms[expected[0]]} and {file.path} records "
+            f"{forms[spec]}; train on one kind."
+        )
+    for key, length in expected[1].items():
+        if lengths[key] != length:
+            raise UserError(
+                f"{first.path} has records of {key} {length} and {file.path} of {lengths[key]}; "
+                "train on one kind."
+            )
+
+
+def _highest_id(record_set: RecordSet, spec: RecordSpec) -> int:
+    count = min(_SAMPLED_RECORDS, len(record_set))
+    sample = np.linspace(0, len(record_set) - 1, count).astype(np.int64)
+    names = [name for name in ("input_ids", "masked_lm_ids") if _has(spec, name)]
+    highest = 0
+    for index, record in zip(sample, record_set.read(sample)):
+        try:
+            example = spec.decode(record)
+        except ValueError as error:
+            file, number = record_set.locate(int(index))
+            raise UserError(
+                f"record {number} of {file.path} is not like the others ({error}); "
+                "make the file again."
+            ) from error
+        highest = max(highest, *(int(example[name].max()) for name in names))
+    return highest
+
+
+def _has(spec: RecordSpec, name: str) -> bool:
+    return any(feature.name == name for feature in spec.features)
+
+
+def _digest(files: Sequence[RecordFile], manifests: Mapping[Path, Manifest | None]) -> str:
+    described = []
+    for file in files:
+        manifest = manifests[file.path]
+        origin = manifest.sha256 if manifest else None
+        described.append([file.path.name, file.path.stat().st_size, len(file), origin])
+    return hash_of_json(described)

@@ -1,0 +1,379 @@
+"""``manifest.json``: what a data directory holds and what it was made from.
+
+A stage of the data preparation writes it last, so a directory with a manifest is complete. It holds
+bare file names and no path, time or machine, so that the same inputs and parameters give the same
+manifest bytes anywhere. A stage removes what an earlier manifest lists, so a manifest with other
+names is refused when it is read.
+
+A directory that was filled by several calls of a stage has one manifest as well: the sum of theirs,
+which it keeps in ``parts``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_tf.errors import UserError, first_line
+from bert_tf.files import (
+    BESIDE_RECORDS,
+    PathLike,
+    files_of,
+    places_of,
+    read_json,
+    sha256_of_file,
+    write_json,
+)
+from bert_tf.records.tfrecord import OFFSETS_SUFFIX
+
+if TYPE_CHECKING:
+    from bert_tf.text.tokenizer import Tokenizer
+
+MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION = 1
+SPECIAL_NAMES = ("pad", "unk", "cls", "sep", "mask")
+
+_LONGEST_NAME = 255  # bytes, on the usual file systems
+
+
+@dataclasses.dataclass(frozen=True)
+class FileEntry:
+    """One input or output file.
+
+    Attributes:
+      name: the bare file name; outputs lie in the manifest's own directory.
+      bytes: size.
+      sha256: hexadecimal digest of the content.
+      count: units inside (records, sentences, documents), where the stage counts them.
+    """
+
+    name: str
+    bytes: int
+    sha256: str
+    count: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyEntry:
+    """The vocabulary that ids in a data directory refer to."""
+
+    sha256: str
+    size: int
+    kind: str
+    lower_case: bool
+    special_ids: Mapping[str, int]
+
+    @property
+    def file_name(self) -> str:
+        """The name of a copy beside records; no other vocabulary's has it."""
+        return f"{self.kind}-{self.sha256[:12]}.vocab"
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """The content of a ``manifest.json``.
+
+    Attributes:
+      stage: name of the module that wrote the directory.
+      parameters: JSON values that, with the inputs and the vocabulary, decide every output byte.
+      inputs: files that were read, in the order in which they were read.
+      outputs: files that were written.
+      counts: totals, for example ``{"documents": 12, "records": 340}``.
+      vocabulary: the vocabulary of the ids in the outputs, None where there are none.
+      parts: the manifests of the calls that filled the directory, where there were several.
+    """
+
+    stage: str
+    parameters: Mapping[str, Any]
+    inputs: tuple[FileEntry, ...]
+    outputs: tuple[FileEntry, ...]
+    counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    vocabulary: VocabularyEntry | None = None
+    version: int = FORMAT_VERSION
+    parts: tuple[Manifest, ...] = ()
+
+    @property
+    def calls(self) -> tuple[Manifest, ...]:
+        """The manifests of the single calls, one or more."""
+        return self.parts or (self,)
+
+    @property
+    def output_names(self) -> set[str]:
+        """The names of the files that were written."""
+        return {entry.name for entry in self.outputs}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The manifest as JSON values, with the hash of its parameters."""
+        parts = {"parts": [part.to_dict() for part in self.parts]} if self.parts else {}
+        return {
+            "version": self.version,
+            "stage": self.stage,
+            "parameters": dict(self.parameters),
+            "parameters_sha256": hash_of_json(self.parameters),
+            "vocabulary": dataclasses.asdict(self.vocabulary) if self.vocabulary else None,
+            "counts": dict(self.counts),
+            "inputs": [dataclasses.asdict(entry) for entry in self.inputs],
+            "outputs": [dataclasses.asdict(entry) for entry in self.outputs],
+            **parts,
+        }
+
+    @property
+    def sha256(self) -> str:
+        """One digest of the whole data directory: it changes when any output byte changes."""
+        return hash_of_json(self.to_dict())
+
+
+def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
+    """The manifest of a directory that several calls of one stage have filled.
+
+    It does not depend on the order of the calls. Its parameters are those that all have in common.
+    """
+    parts = tuple(sorted(calls, key=lambda call: sorted(call.output_names)))
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    names = {name for part in parts for name in part.counts}
+    return dataclasses.replace(
+        first,
+        parameters={
+            name: value
+            for name, value in first.parameters.items()
+            if all(name in p.parameters and p.parameters[name] == value for p in parts)
+        },
+        inputs=tuple(entry for part in parts for entry in part.inputs),
+        # Calls may have a file in common, which is then the same.
+        outputs=tuple({e.name: e for part in parts for e in part.outputs}.values()),
+        counts={name: sum(part.counts.get(name, 0) for part in parts) for name in sorted(names)},
+        parts=parts,
+    )
+
+
+class UnsafeNameError(UserError):
+    """A list of files names something that is not a file of its own directory."""
+
+
+def is_output_name(name: object) -> bool:
+    """Whether ``name`` can be an output of a stage.
+
+    That is a bare file name: no path, no hidden file (the stages' own) and not the manifest's name.
+    """
+    if not isinstance(name, str) or name.startswith(".") or name == MANIFEST_NAME:
+        return False
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(encoded) <= _LONGEST_NAME and b"/" not in encoded and b"\0" not in encoded
+
+
+def require_output_names(names: Iterable[object], *, listed_in: Path) -> None:
+    """Raises UnsafeNameError where the names that a file lists are not all names of outputs."""
+    for name in names:
+        if not is_output_name(name):
+            raise UnsafeNameError(
+                f"{listed_in} lists {name!r}, which is not the name of a file in its directory; "
+                "it was edited or damaged: delete it and make the data again."
+            )
+
+
+def hash_of_json(value: Any) -> str:
+    """SHA-256 of a JSON value, independent of the order of its keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def describe_file(path: PathLike, *, count: int | None = None) -> FileEntry:
+    """Reads a file once for its size and digest."""
+    path = Path(path)
+    return FileEntry(path.name, path.stat().st_size, sha256_of_file(path), count)
+
+
+def describe_vocabulary(tokenizer: Tokenizer) -> VocabularyEntry:
+    """The manifest's entry for a tokenizer."""
+    special_ids = {name: getattr(tokenizer, f"{name}_id") for name in SPECIAL_NAMES}
+    return VocabularyEntry(
+        sha256=tokenizer.vocab_sha256,
+        size=tokenizer.vocab_size,
+        kind=tokenizer.kind,
+        lower_case=tokenizer.lower_case,
+        special_ids=special_ids,
+    )
+
+
+def write_manifest(directory: PathLike, manifest: Manifest, *, name: str = MANIFEST_NAME) -> Path:
+    """Writes ``directory/name`` atomically and returns its path."""
+    path = Path(directory) / name
+    write_json(path, manifest.to_dict())
+    return path
+
+
+def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest:
+    """Reads ``directory/name``.
+
+    Raises:
+      UserError: it is missing, malformed or too new.
+      UnsafeNameError: it lists an output outside of its directory.
+    """
+    path = Path(directory) / name
+    content = read_json(path, what="data manifest")
+    try:
+        if content["version"] != FORMAT_VERSION:
+            raise UserError(
+                f"data manifest: {path} has format version {content['version']}, this program "
+                f"reads {FORMAT_VERSION}; make the data again."
+            )
+        if content["parameters_sha256"] != hash_of_json(content["parameters"]):
+            raise UserError(
+                f"data manifest: the parameters in {path} do not match their hash; "
+                "the file was edited, make the data again."
+            )
+        return _from_dict(content, path)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(
+            f"data manifest: {path} is not a manifest of this program ({first_line(error)}); "
+            "make the data again."
+        ) from error
+
+
+def _from_dict(content: dict[str, Any], path: Path) -> Manifest:
+    vocabulary = content["vocabulary"]
+    require_output_names((entry["name"] for entry in content["outputs"]), listed_in=path)
+    manifest = Manifest(
+        stage=content["stage"],
+        parameters=content["parameters"],
+        inputs=tuple(FileEntry(**entry) for entry in content["inputs"]),
+        outputs=tuple(FileEntry(**entry) for entry in content["outputs"]),
+        counts=content["counts"],
+        vocabulary=VocabularyEntry(**vocabulary) if vocabulary is not None else None,
+        parts=tuple(_from_dict(part, path) for part in content.get("parts", ())),
+    )
+    _check_types(manifest)
+    return manifest
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Raises TypeError for a value of another type than a manifest has."""
+    _require(str, {"stage": manifest.stage})
+    _require(dict, {"parameters": manifest.parameters, "counts": manifest.counts})
+    _require(int, manifest.counts)
+    for entry in (*manifest.inputs, *manifest.outputs):
+        _require(str, {"name": entry.name, "sha256": entry.sha256})
+        _require(int, {"bytes": entry.bytes, "count": 0 if entry.count is None else entry.count})
+    vocabulary = manifest.vocabulary
+    if vocabulary is not None:
+        _require(str, {"sha256": vocabulary.sha256, "kind": vocabulary.kind})
+        _require(int, {"size": vocabulary.size})
+        _require(dict, {"special_ids": vocabulary.special_ids})
+        _require(int, vocabulary.special_ids)
+
+
+def _require(kind: type, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is {reprlib.repr(value)}")
+
+
+def find_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:
+    """The manifest of a directory, or None where there is none; a broken one raises UserError."""
+    if not (Path(directory) / name).exists():
+        return None
+    return read_manifest(directory, name=name)
+
+
+def readable_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:
+    """As :func:`find_manifest`, but a broken manifest is as good as none.
+
+    Raises UnsafeNameError, because what such a manifest lists must not be touched.
+    """
+    try:
+        return find_manifest(directory, name=name)
+    except UnsafeNameError:
+        raise
+    except UserError:
+        return None
+
+
+def is_up_to_date(
+    directory: PathLike,
+    *,
+    stage: str,
+    parameters: Mapping[str, Any],
+    inputs: Sequence[FileEntry],
+    vocabulary: VocabularyEntry | None = None,
+    name: str = MANIFEST_NAME,
+    of_several: bool = False,
+) -> bool:
+    """Whether a stage may be skipped: its manifest matches and its outputs are in place.
+
+    Inputs are compared by order, size and digest (not by name, so a moved corpus still matches);
+    outputs by name and size, so that a skip does not read them. A broken manifest does not match.
+    With ``of_several``, one of the calls that filled the directory has to match. Raises
+    UnsafeNameError.
+    """
+    manifest = readable_manifest(directory, name=name)
+    if manifest is None:
+        return False
+
+    def matches(call: Manifest) -> bool:
+        return (
+            (call.stage, call.vocabulary) == (stage, vocabulary)
+            and hash_of_json(call.parameters) == hash_of_json(parameters)
+            and [(e.bytes, e.sha256) for e in call.inputs] == [(e.bytes, e.sha256) for e in inputs]
+            and all(_has_size(Path(directory) / entry.name, entry.bytes) for entry in call.outputs)
+        )
+
+    return any(map(matches, manifest.calls if of_several else [manifest]))
+
+
+def require_listed_files(patterns: str) -> None:
+    """Compares input files with the manifests beside them, by presence and size.
+
+    A directory stands for all files that its manifest lists, and for no others; a glob for the
+    listed ones that it matches; a file for itself. Offsets of records are not compared: they are
+    made anew where they do not fit. A broken manifest is as good as none.
+
+    Args:
+      patterns: as for :func:`bert_tf.files.expand_input_files`.
+
+    Raises:
+      UserError: a file is missing, has another size, or is in a directory without being listed.
+    """
+    for (directory, name_glob), is_whole in places_of(patterns).items():
+        manifest = readable_manifest(directory)
+        if manifest is None:
+            continue
+        listed = directory / MANIFEST_NAME
+        for entry in manifest.outputs:
+            if entry.name.endswith(OFFSETS_SUFFIX) or not fnmatchcase(entry.name, name_glob):
+                continue
+            path = directory / entry.name
+            if not path.is_file():
+                raise UserError(
+                    f"{path} is missing, but {listed} lists it; make or copy it again, or name the "
+                    "files that are to be used."
+                )
+            if not _has_size(path, entry.bytes):
+                raise UserError(
+                    f"{path} has {path.stat().st_size} bytes, but {listed} lists it with "
+                    f"{entry.bytes}; make or copy it again, or delete {MANIFEST_NAME} if the "
+                    "file was changed on purpose."
+                )
+        others = {path.name for path in files_of(directory)} if is_whole else set()
+        others -= {MANIFEST_NAME, *(entry.name for entry in manifest.outputs)}
+        unlisted = sorted(name for name in others if not name.endswith(BESIDE_RECORDS))
+        if unlisted:
+            raise UserError(
+                f"{directory / unlisted[0]} is not among the files that {listed} lists; move it "
+                "away, or name the files that are to be used."
+            )
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size

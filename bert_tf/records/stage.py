@@ -1,0 +1,314 @@
+"""Building a data directory once: skipping, atomic installation, one writer at a time.
+
+A stage writes into ``output_dir/.partial``. Only when it is complete are the files of an earlier
+run removed, the new ones moved into place and ``manifest.json`` written, in that order, so a
+directory with a manifest is always complete. ``.stale.json`` lists the files that are being
+replaced while that goes on, so that a run killed there leaves nothing behind for good.
+
+Calls that each add files to one directory (``SharedDirectory``) write into a ``.partial-*`` of
+their own, at the same time if need be, and take turns to move them into place and to rewrite the
+manifest. While that goes on, it does not list the files that are being replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import shutil
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+from bert_tf.console import say
+from bert_tf.directory_lock import hold_directory
+from bert_tf.errors import UserError
+from bert_tf.files import (
+    BESIDE_RECORDS,
+    PathLike,
+    explained_writing,
+    make_output_dir,
+    read_json,
+    write_json,
+)
+from bert_tf.records.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    VocabularyEntry,
+    describe_file,
+    hash_of_json,
+    is_up_to_date,
+    merge_manifests,
+    readable_manifest,
+    require_output_names,
+    write_manifest,
+)
+
+_PARTIAL_NAME = ".partial"
+_STALE_NAME = ".stale.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """What a stage has written.
+
+    Attributes:
+      outputs: name of each file, and the number of units (documents, records) in it or None.
+      counts: totals for the manifest.
+    """
+
+    outputs: Mapping[str, int | None]
+    counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedDirectory:
+    """What a call writes into a directory that other calls of its stage write into as well.
+
+    Attributes:
+      flag: that names the files.
+      names: of the outputs of this call; one that has written these, or some of them alone, is
+        replaced.
+      alike: parameters that all calls must have in common, like the vocabulary.
+      noted: parameters of which it is said where another call has others.
+      common: outputs beside ``names`` that are the same, to the byte, in every call that has them.
+    """
+
+    flag: str
+    names: tuple[str, ...]
+    alike: tuple[str, ...]
+    noted: tuple[str, ...] = ()
+    common: tuple[str, ...] = ()
+
+
+def run_stage(
+    stage: str,
+    output_dir: PathLike,
+    *,
+    parameters: Mapping[str, Any],
+    inputs: Sequence[Path],
+    build: Callable[[Path], Built],
+    vocabulary: VocabularyEntry | None = None,
+    shared: SharedDirectory | None = None,
+) -> Path:
+    """Fills ``output_dir`` by ``build(directory)``, unless its manifest says that it is done.
+
+    Args:
+      stage: name of the stage, for the manifest and for messages.
+      output_dir: belongs to this stage alone; files that the stage did not write stay.
+      parameters: JSON values that, with the inputs and the vocabulary, decide every output byte.
+      inputs: files, in the order in which they are read.
+      build: writes the outputs into the empty directory that it is given.
+      vocabulary: of the ids in the outputs, None where there are none.
+      shared: leaves the files of other calls in the directory; None replaces what is there.
+
+    Returns: ``output_dir``.
+
+    Raises:
+      UserError: the directory cannot be written, is in use, holds the output of another stage, or
+        its manifest lists what is not a file of the directory; calls that share it contradict
+        each other.
+    """
+    flag = shared.flag if shared else "output_dir"
+    directory = make_output_dir(output_dir, flag=flag)
+    entries = tuple(describe_file(path) for path in inputs)
+    # Without the lock: readers of a finished directory need not wait for each other.
+    if is_up_to_date(
+        directory,
+        stage=stage,
+        parameters=parameters,
+        inputs=entries,
+        vocabulary=vocabulary,
+        of_several=shared is not None,
+    ):
+        report(f"{stage}: {_named(directory, shared)} is up to date, skipped")
+        return directory
+    with explained_writing(directory), contextlib.ExitStack() as stack:
+        if shared is None:
+            stack.enter_context(hold_directory(directory, flag=flag))
+        call = Manifest(stage, parameters, entries, (), {}, vocabulary)
+        kept = _calls_to_keep(directory, call, shared)
+        if shared is None:
+            _files_of_earlier_runs(directory, kept)  # raises before the work what it raises after
+        partial = stack.enter_context(_partial_directory(directory, shared))
+        built = build(partial)
+        call = dataclasses.replace(
+            call,
+            outputs=tuple(
+                describe_file(partial / name, count=count) for name, count in built.outputs.items()
+            ),
+            counts=built.counts,
+        )
+        if shared is not None:
+            stack.enter_context(hold_directory(directory, flag=flag, wait=True))
+            kept = _calls_to_keep(directory, call, shared)  # others may have been here since
+            _note_differences(directory, call, kept, shared)
+        old = _files_of_earlier_runs(directory, kept)
+        _install(call, kept=kept, old=old, partial=partial, directory=directory, flag=flag)
+    return directory
+
+
+def _named(directory: Path, shared: SharedDirectory | None) -> str:
+    return f"{directory / shared.names[0]}" if shared else f"{directory}"
+
+
+@contextlib.contextmanager
+def _partial_directory(directory: Path, shared: SharedDirectory | None) -> Iterator[Path]:
+    """An empty directory inside ``directory`` that is gone at the end."""
+    with contextlib.ExitStack() as stack:
+        partial = directory / _PARTIAL_NAME
+        if shared is not None:
+            own = directory / f"{_PARTIAL_NAME}-{hash_of_json(sorted(shared.names))[:16]}"
+            stack.callback(_remove_if_empty, own)
+            stack.enter_context(hold_directory(own, flag=shared.flag))
+            partial = own / "files"
+        shutil.rmtree(partial, ignore_errors=True)
+        stack.callback(shutil.rmtree, partial, ignore_errors=True)
+        partial.mkdir()
+        yield partial
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+
+
+def _calls_to_keep(
+    directory: Path, call: Manifest, shared: SharedDirectory | None
+) -> tuple[Manifest, ...]:
+    """The other calls whose files stay; raises UserError where ``call`` does not go with them."""
+    manifest = readable_manifest(directory)
+    if manifest is not None and manifest.stage != call.stage:
+        raise UserError(
+            f"--{shared.flag if shared else 'output_dir'}: {directory} holds the output of "
+            f"{manifest.stage}; choose another directory for {call.stage}."
+        )
+    if shared is None or manifest is None:
+        return ()
+    own = set(shared.names)
+    kept = []
+    for other in manifest.calls:
+        names = other.output_names.difference(shared.common)
+        rest = names - own
+        if rest and rest != names:
+            raise UserError(
+                f"--{shared.flag}: {directory / min(own & names)} was made together "
+                f"with {min(rest)}, which would be without it; give the same files again, or "
+                "choose another name."
+            )
+        if rest:
+            _refuse_contradiction(directory, call, other, shared)
+            kept.append(other)
+    return tuple(kept)
+
+
+def _note_differences(
+    directory: Path, call: Manifest, kept: Sequence[Manifest], shared: SharedDirectory
+) -> None:
+    """Says which settings of another call differ."""
+    for name in shared.noted:
+        now = call.parameters.get(name)
+        others = (other for other in kept if other.parameters.get(name) != now)
+        for other in itertools.islice(others, 1):
+            report(
+                f"warning: {directory / _example(other)} was made with {name} "
+                f"{other.parameters.get(name)}, {shared.names[0]} with {now}"
+            )
+
+
+def _refuse_contradiction(
+    directory: Path, call: Manifest, other: Manifest, shared: SharedDirectory
+) -> None:
+    """Raises UserError where files of two calls cannot be used together."""
+    found = [("vocabulary", call.vocabulary, other.vocabulary)]
+    found += [
+        (name, call.parameters.get(name), other.parameters.get(name)) for name in shared.alike
+    ]
+    for name, now, before in found:
+        if now != before:
+            values = f"{name} {before}, not {now}" if name in shared.alike else f"another {name}"
+            raise UserError(
+                f"--{shared.flag}: {directory / _example(other)} was made with {values}; "
+                "make all files of a directory alike, or choose another directory."
+            )
+
+
+def _example(call: Manifest) -> str:
+    return min(name for name in call.output_names if not name.endswith(BESIDE_RECORDS))
+
+
+def remove_outputs(stage: str, output_dir: PathLike) -> None:
+    """Removes what an earlier run of the stage left in a directory, if there is anything."""
+    directory = Path(output_dir)
+    manifest = readable_manifest(directory)
+    if manifest is not None and manifest.stage != stage:
+        return
+    if not _files_of_earlier_runs(directory):
+        return
+    with hold_directory(directory, flag="output_dir"):
+        names = _files_of_earlier_runs(directory)
+        write_json(directory / _STALE_NAME, sorted(names))
+        (directory / MANIFEST_NAME).unlink(missing_ok=True)
+        for name in names:
+            (directory / name).unlink(missing_ok=True)
+        (directory / _STALE_NAME).unlink()
+
+
+def report(line: str) -> None:
+    """Prints one line for the user, on the stream of the progress lines."""
+    say(line, stream=sys.stderr)
+
+
+def _install(
+    call: Manifest,
+    *,
+    kept: Sequence[Manifest],
+    old: Collection[str],
+    partial: Path,
+    directory: Path,
+    flag: str,
+) -> None:
+    """Replaces by a call's files what earlier ones left in ``directory``, but for those kept."""
+    new = call.output_names
+    of_others = {name for other in kept for name in other.output_names}
+    for name in sorted(new.difference(old, of_others)):
+        if (directory / name).exists():
+            raise UserError(
+                f"--{flag}: {directory / name} exists and was not made by {call.stage}; "
+                "move it away or choose another directory."
+            )
+    write_json(directory / _STALE_NAME, sorted(new.union(old) - of_others))
+    if kept:
+        write_manifest(directory, merge_manifests(kept))
+    else:
+        (directory / MANIFEST_NAME).unlink(missing_ok=True)
+    for name in set(old) - new:
+        (directory / name).unlink(missing_ok=True)
+    for name in sorted(new):
+        os.replace(partial / name, directory / name)
+    write_manifest(directory, merge_manifests([*kept, call]))
+    (directory / _STALE_NAME).unlink()
+
+
+def _files_of_earlier_runs(directory: Path, kept: Sequence[Manifest] = ()) -> set[str]:
+    """Names of the files that may be replaced or removed; those of the calls ``kept`` may not."""
+    manifest = readable_manifest(directory)
+    names = manifest.output_names if manifest else set()
+    stale = directory / _STALE_NAME
+    if stale.exists():
+        listed = read_json(stale, what="list of replaced files")
+        if not isinstance(listed, list):
+            raise UserError(f"{stale} is not a list of file names; delete it and try again.")
+        require_output_names(listed, listed_in=stale)
+        names.update(listed)
+    names = names.difference(*(call.output_names for call in kept))
+    for name in names:
+        path = directory / name
+        if path.is_dir() and not path.is_symlink():
+            raise UserError(
+                f"--output_dir: {path} is a directory, but is listed as a file that an earlier run "
+                "wrote; move it away."
+            )
+    return names

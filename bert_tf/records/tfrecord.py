@@ -1,0 +1,382 @@
+"""TFRecord files with random access.
+
+Framing of a record (tensorflow/core/lib/io/record_writer.h): its length (8 bytes, little-endian),
+the masked CRC32C of the length (4 bytes), the bytes, the masked CRC32C of the bytes (4 bytes).
+
+Beside ``X.tfrecord`` lies ``X.tfrecord.offsets``: 8 magic bytes, then one little-endian uint64 for
+the start of every record and one for the size of the file. It is written together with the records,
+or made by one scan when the file came from elsewhere. Of a compressed file, records are those of
+its uncompressed copy (compressed.py), and the offsets lie beside that.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import os
+import struct
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import google_crc32c
+import numpy as np
+
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, atomic_open
+from bert_tf.records.compressed import start_of_content, uncompressed_copy, write_uncompressed
+
+OFFSETS_SUFFIX = ".offsets"
+
+_MAGIC = b"TFROFF01"
+_HEADER_BYTES = 12
+_FRAMING_BYTES = 16
+_CHECKED_FRAMES = 16
+_MOST_OPEN_FILES = 256
+_MAPPED_BYTES = 8 << 20
+_CRC_MASK_DELTA = 0xA282EAD8
+
+_records_read = 0
+
+
+def records_read() -> int:
+    """A number that changes whenever this process has read records, in whatever thread."""
+    return _records_read
+
+
+@dataclasses.dataclass(frozen=True)
+class FramedRecords:
+    """Records as they stand in a file, made by :func:`frame_records` in a worker process.
+
+    Attributes:
+      content: framed records, one after the other.
+      sizes: int64 [N], bytes of each framed record.
+    """
+
+    content: bytes
+    sizes: np.ndarray
+
+
+def frame_records(records: Iterable[bytes]) -> FramedRecords:
+    """Adds lengths and checksums to records."""
+    frames = [_frame(record) for record in records]
+    return FramedRecords(b"".join(frames), np.array([len(frame) for frame in frames], np.int64))
+
+
+class TFRecordWriter:
+    """Writes a TFRecord file and its offsets; both appear under their names when it closes.
+
+    A context manager: leaving the block by an exception leaves neither file behind. Records are
+    added with :meth:`write`, or many at a time, framed elsewhere, with :meth:`write_framed`.
+    """
+
+    def __init__(self, path: PathLike):
+        self._path = Path(path)
+        self._sizes: list[np.ndarray] = []
+        self._num_records = 0
+
+    def __enter__(self) -> TFRecordWriter:
+        self._opened = atomic_open(self._path, "wb")
+        self._file = self._opened.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._opened.__exit__(kind, error, traceback)
+        if error is None:
+            ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *self._sizes]))
+            _write_offsets(self._path, ends)
+
+    @property
+    def num_records(self) -> int:
+        """How many records have been written."""
+        return self._num_records
+
+    def write(self, record: bytes) -> None:
+        """Appends one record."""
+        self.write_framed(frame_records([record]))
+
+    def write_framed(self, records: FramedRecords) -> None:
+        """Appends records that have been framed already."""
+        self._file.write(records.content)
+        self._sizes.append(records.sizes)
+        self._num_records += len(records.sizes)
+
+
+class RecordFile:
+    """The records of one file, by number.
+
+    Attributes:
+      path: the file.
+      content: where its records are read: the file itself or, if that is compressed, a copy.
+    """
+
+    def __init__(self, path: PathLike, *, keep_offsets: bool = True):
+        """Finds the records.
+
+        ``keep_offsets`` beside the file, where it comes without them, and the uncompressed copy of
+        a compressed one.
+        """
+        self.path = Path(path)
+        self.content = self.path
+        if _is_compressed(self.path):
+            self.content = self._copy(keep=keep_offsets)
+        self._offsets = _load_offsets(self.content, self.path, keep=keep_offsets)
+
+    def _copy(self, *, keep: bool) -> Path:
+        if keep:
+            return uncompressed_copy(self.path)
+        self._temporary = tempfile.TemporaryDirectory(prefix="bert_tf_uncompressed_")
+        content = Path(self._temporary.name, self.path.name)
+        write_uncompressed(self.path, content)
+        return content
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def read(self, number: int, descriptor: int) -> bytes:
+        """Reads record ``number`` from the open file ``descriptor`` and checks it.
+
+        Raises:
+          UserError: the record is damaged, or the offsets do not belong to the file.
+        """
+        global _records_read
+        start, end = int(self._offsets[number]), int(self._offsets[number + 1])
+        side_file = _offsets_path(self.content)
+        if not start + _FRAMING_BYTES <= end <= int(self._offsets[-1]):
+            raise UserError(f"{side_file} does not belong to the file beside it; delete it.")
+        frame = os.pread(descriptor, end - start, start)
+        _records_read += 1
+        if len(frame) != end - start:
+            raise UserError(f"{self.path} ends inside record {number}; make or copy it again.")
+        length = _length_in(frame)
+        if length is None:
+            raise UserError(
+                f"record {number} of {self.path} is damaged, or {side_file.name} does not belong "
+                "to it; delete the latter, and if that does not help, make or copy the file again."
+            )
+        if length != len(frame) - _FRAMING_BYTES:
+            raise UserError(f"{side_file} does not belong to the file beside it; delete it.")
+        record = frame[_HEADER_BYTES:-4]
+        if struct.unpack("<I", frame[-4:])[0] != _masked_crc(record):
+            raise UserError(
+                f"record {number} of {self.path} is damaged (its checksum is wrong); "
+                "make or copy the file again."
+            )
+        return record
+
+
+class RecordSet:
+    """The records of several files, numbered from 0 across the files in the order given.
+
+    Reading is safe from several threads. Up to 256 files stay open; with more, each read opens its
+    file, so that no limit of the system on open files is met.
+    """
+
+    def __init__(self, files: Sequence[PathLike], *, keep_offsets: bool = True):
+        """Opens the files; ``keep_offsets`` is that of :class:`RecordFile`."""
+        self._files = [RecordFile(path, keep_offsets=keep_offsets) for path in files]
+        self._starts = np.cumsum([0, *(len(file) for file in self._files)])
+        self._keep_open = len(self._files) <= _MOST_OPEN_FILES
+        self._descriptors: dict[int, int] = {}
+        # Not at exit: a thread that still reads would find other files under its descriptors.
+        weakref.finalize(self, _close_all, self._descriptors).atexit = False
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def files(self) -> list[RecordFile]:
+        """The files, in order."""
+        return list(self._files)
+
+    def locate(self, index: int) -> tuple[RecordFile, int]:
+        """The file of record ``index`` and the record's number inside that file."""
+        which = self._file_of(index)
+        return self._files[which], int(index - self._starts[which])
+
+    def index_of(self, file: RecordFile) -> int:
+        """The number in this set of a file's first record."""
+        return int(self._starts[self._files.index(file)])
+
+    def read(self, indices: Iterable[int]) -> list[bytes]:
+        """Reads and checks the records ``indices``, in that order; UserError on damaged ones."""
+        by_file: dict[int, list[tuple[int, int]]] = collections.defaultdict(list)
+        for place, index in enumerate(indices):
+            which = self._file_of(index)
+            by_file[which].append((place, int(index - self._starts[which])))
+        records = [b""] * sum(map(len, by_file.values()))
+        for which, wanted in by_file.items():
+            descriptor = self._open(which)
+            try:
+                for place, number in wanted:
+                    records[place] = self._files[which].read(number, descriptor)
+            finally:
+                if not self._keep_open:
+                    os.close(descriptor)
+        return records
+
+    def close(self) -> None:
+        """Closes the files; a later read opens them again."""
+        _close_all(self._descriptors)
+
+    def _file_of(self, index: int) -> int:
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        return int(np.searchsorted(self._starts, index, side="right")) - 1
+
+    def _open(self, which: int) -> int:
+        if which in self._descriptors:
+            return self._descriptors[which]
+        descriptor = _open_for_reading(self._files[which].content)
+        if not self._keep_open:
+            return descriptor
+        kept = self._descriptors.setdefault(which, descriptor)
+        if kept != descriptor:  # another thread was first
+            os.close(descriptor)
+        return kept
+
+
+def _close_all(descriptors: dict[int, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
+
+
+def _masked_crc(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & 0xFFFFFFFF
+
+
+def _frame(record: bytes) -> bytes:
+    length = struct.pack("<Q", len(record))
+    return b"".join(
+        (
+            length,
+            struct.pack("<I", _masked_crc(length)),
+            record,
+            struct.pack("<I", _masked_crc(record)),
+        )
+    )
+
+
+def _length_in(frame: bytes) -> int | None:
+    """The length that the header of a frame gives for its record, None for a damaged header."""
+    length, crc = struct.unpack("<QI", frame[:_HEADER_BYTES])
+    return length if crc == _masked_crc(frame[:8]) else None
+
+
+def _header_fits(frame: bytes, size: int) -> bool:
+    """Whether a frame begins with an intact header for a frame of ``size`` bytes."""
+    return _length_in(frame) == size - _FRAMING_BYTES
+
+
+def _open_for_reading(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+
+
+def _offsets_path(path: Path) -> Path:
+    return path.with_name(path.name + OFFSETS_SUFFIX)
+
+
+def _write_offsets(path: Path, offsets: np.ndarray) -> None:
+    with atomic_open(_offsets_path(path), "wb") as file:
+        file.write(_MAGIC)
+        file.write(offsets.astype("<u8").tobytes())
+
+
+def _is_compressed(path: Path) -> bool:
+    """Whether a file is a compressed one of records; UserError for one of something else."""
+    descriptor = _open_for_reading(path)
+    try:
+        header = os.pread(descriptor, _HEADER_BYTES, 0)
+    finally:
+        os.close(descriptor)
+    # First the plain form: a length of 35,615 looks like gzip's first two bytes.
+    if len(header) == _HEADER_BYTES and _length_in(header) is not None:
+        return False
+    start = start_of_content(path, _HEADER_BYTES)
+    if start and (len(start) < _HEADER_BYTES or _length_in(start) is None):
+        raise UserError(f"{path} is compressed, but holds no TFRecords; give another file.")
+    return start is not None
+
+
+def _load_offsets(path: Path, source: Path, *, keep: bool) -> np.ndarray:
+    """Starts of all records and the file's size, from the side file where that can be trusted.
+
+    Messages name ``source``, of which ``path`` may be a copy.
+    """
+    descriptor = _open_for_reading(path)
+    try:
+        offsets = _read_offsets(_offsets_path(path))
+        if offsets is None or not _offsets_fit(descriptor, offsets):
+            offsets = _scan(source, descriptor)
+            if keep:
+                with contextlib.suppress(
+                    UserError
+                ):  # read-only directory: the next run scans again
+                    _write_offsets(path, offsets)
+        return offsets
+    finally:
+        os.close(descriptor)
+
+
+def _read_offsets(path: Path) -> np.ndarray | None:
+    """The numbers of a side file; None if it is absent or malformed."""
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            magic = file.read(len(_MAGIC))
+    except OSError:
+        return None
+    if magic != _MAGIC or size < len(_MAGIC) + 8 or size % 8:
+        return None
+    if size > _MAPPED_BYTES:  # ranks on one machine then share the memory
+        return np.memmap(path, "<u8", "r", offset=len(_MAGIC))
+    return np.fromfile(path, "<u8", offset=len(_MAGIC))
+
+
+def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:
+    """Checks the file's size and up to 16 record headers, the first and the last among them."""
+    size = os.fstat(descriptor).st_size
+    if int(offsets[0]) != 0 or int(offsets[-1]) != size:
+        return False
+    last = len(offsets) - 2
+    if last < 0:
+        return True
+    for number in np.unique(np.linspace(0, last, _CHECKED_FRAMES).astype(np.int64)):
+        start, end = int(offsets[number]), int(offsets[number + 1])
+        if not start + _FRAMING_BYTES <= end <= size:
+            return False
+        if not _header_fits(os.pread(descriptor, _HEADER_BYTES, start), end - start):
+            return False
+    return True
+
+
+def _scan(path: Path, descriptor: int) -> np.ndarray:
+    """Finds all records by following their lengths; the records themselves are not read."""
+    size = os.fstat(descriptor).st_size
+    offsets = [0]
+    while offsets[-1] < size:
+        number, start = len(offsets) - 1, offsets[-1]
+        header = os.pread(descriptor, _HEADER_BYTES, start)
+        if len(header) == _HEADER_BYTES:
+            end = start + struct.unpack("<Q", header[:8])[0] + _FRAMING_BYTES
+            if not _header_fits(header, end - start):
+                raise UserError(
+                    f"record {number} of {path} is damaged, or the file is no TFRecord file; "
+                    "make or copy it again."
+                )
+        if len(header) < _HEADER_BYTES or end > size:
+            raise UserError(f"{path} ends inside record {number}; make or copy it again.")
+        offsets.append(end)
+    return np.array(offsets, "<u8")

@@ -1,0 +1,131 @@
+"""The official SQuAD metric: exact match and F1, v1.1 and v2.0.
+
+The results are those of the data's authors' evaluate-v1.1.py and evaluate-v2.0.py to the last
+digit.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_tf.errors import UserError
+from bert_tf.files import read_json, require_file
+from bert_tf.squad.examples import SquadFile
+from bert_tf.squad.scores import QuestionScore, question_scores
+from bert_tf.squad.thresholds import official_best, with_threshold
+
+
+def questions_without_answer(squad: SquadFile, answers: Mapping[str, str]) -> list[str]:
+    """Ids of the questions of the data that have no prediction."""
+    return [example.question_id for example in squad.examples if example.question_id not in answers]
+
+
+def evaluate(
+    squad: SquadFile,
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float] | None = None,
+    *,
+    na_prob_thresh: float = 1.0,
+    version_2: bool | None = None,
+) -> dict[str, float]:
+    """The official scripts' result, in percent, under their keys.
+
+    Args:
+      squad: the data.
+      answers: question id to predicted answer; "" says that there is none.
+      null_odds: question id to how much rather there is no answer; makes it v2.0.
+      na_prob_thresh: with ``null_odds``, an answer with more than this counts as "".
+      version_2: whether by the rules of v2.0; None for what the data and ``null_odds`` say.
+
+    Returns:
+      ``exact_match``, ``f1`` and ``total``. v2.0 adds ``exact`` (again), the same for questions
+      with (``HasAns_``) and without (``NoAns_``) an answer and, with ``null_odds``, the best
+      scores that a threshold gives: ``best_exact``, ``best_exact_thresh``, ``best_f1``,
+      ``best_f1_thresh`` (0.0 when it is best to answer nothing).
+
+    Raises:
+      UserError: no question has a prediction, or one with a prediction has no odds.
+    """
+    if not any(example.question_id in answers for example in squad.examples):
+        raise UserError(
+            f"none of the predictions is for a question of {squad.path}; give the predictions "
+            "for this file."
+        )
+    if version_2 is None:
+        version_2 = squad.has_unanswerable or null_odds is not None
+    raw = question_scores(squad, answers, version_2=version_2)
+    if not version_2:
+        return {
+            "exact_match": _percent([score.exact for score in raw]),
+            "f1": _percent([score.f1 for score in raw]),
+            "total": len(raw),
+        }
+    if null_odds is None:
+        return _breakdown(raw)
+    return {
+        **_breakdown(with_threshold(raw, null_odds, na_prob_thresh)),
+        **official_best(squad, answers, null_odds),
+    }
+
+
+def _percent(values: Sequence[float]) -> float:
+    # One by one: sum() compensates for rounding since Python 3.12, and the last digits of published
+    # figures would depend on the Python.
+    return 100.0 * functools.reduce(operator.add, values, 0.0) / len(values)
+
+
+def _breakdown(scores: Sequence[QuestionScore]) -> dict[str, float]:
+    groups = {
+        "": scores,
+        "HasAns_": [score for score in scores if score.answerable],
+        "NoAns_": [score for score in scores if not score.answerable],
+    }
+    result = {"exact_match": _percent([score.exact for score in scores])}
+    for prefix, group in groups.items():
+        if group:
+            result[f"{prefix}exact"] = _percent([score.exact for score in group])
+            result[f"{prefix}f1"] = _percent([score.f1 for score in group])
+            result[f"{prefix}total"] = len(group)
+    return result
+
+
+def read_answers(path: str, *, flag: str) -> dict[str, str]:
+    """Reads a predictions.json; raises UserError that names ``flag`` when it is none."""
+    value = _read_object(path, flag=flag)
+    for question_id, answer in value.items():
+        if not isinstance(answer, str):
+            raise UserError(
+                f"--{flag}: {path} must give each question id a text and gives {question_id!r} "
+                f"a {type(answer).__name__}; give a predictions.json."
+            )
+    return value
+
+
+def read_null_odds(path: str, *, flag: str) -> dict[str, float]:
+    """Reads a null_odds.json; raises UserError that names ``flag`` when it is none."""
+    value = _read_object(path, flag=flag)
+    for question_id, odds in value.items():
+        if not _is_finite_number(odds):
+            raise UserError(
+                f"--{flag}: {path} must give each question id a finite number and gives "
+                f"{question_id!r} {json.dumps(odds)[:40]}; give a null_odds.json."
+            )
+    return value
+
+
+def _is_finite_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max  # false for NaN as well
+
+
+def _read_object(path: str, *, flag: str) -> dict[str, Any]:
+    value = read_json(require_file(path, flag=flag), what=f"--{flag}")
+    if not isinstance(value, dict):
+        raise UserError(f"--{flag}: {path} is not a JSON object of question ids; give another.")
+    return value

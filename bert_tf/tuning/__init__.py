@@ -1,0 +1,1 @@
+"""What this machine computes fastest with, found by measuring."""

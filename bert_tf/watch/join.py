@@ -1,0 +1,315 @@
+"""How the ranks of a job find each other: rank 0 listens, and every other rank connects to it.
+
+Whatever else connects, sends or keeps silent must not harm or delay that. So both sides prove that
+they know the job's secret, which has come to them by Horovod and never crosses these connections;
+every message has a fixed length; connections are served side by side; and one deadline holds for
+all of it:
+
+    rank 0: a nonce
+    rank r: a nonce, r, and the HMAC of both nonces and r
+    rank 0: the HMAC of the same, for the other direction
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hmac
+import os
+import secrets
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.watch.rank_links import Link
+
+_SECONDS_TO_JOIN = 30.0
+_SECONDS_FOR_AN_ADDRESS = 3.0
+_SECONDS_BETWEEN_ROUNDS = 0.1
+_SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
+_LOOPBACK = "127.0.0.1"
+_ANY_PORT = 9  # nothing is sent to it
+
+_NONCE_BYTES = 32
+_RANK = struct.Struct("!I")
+_PROOF_BYTES = 32  # SHA-256
+_ANSWER_BYTES = _NONCE_BYTES + _RANK.size + _PROOF_BYTES
+_TO_RANK_0, _FROM_RANK_0 = b"to rank 0", b"from rank 0"
+# Beyond so many connections that have proved nothing the oldest is closed; a rank connects again.
+_MOST_UNPROVEN = 256
+
+
+class CannotConnectError(Exception):
+    """What kept a rank from reaching rank 0, without a full stop."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a rank is.
+
+    Attributes:
+      host: its name.
+      network: the network namespace, by a name that is unique but for copies of a running machine.
+      addresses: IPv4 addresses of its interfaces without the loopback.
+    """
+
+    host: str
+    network: str
+    addresses: tuple[str, ...]
+
+    def shares_loopback(self, other: Place) -> bool:
+        """Whether the loopback leads from one to the other."""
+        return (self.network, self.addresses) == (other.network, other.addresses)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Offer:
+    """What rank 0 tells the others by Horovod: the job's secret, and where it listens."""
+
+    secret: bytes
+    listens_at: tuple[tuple[str, int], ...]
+
+
+def connect_ranks(ranks: SingleProcess) -> list[Link]:
+    """This rank's connections: to all others on rank 0, to rank 0 on the others.
+
+    Collective. Raises CannotConnectError on every rank when one of them cannot connect.
+    """
+    places = ranks.gather(_own_place())
+    if ranks.is_chief:
+        joined, problem = _welcome(ranks, places), None
+    else:
+        joined, problem = _join(ranks.broadcast(None), places, ranks.rank)
+    problems = [
+        f"rank {rank} on host {places[rank].host} cannot connect to rank 0 at {problem}"
+        for rank, problem in enumerate(ranks.gather(problem))
+        if problem
+    ]
+    if problems:
+        for connection in joined.values():
+            connection.close()
+        raise CannotConnectError(problems[0])
+    return [Link(own, rank=rank, host=places[rank].host) for rank, own in joined.items()]
+
+
+def _welcome(ranks: SingleProcess, places: Sequence[Place]) -> dict[int, socket.socket]:
+    """Rank 0's side; returns the connections of the ranks that have joined in time."""
+    with contextlib.ExitStack() as stack:
+        servers = []
+        # A connection that finds no place in the queue is tried again after a second or more.
+        backlog = _MOST_UNPROVEN + ranks.world_size
+        for address in listening_addresses(places):
+            with contextlib.suppress(OSError):  # the interface is gone; there may be another one
+                server = socket.create_server((address, 0), backlog=backlog)
+                servers.append(stack.enter_context(server))
+        secret = secrets.token_bytes(_NONCE_BYTES)
+        ranks.broadcast(_Offer(secret, tuple(server.getsockname() for server in servers)))
+        return _Reception(servers, secret, ranks.world_size).admit_all()
+
+
+class _Newcomer:
+    """A connection to rank 0 that has not proved to be a rank yet."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Challenges it; raises OSError when it is gone."""
+        self.connection = connection
+        self._nonce = secrets.token_bytes(_NONCE_BYTES)
+        self._received = b""
+        connection.setblocking(False)
+        connection.send(self._nonce)
+
+    def read(self, secret: bytes) -> int | None:
+        """Its rank when it has proved it, and was told so; None until all has arrived.
+
+        Raises OSError for anything but a rank of this job.
+        """
+        arrived = self.connection.recv(_ANSWER_BYTES - len(self._received))
+        if not arrived:
+            raise ConnectionError("it has left")
+        self._received += arrived
+        if len(self._received) < _ANSWER_BYTES:
+            return None
+        claim, proof = self._received[:-_PROOF_BYTES], self._received[-_PROOF_BYTES:]
+        if not hmac.compare_digest(proof, _proof(secret, _TO_RANK_0, self._nonce + claim)):
+            raise ConnectionError("it does not know the secret")
+        self.connection.send(_proof(secret, _FROM_RANK_0, self._nonce + claim))
+        return _RANK.unpack(claim[_NONCE_BYTES:])[0]
+
+
+class _Reception:
+    """Serves all connections to rank 0 side by side."""
+
+    def __init__(self, servers: Sequence[socket.socket], secret: bytes, world_size: int) -> None:
+        self._servers = servers
+        self._secret = secret
+        self._missing = world_size - 1
+        self._newcomers: dict[socket.socket, _Newcomer] = {}  # the oldest first
+        self._joined: dict[int, socket.socket] = {}
+
+    def admit_all(self) -> dict[int, socket.socket]:
+        """The connection of each rank, of as many as have joined by the deadline."""
+        end = time.monotonic() + _SECONDS_TO_JOIN
+        with selectors.DefaultSelector() as self._selector:
+            for server in self._servers:
+                server.setblocking(False)
+                self._selector.register(server, selectors.EVENT_READ)
+            while len(self._joined) < self._missing and (left := end - time.monotonic()) > 0:
+                for key, _ in self._selector.select(left):
+                    if key.fileobj in self._newcomers:
+                        self._read(key.fileobj)
+                    elif key.fileobj in self._servers:
+                        self._accept(key.fileobj)
+            for connection in list(self._newcomers):
+                self._dismiss(connection)
+        return self._joined
+
+    def _accept(self, server: socket.socket) -> None:
+        try:
+            connection, _ = server.accept()
+        except OSError as error:  # it has left already, or no more files may be open
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._make_room(0)
+            return
+        try:
+            self._newcomers[connection] = _Newcomer(connection)
+        except OSError:
+            connection.close()
+            return
+        self._selector.register(connection, selectors.EVENT_READ)
+        self._make_room(_MOST_UNPROVEN)
+
+    def _make_room(self, most: int) -> None:
+        if len(self._newcomers) > most:
+            self._dismiss(next(iter(self._newcomers)))
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            rank = self._newcomers[connection].read(self._secret)
+        except OSError:
+            self._dismiss(connection)
+            return
+        if rank is None:
+            return
+        del self._newcomers[connection]
+        self._selector.unregister(connection)
+        if rank in self._joined:  # it has given up its first connection
+            self._joined[rank].close()
+        self._joined[rank] = connection
+
+    def _dismiss(self, connection: socket.socket) -> None:
+        del self._newcomers[connection]
+        self._selector.unregister(connection)
+        connection.close()
+
+
+def _join(
+    offer: _Offer, places: Sequence[Place], rank: int
+) -> tuple[dict[int, socket.socket], str | None]:
+    """Another rank's side: the connection to rank 0, or where that was not found."""
+    end = time.monotonic() + _SECONDS_TO_JOIN
+    near = places[rank].shares_loopback(places[0])
+    there = [place for place in offer.listens_at if (place[0] == _LOOPBACK) == near]
+    left = list(there)
+    while left and time.monotonic() < end:
+        for place in tuple(left):
+            now = time.monotonic()
+            until = min(now + _SECONDS_FOR_AN_ADDRESS, now + (end - now) / len(left))
+            try:
+                connection = socket.create_connection(place, max(until - now, 0.01))
+            except OSError:
+                left.remove(place)
+                continue
+            with contextlib.ExitStack() as unless_it_is_rank_0:
+                unless_it_is_rank_0.enter_context(connection)
+                with contextlib.suppress(OSError):
+                    _prove(connection, offer.secret, rank, until)
+                    unless_it_is_rank_0.pop_all()
+                    return {0: connection}, None
+        time.sleep(_SECONDS_BETWEEN_ROUNDS)
+    where = ", ".join(f"{address} port {port}" for address, port in there)
+    return {}, where or "any address: no network of its host leads there"
+
+
+def _prove(connection: socket.socket, secret: bytes, rank: int, until: float) -> None:
+    """Proves to the other end to be ``rank``; raises OSError if it is not rank 0 of this job."""
+    nonce = _receive(connection, _NONCE_BYTES, until)
+    claim = secrets.token_bytes(_NONCE_BYTES) + _RANK.pack(rank)
+    connection.sendall(claim + _proof(secret, _TO_RANK_0, nonce + claim))
+    proof = _receive(connection, _PROOF_BYTES, until)
+    if not hmac.compare_digest(proof, _proof(secret, _FROM_RANK_0, nonce + claim)):
+        raise ConnectionError("it does not know the secret")
+
+
+def _receive(connection: socket.socket, count: int, until: float) -> bytes:
+    """Exactly ``count`` bytes; raises OSError where they are not there by ``until``."""
+    received = b""
+    while len(received) < count:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise socket.timeout("too slow")
+        connection.settimeout(left)
+        arrived = connection.recv(count - len(received))
+        if not arrived:
+            raise ConnectionError("it has left")
+        received += arrived
+    return received
+
+
+def _proof(secret: bytes, direction: bytes, nonces_and_rank: bytes) -> bytes:
+    return hmac.digest(secret, direction + nonces_and_rank, "sha256")
+
+
+def listening_addresses(places: Sequence[Place]) -> list[str]:
+    """The addresses of rank 0 by which the other ranks reach it; ``places`` are by rank.
+
+    The loopback for those of its own host. For another host, those from which packets to it leave.
+    """
+    own = places[0]
+    near = any(own.shares_loopback(other) for other in places[1:])
+    # A virtual bridge has the same address on many hosts, and does not lead to the others.
+    far = {
+        address
+        for other in places[1:]
+        if not own.shares_loopback(other)
+        for address in other.addresses
+        if address not in own.addresses
+    }
+    return [*([_LOOPBACK] if near else []), *sorted(set(map(_source_towards, far)) - {None})]
+
+
+def _source_towards(address: str) -> str | None:
+    """The own address in packets to ``address``; None where no way leads there. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, _ANY_PORT))
+        except OSError:
+            return None
+        return probe.getsockname()[0]
+
+
+def _own_place() -> Place:
+    host = socket.gethostname()
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        network = f"{boot} {os.readlink('/proc/self/ns/net')}"
+    except OSError:
+        network = host
+    return Place(host, network, tuple(own_addresses()))
+
+
+def own_addresses() -> list[str]:
+    """The IPv4 addresses of this host's interfaces, without the loopback."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            with contextlib.suppress(OSError):  # an interface without address
+                reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                found.append(socket.inet_ntoa(reply[20:24]))
+    return [address for address in dict.fromkeys(found) if not address.startswith("127.")]

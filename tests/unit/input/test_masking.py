@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+
+PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
+SPECIAL = {"pad": PAD, "unk": UNK, "cls": CLS, "sep": SEP, "mask": MASK}
+BASE = MaskingSettings(
+    masked_lm_prob=0.15, max_predictions_per_seq=20, vocab_size=50, special_ids=SPECIAL
+)
+
+
+@st.composite
+def batches(draw):
+    """Sequences of two segments, padded, with random words: (ids, lengths, word_starts)."""
+    seq_length = draw(st.integers(5, 40))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    count = draw(st.integers(1, 6))
+    lengths = rng.integers(5, seq_length + 1, count)
+    ids = np.zeros((count, seq_length), np.int64)
+    starts = np.zeros((count, seq_length), np.int64)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = rng.integers(5, 50, length)
+        starts[row, :length] = rng.random(length) < 0.5
+        first_sep = rng.integers(2, length - 2)
+        ids[row, [0, first_sep, length - 1]] = [CLS, SEP, SEP]
+        starts[row, [0, 1, first_sep, first_sep + 1, length - 1]] = 1
+    return ids, lengths, starts
+
+
+masking_settings = st.builds(
+    MaskingSettings,
+    masked_lm_prob=st.sampled_from([0.01, 0.15, 0.4, 1.0]),
+    max_predictions_per_seq=st.integers(1, 40),
+    vocab_size=st.just(50),
+    special_ids=st.just(SPECIAL),
+    do_whole_word_mask=st.booleans(),
+)
+
+
+def words_of(ids, starts, length):
+    """Lists of positions, one a word; special tokens left out."""
+    words = []
+    for position in range(length):
+        if ids[position] in (CLS, SEP):
+            continue
+        if starts[position]:
+            words.append([position])
+        else:
+            words[-1].append(position)
+    return words
+
+
+@settings(max_examples=150, deadline=None)
+@given(batch=batches(), masking=masking_settings, seed=st.integers(0, 2**64 - 1))
+def test_invariants(batch, masking, seed):
+    ids, lengths, starts = batch
+    keys = example_keys(seed, np.arange(len(ids)))
+    masked = mask_batch(ids, lengths, keys=keys, settings=masking, word_starts=starts)
+    assert masked.positions.shape == (len(ids), masking.max_predictions_per_seq)
+    assert masked.weights.dtype == np.float32
+    for row, length in enumerate(lengths):
+        count = int(masked.weights[row].sum())
+        assert masked.weights[row].tolist() == [1.0] * count + [0.0] * (
+            masking.max_predictions_per_seq - count
+        )
+        positions = masked.positions[row, :count].tolist()
+        assert positions == sorted(set(positions))
+        assert not set(ids[row, positions]) & {CLS, SEP, PAD}
+        assert all(position < length for position in positions)
+        assert not masked.positions[row, count:].any()
+        assert not masked.label_ids[row, count:].any()
+        restored = masked.input_ids[row].copy()
+        restored[positions] = masked.label_ids[row, :count]
+        assert restored.tolist() == ids[row].tolist()
+        wanted = min(
+            masking.max_predictions_per_seq, max(1, round(length * masking.masked_lm_prob))
+        )
+        words = words_of(ids[row], starts[row], length)
+        if masking.do_whole_word_mask:
+            whole = [word for word in words if set(word) & set(positions)]
+            assert all(set(word) <= set(positions) for word in whole)
+            left = wanted - count
+            assert left >= 0
+            assert all(len(word) > left for word in words if word not in whole)
+        else:
+            assert count == min(wanted, sum(map(len, words)))
+
+
+def test_each_mask_depends_on_its_own_sequence_and_key_only():
+    rng = np.random.default_rng(0)
+    ids = rng.integers(5, 50, (6, 30))
+    lengths = np.array([30, 10, 20, 30, 5, 1])
+    keys = example_keys(3, 8, np.arange(6))
+    whole = mask_batch(ids, lengths, keys=keys, settings=BASE)
+    for part in (slice(0, 2), slice(2, 6), slice(4, 5)):
+        cut = mask_batch(ids[part], lengths[part], keys=keys[part], settings=BASE)
+        for name in ("input_ids", "positions", "label_ids", "weights"):
+            np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name)[part])
+    other = mask_batch(ids, lengths, keys=example_keys(3, 9, np.arange(6)), settings=BASE)
+    assert (other.positions != whole.positions).any()
+
+
+def test_no_sequences_give_no_masks():
+    empty = mask_batch(
+        np.zeros((0, 8), np.int64),
+        np.zeros(0, np.int64),
+        keys=example_keys(1, np.arange(0)),
+        settings=BASE,
+    )
+    assert empty.positions.shape == (0, 20)
+
+
+def large_sample(**changes):
+    """20,000 sequences of 128 equal words: (settings, ids, masked, chosen [N, S])."""
+    masking = dataclasses.replace(BASE, vocab_size=1000, **changes)
+    ids = np.full((20_000, 128), 500)
+    ids[:, 0], ids[:, 60], ids[:, -1] = CLS, SEP, SEP
+    keys = example_keys(1, np.arange(len(ids)))
+    starts = np.ones_like(ids)
+    masked = mask_batch(
+        ids, np.full(len(ids), 128), keys=keys, settings=masking, word_starts=starts
+    )
+    chosen = np.zeros(ids.shape, bool)
+    np.put_along_axis(chosen, masked.positions, masked.weights > 0, axis=1)
+    return masking, ids, masked, chosen
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_shares_of_replacements(whole_words):
+    """80% [MASK], 10% kept, 10% random; tolerances are 5 standard deviations of 380,000 draws."""
+    masking, ids, masked, chosen = large_sample(do_whole_word_mask=whole_words)
+    assert chosen.sum() == 20_000 * 19
+    outcome = masked.input_ids[chosen]
+    assert (masked.input_ids[~chosen] == ids[~chosen]).all()
+    assert abs((outcome == MASK).mean() - 0.8) < 0.0033
+    # A random token is the original one once in 995.
+    assert abs((outcome == 500).mean() - 0.1 - 0.1 / 995) < 0.0025
+    drawn = outcome[(outcome != MASK) & (outcome != 500)]
+    assert abs(len(drawn) / len(outcome) - 0.1 * 994 / 995) < 0.0025
+    assert not np.isin(drawn, list(SPECIAL.values())).any()
+    counts = np.bincount(drawn, minlength=masking.vocab_size)
+    counts = np.delete(counts, [*SPECIAL.values(), 500])
+    expected = len(drawn) / 994
+    assert ((counts - expected) ** 2 / expected).sum() < 993 + 5 * np.sqrt(2 * 993)
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_every_position_is_equally_likely(whole_words):
+    *_, chosen = large_sample(do_whole_word_mask=whole_words)
+    counts = np.delete(chosen.sum(axis=0), [0, 60, 127])
+    expected = 20_000 * 19 / 125
+    assert ((counts - expected) ** 2 / expected).sum() < 124 + 5 * np.sqrt(2 * 124)
+
+
+def test_special_ids_anywhere_in_the_vocabulary_are_never_drawn():
+    special = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 199}
+    masking = MaskingSettings(1.0, 50, 200, special)
+    ids = np.full((2000, 50), 7)
+    keys = example_keys(1, np.arange(2000))
+    masked = mask_batch(ids, np.full(2000, 50), keys=keys, settings=masking)
+    assert set(np.unique(masked.input_ids)) == set(range(200)) - {0, 100, 101, 102}
+    drawn = masked.input_ids[masked.input_ids != 199]
+    assert (drawn == 198).sum() > 0  # the highest ordinary id is reached
+
+
+def test_unknown_words_can_be_predicted():
+    ids = np.full((1, 10), UNK)
+    masking = dataclasses.replace(BASE, masked_lm_prob=1.0)
+    masked = mask_batch(ids, np.array([10]), keys=example_keys(1, 0), settings=masking)
+    assert masked.weights.sum() == 10
+
+
+def choose_like_google(words, wanted, rng):
+    """The published selection rule, word by word."""
+    order = list(words)
+    rng.shuffle(order)
+    chosen: list = []
+    for word in order:
+        if len(chosen) >= wanted:
+            break
+        if len(chosen) + len(word) <= wanted:
+            chosen.extend(word)
+    return chosen
+
+
+def test_words_are_chosen_as_often_as_by_googles_rule():
+    sizes = [1, 3, 2, 1, 4, 1, 2, 5, 1, 1]
+    starts = np.array([[1] + [s for n in sizes for s in [1] + [0] * (n - 1)] + [1]])
+    length = starts.shape[1]
+    ids = np.array([[CLS] + [9] * (length - 2) + [SEP]])
+    words = words_of(ids[0], starts[0], length)
+    masking = dataclasses.replace(BASE, masked_lm_prob=0.2, do_whole_word_mask=True)
+    draws = 20_000
+    masked = mask_batch(
+        np.repeat(ids, draws, axis=0),
+        np.full(draws, length),
+        keys=example_keys(2, np.arange(draws)),
+        settings=masking,
+        word_starts=np.repeat(starts, draws, axis=0),
+    )
+    ours = np.bincount(masked.positions[masked.weights > 0], minlength=length) / draws
+    rng = random.Random(0)
+    reference = np.zeros(length)
+    for _ in range(draws):
+        reference[choose_like_google(words, round(length * 0.2), rng)] += 1 / draws
+    assert np.abs(ours - reference).max() < 0.025  # 5 standard deviations of the difference
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(ValueError, match=r"masked_lm_prob 0 must be in \(0, 1\]"):
+        dataclasses.replace(BASE, masked_lm_prob=0)
+    with pytest.raises(ValueError, match="max_predictions_per_seq 0 at least 1"):
+        dataclasses.replace(BASE, max_predictions_per_seq=0)
+    with pytest.raises(ValueError, match="word_starts"):
+        mask_batch(
+            np.ones((1, 3), int),
+            np.array([3]),
+            keys=example_keys(1, 0),
+            settings=dataclasses.replace(BASE, do_whole_word_mask=True),
+        )

@@ -1,0 +1,449 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.errors import UserError
+from bert_tf.input import pipeline
+from bert_tf.input.batches import user_errors
+from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+from bert_tf.input.order import GlobalBatchSlice, batch_indices
+from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
+from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+
+NUM_RECORDS = 22
+MODEL = {"vocab_size": 50, "type_vocab_size": 2}
+FEATURES = {
+    "input_ids": ([12], tf.int32),
+    "input_mask": ([12], tf.int32),
+    "segment_ids": ([12], tf.int32),
+    "masked_lm_positions": ([3], tf.int32),
+    "masked_lm_ids": ([3], tf.int32),
+    "masked_lm_weights": ([3], tf.float32),
+    "next_sentence_labels": ([1], tf.int32),
+}
+
+
+class Data:
+    """Records of one form in three files, and how to read them back."""
+
+    def __init__(self, record_maker, directory, *, masked):
+        options = {"masked": masked}
+        counts = [9, 0, NUM_RECORDS - 9]
+        firsts = [0, 9, 9]
+        paths = [
+            record_maker.write(directory / f"{i}.tfrecord", count, first=first, **options)
+            for i, (count, first) in enumerate(zip(counts, firsts))
+        ]
+        record_maker.write_manifest(directory)
+        self.maker = record_maker
+        self.info = pipeline.inspect_records(paths)
+        self.records = RecordSet(paths)
+        parts = [record_maker.examples(c, first=f, **options) for c, f in zip(counts, firsts)]
+        self.examples = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        self.masking = None
+        if not masked:
+            self.masking = MaskingSettings(0.3, 3, 50, self.info.special_ids)
+
+    def train(self, *, batch=4, rank=0, world_size=1, start=0, end=None, seed=7):
+        return pipeline.training_dataset(
+            self.records,
+            info=self.info,
+            **MODEL,
+            batch=GlobalBatchSlice(batch, rank, world_size),
+            start_position=start,
+            end_position=end,
+            seed=seed,
+            masking=self.masking,
+        )
+
+    def evaluate(self, *, batch_size=4, rank=0, world_size=1, seed=7):
+        return pipeline.evaluation_dataset(
+            self.records,
+            info=self.info,
+            **MODEL,
+            batch_size=batch_size,
+            rank=rank,
+            world_size=world_size,
+            seed=seed,
+            masking=self.masking,
+        )
+
+
+@pytest.fixture(scope="module", params=["stored masks", "drawn masks"])
+def data(request, record_maker, tmp_path_factory):
+    masked = request.param == "stored masks"
+    return Data(record_maker, tmp_path_factory.mktemp("records"), masked=masked)
+
+
+@pytest.fixture(scope="module")
+def unmasked(record_maker, tmp_path_factory):
+    return Data(record_maker, tmp_path_factory.mktemp("unmasked"), masked=False)
+
+
+def batches(make_dataset, limit=None, **options):
+    """The elements of ``make_dataset(**options)``, in a graph of its own."""
+    found = []
+    with tf.Graph().as_default(), tf.Session() as session:
+        following = tf.data.make_one_shot_iterator(make_dataset(**options)).get_next()
+        while limit is None or len(found) < limit:
+            try:
+                found.append(session.run(following))
+            except tf.errors.OutOfRangeError:
+                break
+    return found
+
+
+def assert_equal(actual, expected):
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected):
+        assert set(a) == set(b)
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def joined(parts):
+    """Batches of several ranks put together in the order of the ranks."""
+    return [
+        {name: np.concatenate([batch[name] for batch in same]) for name in same[0]}
+        for same in zip(*parts)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_shapes_and_types_are_static(data, kind):
+    with tf.Graph().as_default():
+        spec = getattr(data, kind)().element_spec
+    expected = {name: (tf.TensorShape([4, *s]), t) for name, (s, t) in FEATURES.items()}
+    if kind == "evaluate":
+        expected["example_weights"] = (tf.TensorShape([4]), tf.float32)
+    assert {name: (s.shape, s.dtype) for name, s in spec.items()} == expected
+
+
+def test_a_batch_is_the_records_at_its_position(data):
+    for position, batch in enumerate(batches(data.train, 12)):
+        indices = batch_indices(position, GlobalBatchSlice(4), num_records=NUM_RECORDS, seed=7)
+        expected = {name: values[indices] for name, values in data.examples.items()}
+        if data.masking:
+            masked = mask_batch(
+                expected["input_ids"],
+                np.full(4, 12),
+                keys=example_keys(7, position, np.arange(4)),
+                settings=data.masking,
+                word_starts=expected.pop("word_starts"),
+            )
+            expected["input_ids"] = masked.input_ids
+            expected["masked_lm_positions"] = masked.positions
+            expected["masked_lm_ids"] = masked.label_ids
+            expected["masked_lm_weights"] = masked.weights
+        assert_equal([batch], [expected])
+
+
+def test_resuming_anywhere_equals_going_on(data):
+    whole = batches(data.train, 15)
+    for start in (1, 6, 14):
+        assert_equal(batches(data.train, 15 - start, start=start), whole[start:])
+
+
+def test_nothing_is_tuned_in_the_background(data):
+    # TensorFlow's tuning thread can hold up the closing of a dataset for a minute.
+    assert data.train().options().autotune.enabled is False
+
+
+def test_an_end_stops_the_training(data):
+    assert len(batches(data.train, start=3, end=8)) == 5
+
+
+def test_the_global_batch_does_not_depend_on_the_ranks(data):
+    whole = batches(data.train, 8, start=2)
+    for world_size in (2, 4):
+        parts = [
+            batches(data.train, 8, start=2, rank=rank, world_size=world_size)
+            for rank in range(world_size)
+        ]
+        assert parts[0][0]["input_ids"].shape == (4 // world_size, 12)
+        assert_equal(joined(parts), whole)
+
+
+def numbers(data, found):
+    """The numbers of the records in batches, by which they are known."""
+    return np.concatenate([data.maker.numbers(batch["segment_ids"]) for batch in found])
+
+
+def test_an_epoch_has_every_record_once_across_batches(data):
+    found = numbers(data, batches(data.train, 11))
+    for epoch in (found[:NUM_RECORDS], found[NUM_RECORDS : 2 * NUM_RECORDS]):
+        assert sorted(epoch) == list(range(NUM_RECORDS))
+    assert found[:NUM_RECORDS].tolist() != found[NUM_RECORDS : 2 * NUM_RECORDS].tolist()
+
+
+def test_seeds_give_other_orders(data):
+    one, other = (batches(data.train, 1, seed=seed) for seed in (7, 8))
+    assert numbers(data, one).tolist() != numbers(data, other).tolist()
+
+
+def test_drawn_masks_differ_between_epochs(unmasked):
+    seen = {}
+    found = batches(unmasked.train, 33)
+    positions = np.concatenate([batch["masked_lm_positions"] for batch in found])
+    for number, places in zip(numbers(unmasked, found), positions):
+        seen.setdefault(int(number), set()).add(tuple(places))
+    assert np.mean([len(masks) for masks in seen.values()]) > 4  # of 6 epochs
+
+
+@pytest.mark.parametrize(("batch_size", "world_size"), [(4, 1), (3, 2), (5, 3), (40, 2), (22, 1)])
+def test_evaluation_has_every_record_once(data, batch_size, world_size):
+    parts = [
+        batches(data.evaluate, batch_size=batch_size, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    assert {len(part) for part in parts} == {-(-NUM_RECORDS // (batch_size * world_size))}
+    everything = joined(parts)
+    found = numbers(data, everything)
+    weights = np.concatenate([b["example_weights"] for b in everything])
+    masked_weights = np.concatenate([b["masked_lm_weights"] for b in everything])
+    assert found[weights == 1].tolist() == list(range(NUM_RECORDS))
+    assert set(weights) <= {0.0, 1.0}
+    assert not masked_weights[weights == 0].any()
+    if data.masking is None:
+        np.testing.assert_array_equal(
+            masked_weights[weights == 1], data.examples["masked_lm_weights"]
+        )
+    else:
+        assert (masked_weights[weights == 1].sum(axis=1) == 3).all()
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_ranks_take_the_batches_of_one_process_in_turn(data, world_size):
+    # To the last place: what a network makes of a batch may depend on all that is in it.
+    whole = batches(data.evaluate, batch_size=4)
+    parts = [
+        batches(data.evaluate, batch_size=4, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    in_turn = [batch for same in zip(*parts) for batch in same]
+    assert_equal(in_turn[: len(whole)], whole)
+    assert not any(batch["example_weights"].any() for batch in in_turn[len(whole) :])
+
+
+def test_evaluation_always_asks_for_the_same_words(unmasked):
+    def masks(**options):
+        found = batches(unmasked.evaluate, **options)
+        return np.concatenate([b["masked_lm_positions"] for b in found])[:NUM_RECORDS]
+
+    np.testing.assert_array_equal(masks(), masks(batch_size=22))
+    assert (masks() != masks(seed=8)).any()
+
+
+def test_records_of_googles_script_are_read(record_maker, tmp_path):
+    path = record_maker.write_like_google(tmp_path / "a.tfrecord", 10)
+    info, records = pipeline.inspect_records([path]), RecordSet([path])
+    found = batches(
+        pipeline.evaluation_dataset, record_set=records, info=info, batch_size=10, seed=1, **MODEL
+    )
+    examples = record_maker.examples(10)
+    del found[0]["example_weights"]
+    assert_equal(found, [examples])
+
+
+TF2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+
+
+@pytest.mark.parametrize("renamed", [[TF2_NAMES], [TF2_NAMES, None], [None, TF2_NAMES]])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_records_with_tensorflow_2s_names_are_read(record_maker, tmp_path, renamed, compression):
+    paths = [
+        record_maker.write_like_google(
+            tmp_path / f"{place}.tfrecord",
+            5,
+            first=5 * place,
+            renamed=names,
+            compression=compression,
+        )
+        for place, names in enumerate(renamed)
+    ]
+    found = batches(
+        pipeline.evaluation_dataset,
+        record_set=RecordSet(paths),
+        info=pipeline.inspect_records(paths),
+        batch_size=5,
+        seed=1,
+        **MODEL,
+    )
+    for batch in found:
+        del batch["example_weights"]
+    assert_equal(found, [record_maker.examples(5, first=5 * n) for n in range(len(paths))])
+
+
+def test_a_record_with_neither_name_is_named(record_maker, tmp_path):
+    plain = record_maker.write_like_google(tmp_path / "a", 3)
+    other = record_maker.write_like_google(tmp_path / "b", 3, renamed=TF2_NAMES)
+    info = pipeline.inspect_records([plain, other])
+    record_maker.write_like_google(other, 3, renamed={"segment_ids": "type_ids"})
+    info = dataclasses.replace(info, num_records=3)
+    with pytest.raises(UserError, match=r"^record 0 of .*b cannot be used: its segment_ids .* -1"):
+        read_everything(other, info)
+
+
+def test_unmasked_records_need_masking_settings(unmasked):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="masking settings"):
+        pipeline.training_dataset(
+            unmasked.records,
+            info=unmasked.info,
+            **MODEL,
+            batch=GlobalBatchSlice(4),
+            start_position=0,
+            seed=1,
+        )
+
+
+def read_everything(path, info):
+    with user_errors():
+        batches(
+            pipeline.evaluation_dataset,
+            record_set=RecordSet([path]),
+            info=info,
+            batch_size=4,
+            seed=1,
+            **MODEL,
+        )
+
+
+def test_a_damaged_record_ends_in_one_sentence(record_maker, tmp_path):
+    path = record_maker.write(tmp_path / "a b.tfrecord", 30)
+    info = pipeline.inspect_records([path])
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        read_everything(path, info)
+    sentence = str(error.value)
+    assert sentence.startswith("record 1")
+    assert "a b.tfrecord is damaged" in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("change", ["another length", "a missing feature"])
+def test_a_record_of_another_form_ends_in_one_sentence(record_maker, tmp_path, change):
+    path = tmp_path / "a.tfrecord"
+    spec, options = PRETRAINING_MASKED, {"seq_length": 16}
+    if change == "a missing feature":
+        spec, options = PRETRAINING_UNMASKED, {"masked": False}
+    records = PRETRAINING_MASKED.encode_batch(record_maker.examples(8))
+    with TFRecordWriter(path) as writer:
+        for record in records[:5]:
+            writer.write(record)
+    info = pipeline.inspect_records([path])
+    with TFRecordWriter(path) as writer:
+        for record in [records[0], spec.encode(first_row(record_maker.examples(1, **options)))] * 2:
+            writer.write(record)
+    with pytest.raises(UserError, match=r"^record 1 of .*a\.tfrecord is not like .*\.$"):
+        read_everything(path, info)
+
+
+@pytest.mark.parametrize("record", [b"x", b"\x0a\xff\xff"])
+def test_a_record_that_is_no_example_ends_in_one_sentence(record_maker, tmp_path, record):
+    path = record_maker.write(tmp_path / "a.tfrecord", 5)
+    info = pipeline.inspect_records([path])
+    with TFRecordWriter(path) as writer:
+        for _ in range(5):
+            writer.write(record)
+    with pytest.raises(UserError, match=r"^a record .* is not a tf.train.Example.*\.$"):
+        read_everything(path, info)
+
+
+def first_row(examples):
+    return {name: values[0] for name, values in examples.items()}
+
+
+# A feature, a value that it cannot have, and what the sentence says beside these two.
+OUT_OF_RANGE = [
+    ("input_ids", 50, "the ids of the model's vocabulary are 0 to 49"),
+    ("input_ids", -1, "the ids of the model's vocabulary are 0 to 49"),
+    ("input_ids", 2**40 + 7, "the ids of the model's vocabulary are 0 to 49"),
+    ("input_ids", -(2**63), "the ids of the model's vocabulary are 0 to 49"),
+    ("input_mask", 2, "it must be 0 or 1"),
+    ("input_mask", 2**32 + 1, "it must be 0 or 1"),
+    ("segment_ids", 2, "the model's segments are 0 to 1"),
+    ("segment_ids", -1, "the model's segments are 0 to 1"),
+    ("next_sentence_labels", 2, "it must be 0 or 1"),
+    ("masked_lm_positions", 12, "the positions of the sequence are 0 to 11"),
+    ("masked_lm_positions", -1, "the positions of the sequence are 0 to 11"),
+    ("masked_lm_ids", 50, "the ids of the model's vocabulary are 0 to 49"),
+    ("masked_lm_ids", 2**32, "the ids of the model's vocabulary are 0 to 49"),
+    ("masked_lm_weights", -0.5, "it must be finite, and not negative"),
+    ("masked_lm_weights", np.nan, "it must be finite, and not negative"),
+    ("masked_lm_weights", np.inf, "it must be finite, and not negative"),
+    ("word_starts", 2, "it must be 0 or 1"),
+]
+
+
+def write_with(record_maker, directory, feature, value, *, masked, number=7):
+    """Ten records of which one has ``value`` in the last place of a feature, and their info.
+
+    The info is that of good records: what is found at the start is not what is tested.
+    """
+    path = record_maker.write(directory / "a b.tfrecord", 10, masked=masked)
+    record_maker.write_manifest(directory)
+    info = pipeline.inspect_records([path])
+    examples = record_maker.examples(10, masked=masked)
+    examples[feature][number, -1] = value
+    with TFRecordWriter(path) as writer:
+        for record in info.spec.encode_batch(examples):
+            writer.write(record)
+    return path, info
+
+
+def dataset_of(path, info, *, training):
+    masking = None if info.masked else MaskingSettings(0.3, 3, 50, info.special_ids)
+    options = {"info": info, "seed": 1, "masking": masking, **MODEL}
+    if not training:
+        return pipeline.evaluation_dataset(RecordSet([path]), batch_size=4, **options)
+    batch = GlobalBatchSlice(4)
+    return pipeline.training_dataset(RecordSet([path]), batch=batch, start_position=0, **options)
+
+
+@pytest.mark.parametrize(("feature", "value", "said"), OUT_OF_RANGE)
+def test_a_value_out_of_range_ends_in_one_sentence(record_maker, tmp_path, feature, value, said):
+    masked = feature != "word_starts"
+    path, info = write_with(record_maker, tmp_path, feature, value, masked=masked)
+    with pytest.raises(UserError) as error, user_errors():
+        batches(dataset_of, 3, path=path, info=info, training=feature != "input_ids")
+    assert str(error.value) == (
+        f"record 7 of {path} cannot be used: its {feature} holds {value}, but {said}; "
+        "delete the file and make it again."
+    )
+
+
+def test_records_without_masks_are_checked_before_masks_are_drawn(record_maker, tmp_path):
+    path, info = write_with(record_maker, tmp_path, "input_ids", 2**40, masked=False, number=0)
+    with pytest.raises(UserError, match=r"^record 0 of .* holds 1099511627776, but"), user_errors():
+        batches(dataset_of, path=path, info=info, training=False)
+
+
+@pytest.mark.parametrize(
+    ("feature", "values"),
+    [
+        ("input_ids", (0, 49)),
+        ("segment_ids", (0, 1)),
+        ("masked_lm_positions", (0, 11)),
+        ("masked_lm_ids", (0, 49)),
+        ("masked_lm_weights", (0.0, 1e30)),
+    ],
+)
+def test_the_ends_of_a_range_are_read(record_maker, tmp_path, feature, values):
+    for value in values:
+        path, info = write_with(record_maker, tmp_path, feature, value, masked=True)
+        found = batches(dataset_of, path=path, info=info, training=False)
+        assert found[1][feature][3, -1] == np.float32(value)
+
+
+def test_other_errors_pass_unchanged():
+    with pytest.raises(tf.errors.NotFoundError), user_errors():
+        raise tf.errors.NotFoundError(None, None, "no such file")
+    with pytest.raises(KeyError), user_errors():
+        raise KeyError("x")

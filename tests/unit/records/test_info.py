@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import pytest
+
+from bert_tf.errors import UserError
+from bert_tf.records.info import check_records, inspect_records
+from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
+from bert_tf.records.manifest import VocabularyEntry, describe_file
+from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+
+GEOMETRY = {"max_seq_length": 12, "max_predictions_per_seq": 3, "vocab_size": 50}
+
+
+def test_files_of_googles_script(record_maker, tmp_path):
+    path = record_maker.write_like_google(tmp_path / "a.tfrecord", 20)
+    info = inspect_records([path])
+    assert (info.masked, info.seq_length, info.max_predictions, info.num_records) == (
+        True,
+        12,
+        3,
+        20,
+    )
+    assert info.spec is PRETRAINING_MASKED
+    assert info.lengths == {"max_seq_length": 12, "max_predictions_per_seq": 3}
+    assert info.manifest is None
+    assert info.special_ids is None
+    assert info.vocab_size is None
+    assert info.next_sentence
+    examples = record_maker.examples(20)
+    assert info.highest_id == max(examples["input_ids"].max(), examples["masked_lm_ids"].max())
+    check_records(info, **GEOMETRY)
+
+
+def test_files_with_a_manifest(record_maker, tmp_path):
+    paths = [record_maker.write(tmp_path / f"{n}.tfrecord", n, masked=False) for n in (3, 0, 4)]
+    record_maker.write_manifest(tmp_path, parameters={"nsp": False})
+    info = inspect_records(paths)
+    assert (info.masked, info.seq_length, info.max_predictions, info.num_records) == (
+        False,
+        12,
+        None,
+        7,
+    )
+    assert info.spec is PRETRAINING_UNMASKED
+    assert info.lengths == {"max_seq_length": 12}
+    assert info.manifest.stage == "create_pretraining_data"
+    assert info.special_ids["mask"] == 4
+    assert info.vocab_size == 50
+    assert not info.next_sentence
+    check_records(info, **{**GEOMETRY, "max_predictions_per_seq": 99})
+    assert inspect_records(RecordSet(paths)) == info
+
+
+def test_the_digest_names_the_data(record_maker, tmp_path):
+    first, second = (tmp_path / name for name in ("first", "second"))
+    for directory in (first, second):
+        record_maker.write(directory / "a.tfrecord", 4)
+        record_maker.write(directory / "b.tfrecord", 5)
+    both = [first / "a.tfrecord", first / "b.tfrecord"]
+    foreign = inspect_records(both).data_sha256
+    assert foreign == inspect_records([second / "a.tfrecord", second / "b.tfrecord"]).data_sha256
+    assert foreign != inspect_records(both[:1]).data_sha256
+    record_maker.write_manifest(first)
+    described = inspect_records(both).data_sha256
+    assert described != foreign
+    record_maker.write_manifest(first, parameters={"random_seed": 1})
+    assert inspect_records(both).data_sha256 != described
+
+
+def test_a_manifest_covers_the_files_that_it_lists(record_maker, tmp_path):
+    record_maker.write(tmp_path / "a.tfrecord", 4)
+    record_maker.write_manifest(tmp_path)
+    other = record_maker.write(tmp_path / "other.tfrecord", 2)
+    assert inspect_records([other]).manifest is None
+    assert inspect_records([tmp_path / "a.tfrecord", other]).manifest is not None
+
+
+def test_the_manifest_of_another_stage_is_passed_over(record_maker, tmp_path):
+    path = record_maker.write(tmp_path / "a.tfrecord", 4)
+    record_maker.write_manifest(tmp_path, stage="shards")
+    assert inspect_records([path]).manifest is None
+
+
+def test_no_records_are_refused(record_maker, tmp_path):
+    path = record_maker.write(tmp_path / "empty.tfrecord", 0)
+    with pytest.raises(UserError, match=r"empty\.tfrecord holds no records"):
+        inspect_records([path])
+    with pytest.raises(UserError, match="holds no records"):
+        inspect_records([])
+
+
+def test_a_file_of_another_size_than_in_its_manifest_is_refused(record_maker, tmp_path):
+    path = record_maker.write(tmp_path / "a.tfrecord", 4)
+    record_maker.write_manifest(tmp_path)
+    record_maker.write(path, 3)
+    with pytest.raises(UserError, match=r"a\.tfrecord is not the file that the manifest"):
+        inspect_records([path])
+
+
+def test_a_file_of_another_count_than_in_its_manifest_is_refused(record_maker, tmp_path):
+    path = record_maker.write(tmp_path / "a.tfrecord", 4)
+    entry = describe_file(path, count=5)
+    record_maker.write_manifest(tmp_path, outputs=(entry,))
+    with pytest.raises(UserError, match=r"a\.tfrecord is not the file that the manifest"):
+        inspect_records([path])
+
+
+def test_records_of_something_else_are_refused(tmp_path):
+    path = tmp_path / "a.tfrecord"
+    for content, sentence in [(b"\xff\xff", "not a tf"), (b"", "input_ids .* is missing")]:
+        with TFRecordWriter(path) as writer:
+            writer.write(content)
+        with pytest.raises(UserError, match=rf"a\.tfrecord does not hold .*{sentence}"):
+            inspect_records([path])
+
+
+def test_mixed_forms_are_refused(record_maker, tmp_path):
+    first = record_maker.write(tmp_path / "a.tfrecord", 4)
+    second = record_maker.write(tmp_path / "b.tfrecord", 4, masked=False)
+    with pytest.raises(UserError, match=r"a\.tfrecord holds records with stored masks and .*b\."):
+        inspect_records([first, second])
+
+
+def test_mixed_lengths_are_refused(record_maker, tmp_path):
+    first = record_maker.write(tmp_path / "a" / "a.tfrecord", 4)
+    second = record_maker.write(tmp_path / "b" / "b.tfrecord", 4, seq_length=16)
+    with pytest.raises(UserError, match=r"a\.tfrecord has .*max_seq_length 12 and .*b\..* of 16"):
+        inspect_records([first, second])
+
+
+def test_a_record_unlike_the_first_is_named(record_maker, tmp_path):
+    path = tmp_path / "a.tfrecord"
+    with TFRecordWriter(path) as writer:
+        for seq_length in (12, 12, 16):
+            examples = record_maker.examples(1, seq_length=seq_length)
+            examples["input_mask"] = examples["input_mask"][:, :12]
+            writer.write(PRETRAINING_MASKED.encode_batch(examples)[0])
+    with pytest.raises(UserError, match=r"record 2 of .*a\.tfrecord is not like the others"):
+        inspect_records([path])
+
+
+def test_unmasked_records_need_their_manifest(record_maker, tmp_path):
+    path = record_maker.write(tmp_path / "a.tfrecord", 4, masked=False)
+    with pytest.raises(UserError, match=r"a\.tfrecord has no stored masks and no .*manifest"):
+        inspect_records([path])
+
+
+@pytest.mark.parametrize(
+    ("size", "special_ids", "missing"),
+    [
+        (50, {}, "pad"),
+        (50, {"pad": 0, "unk": 1, "cls": 2, "sep": 3}, "mask"),
+        (4, {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}, "mask"),
+        (50, {"pad": -1, "unk": 1, "cls": 2, "sep": 3, "mask": 4}, "pad"),
+    ],
+)
+def test_masks_to_draw_need_the_special_ids(record_maker, tmp_path, size, special_ids, missing):
+    path = record_maker.write(tmp_path / "a.tfrecord", 4, masked=False)
+    vocabulary = VocabularyEntry("v", size, "wordpiece", True, special_ids)
+    record_maker.write_manifest(tmp_path, vocabulary=vocabulary)
+    with pytest.raises(UserError, match=f"manifest.json has no id of '{missing}' within"):
+        inspect_records([path])
+
+
+def test_a_manifest_of_records_names_their_vocabulary(record_maker, tmp_path):
+    path = record_maker.write(tmp_path / "a.tfrecord", 4)
+    record_maker.write_manifest(tmp_path, vocabulary=None)
+    with pytest.raises(UserError, match=r"manifest\.json does not name the vocabulary"):
+        inspect_records([path])
+
+
+def test_mixed_vocabularies_are_refused(record_maker, tmp_path):
+    paths = []
+    for name in ("a", "b"):
+        paths.append(record_maker.write(tmp_path / name / "x.tfrecord", 4))
+        vocabulary = VocabularyEntry(name, 50, "wordpiece", True, {})
+        record_maker.write_manifest(tmp_path / name, vocabulary=vocabulary)
+    with pytest.raises(UserError, match="different vocabularies"):
+        inspect_records(paths)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"max_seq_length": 16}, r"--max_seq_length=16, but the records of .*a\.tfrecord have 12"),
+        ({"max_predictions_per_seq": 4}, r"--max_predictions_per_seq=4, but .*a\.tfrecord have 3"),
+        ({"vocab_size": 49}, r"vocab_size is 49, but .*a\.tfrecord were made with .* of 50"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(record_maker, tmp_path, change, sentence):
+    path = record_maker.write(tmp_path / "a.tfrecord", 4)
+    record_maker.write_manifest(tmp_path)
+    info = inspect_records([path])
+    check_records(info, **GEOMETRY)
+    with pytest.raises(UserError, match=sentence):
+        check_records(info, **{**GEOMETRY, **change})
+
+
+def test_ids_outside_of_the_model_are_found_without_a_manifest(record_maker, tmp_path):
+    info = inspect_records([record_maker.write_like_google(tmp_path / "a.tfrecord", 20)])
+    check_records(info, **{**GEOMETRY, "vocab_size": info.highest_id + 1})
+    with pytest.raises(UserError, match=f"hold the id {info.highest_id}"):
+        check_records(info, **{**GEOMETRY, "vocab_size": info.highest_id})

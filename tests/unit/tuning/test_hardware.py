@@ -1,0 +1,206 @@
+"""What all ranks can compute on, and the precision that follows from it."""
+
+import dataclasses
+import socket
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.settings import CommunicationSettings
+from bert_tf.errors import UserError
+from bert_tf.model.precision import (
+    Hardware,
+    PrecisionPolicy,
+    policy_for,
+    resolve_precision,
+    slow_policy_warnings,
+)
+from bert_tf.ranks.agreement import check_same_on_all_ranks, comparable_flags
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.tuning.hardware import (
+    agree_on_hardware,
+    choose_policy,
+    comparable_policy_changes,
+    needs_loss_scale,
+)
+from tests.support import runtime_settings
+
+CPU = Hardware()
+NEW_GPU = Hardware(gpu_compute_capability=(9, 0))
+OLD_GPU = Hardware(gpu_compute_capability=(7, 0))
+
+
+def chosen_policy(hardware, **changes):
+    """What a run with these settings takes on the hardware."""
+    runtime = runtime_settings(**changes)
+    return choose_policy(runtime, resolve_precision(runtime.precision, hardware), hardware)
+
+
+@pytest.mark.parametrize(
+    ("requested", "hardware", "expected"),
+    [
+        ("auto", CPU, "fp32"),  # until it is measured
+        ("auto", NEW_GPU, "bf16"),
+        ("auto", OLD_GPU, "fp16"),
+        ("fp16", OLD_GPU, "fp16"),
+        ("fp32", NEW_GPU, "fp32"),
+        ("bf16", CPU, "bf16"),
+    ],
+)
+def test_the_policy_of_a_precision(requested, hardware, expected):
+    assert chosen_policy(hardware, precision=requested) == policy_for(expected)
+
+
+class Everywhere(SingleProcess):
+    """Rank 0 among ranks with the given hardware."""
+
+    def __init__(self, *others):
+        super().__init__(1)
+        self._others = others
+
+    def gather(self, value):
+        return [value, *(("host-b", hardware) for hardware in self._others)]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [
+        (NEW_GPU, NEW_GPU, "bf16"),
+        (NEW_GPU, OLD_GPU, "fp16"),
+        (OLD_GPU, NEW_GPU, "fp16"),
+        (CPU, CPU, "fp32"),
+    ],
+)
+def test_all_ranks_choose_the_precision_of_the_weakest(own, other, expected):
+    agreed = agree_on_hardware(Everywhere(other), own)
+    assert chosen_policy(agreed, precision="auto") == policy_for(expected)
+
+
+def test_alone_a_rank_agrees_with_itself():
+    for hardware in (CPU, OLD_GPU):
+        assert agree_on_hardware(SingleProcess(1), hardware) == hardware
+
+
+def test_a_host_without_its_gpu_is_named():
+    with pytest.raises(UserError, match="rank 2 on host host-b finds no GPU"):
+        agree_on_hardware(Everywhere(NEW_GPU, CPU), NEW_GPU)
+    with pytest.raises(UserError, match=f"rank 0 on host {socket.gethostname()} finds no GPU"):
+        agree_on_hardware(Everywhere(NEW_GPU), CPU)
+
+
+def test_float16_on_a_cpu_is_refused_unless_asked_for_twice():
+    with pytest.raises(UserError, match=r"--precision=fp16 on a CPU .*--precision=auto,"):
+        chosen_policy(CPU, precision="fp16")
+    with pytest.raises(UserError, match="--manual_fp16 on a CPU"):
+        chosen_policy(CPU, precision="fp16", precision_flag="--manual_fp16")
+    allowed = chosen_policy(CPU, precision="fp16", allow_slow_fp16=True)
+    assert allowed == policy_for("fp16")
+
+
+FLOAT16_LOGITS = {"logits": "float16", "loss": "float32"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_float16_for_one_class_on_a_cpu_is_refused_too(precision):
+    settings = {"precision": precision, "policy_changes": FLOAT16_LOGITS}
+    expected = (
+        r"^float16 for logits \(--precision_policy\) on a CPU .*use float32 or bfloat16 there"
+    )
+    with pytest.raises(UserError, match=expected):
+        chosen_policy(CPU, **settings)
+    expected = dataclasses.replace(policy_for(precision), logits=tf.float16)
+    assert chosen_policy(CPU, **settings, allow_slow_fp16=True) == expected
+    assert chosen_policy(OLD_GPU, **settings) == expected
+
+
+def test_a_file_may_take_the_float16_out_of_a_precision():
+    changes = {"dense": "bfloat16", "attention": "float32"}
+    policy = chosen_policy(CPU, precision="fp16", policy_changes=changes)
+    assert policy == PrecisionPolicy(dense=tf.bfloat16)
+    assert not needs_loss_scale(runtime_settings(), policy, CPU)
+
+
+def test_missing_classes_keep_the_type_of_what_auto_found():
+    changes = {"softmax": "bfloat16", "dense": "float32"}
+    policy = chosen_policy(NEW_GPU, precision="auto", policy_changes=changes)
+    assert policy == PrecisionPolicy(attention=tf.bfloat16, softmax=tf.bfloat16)
+    policy = chosen_policy(CPU, precision="auto", policy_changes=changes)
+    assert policy == PrecisionPolicy(softmax=tf.bfloat16)
+
+
+class AnsweringRanks(SingleProcess):
+    """Rank 0; the others were told other things."""
+
+    def __init__(self, *others):
+        super().__init__()
+        self._others = others
+
+    def gather(self, value):
+        return [value, *(("host-b", facts) for facts in self._others)]
+
+
+def facts(path, **changes):
+    """What ranks compare of a run with a policy file."""
+    return {
+        **comparable_flags({"precision_policy": path, "seed": 3}),
+        **comparable_policy_changes(runtime_settings(policy_changes=changes)),
+    }
+
+
+def test_ranks_compare_what_the_file_says_and_not_where_it_lies():
+    own = facts("a.json", softmax="bfloat16", loss="float32")
+    same = {**facts("b.json", loss="float32", softmax="bfloat16"), "--seed": "3"}
+    check_same_on_all_ranks(AnsweringRanks(same), own)
+    other = {**facts("b.json", softmax="float16", loss="float32"), "--seed": "3"}
+    difference = r"rank 1 .*--precision_policy's softmax \(float16 instead of bfloat16\)"
+    with pytest.raises(UserError, match=difference):
+        check_same_on_all_ranks(AnsweringRanks(other), own)
+    without = {**facts(None), "--seed": "3"}
+    with pytest.raises(UserError, match=r"--precision_policy's loss \(None instead of float32\)"):
+        check_same_on_all_ranks(AnsweringRanks(without), own)
+
+
+SOFTMAX_BF16 = PrecisionPolicy(softmax=tf.bfloat16)
+BOTH_HALVES = PrecisionPolicy(dense=tf.float16, loss=tf.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("policy", "hardware", "parts"),
+    [
+        (policy_for("fp32"), CPU, []),
+        (policy_for("bf16"), CPU, []),  # whether that is slow is measured
+        (policy_for("bf16"), OLD_GPU, ["emulates bf16"]),
+        (SOFTMAX_BF16, OLD_GPU, ["emulates bf16"]),
+        (BOTH_HALVES, CPU, ["emulates fp16"]),
+    ],
+)
+def test_warnings_of_a_precision_that_the_hardware_is_not_made_for(policy, hardware, parts):
+    found = slow_policy_warnings(policy, hardware)
+    assert len(found) == len(parts)
+    for warning, part in zip(found, parts):
+        assert part in warning
+
+
+@pytest.mark.parametrize(
+    ("amp", "policy", "hardware", "expected"),
+    [
+        (False, policy_for("fp16"), OLD_GPU, True),
+        (False, policy_for("fp16"), CPU, True),
+        (False, policy_for("bf16"), NEW_GPU, False),
+        (False, policy_for("fp32"), NEW_GPU, False),
+        (False, BOTH_HALVES, NEW_GPU, True),
+        (False, SOFTMAX_BF16, NEW_GPU, False),
+        # The rewrite computes in float16 on a GPU and in bfloat16 on a CPU.
+        (True, policy_for("fp32"), NEW_GPU, True),
+        (True, policy_for("fp32"), CPU, False),
+    ],
+)
+def test_loss_scaling_goes_with_float16(amp, policy, hardware, expected):
+    assert needs_loss_scale(runtime_settings(amp=amp), policy, hardware) == expected
+
+
+def test_loss_scaling_goes_with_compressed_gradients():
+    half = CommunicationSettings(compression="fp16")
+    for horovod in (False, True):
+        settings = runtime_settings(horovod=horovod, communication=half)
+        assert needs_loss_scale(settings, policy_for("fp32"), CPU) == horovod

@@ -1,0 +1,395 @@
+"""The choice from figures that are given, how they are kept, and that ranks agree on it."""
+
+import dataclasses
+import json
+import math
+import threading
+
+import pytest
+
+from bert_tf.checkpoint.run_record import RunRecord
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.precision import Hardware, policy_for
+from bert_tf.native import library
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.training import run as training_run
+from bert_tf.tuning import speed_choice, speed_probe
+from bert_tf.tuning.session import SessionSettings
+from bert_tf.tuning.speed_choice import (
+    Wanted,
+    choose_speed,
+    decide,
+    keep,
+    read_figures,
+    slowest,
+)
+from bert_tf.tuning.speed_probe import JobShapes, measure
+from bert_tf.update import kernels
+from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
+from tests.support import optimization_settings, requires_native_ops, runtime_settings
+from tests.thread_ranks import run_ranks
+from tests.tiny_pretraining import pretraining_settings
+
+BASE = BertConfig(vocab_size=100)
+SHAPES = JobShapes.of(BASE, sequences=16, length=128, accumulation_steps=1)
+CPU = Hardware()
+BOTH, FORMS = ["fp32", "bf16"], ["native", "tensorflow"]
+
+
+def figures(fp32, bf16, *, native=1.0, tensorflow=2.0):
+    """Of products with these rates, in GFLOP/s, and of the rest of a layer in seconds."""
+    rest = {"native": native, "tensorflow": tensorflow}
+    return {
+        "fp32": {"products": 1000.0 / fp32, **rest},
+        "bf16": {"products": 1000.0 / bf16, **rest},
+    }
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """What is to be measured, and how often it was; native operations count as built."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(library, "load", lambda: object())
+    monkeypatch.setattr(kernels, "native_operations", lambda: object())
+    found = {"figures": figures(320.0, 170.0), "calls": 0}
+
+    def stand_in(shapes, policies, forms, **_):
+        found["calls"] += 1
+        return {
+            name: {piece: found["figures"][name][piece] for piece in ["products", *forms]}
+            for name in policies
+        }
+
+    monkeypatch.setattr(speed_choice.speed_probe, "measure", stand_in)
+    return found
+
+
+def choose(shapes=SHAPES, *, hardware=CPU, ranks=None, earlier=None, **wanted):
+    ranks = ranks or SingleProcess(2)
+    return choose_speed(Wanted(**wanted), shapes, hardware=hardware, ranks=ranks, earlier=earlier)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ((320.0, 170.0), "fp32"),  # bfloat16 instructions at half the rate
+        ((100.0, 600.0), "bf16"),
+        ((100.0, 200.0), "bf16"),
+        ((100.0, 104.0), "fp32"),  # within noise
+        ((100.0, 112.0), "bf16"),
+        ((100.0, 0.5), "fp32"),
+    ],
+)
+def test_the_faster_precision_is_taken_and_float32_in_doubt(rates, expected):
+    assert decide(figures(*rates), BOTH, FORMS) == (expected, "native")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [((1.0, 2.0), "native"), ((2.0, 1.9), "native"), ((9.0, 2.0), "tensorflow")],
+)
+def test_native_operations_are_taken_unless_they_are_slower(seconds, expected):
+    native, tensorflow = seconds
+    found = figures(320.0, 170.0, native=native, tensorflow=tensorflow)
+    assert decide(found, BOTH, FORMS) == ("fp32", expected)
+
+
+def test_casts_count_as_much_as_products():
+    found = figures(100.0, 125.0)
+    found["bf16"]["native"] += 3.0
+    found["bf16"]["tensorflow"] += 3.0
+    assert decide(found, BOTH, FORMS) == ("fp32", "native")
+
+
+def test_a_precision_without_layers_is_not_taken():
+    found = {**figures(100.0, 1.0), "bf16": {"products": 0.001}}
+    assert decide(found, BOTH, FORMS) == ("fp32", "native")
+    assert decide(found, ["bf16"], FORMS) == ("bf16", "native"), "it was asked for"
+
+
+def test_the_slowest_rank_counts_and_what_one_lacks_is_missing():
+    fast, slow = figures(100.0, 600.0), figures(100.0, 50.0, native=3.0)
+    del slow["bf16"]["native"]
+    assert slowest([fast, slow]) == {
+        "fp32": {"products": 10.0, "native": 3.0, "tensorflow": 2.0},
+        "bf16": {"products": 20.0, "tensorflow": 2.0},
+    }
+
+
+def test_what_was_measured_is_in_the_facts(measured):
+    choice = choose()
+    assert choice.precision == "fp32"
+    assert choice.policy == dataclasses.replace(policy_for("fp32"), native=True)
+    assert isinstance(choice.kernels, NativeKernels)
+    rates = choice.facts["fp32_gflops"], choice.facts["bf16_gflops"]
+    assert rates[0] / rates[1] == pytest.approx(320 / 170, rel=0.01)
+    # Six dense products of a layer and two of attention, each three times, for 2048 tokens.
+    operations = 3 * 2 * 2048 * (4 * 768 * 768 + 2 * 768 * 3072 + 2 * 128 * 768)
+    assert rates[0] == pytest.approx(operations / (1000 / 320) / 1e9, rel=0.01)
+    assert choice.facts["native_ms"] == 1000
+    assert choice.facts["tensorflow_ms"] == 2000
+    assert (choice.facts["asked"], choice.facts["measured"]) == ("auto", "now")
+
+
+def test_the_choice_is_kept_for_the_processor(measured, monkeypatch):
+    first = choose()
+    second = choose()
+    assert measured["calls"] == 1
+    assert (second.precision, second.facts["measured"]) == (first.precision, "before")
+    choose(dataclasses.replace(SHAPES, sequences=4))
+    choose(ranks=SingleProcess(3))
+    choose(precision="fp32")
+    assert measured["calls"] == 4
+    monkeypatch.setattr(speed_choice.environment, "processor", lambda: "another one")
+    choose()
+    assert measured["calls"] == 5
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (figures(320.0, 170.0, native=9.0), "TensorFlow's (measured, and faster here)"),
+        (figures(320.0, 170.0), "native"),
+    ],
+)
+def test_native_operations_that_nobody_asked_for_are_measured(measured, found, expected):
+    measured["figures"] = found
+    choice = choose(precision="fp32")
+    assert choice.kernels.description == expected
+    assert choice.policy.native == (expected == "native")
+    asked = choose(precision="fp32", native_ops=True)
+    assert asked.kernels.description == "native"
+    assert asked.facts == {}, "nothing is open"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "precision"),
+    [
+        ({"precision": "fp16"}, "fp16"),
+        ({"policy_changes": {"loss": "float16"}}, "fp32"),
+        ({"hardware": Hardware((8, 0))}, "bf16"),
+        ({"hardware": Hardware((7, 0))}, "fp16"),
+        ({"shapes": JobShapes(4, 12, 1, 8, 8, 2, "gelu")}, "fp32"),
+        ({"precision": "fp32", "native_layers": False}, "fp32"),
+    ],
+)
+def test_what_is_not_measured(measured, wanted, precision):
+    choice = choose(**wanted)
+    assert (choice.precision, choice.facts, measured["calls"]) == (precision, {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rates", "warning"),
+    [
+        ({"precision": "bf16"}, (320.0, 170.0), "fp32 is faster here"),
+        ({"precision": "bf16"}, (100.0, 600.0), None),
+        (
+            {"precision": "fp32", "policy_changes": {"softmax": "bfloat16"}},
+            (320.0, 170.0),
+            "fp32 is",
+        ),
+        ({"policy_changes": {"dense": "bfloat16"}}, (320.0, 170.0), "fp32 is faster here"),
+        ({"policy_changes": {"dense": "float32"}}, (320.0, 170.0), None),
+        (
+            {"precision": "fp32", "amp": "--use_fp16", "native_layers": False},
+            (320.0, 170.0),
+            "--use_fp16 gains",
+        ),
+        ({"precision": "fp32", "amp": "--amp", "native_layers": False}, (100.0, 600.0), None),
+        ({}, (320.0, 170.0), None),
+    ],
+)
+def test_what_is_asked_for_and_slower_is_said(measured, wanted, rates, warning):
+    measured["figures"] = figures(*rates)
+    choice = choose(**wanted)
+    assert choice.precision == wanted.get("precision", "fp32")
+    assert len(choice.warnings) == (warning is not None)
+    if warning:
+        assert warning in choice.warnings[0]
+        assert " in bf16 on this CPU and at " in choice.warnings[0]
+
+
+def test_a_run_that_is_resumed_keeps_its_choice(measured):
+    measured["figures"] = figures(100.0, 600.0)
+    first = choose()
+    assert first.precision == "bf16"
+    measured["figures"] = figures(320.0, 170.0)
+    facts = json.loads(json.dumps(first.facts))
+    resumed = choose(dataclasses.replace(SHAPES, length=64), earlier=facts)
+    assert resumed.precision == "fp32", "other conditions are measured"
+    calls = measured["calls"]
+    for path in speed_choice.cache_directory().glob("*.json"):
+        path.unlink()
+    resumed = choose(earlier=facts)
+    assert (resumed.precision, resumed.facts["measured"]) == ("bf16", "when the run began")
+    assert measured["calls"] == calls
+    assert choose(earlier={**facts, "seconds": {"fp32": "fast"}}).precision == "fp32"
+    assert measured["calls"] == calls + 1
+
+
+def test_a_run_has_the_choice_in_its_policy(measured, tmp_path):
+    measured["figures"] = figures(100.0, 600.0)
+    settings = pretraining_settings(tmp_path)
+    record = RunRecord(tmp_path / "run.json", {"ledger": {}})
+    said = []
+    log = type("Log", (), {"message": staticmethod(said.append)})
+    run = training_run.Run(
+        settings.run,
+        runtime_settings(precision="bf16"),
+        SingleProcess(1),
+        None,
+        None,
+        record,
+        CPU,
+        "auto",
+        policy_for("fp32"),
+        None,
+        {},
+        log,
+    )
+    optimization = optimization_settings(micro_batch_size=16)
+    chosen = training_run.choose_arithmetic(run, BASE, optimization, max_seq_length=128)
+    assert chosen.precision == "bf16"
+    assert chosen.policy == dataclasses.replace(policy_for("bf16"), native=True)
+    assert chosen.speed["bf16_gflops"] > chosen.speed["fp32_gflops"]
+    measured["figures"] = figures(320.0, 170.0)
+    record.content["ledger"]["speed"] = chosen.speed
+    again = training_run.choose_arithmetic(run, BASE, optimization, max_seq_length=128)
+    assert (again.speed["measured"], said) == ("when the run began", [])
+
+
+def conditions_of(directory):
+    """Those of the only figures that are kept in a directory."""
+    [path] = directory.glob("*.json")
+    return path, json.loads(path.read_text())["conditions"]
+
+
+READ = {"precisions": BOTH, "forms": FORMS}
+
+
+def test_figures_come_back_as_they_were_kept(tmp_path):
+    found = figures(320.0, 170.0)
+    keep(tmp_path / "new" / "cache", "here", found)
+    assert read_figures(tmp_path / "new" / "cache", "here", **READ) == found
+    assert read_figures(tmp_path / "new" / "cache", "there", **READ) is None
+    assert read_figures(None, "here", **READ) is None
+
+
+GOOD = figures(320.0, 170.0)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "\x00\x01",
+        json.dumps({"conditions": "here"}),
+        json.dumps({"conditions": "elsewhere", "seconds": GOOD}),
+        json.dumps({"conditions": "here", "seconds": {"fp32": GOOD["fp32"]}}),
+        json.dumps({"conditions": "here", "seconds": {**GOOD, "bf16": {}}}),
+        json.dumps({"conditions": "here", "seconds": {**GOOD, "fp32": {"products": 1.0}}}),
+        json.dumps({"conditions": "here", "seconds": {**GOOD, "bf16": {"products": -1.0}}}),
+        json.dumps({"conditions": "here", "seconds": {**GOOD, "bf16": {"products": math.nan}}}),
+        json.dumps({"conditions": "here", "seconds": {**GOOD, "bf16": {"products": "1"}}}),
+        json.dumps({"conditions": "here", "seconds": [1.0]}),
+    ],
+)
+def test_a_foreign_or_broken_file_is_none(tmp_path, content):
+    keep(tmp_path, "here", GOOD)
+    path, _ = conditions_of(tmp_path)
+    path.write_text(content)
+    assert read_figures(tmp_path, "here", **READ) is None
+    keep(tmp_path, "here", GOOD)
+    assert read_figures(tmp_path, "here", **READ) == GOOD
+
+
+def test_a_cache_that_cannot_be_used_harms_nothing(measured, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert [choose().precision, choose().precision] == ["fp32", "fp32"]
+    assert measured["calls"] == 2
+    directory = tmp_path / "cache" / "bert_tf" / "speed"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    choose()
+    path, _ = conditions_of(directory)
+    path.unlink()
+    path.mkdir()  # in the file's place
+    assert choose().precision == "fp32"
+    assert [found.name for found in directory.iterdir()] == [path.name], "nothing half written"
+
+
+def test_where_figures_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for relative in ("", "cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", relative)
+        assert speed_choice.cache_directory() == tmp_path / ".cache" / "bert_tf" / "speed"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
+    assert speed_choice.cache_directory() == tmp_path / "x" / "bert_tf" / "speed"
+
+
+def on_two_ranks(monkeypatch, of_ranks, tmp_path):
+    """The choices of ranks that measure what is given, each with a cache of its own."""
+    own, calls = threading.local(), []
+
+    def measure(shapes, policies, forms, **_):
+        calls.append(own.rank)
+        return of_ranks[own.rank]
+
+    monkeypatch.setattr(speed_choice.speed_probe, "measure", measure)
+    monkeypatch.setattr(speed_choice, "cache_directory", lambda: tmp_path / str(own.rank))
+
+    def action(ranks):
+        own.rank = ranks.rank
+        return choose(ranks=ranks)
+
+    return run_ranks(len(of_ranks), action), calls
+
+
+@pytest.mark.usefixtures("measured")
+def test_all_ranks_take_what_makes_the_slowest_fastest(monkeypatch, tmp_path):
+    of_ranks = [figures(100.0, 600.0), figures(90.0, 60.0)]
+    choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    assert [choice.precision for choice in choices] == ["fp32", "fp32"]
+    assert choices[0].facts == choices[1].facts
+    assert sorted(calls) == [0, 1]
+
+
+@pytest.mark.usefixtures("measured")
+def test_ranks_with_different_caches_measure_together(monkeypatch, tmp_path):
+    of_ranks = [figures(100.0, 600.0), figures(100.0, 600.0)]
+    on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    for path in (tmp_path / "1").glob("*.json"):
+        path.unlink()
+    of_ranks[:] = [figures(320.0, 170.0), figures(320.0, 170.0)]
+    choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    assert [choice.precision for choice in choices] == ["fp32", "fp32"]
+    assert sorted(calls) == [0, 1], "what one rank has kept is not compared with what is new"
+    choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    assert ([choice.facts["measured"] for choice in choices], calls) == (["before"] * 2, [])
+
+
+@requires_native_ops
+@pytest.mark.parametrize(("accumulation_steps", "tokens"), [(0, 16), (2, 16), (2, 8)])
+def test_every_piece_of_a_layer_is_timed(monkeypatch, accumulation_steps, tokens):
+    monkeypatch.setattr(speed_probe, "_OPERATIONS_A_THREAD", 1)
+    monkeypatch.setattr(speed_probe, "_FEWEST_TOKENS", tokens)
+    shapes = JobShapes(2, 8, accumulation_steps, 8, 16, 2, "gelu")
+    ticks = iter(range(10_000))
+    found = measure(
+        shapes,
+        {name: policy_for(name) for name in BOTH},
+        {"native": NativeKernels(), "tensorflow": TensorFlowKernels()},
+        native_layers=True,
+        settings=SessionSettings(threads=1),
+        clock=lambda: float(next(ticks)),
+    )
+    # Every operation takes one tick here, and counts as often as a layer has it. All of attention's
+    # matrices are timed, and a dense layer's kernel stands for those of others.
+    dense, times = shapes.kernel_numbers / (8 * 16), 16 / tokens
+    update = dense / accumulation_steps if accumulation_steps else 0
+    assert found["fp32"]["products"] == pytest.approx(times * (dense + 1))
+    assert found["bf16"]["products"] == pytest.approx(times * (dense + 1) + update)
+    for pieces in found.values():
+        assert pieces["native"] == pieces["tensorflow"] == pytest.approx(4 * times + update)

@@ -1,0 +1,355 @@
+"""How ranks find each other, on real sockets, among connections that are none of theirs."""
+
+import contextlib
+import socket
+import threading
+import types
+
+import pytest
+
+from bert_tf.errors import UserError
+from bert_tf.watch import join
+from bert_tf.watch.join import CannotConnectError, Place, connect_ranks, listening_addresses
+from bert_tf.watch.watch import watched
+from tests.thread_ranks import LIMIT, run_ranks
+
+ANSWER_BYTES = 32 + 4 + 32  # a nonce, a rank, a proof
+
+
+def connect(offer):
+    """A connection to rank 0 by somebody."""
+    return socket.create_connection(offer.listens_at[0], LIMIT)
+
+
+def receive(connection, count):
+    """``count`` bytes, or what there is before the other end closes the connection."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while len(received) < count and (part := connection.recv(count - len(received))):
+            received += part
+    return received
+
+
+def is_dismissed(connection):
+    """Waits until rank 0 has closed a connection, whatever it said before."""
+    return len(receive(connection, 1000)) <= 32
+
+
+def close(links):
+    for own in links:
+        for link in own:
+            link.close()
+
+
+@pytest.fixture
+def before_joining(monkeypatch):
+    """Lets an action come before the ranks other than 0 join: ``action(offer)``, on rank 1 alone.
+
+    Those that come after rank 1 wait until it is done.
+    """
+    join_rank_0 = join._join
+
+    def prepare(action):
+        done = threading.Event()
+
+        def then_join(offer, places, rank):
+            if rank == 1:
+                try:
+                    action(offer)
+                finally:
+                    done.set()
+            assert done.wait(LIMIT)
+            return join_rank_0(offer, places, rank)
+
+        monkeypatch.setattr(join, "_join", then_join)
+
+    return prepare
+
+
+def assert_connected(links, size):
+    """Every rank has the connections it should have, and what one end sends the other receives."""
+    assert not [own for own in links if isinstance(own, Exception)], links
+    assert sorted(link.rank for link in links[0]) == list(range(1, size))
+    for link in links[0]:
+        (other,) = links[link.rank]
+        assert (other.rank, other.host, link.host) == (0, *[socket.gethostname()] * 2)
+        for sender, receiver in ((link, other), (other, link)):
+            sender.send({"kind": "to", "rank": link.rank})
+            assert receiver.receive() == [{"kind": "to", "rank": link.rank}]
+
+
+def test_every_rank_connects_to_rank_0():
+    links = run_ranks(3, connect_ranks)
+    assert_connected(links, 3)
+    by_rank = {link.rank: link for link in links[0]}
+    by_rank[1].close()
+    assert links[1][0].receive() is None
+    close(links)
+
+
+@pytest.mark.parametrize("sent", [
+    b'{"token": "guess", "rank": 1, "host": "x"}\n' * 2,
+    b"[" * 4000,
+    bytes(ANSWER_BYTES),
+    b"\xff" * ANSWER_BYTES,
+], ids=["guess", "brackets", "zeros", "ones"])  # fmt: skip
+def test_a_stranger_that_talks_is_dismissed(before_joining, sent):
+    strangers = []
+
+    def talk(offer):
+        with connect(offer) as stranger:
+            stranger.sendall(sent)
+            strangers.append(is_dismissed(stranger))
+
+    before_joining(talk)
+    links = run_ranks(2, connect_ranks)
+    assert strangers == [True]
+    assert_connected(links, 2)
+    close(links)
+
+
+def test_strangers_that_keep_silent_or_stop_in_the_middle_delay_nobody(before_joining, monkeypatch):
+    """As many as would take far more than the whole time if they were waited for in turn."""
+    monkeypatch.setattr(join, "_SECONDS_TO_JOIN", 20.0)
+    monkeypatch.setattr(join, "_SECONDS_FOR_AN_ADDRESS", 10.0)
+    with contextlib.ExitStack() as strangers:
+
+        def come_and_stay(offer):
+            for number in range(ANSWER_BYTES):
+                stranger = strangers.enter_context(connect(offer))
+                stranger.sendall(bytes(number))
+
+        before_joining(come_and_stay)
+        links = run_ranks(3, connect_ranks)
+        assert_connected(links, 3)
+        close(links)
+
+
+def test_a_crowd_of_strangers_is_held_small(before_joining, monkeypatch):
+    monkeypatch.setattr(join, "_MOST_UNPROVEN", 5)
+    with contextlib.ExitStack() as strangers:
+        dismissed = []
+
+        def crowd(offer):
+            crowd = []
+            for _ in range(30):
+                crowd.append(strangers.enter_context(connect(offer)))
+                assert len(receive(crowd[-1], 32)) == 32
+            dismissed.extend(is_dismissed(stranger) for stranger in crowd[:25])
+
+        before_joining(crowd)
+        links = run_ranks(2, connect_ranks)
+        assert dismissed == [True] * 25
+        assert_connected(links, 2)
+        close(links)
+
+
+def test_a_rank_that_connects_again_is_counted_once(monkeypatch):
+    """Its last connection counts, as it has given up the others; rank 2 is still waited for."""
+    join_rank_0, joined = join._join, threading.Event()
+
+    def join_again(offer, places, rank):
+        if rank == 2:
+            assert joined.wait(LIMIT)
+            return join_rank_0(offer, places, rank)
+        for _ in range(2):
+            join_rank_0(offer, places, rank)[0][0].close()
+        found = join_rank_0(offer, places, rank)
+        joined.set()
+        return found
+
+    monkeypatch.setattr(join, "_join", join_again)
+    links = run_ranks(3, connect_ranks)
+    assert_connected(links, 3)
+    close(links)
+
+
+class Relay:
+    """Stands between rank 1 and rank 0, passes on what they send, and keeps it."""
+
+    def __init__(self, offer):
+        self.sent, self.answered = b"", b""
+        self._rank_0 = connect(offer)
+        self.server = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._pass_on, daemon=True).start()
+
+    def _pass_on(self):
+        rank, _ = self.server.accept()
+        with rank, self._rank_0:
+            self.answered += receive(self._rank_0, 32)
+            rank.sendall(self.answered)
+            self.sent += receive(rank, ANSWER_BYTES)
+            self._rank_0.sendall(self.sent)
+            self.answered += receive(self._rank_0, 32)
+            rank.sendall(self.answered[32:])
+
+
+def test_the_secret_never_crosses_and_what_crosses_opens_nothing(monkeypatch):
+    """Who has heard rank 1 join cannot join as rank 1, nor be rank 0 to another rank."""
+    join_rank_0, heard, offers = join._join, threading.Event(), []
+
+    def overheard(offer, places, rank):
+        if rank == 2:
+            assert heard.wait(LIMIT)
+            return join_rank_0(offer, places, rank)
+        relay = Relay(offer)
+        changed = join._Offer(offer.secret, (relay.server.getsockname(),))
+        with contextlib.closing(join_rank_0(changed, places, rank)[0][0]):
+            offers.append(offer)
+            assert len(relay.sent) == ANSWER_BYTES
+            assert len(relay.answered) == 64
+            assert offer.secret not in relay.sent + relay.answered
+        with connect(offer) as replay:
+            assert len(receive(replay, 32)) == 32
+            replay.sendall(relay.sent)
+            assert receive(replay, 1) == b""
+        found = join_rank_0(offer, places, rank)
+        heard.set()
+        return found
+
+    monkeypatch.setattr(join, "_join", overheard)
+    links = run_ranks(3, connect_ranks)
+    assert len(offers[0].secret) == 32
+    assert_connected(links, 3)
+    close(links)
+
+
+def served_by(answer):
+    """A server where rank 0 should be; ``answer(connection)`` is what it does."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with contextlib.suppress(OSError), connection:
+                    answer(connection)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return server
+
+
+HERE = Place("here", "network", ())
+
+
+@pytest.mark.parametrize("answer", [
+    lambda connection: connection.sendall(bytes(64)),  # a proof that is none
+    lambda connection: connection.sendall(receive(connection, ANSWER_BYTES)),
+    lambda connection: connection.recv(1),  # silent until it is left
+], ids=["guesses", "echoes", "keeps silent"])  # fmt: skip
+def test_what_is_not_rank_0_is_not_joined(monkeypatch, answer):
+    monkeypatch.setattr(join, "_SECONDS_TO_JOIN", 0.5)
+    with served_by(answer) as server:
+        offer = join._Offer(bytes(32), (server.getsockname(),))
+        joined, problem = join._join(offer, [HERE, HERE], 1)
+    assert joined == {}
+    assert problem == f"127.0.0.1 port {offer.listens_at[0][1]}"
+
+
+def test_rank_0_is_found_behind_what_keeps_silent(monkeypatch):
+    """In the time of one address, and when what is there comes first in every round."""
+    monkeypatch.setattr(join, "_SECONDS_FOR_AN_ADDRESS", 0.2)
+    join_rank_0 = join._join
+    with served_by(lambda connection: connection.recv(1)) as silent:
+
+        def join_after_it(offer, places, rank):
+            there = (silent.getsockname(), *offer.listens_at)
+            return join_rank_0(join._Offer(offer.secret, there), places, rank)
+
+        monkeypatch.setattr(join, "_join", join_after_it)
+        links = run_ranks(2, connect_ranks)
+    assert_connected(links, 2)
+    close(links)
+
+
+def test_a_byte_now_and_then_gains_no_time(monkeypatch):
+    now = [0.0]
+
+    class Dripping:
+        """Gives a byte just before the time that it is waited for is over."""
+
+        given = 0
+
+        def settimeout(self, seconds):
+            self.wait = min(seconds, 2.0)
+
+        def recv(self, count):
+            now[0] += self.wait
+            self.given += 1
+            return b"x"
+
+    monkeypatch.setattr(join.time, "monotonic", lambda: now[0])
+    dripping = Dripping()
+    with pytest.raises(socket.timeout):
+        join._receive(dripping, 32, 5.0)
+    assert now == [5.0]
+    assert dripping.given == 3
+
+
+def test_a_rank_that_cannot_connect_is_named_on_every_rank(monkeypatch):
+    monkeypatch.setattr(join, "_SECONDS_TO_JOIN", 0.3)
+    monkeypatch.setattr(join, "listening_addresses", lambda places: [])
+    errors = run_ranks(2, connect_ranks)
+    assert all(isinstance(error, CannotConnectError) for error in errors)
+    assert str(errors[0]) == str(errors[1])
+    assert f"rank 1 on host {socket.gethostname()} cannot connect to rank 0" in str(errors[0])
+
+    settings = types.SimpleNamespace(output_dir="out")
+
+    def begin(ranks):
+        with watched(ranks, settings, timeout_seconds=5.0, records_read=int):
+            pass
+
+    for error in run_ranks(2, begin):
+        assert isinstance(error, UserError)
+        assert "--rank_timeout=0" in str(error)
+
+
+def test_ranks_of_one_host_are_reached_by_its_loopback_alone(before_joining):
+    def look_around(offer):
+        ((address, port),) = offer.listens_at
+        assert address == "127.0.0.1"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), LIMIT)
+
+    before_joining(look_around)
+    links = run_ranks(2, connect_ranks)
+    assert_connected(links, 2)
+    close(links)
+
+
+BRIDGE = "172.17.0.1"  # the same one on each host
+FIRST = Place("a", "1", ("10.0.0.1", BRIDGE))
+SECOND = Place("b", "2", ("10.0.0.2", "10.9.0.2", BRIDGE))
+SOURCES = {"10.0.0.2": "10.0.0.1", "10.9.0.2": None, BRIDGE: BRIDGE}
+
+
+@pytest.mark.parametrize(("places", "expected"), [
+    ([FIRST, FIRST], ["127.0.0.1"]),
+    ([FIRST, SECOND], ["10.0.0.1"]),
+    ([FIRST, SECOND, FIRST, SECOND], ["127.0.0.1", "10.0.0.1"]),
+    # Copies of a running machine.
+    ([FIRST, Place("c", "1", ("10.0.0.2",))], ["10.0.0.1"]),
+])  # fmt: skip
+def test_rank_0_listens_where_others_come_from(monkeypatch, places, expected):
+    monkeypatch.setattr(join, "_source_towards", SOURCES.get)
+    assert listening_addresses(places) == expected
+
+
+def test_ranks_of_other_hosts_connect_to_another_address(monkeypatch):
+    """The hosts are told apart by name only; 127.0.0.2 stands for a network between them."""
+    names = iter(["first", "second"])
+    monkeypatch.setattr(join, "_own_place", lambda: Place(*[next(names)] * 2, ("127.0.0.3",)))
+    monkeypatch.setattr(join, "listening_addresses", lambda places: ["127.0.0.1", "127.0.0.2"])
+    links = run_ranks(2, connect_ranks)
+    assert links[1][0]._connection.getpeername()[0] == "127.0.0.2"
+    assert {links[0][0].host, links[1][0].host} == {"first", "second"}
+    close(links)
+
+
+def test_the_own_address_towards_another_one():
+    assert join._source_towards("127.0.0.1") == "127.0.0.1"
+
+
+def test_own_addresses_are_those_of_networks():
+    assert not [address for address in join.own_addresses() if address.startswith("127.")]

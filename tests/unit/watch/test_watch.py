@@ -1,0 +1,439 @@
+"""What a rank's watch notices, says and does, on real connections inside one process."""
+
+import contextlib
+import json
+import os
+import queue
+import re
+import socket
+import threading
+import types
+
+import pytest
+
+from bert_tf.errors import UserError
+from bert_tf.ranks import failures
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.watch import rank_links, watch
+from bert_tf.watch.rank_links import Link
+from bert_tf.watch.watch import NoWatch, RankWatch, watched
+from tests.thread_ranks import LIMIT, run_ranks
+
+# A process that ends is played by a thread that ends.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+class Job:
+    """Rank 0's watch, and another end of each of its connections, to be a rank or to play one."""
+
+    def __init__(self, size, *, timeout_seconds=LIMIT):
+        self.timeout = timeout_seconds
+        self.ended = queue.Queue()
+        self.watches = []
+        ends = [socket.socketpair() for _ in range(size - 1)]
+        self.others = [other for _, other in ends]
+        links = [Link(own, rank=i + 1, host=f"host{i + 1}") for i, (own, _) in enumerate(ends)]
+        self.size = size
+        self.chief = self.start(0, links)
+
+    def start(self, rank, links):
+        ranks = types.SimpleNamespace(rank=rank, world_size=self.size, is_chief=rank == 0)
+
+        def end(status):
+            self.ended.put((rank, status))
+            raise SystemExit  # what ends a process ends this thread
+
+        made = RankWatch(
+            ranks,
+            links,
+            timeout_seconds=self.timeout,
+            records_read=int,
+            how_to_go_on=lambda: "start again",
+            end_process=end,
+        )
+        made.start()
+        self.watches.append(made)
+        return made
+
+    def rank(self, number):
+        """Makes the other end of a connection a rank."""
+        return self.start(number, [Link(self.others[number - 1], rank=0, host="host0")])
+
+    def play(self, number, *messages):
+        """Sends as a rank would."""
+        for message in messages:
+            self.others[number - 1].sendall(json.dumps(message).encode() + b"\n")
+
+    def fails(self, rank, error):
+        """An exception in a rank's main thread."""
+        threading.Thread(target=rank.fail, args=[error], daemon=True).start()
+
+    def statuses(self, number):
+        """The first ``number`` ranks that ended, with their statuses."""
+        return dict(self.ended.get(timeout=LIMIT) for _ in range(number))
+
+
+@pytest.fixture
+def job():
+    """Makes jobs, and ends their threads."""
+    jobs = []
+
+    def make(*arguments, **options):
+        jobs.append(Job(*arguments, **options))
+        return jobs[-1]
+
+    yield make
+    for made in jobs:
+        for other in made.others:
+            other.close()
+        for one in made.watches:
+            one._stopping.set()
+
+
+def beat(**changes):
+    return {"kind": "beat", "stuck": 0.0, "where": "", **changes}
+
+
+@pytest.fixture(autouse=True)
+def no_activity(monkeypatch):
+    """The main thread of these tests waits, which is not what they are about."""
+    monkeypatch.setattr(watch.Activity, "look", lambda self: (0.0, ""))
+
+
+def test_a_rank_that_is_gone_ends_all_others(job, capfd):
+    made = job(3)
+    made.rank(2)
+    made.others[0].close()
+    assert made.statuses(2) == {0: 3, 2: 3}
+    said = capfd.readouterr().err
+    assert said.startswith("error: the process of rank 1 on host host1 ended without a word")
+    assert said.count("\n") == 1
+
+
+def test_a_rank_whose_launcher_is_gone_blames_no_rank_that_is_gone_too(job, capfd, monkeypatch):
+    made = job(2)
+
+    def end():
+        made.ended.put((0, "with its launcher"))
+        raise SystemExit
+
+    monkeypatch.setattr(watch, "end_if_launcher_is_gone", end)
+    made.others[0].close()
+    assert made.statuses(1) == {0: "with its launcher"}
+    assert capfd.readouterr().err == ""
+
+
+def test_a_rank_that_is_silent(job, capfd):
+    made = job(3, timeout_seconds=1.0)
+    made.rank(2)
+    assert made.statuses(2) == {0: 3, 2: 3}
+    said = capfd.readouterr().err
+    assert said.startswith("error: nothing was heard of rank 1 on host host1 for 1 seconds")
+    assert "rank 2" not in said
+
+
+def test_ranks_that_beat_are_left_alone(job):
+    made = job(2, timeout_seconds=1.0)
+    made.rank(1)
+    with pytest.raises(queue.Empty):
+        made.ended.get(timeout=3.0)
+
+
+def test_a_rank_that_is_stuck(job, capfd):
+    made = job(2)
+    made.play(1, beat(stuck=LIMIT - 1.0), beat(stuck=LIMIT + 1.0, where="read (a.py, line 3)"))
+    assert made.statuses(1) == {0: 3}
+    assert "rank 1 on host host1 did not move for 60 seconds" in (said := capfd.readouterr().err)
+    assert "in read (a.py, line 3); start again." in said
+
+
+def test_rank_0_itself_is_stuck(job, capfd, monkeypatch):
+    monkeypatch.setattr(watch.Activity, "look", lambda self: (LIMIT + 1.0, "save (b.py, line 1)"))
+    assert job(2).statuses(1) == {0: 3}
+    name = f"rank 0 on host {socket.gethostname()}"
+    assert f"{name} did not move for 60 seconds" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_mistake_on_one_rank_is_said_with_its_name(job, capfd, rank):
+    made = job(2)
+    ranks = [made.chief, made.rank(1)]
+    made.fails(ranks[rank], UserError("the file is damaged."))
+    assert made.statuses(2) == {0: 2, 1: 2}
+    host = [socket.gethostname(), "host1"][rank]
+    assert capfd.readouterr().err == f"error: rank {rank} on host {host}: the file is damaged.\n"
+
+
+def test_a_mistake_of_all_ranks_is_said_once(job, capfd):
+    made = job(2)
+    for rank in (made.rank(1), made.chief):
+        made.fails(rank, UserError("--x is bad."))
+    assert made.statuses(2) == {0: 2, 1: 2}
+    assert capfd.readouterr().err == "error: --x is bad.\n"
+
+
+def test_an_error_of_the_program_keeps_its_stack_trace(job, capfd):
+    made = job(2)
+    made.fails(made.rank(1), ZeroDivisionError("by zero"))
+    assert made.statuses(2) == {0: 1, 1: 1}
+    said = capfd.readouterr().err
+    assert "\nerror: rank 1 on host host1 failed with ZeroDivisionError: by zero" in said
+
+
+def test_a_rank_that_was_waiting_is_not_blamed(job, capfd, monkeypatch):
+    """Horovod gives up on ranks 0 and 1; the one that did not come is rank 2."""
+    monkeypatch.setitem(watch._GRACE_SECONDS, watch.CUT_OFF, 0.5)
+    made = job(3)
+    gave_up = RuntimeError("Horovod has been shut down. This was caused by ...")
+    made.rank(2)
+    for rank in (made.rank(1), made.chief):
+        made.fails(rank, gave_up)
+    assert made.statuses(3) == {0: 3, 1: 3, 2: 3}
+    said = capfd.readouterr().err
+    assert said.startswith("error: rank 2 on host host2 did not take part")
+    assert "Traceback" not in said
+
+
+def test_a_rank_that_loses_rank_0(job, capfd):
+    made = job(2)
+    made.rank(1)
+    made.watches.remove(made.chief)
+    made.chief._stopping.set()
+    made.chief._thread.join()
+    made.chief._others[1].link.close()
+    assert made.statuses(1) == {1: 3}
+    said = capfd.readouterr().err
+    assert said.startswith("error: the process of rank 0 on host host0 ended without a word")
+
+
+def test_a_rank_that_fails_when_rank_0_does_not_answer_says_so_itself(job, capfd, monkeypatch):
+    monkeypatch.setattr(watch, "_SECONDS_FOR_RANK_0_TO_SPEAK", 0.5)
+    made = job(2)
+    made.chief._stopping.set()
+    made.chief._thread.join()
+    made.fails(made.rank(1), UserError("--x is bad."))
+    assert made.statuses(1) == {1: 2}
+    assert capfd.readouterr().err.endswith(": --x is bad.\n")
+
+
+def test_ranks_that_are_done_are_not_missed(job):
+    made = job(3, timeout_seconds=1.0)
+    made.rank(2).stop()
+    made.play(1, {"kind": "done"})
+    made.others[0].close()
+    with pytest.raises(queue.Empty):
+        made.ended.get(timeout=2.0)
+    made.chief.stop()
+
+
+def test_a_rank_goes_on_alone_when_rank_0_is_done(job, capfd):
+    made = job(2, timeout_seconds=1.0)
+    other = made.rank(1)
+    made.chief.stop()
+    with pytest.raises(queue.Empty):
+        made.ended.get(timeout=2.0)
+    made.fails(other, UserError("--x is bad."))
+    assert made.statuses(1) == {1: 2}
+    assert ": --x is bad.\n" in capfd.readouterr().err
+
+
+def test_all_stop_after_the_update_that_rank_0_names(job):
+    made = job(2)
+    other = made.rank(1)
+    found = {}
+
+    def ask():
+        found[0] = made.chief.stop_after(4, 15)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join(LIMIT)
+    assert found == {0: None}
+    assert other.stop_after(4, None) is None
+    assert made.chief.stop_after(5, 15) == other.stop_after(5, None) == 15
+
+
+def test_a_single_process_stops_when_it_is_asked():
+    alone = NoWatch(SingleProcess())
+    assert alone.can_stop
+    assert alone.stop_after(3, None) is None
+    assert alone.stop_after(4, 2) == 2
+
+
+def test_a_message_may_come_in_pieces():
+    own, other = socket.socketpair()
+    link = Link(own, rank=1, host="b")
+    with contextlib.closing(link), other:
+        other.sendall(b'{"kind": 1}\n{"kin')
+        assert link.receive() == [{"kind": 1}]
+        other.sendall(b'd": 2}\n')
+        assert link.receive() == [{"kind": 2}]
+
+
+def test_a_line_that_was_sent_in_part_is_finished_first(monkeypatch):
+    """The other end did not read for longer than is waited for."""
+    monkeypatch.setattr(rank_links, "_SECONDS_TO_SEND", 0.05)
+    own, other = socket.socketpair()
+    link = Link(own, rank=1, host="b")
+    messages = [{"kind": "long", "text": "x" * 1_000_000}, {"kind": "short"}]
+    with contextlib.closing(link), other, other.makefile("rb") as lines:
+        link.send(messages[0])
+        found = []
+        reader = threading.Thread(
+            target=lambda: found.extend(json.loads(lines.readline()) for _ in messages)
+        )
+        reader.start()
+        link._connection.settimeout(LIMIT)
+        link.send(messages[1])
+        reader.join(LIMIT)
+    assert found == messages
+
+
+@pytest.mark.parametrize("sent", [
+    b"\xff\xfe\n", b"[" * 4000 + b"\n", b'{"kind": "be\n', b"[]\n", b'{"a": 1}\n', b"x" * 70_000,
+], ids=["not UTF-8", "deep", "half", "list", "no kind", "endless"])  # fmt: skip
+def test_what_is_no_message_ends_the_job_with_the_name_of_who_sent_it(job, capfd, sent):
+    made = job(3)
+    made.rank(2)
+    made.others[0].sendall(sent)
+    assert made.statuses(2) == {0: 3, 2: 3}
+    said = capfd.readouterr().err
+    assert said.startswith("error: rank 1 on host host1 sent what is not a message between ranks")
+    assert said.endswith("; start again.\n")
+    assert said.count("\n") == 1
+
+
+def test_bytes_that_make_no_message_are_no_sign_of_life(job, capfd):
+    made = job(2, timeout_seconds=1.0)
+    while made.ended.empty():
+        made.others[0].sendall(b" ")
+        threading.Event().wait(0.05)
+    assert made.statuses(1) == {0: 3}
+    assert "nothing was heard of rank 1 on host host1" in capfd.readouterr().err
+
+
+def test_half_a_message_and_then_the_end(job, capfd):
+    made = job(2)
+    made.others[0].sendall(b'{"kind": ')
+    made.others[0].close()
+    assert made.statuses(1) == {0: 3}
+    assert "the process of rank 1 on host host1 ended without a word" in capfd.readouterr().err
+
+
+def test_an_error_in_the_watch_itself_ends_the_job(job, capfd, monkeypatch):
+    made = job(2)
+    made.rank(1)
+
+    def fail(self):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(watch.Activity, "look", fail)
+    made.play(1, {"kind": "beat"})  # also without what belongs to it
+    assert set(made.statuses(2).values()) == {1}
+    said = capfd.readouterr().err
+    assert "Traceback" in said
+    assert re.search(
+        r"^error: rank \d on host .* failed with \w+Error: .*; start again\.$", said, re.M
+    )
+
+
+@pytest.fixture(params=["broken", "full", "closed"])
+def nobody_reads(request, monkeypatch):
+    """Makes standard error what it is when mpirun is gone, or hangs.
+
+    Within the test, since pytest sets it anew between a fixture and the test.
+    """
+    monkeypatch.setattr(failures, "_SECONDS_TO_WRITE", 0.1)
+
+    @contextlib.contextmanager
+    def change():
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, before := os.dup(2))
+            stack.callback(os.dup2, before, 2)
+            if request.param == "closed":  # before Python began: another file may have the number
+                monkeypatch.setattr("sys.__stderr__", None)
+                os.close(2)
+                yield
+                return
+            reader, writer = os.pipe()
+            os.dup2(writer, 2)
+            if request.param == "full":
+                os.set_blocking(writer, False)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        os.write(writer, bytes(4096))
+                os.set_blocking(writer, True)
+                stack.callback(os.close, reader)
+            else:
+                os.close(reader)
+            os.close(writer)
+            yield
+
+    return change
+
+
+def test_the_watch_ends_the_job_though_nobody_can_read_why(job, nobody_reads):
+    with nobody_reads():
+        made = job(3)
+        made.rank(2)
+        made.others[0].close()
+        assert made.statuses(2) == {0: 3, 2: 3}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_fails_though_nobody_can_read_why(job, nobody_reads, monkeypatch, rank):
+    """What it fails with is a line that could not be printed, as a broken pipe makes it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stdout = os.fdopen(writer, "w")
+    stdout.write("step 5")
+    monkeypatch.setattr("sys.stdout", stdout)
+    with nobody_reads():
+        made = job(2)
+        ranks = [made.chief, made.rank(1)]
+        made.fails(ranks[rank], BrokenPipeError("broken pipe"))
+        assert made.statuses(2) == {0: 1, 1: 1}
+    with contextlib.suppress(BrokenPipeError):
+        stdout.close()
+
+
+def test_a_watch_of_several_ranks_begins_and_ends(tmp_path):
+    settings = types.SimpleNamespace(output_dir=tmp_path)
+
+    def work(ranks):
+        with watched(ranks, settings, timeout_seconds=5.0, records_read=int) as found:
+            ranks.gather(None)
+            return type(found)
+
+    assert run_ranks(2, work) == [RankWatch] * 2
+
+
+def test_no_watch_without_other_ranks_or_a_timeout(tmp_path):
+    settings = types.SimpleNamespace(output_dir=tmp_path)
+    with watched(SingleProcess(), settings, timeout_seconds=5.0, records_read=int) as found:
+        assert type(found) is NoWatch
+
+    def work(ranks):
+        with watched(ranks, settings, timeout_seconds=0.0, records_read=int) as found:
+            return type(found), found.can_stop
+
+    assert run_ranks(2, work) == [(NoWatch, False)] * 2
+
+
+@pytest.mark.parametrize(("newest", "says"), [
+    (None, "start again (no checkpoint was saved yet)"),
+    ("out/model.ckpt-5", "start again to go on from out/model.ckpt-5, which is intact"),
+])  # fmt: skip
+def test_how_to_go_on(monkeypatch, newest, says):
+    monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
+    assert watch._how_to_go_on("out", look=True) == says
+    other = "start again to go on from the newest checkpoint in out, which is intact"
+    assert watch._how_to_go_on("out", look=False) == other
+
+
+def test_a_disk_that_hangs_does_not_keep_the_sentence_back(monkeypatch):
+    monkeypatch.setattr(watch, "_SECONDS_TO_READ", 0.2)
+    hangs = threading.Event()
+    monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: hangs.wait(LIMIT))
+    assert "the newest checkpoint in out" in watch._how_to_go_on("out", look=True)
+    hangs.set()

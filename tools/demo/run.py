@@ -1,0 +1,127 @@
+"""The demo: raw text to a pre-trained model, with the commands that a user would type.
+
+Called by ``make demo``. Every step is a command of the toolkit, printed before it runs; at the end
+the figures are put beside each other. Nothing is downloaded: the text is the documentation of the
+Python packages on this machine, or the files given by ``--text`` (``make demo DEMO_TEXT=path``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bert_tf.checkpoint.run_record import read_run_record  # noqa: E402
+from bert_tf.errors import exit_on_user_error  # noqa: E402
+from bert_tf.files import expand_input_files, write_json  # noqa: E402
+from bert_tf.records.manifest import read_manifest  # noqa: E402
+from tools import demo_report  # noqa: E402
+
+MODEL = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    # A network this narrow starts to learn much sooner from larger weights than BERT's 0.02.
+    "initializer_range": 0.08,
+}
+MOST_WORDS = 6000
+BYTES_PER_WORD = 100
+GEOMETRY = ["--max_seq_length=64", "--max_predictions_per_seq=10"]
+
+
+def run(module: list[str], *flags: str) -> None:
+    """Prints and runs a command of the toolkit; stops the demo when it fails."""
+    print(f"\n$ python {' '.join(map(shlex.quote, [*module, *flags]))}", flush=True)
+    done = subprocess.run([sys.executable, *module, *flags], cwd=ROOT, check=False)
+    if done.returncode:
+        sys.exit(f"demo: the command above failed (status {done.returncode}).")
+
+
+def vocab_size_for(text: str) -> int:
+    """A vocabulary that a text of this size has enough different words for."""
+    size = sum(path.stat().st_size for path in expand_input_files(text, flag="text"))
+    return min(MOST_WORDS, max(BYTES_PER_WORD, size // BYTES_PER_WORD))
+
+
+def forget_model_of_another_vocabulary(model: Path, data: Path) -> None:
+    """Lets a demo with another text start anew, where a run of the same text goes on."""
+    record = read_run_record(model)
+    if record is None:
+        return
+    manifest = read_manifest(data / "records" / "train")
+    if record.vocabulary_sha256 != manifest.vocabulary.sha256:
+        print(f"the text is another one: removing the model in {model}", flush=True)
+        shutil.rmtree(model)
+
+
+def main(output_dir: Path, text: str | None, steps: int) -> None:
+    """Runs every step, then reports."""
+    start = time.monotonic()
+    output_dir = output_dir.resolve()
+    output_dir.mkdir(parents=True, exist_ok=True)
+    if text is None:
+        text = str(output_dir / "corpus")
+        run(["-m", "tools.demo.corpus"], f"--output_dir={text}")
+    data, model = output_dir / "data", output_dir / "model"
+    config = output_dir / "bert_config.json"
+    vocab_size = vocab_size_for(text)
+    write_json(config, {**MODEL, "vocab_size": vocab_size})
+    run(
+        ["-m", "data_prep.pipeline"],
+        f"--input_file={text}",
+        f"--output_dir={data}",
+        "--heldout_fraction=0.02",
+        f"--vocab_size={vocab_size}",
+        "--masking=dynamic",
+        "--dupe_factor=2",
+        *GEOMETRY,
+    )
+    forget_model_of_another_vocabulary(model, data)
+    run(
+        ["run_pretraining.py"],
+        f"--bert_config_file={config}",
+        f"--input_file={data / 'records' / 'train'}",
+        f"--eval_file={data / 'records' / 'heldout'}",
+        f"--output_dir={model}",
+        "--do_train",
+        "--do_eval",
+        *GEOMETRY,
+        "--train_batch_size=32",
+        "--eval_batch_size=64",
+        f"--num_train_steps={steps}",
+        f"--num_warmup_steps={steps // 10}",
+        "--learning_rate=2e-3",
+        "--adam_bias_correction",
+        f"--save_checkpoints_steps={max(1, steps // 5)}",
+        f"--eval_every_steps={max(1, steps // 5)}",
+        "--display_loss_steps=100",
+        "--precision=auto",
+    )
+    summary = demo_report.report(output_dir, config_file=config, data=data, model=model)
+    summary["seconds"] = round(time.monotonic() - start, 1)
+    write_json(output_dir / "summary.json", summary)
+    print(f"\nthe demo took {summary['seconds']:.0f} s; summary: {output_dir / 'summary.json'}")
+    print(json.dumps(summary, indent=2))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="From raw text to a pre-trained BERT.")
+    parser.add_argument("--output_dir", type=Path, default=Path("demo"))
+    parser.add_argument("--text", help="your own text: files, globs or directories")
+    parser.add_argument("--steps", type=int, default=3200, help="optimizer updates")
+    options = parser.parse_args()
+    exit_on_user_error(main, options.output_dir, options.text, options.steps)

@@ -1,0 +1,231 @@
+"""The question-answering demo: a smoke test on questions that are generated from documentation.
+
+Called by ``make demo-qa``, after ``make demo``. Questions about the documentation of the Python
+packages on this machine are generated, the demo's pre-trained model (or the weights given by
+``--init_checkpoint``) is fine-tuned on them with run_squad.py, and its answers to questions about
+other modules are scored beside two trivial answers. For those without a SQuAD file: it shows that
+everything works. The questions come from a few patterns; a score here says nothing about SQuAD.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bert_tf.errors import UserError, exit_on_user_error  # noqa: E402
+from bert_tf.files import read_json, write_json  # noqa: E402
+from bert_tf.records.manifest import read_manifest  # noqa: E402
+from bert_tf.squad.examples import Example, SquadFile, read_squad  # noqa: E402
+from bert_tf.squad.metrics import evaluate  # noqa: E402
+from tools.demo import run  # noqa: E402
+from tools.demo.questions import DEV_NAME, LABEL, TRAIN_NAME  # noqa: E402
+
+NUM_SHOWN = 3
+_OPENING_WORDS = 3  # "What is the", "Which exception does": they tell the kinds of questions apart
+
+
+class Recipe(NamedTuple):
+    """How much is made and learned: about five minutes on two cores, more for a BERT-base.
+
+    Attributes:
+      num_questions: for training and scoring together.
+      max_context_words: of a generated context.
+      max_seq_length: most tokens of question and context; fewer for a model with fewer positions.
+      epochs: passes over the training questions.
+      batch_size: sequences of an update.
+      learning_rate: its peak.
+    """
+
+    num_questions: int
+    max_context_words: int
+    max_seq_length: int
+    epochs: float
+    batch_size: int
+    learning_rate: float
+
+
+# The demo's model is small and knows little: it sees more, shorter contexts, more often.
+OF_DEMO = Recipe(8000, 45, 128, 4.0, 32, 1e-3)
+OF_GIVEN = Recipe(1500, 80, 128, 2.0, 16, 5e-5)
+
+
+class Model(NamedTuple):
+    """Where the weights are, as flags of run_squad.py, and how many positions they have."""
+
+    flags: list[str]
+    positions: int
+    recipe: Recipe
+
+
+def find_model(demo_dir: Path, init_checkpoint: Path | None) -> Model:
+    """The demo's model or the given one; raises UserError when there is none."""
+    if init_checkpoint is not None:
+        names = ("bert_config.json", "config.json")
+        configs = [init_checkpoint / name for name in names if (init_checkpoint / name).is_file()]
+        if not configs:
+            raise UserError(
+                f"--init_checkpoint: {init_checkpoint} holds neither of {' and '.join(names)}; "
+                "give the directory of a model."
+            )
+        return Model([f"--init_checkpoint={init_checkpoint}"], _positions(configs[0]), OF_GIVEN)
+    config = demo_dir / "bert_config.json"
+    if not config.is_file() or not (demo_dir / "model" / "checkpoint").is_file():
+        raise UserError(
+            f"--demo_dir: there is no pre-trained model in {demo_dir}; run `make demo` first, or "
+            "give the directory of a model by --init_checkpoint."
+        )
+    flags = [
+        f"--init_checkpoint={demo_dir / 'model'}",
+        f"--bert_config_file={config}",
+        f"--vocab_file={demo_dir / 'data' / 'vocabulary' / 'vocab.txt'}",
+    ]
+    return Model(flags, _positions(config), OF_DEMO)
+
+
+def _positions(config: Path) -> int:
+    return int(read_json(config, what="configuration").get("max_position_embeddings", 512))
+
+
+def training_flags(model: Model, epochs: float | None) -> list[str]:
+    """The flags of run_squad.py that depend on the model; ``epochs`` None for the recipe's."""
+    recipe = model.recipe
+    length = min(recipe.max_seq_length, model.positions)
+    return [
+        *model.flags,
+        f"--max_seq_length={length}",
+        f"--doc_stride={length // 3}",
+        f"--max_query_length={length // 3}",
+        f"--train_batch_size={recipe.batch_size}",
+        "--predict_batch_size=32",
+        f"--num_train_epochs={epochs or recipe.epochs}",
+        f"--learning_rate={recipe.learning_rate}",
+    ]
+
+
+def trivial_answers(train: Sequence[Example], asked: Sequence[Example]) -> dict[str, dict]:
+    """Answers without a model: name to {question id: answer}.
+
+    ``first words`` gives as many words of the documentation as answers have on average;
+    ``most frequent`` the most frequent answer to training questions with the same first words.
+    """
+    length = round(statistics.mean(len(e.answers[0].text.split()) for e in train))
+    counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+    for example in train:
+        for opening in (_opening(example), ""):
+            counts[opening][example.answers[0].text] += 1
+    frequent = {opening: counter.most_common(1)[0][0] for opening, counter in counts.items()}
+    return {
+        "first words": {
+            e.question_id: " ".join(e.context.partition("\n")[2].split()[:length]) for e in asked
+        },
+        "most frequent": {e.question_id: frequent.get(_opening(e), frequent[""]) for e in asked},
+    }
+
+
+def _opening(example: Example) -> str:
+    return " ".join(example.question.split()[:_OPENING_WORDS])
+
+
+def show_answers(squad: SquadFile, answers: Mapping[str, str]) -> None:
+    """Prints a few questions of different modules with the model's answers."""
+    print("\nQuestions that the model was not trained on, and its answers")
+    step = len(squad.examples) // NUM_SHOWN or 1
+    for example in squad.examples[step // 2 :: step][:NUM_SHOWN]:
+        print(f"  {example.title}")
+        print(f"      question: {example.question}")
+        print(f"      answer:   {answers[example.question_id]}")
+        print(f"      expected: {example.answers[0].text}")
+
+
+def report(model_dir: Path, *, train: SquadFile, asked: SquadFile) -> dict[str, object]:
+    """Prints scores and examples; returns the content of summary.json."""
+    answers = read_json(model_dir / "predictions.json", what="predictions")
+    everything = {**trivial_answers(train.examples, asked.examples), "fine-tuned model": answers}
+    scores = {name: evaluate(asked, given) for name, given in everything.items()}
+    show_answers(asked, answers)
+    print(f"\nScores on {len(asked.examples)} questions about other modules ({LABEL})")
+    print(f"  {'':20}{'exact match':>12}{'F1':>8}")
+    for name, score in scores.items():
+        print(f"  {name:20}{score['exact_match']:12.1f}{score['f1']:8.1f}")
+    return {
+        "label": LABEL,
+        "questions": {"train": len(train.examples), "dev": len(asked.examples)},
+        "scores": {name: _of(score) for name, score in scores.items()},
+        "report": str(model_dir / "report.html"),
+    }
+
+
+def _of(score: Mapping[str, float]) -> dict[str, float]:
+    return {name: score[name] for name in ("exact_match", "f1")}
+
+
+def forget_model_of_another_demo(output_dir: Path, model_dir: Path, made_of: dict) -> None:
+    """Lets a demo with other questions or weights start anew, where the same one goes on."""
+    record = output_dir / "made_of.json"
+    if record.is_file() and read_json(record, what="record of the demo") != made_of:
+        print(f"questions, weights or flags are others: removing the model in {model_dir}")
+        shutil.rmtree(model_dir, ignore_errors=True)
+    write_json(record, made_of)
+
+
+def main(options: argparse.Namespace) -> None:
+    """Runs every step, then reports."""
+    start = time.monotonic()
+    model = find_model(options.demo_dir.resolve(), options.init_checkpoint)
+    output_dir = options.output_dir.resolve()
+    questions, model_dir = output_dir / "questions", output_dir / "model"
+    print(f"Question-answering demo: {LABEL}.")
+    run(
+        ["-m", "tools.demo.questions"],
+        f"--output_dir={questions}",
+        f"--num_questions={options.num_questions or model.recipe.num_questions}",
+        f"--max_context_words={model.recipe.max_context_words}",
+    )
+    flags = training_flags(model, options.epochs)
+    made_of = {"questions": read_manifest(questions).sha256, "flags": flags}
+    forget_model_of_another_demo(output_dir, model_dir, made_of)
+    run(
+        ["run_squad.py"],
+        f"--train_file={questions / TRAIN_NAME}",
+        f"--predict_file={questions / DEV_NAME}",
+        f"--output_dir={model_dir}",
+        "--do_train",
+        "--do_predict",
+        *flags,
+    )
+    summary = report(
+        model_dir, train=_read(questions / TRAIN_NAME), asked=_read(questions / DEV_NAME)
+    )
+    summary["seconds"] = round(time.monotonic() - start, 1)
+    write_json(output_dir / "summary.json", summary)
+    print(f"report: {summary['report']}")
+    print(f"the demo took {summary['seconds']:.0f} s; summary: {output_dir / 'summary.json'}")
+    print(f"This was a smoke test: {LABEL}. Give run_squad.py a SQuAD file for a real one.")
+
+
+def _read(path: Path) -> SquadFile:
+    return read_squad(path, flag="output_dir", version_2_with_negative=False, needs_answers=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=f"Fine-tunes on {LABEL}, from the demo's model or given weights."
+    )
+    parser.add_argument("--output_dir", type=Path, default=Path("demo/qa"))
+    parser.add_argument("--demo_dir", type=Path, default=Path("demo"), help="where `make demo` was")
+    parser.add_argument(
+        "--init_checkpoint", type=Path, help="directory of a model, instead of the demo's"
+    )
+    parser.add_argument("--num_questions", type=int, help="to generate, for training and scoring")
+    parser.add_argument("--epochs", type=float, help="passes over the training questions")
+    exit_on_user_error(main, parser.parse_args())
