@@ -18,7 +18,7 @@ from types import FrameType
 import bert_tf
 
 _PACKAGE = Path(bert_tf.__file__).parent
-_READERS = str(_PACKAGE / "data")
+_READERS = tuple(str(_PACKAGE / room) for room in ("input", "records"))
 _SESSION = "tensorflow/python/client/session.py"
 
 Stack = Sequence[FrameType]

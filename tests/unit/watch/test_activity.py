@@ -56,7 +56,7 @@ def plain_wait(event):
 
 
 in_session = waiter_in(f"/somewhere/{_SESSION}")
-in_reader = waiter_in(f"{_READERS}/reader.py")
+in_reader = waiter_in(f"{_READERS[0]}/reader.py")
 
 
 def test_a_main_thread_that_waits_in_python_is_stuck():
