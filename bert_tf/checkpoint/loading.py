@@ -131,7 +131,7 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
     Raises:
       UserError: the checkpoint is another model's or another optimizer's.
     """
-    report = compare(checkpoint, _shapes_of(variables))
+    report = compare(checkpoint, {v.op.name: tuple(v.shape.as_list()) for v in variables})
     stored = (*report.restored, *report.run_state)
     if any(map(names.is_optimizer_state, report.fresh)) and not any(
         map(names.is_optimizer_state, stored)
@@ -153,17 +153,17 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
 
 def check_initial(
     checkpoint: PathLike,
-    variables: Iterable[tf.Variable],
+    network: Mapping[str, Shape],
     *,
     allowed_fresh: Sequence[str] = (),
     heads: Sequence[Head] = (),
     config: BertConfig | None = None,
 ) -> tuple[Source, LoadingReport]:
-    """Makes sure that the variables can start from ``checkpoint``; reads no value.
+    """Makes sure that a network can start from ``checkpoint``; reads no value.
 
     Args:
       checkpoint: as for ``formats.open_source``: any format, a directory or a file.
-      variables: the network's weights, without optimizer and counters.
+      network: names and shapes of its variables, without optimizer and counters.
       allowed_fresh: scopes, such as ``cls/squad``, whose variables may be missing.
       heads: what may be missing as a whole; the report names what is.
       config: the network's. Where it is given and the checkpoint has one too, what shapes do not
@@ -175,7 +175,7 @@ def check_initial(
         attention heads or the activation is another.
     """
     source = open_source(checkpoint)
-    report = compare_source(source, _shapes_of(variables))
+    report = compare_source(source, network)
     lacking = missing_heads(report, heads)
     scopes = [*allowed_fresh, *_scopes_of(lacking, report)]
     problem = describe_problem(report, scopes)
@@ -200,11 +200,19 @@ def initialise_from_checkpoint(
     allowed_fresh: Sequence[str] = (),
     heads: Sequence[Head] = (),
     config: BertConfig | None = None,
+    prefix: str = "",
 ) -> LoadingReport:
-    """Makes ``checkpoint`` the initial value of the variables; see :func:`check_initial`."""
-    by_name = {variable.op.name: variable for variable in variables}
+    """Makes ``checkpoint`` the initial value of the variables; see :func:`check_initial`.
+
+    ``prefix`` is what their names have before those in the checkpoint, with its slash.
+    """
+    by_name = {variable.op.name[len(prefix) :]: variable for variable in variables}
     source, report = check_initial(
-        checkpoint, by_name.values(), allowed_fresh=allowed_fresh, heads=heads, config=config
+        checkpoint,
+        {name: tuple(variable.shape.as_list()) for name, variable in by_name.items()},
+        allowed_fresh=allowed_fresh,
+        heads=heads,
+        config=config,
     )
     if report.restored:
         tf.train.init_from_checkpoint(
@@ -263,10 +271,6 @@ def _is_all_fresh(report: LoadingReport, scope: str) -> bool:
     return any(_is_in_scopes(name, [scope]) for name in report.fresh) and not any(
         _is_in_scopes(name, [scope]) for name in found
     )
-
-
-def _shapes_of(variables: Iterable[tf.Variable]) -> dict[str, Shape]:
-    return {variable.op.name: tuple(variable.shape.as_list()) for variable in variables}
 
 
 def _is_in_scopes(name: str, scopes: Sequence[str]) -> bool:

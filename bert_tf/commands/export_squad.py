@@ -68,7 +68,7 @@ def main(_) -> None:
         length=parts.config.max_position_embeddings,
     )
     # Imported here: what is wrong with the flags is said before TensorFlow starts.
-    from bert_tf.export.saved_model import export_squad
+    from bert_tf.tasks.squad_export import export_squad
 
     environment.quiet_tensorflow(verbose=False)
     target = export_squad(

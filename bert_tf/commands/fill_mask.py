@@ -19,7 +19,7 @@ from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.console import say
 from bert_tf.errors import UserError
-from bert_tf.tasks.native_layers import define_native_flag, measured_policy, native_layers
+from bert_tf.inference.native_layers import define_native_flag, measured_policy
 from bert_tf.tasks.span_model import define_model_files_flags, model_from_flags
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -62,14 +62,9 @@ class MaskFiller:
         ``native_ops`` is that of ``native_layers.native_layers``. Raises UserError when the weights
         are not those of the model, or there are no native operations and they are insisted on.
         """
-        import tensorflow.compat.v1 as tf
-
-        from bert_tf.checkpoint import loading
-        from bert_tf.checkpoint.tensorflow_file import explained_reading
-        from bert_tf.model.heads import MASKED_LM_HEAD
-        from bert_tf.model.precision import policy_for
-        from bert_tf.model.pretraining import pretraining_output, pretraining_specs
-        from bert_tf.model.variables import create_variables
+        # Imported here: what is wrong with the flags is said before TensorFlow starts.
+        from bert_tf.inference.predictor import Predictor
+        from bert_tf.tasks.pretraining_task import PretrainingTask
 
         if tokenizer.vocab_size > config.vocab_size:
             raise UserError(
@@ -77,40 +72,8 @@ class MaskFiller:
                 f"{config.vocab_size}; give the vocabulary that the model was trained with."
             )
         self._tokenizer = tokenizer
-        policy = native_layers(policy_for("fp32"), native_ops)
-        graph = tf.Graph()
-        with graph.as_default():
-            variables = create_variables(
-                pretraining_specs(config, next_sentence=False),
-                initializer_range=config.initializer_range,
-            )
-            report = loading.initialise_from_checkpoint(
-                str(checkpoint), variables.all(), heads=[MASKED_LM_HEAD], config=config
-            )
-            if report.fresh:
-                raise UserError(
-                    f"{checkpoint} has no {MASKED_LM_HEAD.name}; train one with run_pretraining.py "
-                    f"--do_train --init_checkpoint={checkpoint}."
-                )
-            self._ids = tf.placeholder(tf.int32, [1, None])
-            self._segment_ids = tf.placeholder(tf.int32, [1, None])
-            self._positions = tf.placeholder(tf.int32, [1, None])
-            features = {
-                "input_ids": self._ids,
-                "input_mask": tf.ones_like(self._ids),
-                "segment_ids": self._segment_ids,
-                "masked_lm_positions": self._positions,
-                # The losses are built but never run: no label is known.
-                "masked_lm_ids": tf.zeros_like(self._positions),
-                "masked_lm_weights": tf.zeros_like(self._positions, tf.float32),
-            }
-            output = pretraining_output(
-                variables, config, features, policy=policy, next_sentence=False
-            )
-            self._probabilities = tf.nn.softmax(output.masked_lm_logits)
-            self._session = tf.Session(graph=graph)
-            with explained_reading(checkpoint):
-                self._session.run(tf.global_variables_initializer())
+        task = PretrainingTask(config, next_sentence=False)
+        self._predictor = Predictor(task, checkpoint, native_ops=native_ops)
 
     def fill(
         self, ids: Sequence[int], *, segment_ids: Sequence[int] | None = None, top: int = 5
@@ -120,16 +83,16 @@ class MaskFiller:
         ``segment_ids`` are 1 for what belongs to a second segment; None is for a single one.
         """
         positions = np.flatnonzero(np.asarray(ids) == self._tokenizer.mask_id)
-        probabilities = self._session.run(
-            self._probabilities,
+        found = self._predictor.run(
             {
-                self._ids: [ids],
-                self._segment_ids: [segment_ids or [0] * len(ids)],
-                self._positions: [positions],
+                "input_ids": [ids],
+                "input_mask": [[1] * len(ids)],
+                "segment_ids": [segment_ids or [0] * len(ids)],
+                "masked_lm_positions": [positions],
             },
         )
         # A model may have more outputs than the vocabulary has entries.
-        probabilities = probabilities[:, : self._tokenizer.vocab_size]
+        probabilities = found["masked_lm_probabilities"][0, :, : self._tokenizer.vocab_size]
         best = np.argsort(-probabilities, axis=-1)[:, :top]
         return [
             [

@@ -12,12 +12,16 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.model.dropout import Dropout, apply_dropout
+from bert_tf.model.dropout import apply_dropout
 from bert_tf.model.encoder import encode, encoder_specs
 from bert_tf.model.layers import activate, computed_in, dense, layer_norm, operand
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
+
+# The features that the network reads, [B, S] integers each.
+INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 
@@ -62,11 +66,7 @@ def bert_output(
     variables: Variables,
     config: BertConfig,
     features: Mapping[str, tf.Tensor],
-    *,
-    policy: PrecisionPolicy,
-    dropout: Dropout | None = None,
-    recompute: bool = False,
-    skip_padding: bool = False,
+    options: ForwardOptions,
 ) -> BertOutput:
     """Embeds and encodes a batch.
 
@@ -75,31 +75,24 @@ def bert_output(
       config: sizes, activation and dropout rates.
       features: integers [B, S]: ``input_ids`` in [0, vocab_size), ``input_mask``, 1 for a token
         and 0 for padding, ``segment_ids`` in [0, type_vocab_size).
-      policy: precision of each class of operation.
-      dropout: source of masks; None outside training.
-      recompute, skip_padding: as in :func:`bert_tf.model.encoder.encode`.
+      options: how to compute it.
 
     Raises:
       UserError: the sequences are longer than ``max_position_embeddings``.
     """
     with variables.scope("bert/embeddings") as own:
         embedded = _embed(
-            features["input_ids"], features["segment_ids"], own, config=config, policy=policy
-        )
-        embedded = apply_dropout(
-            dropout, embedded, config.hidden_dropout_prob, site=_EMBEDDING_DROPOUT_SITE
-        )
-    with variables.scope("bert/encoder") as own:
-        layer_outputs = encode(
-            embedded,
-            features["input_mask"],
+            features["input_ids"],
+            features["segment_ids"],
             own,
             config=config,
-            policy=policy,
-            dropout=dropout,
-            recompute=recompute,
-            skip_padding=skip_padding,
+            policy=options.policy,
         )
+        embedded = apply_dropout(
+            options.dropout, embedded, config.hidden_dropout_prob, site=_EMBEDDING_DROPOUT_SITE
+        )
+    with variables.scope("bert/encoder") as own:
+        layer_outputs = encode(embedded, features["input_mask"], own, config, options)
     return BertOutput(layer_outputs[-1], layer_outputs, embedded)
 
 

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.blocks import DropoutSite, PlainBlocks, Stream, blocks_for, product
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.recompute import recomputed
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
@@ -48,12 +49,8 @@ def encode(
     x: tf.Tensor,
     input_mask: tf.Tensor,
     variables: Variables,
-    *,
     config: BertConfig,
-    policy: PrecisionPolicy,
-    dropout: Dropout | None,
-    recompute: bool = False,
-    skip_padding: bool = False,
+    options: ForwardOptions,
 ) -> list[tf.Tensor]:
     """Runs all layers.
 
@@ -62,21 +59,17 @@ def encode(
       input_mask: [B, S] integers, 1 for a token and 0 for padding.
       variables: narrowed to the scope of the encoder.
       config: sizes and rates.
-      policy: precision of each class of operation.
-      dropout: None outside training.
-      recompute: keep only the layers' inputs for the backward pass, which computes each layer again
-        and has the same bits. Without effect outside training.
-      skip_padding: leave out what padding costs outside of the attention, where native operations
-        run; its own outputs mean nothing then. Those of tokens are the same, but for rounding.
+      options: how to compute them.
 
     Returns:
       The output of each layer, [B, S, N * H] float32.
     """
     score_bias = (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
-    blocks = blocks_for(policy, input_mask, skip_padding=skip_padding)
+    policy, dropout = options.policy, options.dropout
+    blocks = blocks_for(policy, input_mask, skip_padding=options.skip_padding)
     stream = blocks.stream(x)
     layer = functools.partial(_encoder_layer, config=config, policy=policy, blocks=blocks)
-    if recompute and dropout is not None:
+    if options.recompute and dropout is not None:
         layer = functools.partial(_recomputed_layer, layer, blocks=blocks)
     outputs = []
     for index in range(config.num_hidden_layers):

@@ -1,4 +1,4 @@
-"""Classification losses as sums: whoever knows the whole global batch divides by its weight."""
+"""Losses of classifications, as sums."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.model.blocks import native_operations
 from bert_tf.model.layers import computed_in
 from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.sums import Sums
+
+ACCURACY = "accuracy"
 
 
 class ClassScores(NamedTuple):
@@ -28,23 +31,9 @@ class ClassScores(NamedTuple):
             return computed_in(policy.logits, tf.nn.bias_add, self.product, self.bias)
 
 
-class ClassificationSums(NamedTuple):
-    """Scalar float32 sums that add up over micro batches, ranks and evaluation batches.
-
-    Attributes:
-      loss_sum: of weight times cross entropy, in nats.
-      weight_sum: of the weights.
-      correct_sum: of the weights of the examples whose best class is the label.
-    """
-
-    loss_sum: tf.Tensor
-    weight_sum: tf.Tensor
-    correct_sum: tf.Tensor
-
-
 def classification_sums(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, *, policy: PrecisionPolicy
-) -> ClassificationSums:
+) -> Sums:
     """Cross entropy and accuracy of [examples, classes] logits.
 
     Args:
@@ -64,7 +53,7 @@ def classification_sums(
 
 def score_sums(
     scores: ClassScores, labels: tf.Tensor, weights: tf.Tensor, *, policy: PrecisionPolicy
-) -> ClassificationSums:
+) -> Sums:
     """As :func:`classification_sums`, of many classes: where the policy is native, without logits.
 
     The native operation reads the product as it is, adds the bias and finds the best class on the
@@ -82,10 +71,10 @@ def score_sums(
 
 def _weighted_sums(
     losses: tf.Tensor, best: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-) -> ClassificationSums:
+) -> Sums:
     correct = tf.cast(tf.equal(best, labels), tf.float32)
-    return ClassificationSums(
-        loss_sum=tf.reduce_sum(weights * losses),
-        weight_sum=tf.reduce_sum(weights),
-        correct_sum=tf.reduce_sum(weights * correct),
+    return Sums(
+        loss=tf.reduce_sum(weights * losses),
+        weight=tf.reduce_sum(weights),
+        metrics={ACCURACY: tf.reduce_sum(weights * correct)},
     )

@@ -8,6 +8,7 @@ and a checkpoint can be compared with a network of which no graph exists.
 from __future__ import annotations
 
 import contextlib
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -16,11 +17,33 @@ import tensorflow.compat.v1 as tf
 
 
 class VariableSpec(NamedTuple):
-    """A variable's full name, shape and initial value: ``random``, ``zeros`` or ``ones``."""
+    """A variable to create.
+
+    Attributes:
+      name: its full name.
+      shape: of its value.
+      initial: value at the start, ``random``, ``zeros`` or ``ones``.
+      trainable: whether an update changes it. One that is not trained is not saved either: it has
+        the value of the checkpoint that it was read from.
+    """
 
     name: str
     shape: tuple[int, ...]
     initial: str = "random"
+    trainable: bool = True
+
+
+def num_weights(specs: Iterable[VariableSpec]) -> int:
+    """Numbers that all variables hold together."""
+    return sum(math.prod(spec.shape) for spec in specs)
+
+
+def frozen_specs(specs: Iterable[VariableSpec], *, prefix: str) -> list[VariableSpec]:
+    """The variables of a second network, which is only read, with ``prefix``/ before their names.
+
+    ``variables.scope(prefix)`` is that network's own view of them.
+    """
+    return [s._replace(name=f"{prefix}/{s.name}", trainable=False) for s in specs]
 
 
 def dense_specs(name: str, *, inputs: int, outputs: int) -> list[VariableSpec]:
@@ -64,11 +87,24 @@ class Variables:
         """Every variable of the network, in the order of creation."""
         return list(self._by_name.values())
 
+    def trainable(self) -> list[tf.Variable]:
+        """Those that updates change and checkpoints hold."""
+        return [variable for variable in self.all() if variable.trainable]
+
+    def frozen(self, prefix: str) -> list[tf.Variable]:
+        """Those below ``prefix``/ that updates leave alone."""
+        found = (v for v in self.all() if v.op.name.startswith(f"{prefix}/"))
+        return [variable for variable in found if not variable.trainable]
+
+
+# Local: initialized in every session and in no checkpoint. Model: ranks share them all the same.
+_OF_FROZEN = [tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.MODEL_VARIABLES]
+
 
 def create_variables(
     specs: Iterable[VariableSpec], *, initializer_range: float, seed: int = 0
 ) -> Variables:
-    """Creates trainable float32 resource variables in the current graph.
+    """Creates float32 resource variables in the current graph.
 
     Args:
       specs: what to create; a name must be new to the graph.
@@ -83,6 +119,8 @@ def create_variables(
                 shape=spec.shape,
                 dtype=tf.float32,
                 initializer=_initializer(spec, initializer_range, seed),
+                trainable=spec.trainable,
+                collections=None if spec.trainable else _OF_FROZEN,
                 use_resource=True,
             )
             for spec in specs

@@ -132,7 +132,9 @@ class _BroadcastVariables(tf.train.SessionRunHook):
         self._hvd = hvd
 
     def begin(self):
-        self._broadcast = self._hvd.broadcast_global_variables(0)
+        # Model variables that are not global ones are those that nobody trains.
+        variables = {id(v): v for v in (*tf.global_variables(), *tf.model_variables())}
+        self._broadcast = self._hvd.broadcast_variables(list(variables.values()), 0)
 
     def after_create_session(self, session, coord):
         del coord

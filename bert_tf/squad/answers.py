@@ -20,7 +20,7 @@ import numpy as np
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open
 from bert_tf.squad.examples import Example, SquadFile
-from bert_tf.squad.spans import CandidateArrays, Entry, possible_spans, rank_answers
+from bert_tf.squad.spans import Entry, SpanCandidates, possible_spans, rank_answers
 from bert_tf.squad.windows import Window, WindowSettings, question_windows
 from bert_tf.text.tokenizer import Encoding, Tokenizer
 
@@ -83,7 +83,7 @@ def decode_answers(
     squad: SquadFile,
     tokenizer: Tokenizer,
     windows: WindowSettings,
-    candidates: CandidateArrays,
+    candidates: SpanCandidates,
     settings: AnswerSettings,
 ) -> Predictions:
     """The answers to all questions of a file.
@@ -103,7 +103,7 @@ def decode_answers(
     row = 0
     for example, encoding, own_windows in _windows_by_question(squad, tokenizer, windows):
         stop = row + len(own_windows)
-        own = CandidateArrays(*(values[row:stop] for values in candidates))
+        own = SpanCandidates(*(values[row:stop] for values in candidates))
         if len(own.null_logits) == len(own_windows):
             _decode_question(predictions, example, encoding, own_windows, own, settings)
         row = stop
@@ -152,7 +152,7 @@ def _write_as_google(path: Path, value: Any) -> None:
         file.write("\n")
 
 
-def _require_numbers(candidates: CandidateArrays) -> None:
+def _require_numbers(candidates: SpanCandidates) -> None:
     """Raises UserError when a score is NaN or infinite; unused places may be -inf."""
     is_wrong = ~np.isfinite(candidates.null_logits)
     for logits in (candidates.start_logits, candidates.end_logits):
@@ -181,7 +181,7 @@ def _decode_question(
     example: Example,
     encoding: Encoding,
     windows: Sequence[Window],
-    candidates: CandidateArrays,
+    candidates: SpanCandidates,
     settings: AnswerSettings,
 ) -> None:
     """Adds the answer to one question, with ``candidates`` of its W windows."""

@@ -6,7 +6,7 @@ Dimensions: N windows in the file, W windows of a question, K candidates, M span
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,20 +14,22 @@ from bert_tf.squad.windows import Window, has_max_context
 from bert_tf.text.tokenizer import Encoding
 
 
-class CandidateArrays(NamedTuple):
-    """The best positions of each window, of all windows in the order of the records.
+class SpanCandidates(NamedTuple):
+    """The best positions of each window's context, best first; of equal ones the first.
+
+    Arrays of all windows in the order of the records, or tensors of a batch in a graph.
 
     Attributes:
       start_indices, end_indices: [N, K] int32 positions in the sequence.
-      start_logits, end_logits: [N, K] float32, -inf at unused places.
-      null_logits: [N] float32, the score of "no answer".
+      start_logits, end_logits: [N, K] float32, -inf at places that no position is left for.
+      null_logits: [N] float32, start and end score of [CLS], which stands for "no answer".
     """
 
-    start_indices: np.ndarray
-    start_logits: np.ndarray
-    end_indices: np.ndarray
-    end_logits: np.ndarray
-    null_logits: np.ndarray
+    start_indices: Any
+    start_logits: Any
+    end_indices: Any
+    end_logits: Any
+    null_logits: Any
 
 
 class Entry(NamedTuple):
@@ -48,9 +50,7 @@ class Spans(NamedTuple):
     end_logits: np.ndarray
 
 
-def possible_spans(
-    windows: Sequence[Window], candidates: CandidateArrays, max_length: int
-) -> Spans:
+def possible_spans(windows: Sequence[Window], candidates: SpanCandidates, max_length: int) -> Spans:
     """All pairs of a first and a last token of one window that can be an answer."""
     starts, starts_usable = _context_tokens(
         windows, candidates.start_indices, candidates.start_logits

@@ -13,11 +13,11 @@ import numpy as np
 from bert_tf.errors import UserError
 from bert_tf.input.length_buckets import padded_length
 from bert_tf.progress import Progress
-from bert_tf.squad.answers import AnswerSettings, CandidateArrays, decode_answers
+from bert_tf.squad.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.squad.examples import Example, SquadFile
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import Window, WindowSettings, question_windows
-from bert_tf.tasks.span_model import ModelParts, SpanModel
+from bert_tf.tasks.span_model import ModelParts
 
 if TYPE_CHECKING:
     from bert_tf.model.precision import PrecisionPolicy
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 BATCH_SIZE = 8
 
 _QUESTION_ID = "question"
-
-# Of SpanOutputs, in the order of CandidateArrays.
-_CANDIDATES = (
-    "top_start_indices",
-    "top_start_logits",
-    "top_end_indices",
-    "top_end_logits",
-    "null_logits",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +89,13 @@ class Answerer:
         self.settings = settings or AnswerSettings()
         self.settings.validate()
         self._tokenizer = parts.tokenizer
-        self._model = SpanModel(
-            parts.config,
+        # Imported here: what is wrong with the flags is said before TensorFlow starts.
+        from bert_tf.inference.predictor import Predictor
+        from bert_tf.tasks.span_task import SpanTask
+
+        self._predictor = Predictor(
+            SpanTask(parts.config, num_candidates=self.settings.n_best_size),
             parts.checkpoint,
-            num_candidates=self.settings.n_best_size,
             precision=precision,
             native_ops=native_ops,
             threads=threads,
@@ -147,7 +141,7 @@ class Answerer:
         # The sort is stable: the chosen one comes first and the others keep their order.
         return sorted(found, key=lambda answer: answer.text != chosen)
 
-    def _candidates(self, question: str, context: str, *, shows_progress: bool) -> CandidateArrays:
+    def _candidates(self, question: str, context: str, *, shows_progress: bool) -> SpanCandidates:
         """The best positions of every window of the context."""
         context_ids = self._tokenizer.encode(context)
         windows = question_windows(self._tokenizer.encode(question), len(context_ids), self.windows)
@@ -158,11 +152,11 @@ class Answerer:
         for batch in _batches(windows, self.windows.max_seq_length):
             longest = max(window.length for window in batch)
             pairs = [(window, context_ids) for window in batch]
-            outputs = self._model.run(sequence_arrays(pairs, self._tokenizer, longest))
-            batches.append(CandidateArrays(*(getattr(outputs, name) for name in _CANDIDATES)))
+            found = self._predictor.run(sequence_arrays(pairs, self._tokenizer, longest))
+            batches.append(SpanCandidates(**found))
             if progress is not None:
                 progress.advance(len(batch))
-        return CandidateArrays(*map(np.concatenate, zip(*batches)))
+        return SpanCandidates(*map(np.concatenate, zip(*batches)))
 
 
 def _batches(windows: Sequence[Window], max_length: int) -> Iterator[list[Window]]:
@@ -185,7 +179,7 @@ def fitting_windows(longest: int) -> WindowSettings:
     )
 
 
-def _no_candidates(k: int) -> CandidateArrays:
+def _no_candidates(k: int) -> SpanCandidates:
     """Of a context without any token."""
     indices, logits = np.zeros([0, k], np.int32), np.zeros([0, k], np.float32)
-    return CandidateArrays(indices, logits, indices, logits, np.zeros([0], np.float32))
+    return SpanCandidates(indices, logits, indices, logits, np.zeros([0], np.float32))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -14,79 +13,17 @@ from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.input import pipeline
 from bert_tf.input.masking import MaskingSettings
-from bert_tf.model.dropout import Dropout
-from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
-from bert_tf.model.losses import ClassificationSums
-from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.pretraining import pretraining_output, pretraining_specs
-from bert_tf.model.variables import create_variables
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining_model import find_model
+from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.training import run as training_run
-from bert_tf.training.checks import Network, check_start, settle_scaling
-from bert_tf.training.evaluation import Results, TermEvaluation
+from bert_tf.training.checks import Model, check_start, settle_scaling
+from bert_tf.training.evaluation import LossEvaluation, Results
 from bert_tf.training.run import Run
 from bert_tf.update.batch_plan import BatchPlan
-
-MASKED_LM = "masked_lm"
-NEXT_SENTENCE = "next_sentence"
-
-
-class PretrainingObjective:
-    """Masked words and next sentences; either can be left out."""
-
-    def __init__(
-        self,
-        config: BertConfig,
-        policy: PrecisionPolicy,
-        *,
-        masked_lm: bool,
-        next_sentence: bool,
-        seed: int,
-        recompute: bool = False,
-    ) -> None:
-        """``seed`` decides the initial weights; ``recompute`` is the encoder's."""
-        self._config = config
-        self._policy = policy
-        self._heads = {MASKED_LM: masked_lm, NEXT_SENTENCE: next_sentence}
-        self._seed = seed
-        self._recompute = recompute
-        self.terms = [term for term, present in self._heads.items() if present]
-
-    def create_variables(self) -> None:
-        """Creates the network's variables in the current graph."""
-        self._variables = create_variables(
-            pretraining_specs(self._config, **self._heads),
-            initializer_range=self._config.initializer_range,
-            seed=self._seed,
-        )
-
-    def weights(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The number of masked words and of sequences in a batch."""
-        sequences = tf.cast(tf.shape(features["input_ids"])[0], tf.float32)
-        found = {
-            MASKED_LM: tf.reduce_sum(features["masked_lm_weights"]),
-            NEXT_SENTENCE: sequences,
-        }
-        return {term: found[term] for term in self.terms}
-
-    def sums(
-        self, features: Mapping[str, tf.Tensor], *, dropout: Dropout | None
-    ) -> dict[str, ClassificationSums]:
-        """The forward pass of one micro batch."""
-        output = pretraining_output(
-            self._variables,
-            self._config,
-            features,
-            policy=self._policy,
-            dropout=dropout,
-            recompute=self._recompute,
-            **self._heads,
-        )
-        return {term: getattr(output, term) for term in self.terms}
 
 
 def run(settings: PretrainingSettings) -> Results | None:
@@ -100,29 +37,20 @@ def run(settings: PretrainingSettings) -> Results | None:
 
 def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | None:
     data = _open_data(settings)
-    model = find_model(settings, run, data.vocabulary)
-    config = model.config
-    for note in model.notes:
+    found = find_model(settings, run, data.vocabulary)
+    config = found.config
+    for note in found.notes:
         run.message(note)
     _check_data(settings, data, config)
     run = training_run.choose_arithmetic(
         run, config, settings.optimization, max_seq_length=settings.data.max_seq_length
     )
-    network = Network(
-        config,
-        functools.partial(
-            PretrainingObjective,
-            config,
-            masked_lm=settings.masked_lm,
-            next_sentence=settings.next_sentence,
-            seed=settings.run.seed,
-            recompute=settings.runtime.recompute,
-        ),
-        model.vocabulary,
-        vocab_file=model.vocab_file,
-        spm_model_file=model.spm_model_file,
-        do_lower_case=model.do_lower_case,
-        heads=[MASKED_LM_HEAD, NEXT_SENTENCE_HEAD],
+    model = Model(
+        PretrainingTask(config, settings.masked_lm, settings.next_sentence),
+        found.vocabulary,
+        vocab_file=found.vocab_file,
+        spm_model_file=found.spm_model_file,
+        do_lower_case=found.do_lower_case,
     )
     optimization = training_run.with_steps(
         settle_scaling(run, settings.optimization),
@@ -132,7 +60,7 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
         warmup_proportion=settings.warmup_proportion,
         trains=settings.run.do_train,
     )
-    check_start(run, network, optimization)
+    check_start(run, model, optimization)
 
     def train_input(batch: BatchPlan) -> tf.data.Dataset:
         return pipeline.training_dataset(
@@ -149,18 +77,16 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
     by_steps = settings.num_train_epochs is None
     job = training_run.make_job(
         run,
-        network=network,
-        evaluation=_evaluation(
-            settings, config, data, run.ranks, network.make_objective(run.policy).terms
-        ),
+        model=model,
+        evaluation=_evaluation(settings, model.task, data, run.ranks),
         optimization=optimization,
         train_input=train_input,
         max_seq_length=settings.data.max_seq_length,
         length_flag="--num_train_steps" if by_steps else "--num_train_epochs",
         steps_follow_data=optimization.scale_steps_by_ranks or not by_steps,
     )
-    facts = data.facts(model.vocabulary_sha256)
-    return training_run.execute(run, job, network=network, train_data=facts)
+    facts = data.facts(found.vocabulary_sha256)
+    return training_run.execute(run, job, model=model, train_data=facts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,14 +188,11 @@ def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSet
 
 
 def _evaluation(
-    settings: PretrainingSettings,
-    config: BertConfig,
-    data: _Data,
-    ranks: SingleProcess,
-    terms: list[str],
-) -> TermEvaluation | None:
+    settings: PretrainingSettings, task: PretrainingTask, data: _Data, ranks: SingleProcess
+) -> LossEvaluation | None:
     if not settings.run.do_eval:
         return None
+    config = task.config
 
     def eval_input() -> tf.data.Dataset:
         return pipeline.evaluation_dataset(
@@ -284,10 +207,4 @@ def _evaluation(
             masking=data.masking,
         )
 
-    return TermEvaluation(
-        eval_input,
-        ranks=ranks,
-        terms=terms,
-        perplexity_of=MASKED_LM if settings.masked_lm else None,
-        max_steps=settings.run.max_eval_steps,
-    )
+    return LossEvaluation(eval_input, ranks=ranks, task=task, max_steps=settings.run.max_eval_steps)

@@ -1,13 +1,11 @@
-"""A network with a span head and its vocabulary, from a model directory or its single files."""
+"""A network and its vocabulary, from a model directory or its single files."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
 from absl import flags
 
 from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
@@ -20,7 +18,6 @@ from bert_tf.checkpoint.same_model import (
 from bert_tf.command_line import flag_group
 from bert_tf.config.bert_config import BertConfig, read_config
 from bert_tf.config.policy_file import policy_changes
-from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
 from bert_tf.text.loading import load_tokenizer
@@ -28,11 +25,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.vocabulary import resolve_casing
 
 if TYPE_CHECKING:
-    import tensorflow.compat.v1 as tf
-
     from bert_tf.model.precision import PrecisionPolicy
-
-INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +203,7 @@ def policy_from_flags(
     """
     changes = policy_changes(values.precision_policy)
     # Imported here: what is wrong with the file is said before TensorFlow starts.
-    from bert_tf.tasks.native_layers import measured_policy
+    from bert_tf.inference.native_layers import measured_policy
 
     return measured_policy(
         config,
@@ -220,114 +213,3 @@ def policy_from_flags(
         sequences=sequences,
         length=length,
     )
-
-
-class SpanOutputs(NamedTuple):
-    """What the network says of a batch: arrays in a session's result, tensors in its graph.
-
-    Attributes:
-      start_logits, end_logits: [B, S] float32.
-      top_start_indices, top_end_indices: [B, K] int32, the best positions of the context.
-      top_start_logits, top_end_logits: [B, K] float32, -inf at places without a position.
-      null_logits: [B] float32, the score of "no answer".
-    """
-
-    start_logits: np.ndarray
-    end_logits: np.ndarray
-    top_start_indices: np.ndarray
-    top_start_logits: np.ndarray
-    top_end_indices: np.ndarray
-    top_end_logits: np.ndarray
-    null_logits: np.ndarray
-
-
-class SpanModel:
-    """A network with its weights in a session; sequences may have any length that it has.
-
-    Attributes:
-      graph, session: of this model alone.
-      inputs: the placeholders of ``INPUTS``, [B, S] int32.
-      outputs: the tensors computed from them.
-    """
-
-    def __init__(
-        self,
-        config: BertConfig,
-        checkpoint: PathLike | None,
-        *,
-        num_candidates: int = 20,
-        precision: str | PrecisionPolicy = "fp32",
-        native_ops: bool | None = None,
-        threads: int | None = None,
-        portable: bool = False,
-    ) -> None:
-        """Restores the weights.
-
-        Args:
-          config: the network's.
-          checkpoint: a file or directory with the weights; None for random ones.
-          num_candidates: K.
-          precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
-          native_ops: as in ``native_layers.native_layers``.
-          threads: cores to use; None for all.
-          portable: whether others are to load the graph with nothing but a checkpoint's variables
-            and TensorFlow; without native operations, whatever ``native_ops`` says.
-
-        Raises:
-          UserError: the weights are not those of such a network, or there are no native operations
-            and they are insisted on.
-        """
-        import tensorflow.compat.v1 as tf
-
-        from bert_tf.checkpoint.tensorflow_file import explained_reading
-        from bert_tf.model.precision import as_policy
-        from bert_tf.model.squad import squad_specs
-        from bert_tf.model.variables import create_variables
-        from bert_tf.tasks.kept_weights import with_cast_kernels
-        from bert_tf.tasks.native_layers import native_layers
-        from bert_tf.tuning.session import SessionSettings, session_config
-
-        self._config = config
-        self._policy = native_layers(as_policy(precision), False if portable else native_ops)
-        self._num_candidates = num_candidates
-        self.graph = tf.Graph()
-        with self.graph.as_default():
-            self._variables = create_variables(
-                squad_specs(config), initializer_range=config.initializer_range
-            )
-            if checkpoint is not None:
-                _initialise(checkpoint, self._variables.all(), config)
-            if not portable:
-                self._variables = with_cast_kernels(self._variables, self._policy.dense)
-            self.inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in INPUTS}
-            self.outputs = self.build(self.inputs)
-            settings = SessionSettings(threads=threads or available_cores())
-            self.session = tf.Session(config=session_config(settings))
-            with explained_reading(checkpoint):
-                self.session.run(tf.global_variables_initializer())
-            self.session.run(tf.local_variables_initializer())
-
-    def build(self, features: Mapping[str, tf.Tensor]) -> SpanOutputs:
-        """Adds the network once more to the graph, for other inputs of the names ``INPUTS``."""
-        from bert_tf.model.squad import span_candidates, span_logits
-
-        logits = span_logits(self._variables, self._config, features, policy=self._policy)
-        best = span_candidates(logits, features, k=self._num_candidates)
-        return SpanOutputs(*logits, *best)
-
-    def run(self, features: Mapping[str, np.ndarray]) -> SpanOutputs:
-        """The outputs for a batch of ``INPUTS``, [B, S] integers."""
-        feed = {tensor: features[name] for name, tensor in self.inputs.items()}
-        return SpanOutputs(*self.session.run(tuple(self.outputs), feed))
-
-
-def _initialise(checkpoint: PathLike, variables: list[tf.Variable], config: BertConfig) -> None:
-    from bert_tf.checkpoint.loading import initialise_from_checkpoint
-    from bert_tf.model.squad import SPAN_HEAD
-
-    report = initialise_from_checkpoint(checkpoint, variables, heads=[SPAN_HEAD], config=config)
-    if report.fresh:
-        raise UserError(
-            f"{checkpoint} has no {SPAN_HEAD.name} ({', '.join(report.fresh)}); train one with "
-            f"run_squad.py --do_train --init_checkpoint={checkpoint}."
-        )

@@ -14,25 +14,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, SquadSettings
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
 from bert_tf.input.batches import dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets
 from bert_tf.input.order import batch_indices
-from bert_tf.model.dropout import Dropout
-from bert_tf.model.losses import ClassificationSums
-from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.squad import (
-    SPAN_HEAD,
-    SpanCandidates,
-    span_candidates,
-    span_logits,
-    span_sums,
-    squad_specs,
-)
-from bert_tf.model.variables import create_variables
 from bert_tf.squad.answers import AnswerSettings, Predictions, best_span_texts
 from bert_tf.squad.examples import SquadFile, read_squad
 from bert_tf.squad.features import (
@@ -44,79 +31,19 @@ from bert_tf.squad.features import (
 from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.span_model import ModelParts, collect_parts
+from bert_tf.tasks.span_task import SpanTask
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation, is_scored
 from bert_tf.tasks.squad_report import Trained, write_squad_report
 from bert_tf.training import run as training_run
-from bert_tf.training.checks import Network, check_start, settle_scaling
+from bert_tf.training.checks import Model, check_start, settle_scaling
 from bert_tf.training.evaluation import Results
 from bert_tf.training.run import Run
 from bert_tf.training.trainer import Job
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.workers import resolve_num_workers
 
-POSITION = "position"
 SEEDS_NAME = "seeds.json"
 UNUSABLE_NAME = "unusable_answers.json"
-
-
-class SpanObjective:
-    """Where the answer begins and ends: two decisions a sequence, one term."""
-
-    terms = (POSITION,)
-
-    def __init__(
-        self,
-        config: BertConfig,
-        policy: PrecisionPolicy,
-        *,
-        seed: int,
-        recompute: bool = False,
-        skip_padding: bool = True,
-    ) -> None:
-        """``seed`` decides the weights that no checkpoint has; the last two are the encoder's."""
-        self._config = config
-        self._policy = policy
-        self._seed = seed
-        self._recompute = recompute
-        self._skip_padding = skip_padding
-
-    def create_variables(self) -> None:
-        """Creates the network's variables in the current graph."""
-        self._variables = create_variables(
-            squad_specs(self._config),
-            initializer_range=self._config.initializer_range,
-            seed=self._seed,
-        )
-
-    def weights(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The number of sequences in a batch."""
-        return {POSITION: tf.cast(tf.shape(features["input_ids"])[0], tf.float32)}
-
-    def sums(
-        self, features: Mapping[str, tf.Tensor], *, dropout: Dropout | None
-    ) -> dict[str, ClassificationSums]:
-        """The forward pass of one micro batch."""
-        logits = span_logits(
-            self._variables,
-            self._config,
-            features,
-            policy=self._policy,
-            dropout=dropout,
-            recompute=self._recompute,
-            skip_padding=self._skip_padding,
-        )
-        return {POSITION: span_sums(logits, features, policy=self._policy)}
-
-    def candidates(self, features: Mapping[str, tf.Tensor], *, k: int) -> SpanCandidates:
-        """The ``k`` best positions of a batch without labels."""
-        logits = span_logits(
-            self._variables,
-            self._config,
-            features,
-            policy=self._policy,
-            skip_padding=self._skip_padding,
-        )
-        return span_candidates(logits, features, k=k)
 
 
 def run(settings: SquadSettings) -> Results | None:
@@ -144,11 +71,11 @@ def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results |
 def _train_and_predict(
     settings: SquadSettings, run: Run, by_seed: dict[int, Results]
 ) -> Results | None:
-    model = _open_model(settings, run)
+    parts = _open_model(settings, run)
     run = training_run.choose_arithmetic(
-        run, model.config, settings.optimization, max_seq_length=settings.max_seq_length
+        run, parts.config, settings.optimization, max_seq_length=settings.max_seq_length
     )
-    network = _network(settings, model)
+    model = _described(settings, parts)
     optimization = settle_scaling(run, settings.optimization)
     settings = dataclasses.replace(settings, optimization=optimization)
     train = _read(settings, training=True) if settings.run.do_train else None
@@ -159,17 +86,17 @@ def _train_and_predict(
             f"--eval_every_steps compares scores, but {asked.path} has no answers; drop the flag "
             "or give a file with answers."
         )
-    check_start(run, network, optimization)
+    check_start(run, model, optimization)
     # Records take long to make: all that needs none of them has been checked.
     with _directory_of_new_records(settings, run) as directory:
         return _train_and_predict_on(
             settings,
             run,
             by_seed,
+            parts=parts,
             model=model,
-            network=network,
-            train=train and _questions(settings, run, model, train, directory, training=True),
-            asked=asked and _questions(settings, run, model, asked, directory, training=False),
+            train=train and _questions(settings, run, parts, train, directory, training=True),
+            asked=asked and _questions(settings, run, parts, asked, directory, training=False),
         )
 
 
@@ -178,19 +105,20 @@ def _train_and_predict_on(
     run: Run,
     by_seed: dict[int, Results],
     *,
-    model: ModelParts,
-    network: Network,
+    parts: ModelParts,
+    model: Model,
     train: Questions | None,
     asked: Questions | None,
 ) -> Results | None:
-    evaluation = _evaluation(settings, run, model, asked) if asked else None
+    evaluation = _evaluation(settings, run, parts, asked) if asked else None
     job = training_run.make_job(
         run,
-        network=network,
+        model=model,
         evaluation=evaluation,
         optimization=_with_steps(settings, run, len(train.features.lengths) if train else 1),
         train_input=lambda batch: _train_input(settings, run, train, batch),
         max_seq_length=settings.max_seq_length,
+        skip_padding=True,
         length_flag="--num_train_epochs",
         steps_follow_data=settings.optimization.num_train_steps is None
         or settings.optimization.scale_steps_by_ranks,
@@ -199,8 +127,8 @@ def _train_and_predict_on(
     results = training_run.execute(
         run,
         job,
-        network=network,
-        train_data=_facts(settings, model, train, asked),
+        model=model,
+        train_data=_facts(settings, parts, train, asked),
         lists={UNUSABLE_NAME: unusable} if unusable else None,
     )
     if results is not None and asked.are_scored:
@@ -216,7 +144,7 @@ def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
     beside = Path(settings.run.init_checkpoint or settings.run.output_dir)
     # A dry run may be the first to hear of its output directory.
     is_new = not settings.run.init_checkpoint and not beside.is_dir()
-    model = collect_parts(
+    parts = collect_parts(
         beside,
         ModelFiles() if is_new else model_files(beside),
         bert_config_file=settings.bert_config_file,
@@ -224,31 +152,24 @@ def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
         spm_model_file=settings.spm_model_file,
         do_lower_case=settings.do_lower_case,
     )
-    positions = model.config.max_position_embeddings
+    positions = parts.config.max_position_embeddings
     if settings.max_seq_length > positions:
         raise UserError(
             f"--max_seq_length={settings.max_seq_length} is more than the model's "
             f"max_position_embeddings={positions}; lower it or use another model."
         )
-    for note in model.notes:
+    for note in parts.notes:
         run.message(note)
-    return model
+    return parts
 
 
-def _network(settings: SquadSettings, model: ModelParts) -> Network:
-    return Network(
-        model.config,
-        lambda policy: SpanObjective(
-            model.config,
-            policy,
-            seed=settings.run.seed,
-            recompute=settings.runtime.recompute,
-        ),
-        model.vocabulary,
-        vocab_file=model.vocab_file,
-        spm_model_file=model.spm_model_file,
-        do_lower_case=model.tokenizer.lower_case,
-        heads=[SPAN_HEAD],
+def _described(settings: SquadSettings, parts: ModelParts) -> Model:
+    return Model(
+        SpanTask(parts.config, num_candidates=settings.n_best_size),
+        parts.vocabulary,
+        vocab_file=parts.vocab_file,
+        spm_model_file=parts.spm_model_file,
+        do_lower_case=parts.tokenizer.lower_case,
     )
 
 
@@ -306,7 +227,7 @@ def _directory_of_new_records(settings: SquadSettings, run: Run) -> Iterator[Pat
 def _questions(
     settings: SquadSettings,
     run: Run,
-    model: ModelParts,
+    parts: ModelParts,
     squad: SquadFile,
     new_records: Path,
     *,
@@ -320,7 +241,7 @@ def _questions(
         found = find_features(
             squad,
             settings.features_dir / kind,
-            tokenizer=model.tokenizer,
+            tokenizer=parts.tokenizer,
             windows=windows,
             training=training,
         )
@@ -331,9 +252,9 @@ def _questions(
         build_features(
             squad,
             directory,
-            vocab_file=model.vocab_file,
-            spm_model_file=model.spm_model_file,
-            do_lower_case=model.tokenizer.lower_case,
+            vocab_file=parts.vocab_file,
+            spm_model_file=parts.spm_model_file,
+            do_lower_case=parts.tokenizer.lower_case,
             windows=windows,
             training=training,
             num_workers=settings.num_workers,
@@ -348,15 +269,15 @@ def _questions(
     if training and squad.unusable and not settings.run.dry_run:
         listed = settings.run.output_dir / UNUSABLE_NAME
         run.message(f"{squad.path.name}: the questions left out are listed in {listed}")
-    return Questions(squad, features, windows, model.config)
+    return Questions(squad, features, windows, parts.config)
 
 
 def _evaluation(
-    settings: SquadSettings, run: Run, model: ModelParts, asked: Questions
+    settings: SquadSettings, run: Run, parts: ModelParts, asked: Questions
 ) -> SpanEvaluation:
     return SpanEvaluation(
         asked,
-        model.tokenizer,
+        parts.tokenizer,
         settings=AnswerSettings(
             n_best_size=settings.n_best_size,
             max_answer_length=settings.max_answer_length,
@@ -414,7 +335,7 @@ def _train_input(
 
 def _facts(
     settings: SquadSettings,
-    model: ModelParts,
+    parts: ModelParts,
     train: Questions | None,
     asked: Questions | None,
 ) -> dict[str, object]:
@@ -422,8 +343,8 @@ def _facts(
     return {
         "sha256": train.features.sha256 if train else "none",
         "predict_sha256": asked.features.sha256 if asked else "none",
-        "vocabulary_sha256": model.tokenizer.vocab_sha256,
-        "lower_case": model.tokenizer.lower_case,
+        "vocabulary_sha256": parts.tokenizer.vocab_sha256,
+        "lower_case": parts.tokenizer.lower_case,
         "length_buckets": settings.length_buckets,
         "train_records": len(train.features.lengths) if train else 0,
         "train_questions": len(train.squad.examples) if train else 0,

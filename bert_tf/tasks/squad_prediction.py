@@ -16,13 +16,14 @@ from bert_tf.console import say
 from bert_tf.estimator.choice import tf_estimator
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthSortedBatches
+from bert_tf.model.task import Features, Network
 from bert_tf.progress import Progress
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.squad.answers import (
     AnswerSettings,
-    CandidateArrays,
     Predictions,
+    SpanCandidates,
     best_span_texts,
     decode_answers,
     write_predictions,
@@ -36,7 +37,6 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.evaluation import Figure, Results
 from bert_tf.training.start_point import find_start
 from bert_tf.training.summary import prediction_lines
-from bert_tf.update.train_op import Features
 
 RATE = "predict_sequences_per_second"
 FIRST_OF = "questions_in_file"  # only where fewer are answered
@@ -92,7 +92,7 @@ class SpanEvaluation:
     """Predictions, their files and their scores; ``predictions`` are rank 0's last ones."""
 
     figure = Figure("f1", higher_is_better=True)
-    of_untrained = False
+    at_start = False
 
     def __init__(
         self,
@@ -128,11 +128,10 @@ class SpanEvaluation:
         )
         self.predictions: Predictions | None = None
 
-    def spec(self, objective, features: Features) -> tf_estimator.EstimatorSpec:
+    def spec(self, network: Network, features: Features) -> tf_estimator.EstimatorSpec:
         """As in :class:`bert_tf.training.evaluation.Evaluation`."""
-        candidates = objective.candidates(features, k=self._settings.n_best_size)
         return tf_estimator.EstimatorSpec(
-            tf_estimator.ModeKeys.PREDICT, predictions=candidates._asdict()
+            tf_estimator.ModeKeys.PREDICT, predictions=network.predictions(features)
         )
 
     def run(self, estimator: tf_estimator.Estimator, output_dir: Path) -> Results:
@@ -147,7 +146,7 @@ class SpanEvaluation:
             }
         return self._ranks.broadcast(results)
 
-    def _answer(self, candidates: CandidateArrays, output_dir: Path) -> Mapping[str, float]:
+    def _answer(self, candidates: SpanCandidates, output_dir: Path) -> Mapping[str, float]:
         questions = self._questions
         squad = questions.squad
         predictions = self.predictions = decode_answers(
@@ -168,7 +167,7 @@ class SpanEvaluation:
         spans = best_span_texts(squad, predictions)
         return {**scores, **official_best(squad, spans, predictions.null_odds)}
 
-    def _predict(self, estimator: tf_estimator.Estimator) -> tuple[CandidateArrays, float]:
+    def _predict(self, estimator: tf_estimator.Estimator) -> tuple[SpanCandidates, float]:
         """The candidates of every window on every rank, and windows a second of all ranks."""
         progress = None
         if self._ranks.is_chief:
@@ -218,7 +217,7 @@ class SpanEvaluation:
 
 def _assemble(
     parts: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_windows: int
-) -> CandidateArrays:
+) -> SpanCandidates:
     """Puts the candidates of some windows each at their places in the order of the records."""
     arrays: dict[str, np.ndarray] = {}
     for indices, values in parts:
@@ -226,4 +225,4 @@ def _assemble(
             if name not in arrays:
                 arrays[name] = np.zeros((num_windows, *value.shape[1:]), value.dtype)
             arrays[name][indices] = value
-    return CandidateArrays(**arrays)
+    return SpanCandidates(**arrays)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,38 +14,38 @@ from bert_tf.checkpoint.same_model import Vocabulary, known_configs, other_vocab
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
-from bert_tf.model.heads import Head
-from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.task import Task, create_network
 from bert_tf.training.start_point import COUNTS
 from bert_tf.training.trainer import create_run_state
 from bert_tf.tuning.hardware import needs_loss_scale
 from bert_tf.update.batch_plan import resolve_batch_plan
-from bert_tf.update.train_op import Objective
 
 if TYPE_CHECKING:
     from bert_tf.training.run import Run
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
+class Model:
     """What a run trains or measures, and how its output directory describes it.
 
     Attributes:
-      config: the architecture.
-      make_objective: what is minimised, in layers of a policy.
+      task: with the architecture.
       vocabulary: of the data; None where nobody knows it.
       vocab_file, spm_model_file: where it is, for a directory that is to hold it; at most one.
       do_lower_case: whether text is lower-cased, for such a directory.
-      heads: what --init_checkpoint may lack where the run trains.
     """
 
-    config: BertConfig
-    make_objective: Callable[[PrecisionPolicy], Objective]
+    task: Task
     vocabulary: Vocabulary | None
     vocab_file: Path | None = None
     spm_model_file: Path | None = None
     do_lower_case: bool | None = None
-    heads: Sequence[Head] = ()
+
+    @property
+    def config(self) -> BertConfig:
+        """The architecture."""
+        return self.task.config
 
     def write_files(self, directory: Path) -> None:
         """Makes ``directory`` a model directory of this network."""
@@ -102,7 +101,7 @@ def _had_other_batches(run: Run, optimization: OptimizationSettings) -> bool:
     return run.start.consumed_sequences not in (None, now)
 
 
-def check_start(run: Run, network: Network, optimization: OptimizationSettings) -> None:
+def check_start(run: Run, model: Model, optimization: OptimizationSettings) -> None:
     """Compares network, vocabulary and variables with those that the run starts from.
 
     Rank 0 alone looks; it says what was taken from --init_checkpoint, and what could not be
@@ -112,9 +111,9 @@ def check_start(run: Run, network: Network, optimization: OptimizationSettings) 
     if not run.ranks.is_chief:
         return
     if run.start.checkpoint is not None:
-        _check_resumed(run, network, optimization)
+        _check_resumed(run, model, optimization)
     elif run.settings.init_checkpoint:
-        _check_initial(run, network)
+        _check_initial(run, model)
     elif not run.settings.do_train:
         raise UserError(
             f"{run.settings.output_dir} holds no checkpoint; train first, or give "
@@ -122,17 +121,17 @@ def check_start(run: Run, network: Network, optimization: OptimizationSettings) 
         )
 
 
-def _check_resumed(run: Run, network: Network, optimization: OptimizationSettings) -> None:
+def _check_resumed(run: Run, model: Model, optimization: OptimizationSettings) -> None:
     checkpoint = run.start.checkpoint
     # By the checkpoint's path: other weights in the directory do not count.
     files = model_files(checkpoint)
     problem = ""
     for path, config in known_configs(files):
-        named = ", ".join(config.differences(network.config).function.values())
+        named = ", ".join(config.differences(model.config).function.values())
         problem = problem or (f"{path} describes another network: {named}" if named else "")
     notes: list[str] = []
     if not problem:
-        problem, notes = other_vocabulary(files, network.vocabulary)
+        problem, notes = other_vocabulary(files, model.vocabulary)
     if problem:
         raise UserError(
             f"cannot resume from {checkpoint}: {problem}; give what the model was trained with, or "
@@ -141,10 +140,11 @@ def _check_resumed(run: Run, network: Network, optimization: OptimizationSetting
     if run.record is None and run.settings.do_train:
         notes.append("no run.json of the last start: nothing says what has changed since then")
     with tf.Graph().as_default():
-        network.make_objective(run.policy).create_variables()
+        network = create_network(model.task, ForwardOptions())
         tf.train.get_or_create_global_step()
         if run.settings.do_train:
             create_run_state(
+                network,
                 optimization,
                 run.runtime,
                 needs_loss_scale=needs_loss_scale(run.runtime, run.policy, run.hardware),
@@ -155,24 +155,23 @@ def _check_resumed(run: Run, network: Network, optimization: OptimizationSetting
         run.message(note)
 
 
-def _check_initial(run: Run, network: Network) -> None:
-    with tf.Graph().as_default():
-        network.make_objective(run.policy).create_variables()
-        source, report = loading.check_initial(
-            run.settings.init_checkpoint,
-            tf.trainable_variables(),
-            allowed_fresh=run.settings.allowed_fresh,
-            heads=network.heads,
-            config=network.config,
-        )
-    missing = loading.missing_heads(report, network.heads, run.settings.allowed_fresh)
+def _check_initial(run: Run, model: Model) -> None:
+    heads = model.task.heads
+    source, report = loading.check_initial(
+        run.settings.init_checkpoint,
+        {spec.name: spec.shape for spec in model.task.specs() if spec.trainable},
+        allowed_fresh=run.settings.allowed_fresh,
+        heads=heads,
+        config=model.config,
+    )
+    missing = loading.missing_heads(report, heads, run.settings.allowed_fresh)
     if missing and not run.settings.do_train:
         names = " and no ".join(head.name for head in missing)
         raise UserError(
             f"{report.checkpoint} has no {names}, so there is nothing to evaluate yet; train with "
             "--do_train first."
         )
-    problem, notes = other_vocabulary(source.files, network.vocabulary)
+    problem, notes = other_vocabulary(source.files, model.vocabulary)
     if problem:
         raise UserError(
             f"cannot start from {source.path}: {problem}; give the vocabulary of the checkpoint, "

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
-
-import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import PREFIX
 from bert_tf.config.settings import RunSettings
-from bert_tf.update.train_op import Objective
+from bert_tf.model.variables import VariableSpec, num_weights
 
 _BYTES_OF_A_WEIGHT = 4
 _MOMENTS = 2  # of each weight, in either optimizer
@@ -54,16 +53,13 @@ class CheckpointSizes:
 
 
 def checkpoint_sizes(
-    objective: Objective, settings: RunSettings, *, start_step: int, last_step: int
+    specs: Iterable[VariableSpec], settings: RunSettings, *, start_step: int, last_step: int
 ) -> CheckpointSizes:
-    """Those of a training from ``start_step`` to ``last_step``; builds variables and runs nothing.
+    """Those of a training of the variables ``specs`` from ``start_step`` to ``last_step``.
 
     ``settings`` say how often it saves, and how many it keeps.
     """
-    with tf.Graph().as_default():
-        objective.create_variables()
-        parameters = sum(math.prod(v.shape.as_list()) for v in tf.trainable_variables())
-    weights = _BYTES_OF_A_WEIGHT * parameters
+    weights = _BYTES_OF_A_WEIGHT * num_weights(spec for spec in specs if spec.trainable)
     every = settings.save_checkpoints_steps
     at_start = start_step == 0
     written = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Callable, Protocol
 
@@ -17,10 +17,10 @@ from bert_tf.checkpoint.writing import write_without_optimizer
 from bert_tf.errors import UserError
 from bert_tf.estimator.choice import tf_estimator
 from bert_tf.files import atomic_open, read_json, write_json
-from bert_tf.model.losses import ClassificationSums
+from bert_tf.model.sums import Sums, flatten, means, unflatten
+from bert_tf.model.task import Features, Network, Task
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.run_log import EVALUATIONS, read_history
-from bert_tf.update.train_op import Features, Objective
 
 RESULTS = "eval_results"
 BEST_DIRECTORY = "best"
@@ -51,15 +51,14 @@ class Evaluation(Protocol):
 
     Attributes:
       figure: decides which checkpoint is the best.
-      of_untrained: whether a run that is evaluated on the way is evaluated before its first update
-        too.
+      at_start: whether a run that pauses to evaluate does so before its first update too.
     """
 
     figure: Figure
-    of_untrained: bool
+    at_start: bool
 
-    def spec(self, objective: Objective, features: Features) -> tf_estimator.EstimatorSpec:
-        """The graph of a batch, in which the objective's variables exist."""
+    def spec(self, network: Network, features: Features) -> tf_estimator.EstimatorSpec:
+        """The graph of a batch, in which the network's variables exist."""
 
     def run(self, estimator: tf_estimator.Estimator, output_dir: Path) -> Results:
         """Measures the newest checkpoint; ranks other than 0 get the weights from rank 0.
@@ -69,8 +68,8 @@ class Evaluation(Protocol):
         """
 
 
-class TermEvaluation:
-    """Loss and accuracy of each term of the objective over a whole held-out set.
+class LossEvaluation:
+    """Loss and metrics of each term of a task over a whole held-out set.
 
     Ranks share the set and find what a single process finds, to the last bit. Two things make that
     so. A batch has the same records at the same places whatever the number of ranks, so its sums
@@ -79,39 +78,36 @@ class TermEvaluation:
     """
 
     figure = LOSS
-    of_untrained = True  # what later figures are compared with
+    at_start = True  # what later figures are compared with
 
     def __init__(
         self,
         input_fn: Callable[[], tf.data.Dataset],
         *,
         ranks: SingleProcess,
-        terms: Sequence[str],
-        perplexity_of: str | None = None,
+        task: Task,
         max_steps: int | None = None,
     ) -> None:
-        """Measures ``terms``.
+        """Measures ``task``.
 
         Args:
           input_fn: the batches of this rank.
           ranks: all ranks, with as many batches each.
-          terms: of the objective.
-          perplexity_of: term whose perplexity is reported, or None.
+          task: its terms and scores are reported.
           max_steps: most batches of a rank, None for all.
         """
         self._input_fn = input_fn
         self._ranks = ranks
-        self._terms = terms
-        self._perplexity_of = perplexity_of
+        self._task = task
         self._max_steps = max_steps
 
-    def spec(self, objective: Objective, features: Features) -> tf_estimator.EstimatorSpec:
+    def spec(self, network: Network, features: Features) -> tf_estimator.EstimatorSpec:
         """As in :class:`Evaluation`."""
-        sums = objective.sums(features, dropout=None)
+        sums = network.losses(features)
         return tf_estimator.EstimatorSpec(
             tf_estimator.ModeKeys.PREDICT,
             predictions={
-                _SUMS: tf.stack([tf.stack(sums[term]) for term in self._terms]),
+                _SUMS: tf.stack(flatten(sums, self._task.terms)),
                 tf.GraphKeys.GLOBAL_STEP: tf.train.get_global_step().read_value(),
             },
         )
@@ -126,9 +122,9 @@ class TermEvaluation:
         )
         of_rank = np.stack([batch[_SUMS] for batch in batches])
         totals = exact_sums(np.concatenate(self._ranks.gather(of_rank)))
-        sums = {term: ClassificationSums(*values) for term, values in zip(self._terms, totals)}
+        sums = unflatten(totals, self._task.terms)
         step = int(batches[0][tf.GraphKeys.GLOBAL_STEP])
-        return {**results_of(sums, perplexity_of=self._perplexity_of), "global_step": step}
+        return {**results_of(sums, self._task), "global_step": step}
 
     def _input(self) -> tf.data.Dataset:
         return self._input_fn().take(-1 if self._max_steps is None else self._max_steps)
@@ -137,36 +133,24 @@ class TermEvaluation:
 _SUMS = "sums"
 
 
-def exact_sums(batches: np.ndarray) -> list[list[float]]:
-    """[batches, terms, sums] -> [terms][sums]: over the batches, in whatever order they come.
+def exact_sums(batches: np.ndarray) -> list[float]:
+    """[batches, sums] -> [sums]: over the batches, in whatever order they come.
 
     Each result is the float64 next to the sum of the exact numbers: ``math.fsum`` loses nothing on
     the way (Shewchuk 1997), and so has no order.
     """
-    return [[math.fsum(column) for column in term.T] for term in batches.transpose(1, 0, 2)]
+    return [math.fsum(column) for column in batches.T]
 
 
-def results_of(sums: Mapping[str, ClassificationSums], *, perplexity_of: str | None) -> Results:
-    """Each term's loss and accuracy, the total loss, and the perplexity of a term or of none.
+def results_of(sums: Mapping[str, Sums], task: Task) -> Results:
+    """Losses and metrics of each term, the total loss, and the task's own scores.
 
     ``sums`` are over the whole set; a term without any weight has a loss of 0.
     """
-    results = {}
-    for term, values in sums.items():
-        weight = max(values.weight_sum, 1e-5)
-        results[f"{term}_loss"] = values.loss_sum / weight
-        results[f"{term}_accuracy"] = values.correct_sum / weight
-    results["loss"] = sum(results[f"{term}_loss"] for term in sums)
-    if perplexity_of is not None:
-        results[f"{perplexity_of}_perplexity"] = _exp(results[f"{perplexity_of}_loss"])
-    return results
-
-
-def _exp(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
+    of_terms = means(sums)
+    results = {f"{t}_{name}": v for t, found in of_terms.items() for name, v in found.items()}
+    results["loss"] = sum(found["loss"] for found in of_terms.values())
+    return {**results, **task.scores(sums)}
 
 
 def write_results(output_dir: Path, results: Mapping[str, float]) -> None:

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import PREFIX, newest_checkpoint
 from bert_tf.errors import UserError, first_line
-from bert_tf.model.losses import ClassificationSums
+from bert_tf.model.sums import Terms, flatten, means, num_sums, unflatten
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
@@ -121,6 +121,7 @@ class ProgressHook(StepHook):
         ``batch_shape``, int32 [any], None where all are alike; ``times`` adds them up.
         """
         super().__init__(outputs)
+        self._terms: Terms = {t: tuple(s.metrics) for t, s in outputs.term_sums.items()}
         self._plan = plan
         self._ranks = ranks
         self._every_steps = every_steps
@@ -137,8 +138,7 @@ class ProgressHook(StepHook):
 
     def begin(self):
         super().begin()
-        terms = len(self.outputs.term_sums)
-        self._local_sums = tf.placeholder(tf.float64, [terms, len(_SUMS)])
+        self._local_sums = tf.placeholder(tf.float64, [num_sums(self._terms)])
         self._global_sums = self._ranks.sum_over_ranks(self._local_sums, name="progress_sums")
 
     def before_run(self, run_context):
@@ -147,7 +147,7 @@ class ProgressHook(StepHook):
 
     def fetches(self):
         return {
-            "sums": self.outputs.term_sums,
+            "sums": flatten(self.outputs.term_sums, self._terms),
             "batch_shape": self._batch_shape,
             "learning_rate": self.outputs.learning_rate,
             "loss_scale": self.outputs.loss_scale,
@@ -163,7 +163,7 @@ class ProgressHook(StepHook):
         if not applied:
             self._skipped += 1
             return
-        self._sums += np.array([fetched["sums"][term] for term in self.outputs.term_sums])
+        self._sums += np.array(fetched["sums"])
         if self.step % self._every_steps == 0 or self.step == self._total_steps:
             reduced = session.run(self._global_sums, {self._local_sums: self._sums})
             if self._log is not None:
@@ -173,14 +173,11 @@ class ProgressHook(StepHook):
             self._reset()
 
     def _report(self, reduced, fetched):
-        sums = dict(zip(self.outputs.term_sums, reduced))
-        means = {term: ClassificationSums(*values) for term, values in sums.items()}
-        losses = {
-            f"{term}_loss": float(s.loss_sum / max(s.weight_sum, 1e-5)) for term, s in means.items()
-        }
+        of_terms = means(unflatten(reduced, self._terms))
+        losses = {f"{term}_loss": float(found.pop("loss")) for term, found in of_terms.items()}
         figures = {"loss": sum(losses.values())}
-        for term, s in means.items():
-            figures[f"{term}_accuracy"] = s.correct_sum / max(s.weight_sum, 1e-5)
+        for term, metrics in of_terms.items():
+            figures.update({f"{term}_{name}": value for name, value in metrics.items()})
         figures["learning_rate"] = float(fetched["learning_rate"])
         figures["gradient_norm"] = float(fetched["gradient_norm"])
         if self._skipped:
@@ -204,12 +201,9 @@ class ProgressHook(StepHook):
         return self._steady_rate or len(self._warming) / sum(self._warming)
 
     def _reset(self):
-        self._sums = np.zeros([len(self.outputs.term_sums), len(_SUMS)])
+        self._sums = np.zeros(num_sums(self._terms))
         self._steady: list[float] = []
         self._warming: list[float] = []
-
-
-_SUMS = ClassificationSums._fields
 
 
 class FirstUpdate(tf.train.SessionRunHook):
@@ -317,9 +311,9 @@ class EvaluationHook(StepHook):
         every_steps: int,
         total_steps: int,
         evaluate: Callable[[], bool],
-        untrained: bool = True,
+        at_start: bool = True,
     ) -> None:
-        """Evaluates at multiples of ``every_steps``, and at step 0 where ``untrained``.
+        """Evaluates at multiples of ``every_steps``, and at step 0 where ``at_start``.
 
         ``evaluate`` says on every rank alike whether the training should end. The last step is left
         to whoever started the training: it evaluates afterwards.
@@ -328,11 +322,11 @@ class EvaluationHook(StepHook):
         self._every_steps = every_steps
         self._total_steps = total_steps
         self._evaluate = evaluate
-        self._untrained = untrained
+        self._at_start = at_start
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
-        if self.step == 0 and self._untrained:
+        if self.step == 0 and self._at_start:
             self._evaluate()
 
     def after_update(self, session, fetched, *, applied):

@@ -15,6 +15,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.recompute import SCOPE
+from bert_tf.model.task import Network, create_network
+from bert_tf.model.variables import num_weights
 from bert_tf.training.trainer import Job
 
 # Measured on Linux with BERT-base, a network of 6 x 384 and a tiny one, micro batches of 4 to 32,
@@ -68,11 +70,11 @@ class MemoryEstimate:
 
 def estimate_memory(job: Job) -> MemoryEstimate:
     """Estimates the peak of a training; builds one micro batch of its graph and runs nothing."""
+    specs = job.task.specs()
+    weights, parameters = num_weights(specs), num_weights(s for s in specs if s.trainable)
     with tf.Graph().as_default():
-        job.objective.create_variables()
-        variables = tf.trainable_variables()
-        parameters = sum(math.prod(v.shape.as_list()) for v in variables)
-        forward, backward = _one_micro_batch(job, variables)
+        network = create_network(job.task, job.options)
+        forward, backward = _one_micro_batch(job, network)
         kept = kept_bytes(forward, backward)
         again = max(map(sum, recomputed_bytes(backward)), default=0)
     accumulates = job.batch.accumulation_steps > 1
@@ -80,7 +82,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
     communicates = job.ranks.world_size > 1
     return MemoryEstimate(
         process=PROCESS_BYTES,
-        weights=4 * parameters,
+        weights=4 * weights,
         gradients=4 * parameters * copies,
         optimizer=8 * parameters,
         activations=sum(kept) + again + _TEMPORARIES * max(kept, default=0),
@@ -132,9 +134,7 @@ def recomputed_bytes(backward: Sequence[tf.Operation]) -> list[list[int]]:
     return [kept_bytes(part, gradients) for part in parts.values()]
 
 
-def _one_micro_batch(
-    job: Job, variables: list[tf.Variable]
-) -> tuple[list[tf.Operation], list[tf.Operation]]:
+def _one_micro_batch(job: Job, network: Network) -> tuple[list[tf.Operation], list[tf.Operation]]:
     """The operations of the forward and of the backward pass, in the current graph."""
     graph = tf.get_default_graph()
     specs = job.train_input().element_spec
@@ -144,10 +144,10 @@ def _one_micro_batch(
     before = set(graph.get_operations())
     place = tf.zeros([], tf.int64)
     dropout = Dropout(job.run.seed, data_position=place, first_example=place)
-    sums = job.objective.sums(features, dropout=dropout)
-    loss = tf.add_n([term.loss_sum for term in sums.values()])
+    sums = network.losses(features, dropout=dropout)
+    loss = tf.add_n([term.loss for term in sums.values()])
     forward = [op for op in graph.get_operations() if op not in before]
-    tf.gradients(loss, variables)
+    tf.gradients(loss, network.variables.trainable())
     known = before.union(forward)
     return forward, [op for op in graph.get_operations() if op not in known]
 

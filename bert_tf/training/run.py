@@ -23,6 +23,7 @@ from bert_tf.errors import UserError
 from bert_tf.files import check_output_dir, check_output_file, remove_half_written, write_json
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model import precision
+from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import (
     check_same_on_all_ranks,
@@ -35,7 +36,7 @@ from bert_tf.ranks.launched import binding_warning
 from bert_tf.records.tfrecord import records_read
 from bert_tf.training import ledger
 from bert_tf.training.changes import changed_settings, jump_of_learning_rate
-from bert_tf.training.checks import Network
+from bert_tf.training.checks import Model
 from bert_tf.training.disk import checkpoint_sizes, disk_warning
 from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.memory import estimate_memory, format_memory
@@ -325,12 +326,13 @@ def with_steps(
 def make_job(
     run: Run,
     *,
-    network: Network,
+    model: Model,
     evaluation: Evaluation | None,
     optimization: OptimizationSettings,
     train_input: Callable[[BatchPlan], tf.data.Dataset],
     max_seq_length: int,
     steps_follow_data: bool,
+    skip_padding: bool = False,
     length_flag: str = "--num_train_steps",
 ) -> Job:
     """The job for :class:`Trainer`; ``train_input`` is this rank's data from ``run.start`` on.
@@ -347,10 +349,10 @@ def make_job(
             global_batch_size=batch.global_batch_size,
         )
     return Job(
-        make_objective=network.make_objective,
-        objective=network.make_objective(run.policy),
-        policy=run.policy,
-        config=network.config,
+        task=model.task,
+        options=ForwardOptions(
+            run.policy, recompute=run.runtime.recompute, skip_padding=skip_padding
+        ),
         evaluation=evaluation,
         run=run.settings,
         ranks=run.ranks,
@@ -371,7 +373,6 @@ def make_job(
         train_input=lambda: train_input(batch),
         max_seq_length=max_seq_length,
         length_flag=length_flag,
-        heads=network.heads,
     )
 
 
@@ -379,7 +380,7 @@ def execute(
     run: Run,
     job: Job,
     *,
-    network: Network,
+    model: Model,
     train_data: Mapping[str, Any],
     lists: Mapping[str, Sequence[Any]] | None = None,
 ) -> Results | None:
@@ -390,7 +391,7 @@ def execute(
 
     Args:
       run, job: what to do.
-      network: the job's.
+      model: the job's.
       train_data: the ledger's section on the data, with ``train_records``, ``sha256`` and
         ``vocabulary_sha256`` in it.
       lists: JSON files to leave in the output directory, name to content.
@@ -413,7 +414,7 @@ def execute(
     trainer = Trainer(job, run.log)
     if run.keeps_files:
         _tidy(run)
-        _write_files(run, network, run_ledger if trains else None, lists or {})
+        _write_files(run, model, run_ledger if trains else None, lists or {})
     if settings.do_train and not _is_finished(run, job, trainer):
         trainer.train_and_evaluate()
     results = trainer.evaluate_at_end() if settings.do_eval else None
@@ -445,7 +446,7 @@ def _earlier_choice(run: Run) -> Mapping[str, Any] | None:
 
 def _write_files(
     run: Run,
-    network: Network,
+    model: Model,
     run_ledger: ledger.Ledger | None,
     lists: Mapping[str, Sequence[Any]],
 ) -> None:
@@ -456,7 +457,7 @@ def _write_files(
     directory = run.settings.output_dir
     described = run.start.checkpoint is not None and (directory / CONFIG_NAME).is_file()
     if run_ledger is not None or not described:
-        network.write_files(directory)
+        model.write_files(directory)
     for name, content in lists.items():
         write_json(directory / name, content)
     if run_ledger is not None:
@@ -464,7 +465,7 @@ def _write_files(
             directory,
             ledger=run_ledger,
             flags=run.settings.flags,
-            model=network.config.to_dict(),
+            model=model.config.to_dict(),
         )
 
 
@@ -479,7 +480,7 @@ def _facts(run: Run, job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{names.get(name, name.replace("_", " ")): value for name, value in data.items()},
         "precision": run.precision,
-        **{f"the model's {name}": value for name, value in job.config.to_dict().items()},
+        **{f"the model's {name}": value for name, value in job.task.config.to_dict().items()},
     }
 
 
@@ -493,7 +494,7 @@ def _announce(
     if run.threads:
         run_ledger["threads"] = dict(run.threads)
     sizes = checkpoint_sizes(
-        job.objective, run.settings, start_step=run.start.step, last_step=job.steps.last_step
+        job.task.specs(), run.settings, start_step=run.start.step, last_step=job.steps.last_step
     )
     run_ledger["checkpoints"] = sizes.facts()
     if choice is not None:
@@ -534,9 +535,9 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
             "amp": run.runtime.amp,
             "xla": job.session.use_xla,
             **({"from_file": sorted(changes)} if changes else {}),
-            "layers": "native" if job.policy.native else "TensorFlow's",
+            "layers": "native" if job.options.policy.native else "TensorFlow's",
             "recompute": run.runtime.recompute,
-            **job.policy.describe(),
+            **job.options.policy.describe(),
         },
         communication=communication_facts(
             run.runtime.communication,
@@ -553,7 +554,9 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
 
 def _say_what_changed(run: Run, job: Job, run_ledger: ledger.Ledger) -> None:
     """Names what is not as at the run's last start, in a line and in the ledger."""
-    changes = changed_settings(run.record, run_ledger, job.config.with_explicit_gelu().to_dict())
+    changes = changed_settings(
+        run.record, run_ledger, job.task.config.with_explicit_gelu().to_dict()
+    )
     if changes:
         facts = ", ".join(f"{name} {change}" for name, change in changes.items())
         run.message(f"changed since the run's last start: {facts}")

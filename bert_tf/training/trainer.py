@@ -12,21 +12,20 @@ import dataclasses
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.environment import seconds_since_launch
 from bert_tf.errors import UserError, first_line
 from bert_tf.estimator.choice import tf_estimator
 from bert_tf.input.batches import user_errors
-from bert_tf.model.heads import Head
-from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.task import Features, Network, Task, create_network
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import evaluation, hooks, ledger
 from bert_tf.training.evaluation import Evaluation
@@ -41,13 +40,7 @@ from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.kernels import Kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW, Lamb
-from bert_tf.update.train_op import (
-    Features,
-    Objective,
-    TrainOutputs,
-    UpdateSettings,
-    build_train_op,
-)
+from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
 from bert_tf.watch.watch import NoWatch
 
 LOSS_SCALE_FLOOR = 1.0
@@ -60,10 +53,8 @@ class Job:
     """Everything that one training job is made of.
 
     Attributes:
-      make_objective: what is minimised, in layers of a policy.
-      objective: the one of ``policy``; it also creates the model's variables.
-      policy: the type of each class of operation, and the form of the layers.
-      config: the network's, to be compared with that of a checkpoint to start from.
+      task: what is trained.
+      options: how its network is computed.
       evaluation: how it is measured, None for a job that is only trained.
       watch: knows of lost ranks, and when all stop.
       start: where it goes on.
@@ -73,13 +64,11 @@ class Job:
       train_input: the data of this rank.
       max_seq_length: positions of the longest sequence.
       length_flag: what makes the training longer, for messages.
-      heads: what the checkpoint to start from may lack.
+      frozen: prefix of a network that is not trained -> the checkpoint with its weights.
     """
 
-    make_objective: Callable[[PrecisionPolicy], Objective]
-    objective: Objective
-    policy: PrecisionPolicy
-    config: BertConfig
+    task: Task
+    options: ForwardOptions
     evaluation: Evaluation | None
     run: RunSettings
     ranks: SingleProcess
@@ -95,15 +84,14 @@ class Job:
     train_input: InputFn
     max_seq_length: int
     length_flag: str
-    heads: Sequence[Head] = ()
+    frozen: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def with_xla(self) -> Job:
         """The same job with XLA, and with layers that XLA knows."""
-        policy = dataclasses.replace(self.policy, native=False)
+        policy = dataclasses.replace(self.options.policy, native=False)
         return dataclasses.replace(
             self,
-            policy=policy,
-            objective=self.make_objective(policy),
+            options=dataclasses.replace(self.options, policy=policy),
             session=dataclasses.replace(self.session, use_xla=True),
         )
 
@@ -248,24 +236,29 @@ class Trainer:
     def _model_fn(self, features, labels, mode) -> tf_estimator.EstimatorSpec:
         del labels
         job = self._job
-        job.objective.create_variables()
-        self._initialise_weights()
+        network = create_network(job.task, job.options, seed=job.run.seed)
+        self._initialise_weights(network)
         if mode != tf_estimator.ModeKeys.TRAIN:
-            return job.evaluation.spec(job.objective, features)
-        outputs = build_update(job, features)
+            return job.evaluation.spec(network, features)
+        outputs = build_update(job, network, features)
         return self._training_spec(outputs, features)
 
-    def _initialise_weights(self) -> None:
-        """Reads the weights to start from; the others get them from rank 0."""
+    def _initialise_weights(self, network: Network) -> None:
+        """Reads the weights to start from; other ranks get them from rank 0."""
         job = self._job
-        if self._log is None or not job.run.init_checkpoint or self._latest_checkpoint():
+        if self._log is None:
             return
-        loading.initialise_from_checkpoint(
-            job.run.init_checkpoint,
-            tf.trainable_variables(),
-            allowed_fresh=job.run.allowed_fresh,
-            heads=job.heads,
-        )
+        for prefix, checkpoint in job.frozen.items():
+            loading.initialise_from_checkpoint(
+                checkpoint, network.variables.frozen(prefix), prefix=f"{prefix}/"
+            )
+        if job.run.init_checkpoint and not self._latest_checkpoint():
+            loading.initialise_from_checkpoint(
+                job.run.init_checkpoint,
+                network.variables.trainable(),
+                allowed_fresh=job.run.allowed_fresh,
+                heads=job.task.heads,
+            )
 
     def _latest_checkpoint(self) -> str | None:
         return newest_checkpoint(self._job.run.output_dir)
@@ -319,10 +312,10 @@ class Trainer:
                     every_steps=job.run.eval_every_steps,
                     total_steps=total_steps,
                     evaluate=self._evaluate_on_the_way,
-                    untrained=job.evaluation.of_untrained,
+                    at_start=job.evaluation.at_start,
                 )
             )
-        loss = tf.add_n([s.loss_sum for s in outputs.term_sums.values()])
+        loss = tf.add_n([sums.loss for sums in outputs.term_sums.values()])
         return tf_estimator.EstimatorSpec(
             tf_estimator.ModeKeys.TRAIN,
             # Estimator stops with a stack trace at a loss that is not finite; NonFiniteGuard
@@ -351,8 +344,8 @@ class Trainer:
         ledger.add_to_run_json(self._job.run.output_dir, facts)
 
 
-def build_update(job: Job, features: Features) -> TrainOutputs:
-    """Adds one update of a job to the current graph, where its variables are.
+def build_update(job: Job, network: Network, features: Features) -> TrainOutputs:
+    """Adds one update of a job to the current graph, which holds its network.
 
     ``features`` are [accumulation steps x micro batch, ...], this rank's part of a global batch.
     """
@@ -366,7 +359,7 @@ def build_update(job: Job, features: Features) -> TrainOutputs:
         power=optimization.decay_power,
     )
     return build_train_op(
-        job.objective,
+        network,
         features,
         plan=job.batch,
         optimizer=_optimizer(optimization, learning_rate, job.kernels),
@@ -384,16 +377,20 @@ def build_update(job: Job, features: Features) -> TrainOutputs:
 
 
 def create_run_state(
-    optimization: OptimizationSettings, runtime: RuntimeSettings, *, needs_loss_scale: bool
+    network: Network,
+    optimization: OptimizationSettings,
+    runtime: RuntimeSettings,
+    *,
+    needs_loss_scale: bool,
 ) -> None:
-    """Creates what a training saves beside the weights, which exist: the variables of build_update.
+    """Creates what a training saves besides the weights of ``network``, as build_update does.
 
     Those that checkpoints may lack (``start_point.COUNTS``) are left out. For a graph that is never
     run: no forward and no backward pass is built.
     """
     tf.train.get_or_create_global_step()
     _loss_scale(runtime, needed=needs_loss_scale)
-    _optimizer(optimization, learning_rate=0.0).create_slots(tf.trainable_variables())
+    _optimizer(optimization, learning_rate=0.0).create_slots(network.variables.trainable())
 
 
 def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> NoLossScale | DynamicLossScale:

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import first_line
 from bert_tf.input.batches import user_errors
+from bert_tf.model.task import create_network
 from bert_tf.training.trainer import Job, build_update
 from bert_tf.training.xla import compile_first_cluster, count_compiled_clusters, traced
 from bert_tf.tuning.session import session_config
@@ -129,8 +130,8 @@ def time_updates(job: Job, batch: Batch) -> Trial:
             name: tf.placeholder(spec.dtype, spec.shape)
             for name, spec in job.train_input().element_spec.items()
         }
-        job.objective.create_variables()
-        outputs = build_update(job, fed)
+        network = create_network(job.task, job.options, seed=job.run.seed)
+        outputs = build_update(job, network, fed)
         initial_values = tf.global_variables_initializer()
         feed = {fed[name]: value for name, value in batch.items()}
         with tf.Session(config=session_config(job.session)) as session:
@@ -192,8 +193,8 @@ def _verdict(use_xla: bool) -> str:
 
 def _conditions(job: Job) -> str:
     """What a choice depends on, for those who go on with a run."""
-    form = "native" if job.policy.native else "TensorFlow's"
+    form = "native" if job.options.policy.native else "TensorFlow's"
     return (
         f"{socket.gethostname()}, {job.ranks.threads} threads a rank, {job.batch.arithmetic()}, "
-        f"length {job.max_seq_length}, dense {job.policy.dense.name}, {form} layers"
+        f"length {job.max_seq_length}, dense {job.options.policy.dense.name}, {form} layers"
     )

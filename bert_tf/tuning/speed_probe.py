@@ -22,6 +22,7 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.blocks import DropoutSite, PlainBlocks, blocks_for
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encode, encoder_specs
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.variables import Variables, create_variables
 from bert_tf.tuning.session import SessionSettings, session_config
@@ -309,7 +310,7 @@ def _layer(shapes: JobShapes, policy: PrecisionPolicy, sequences: int) -> tf.Ope
     x = _held([sequences, shapes.length, shapes.hidden_size])
     mask = tf.ones([sequences, shapes.length], tf.int32)
     with variables.scope("layers") as own:
-        outputs = encode(x, mask, own, config=config, policy=policy, dropout=_dropout(shapes))
+        outputs = encode(x, mask, own, config, ForwardOptions(policy, _dropout(shapes)))
     return _with_gradients(outputs, [x, *variables.all()], shapes)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.losses import ClassificationSums
+from bert_tf.model.sums import Sums, flatten, num_sums, unflatten
+from bert_tf.model.task import Features, Network
 from bert_tf.ranks.distribution import SingleProcess, as_tables
 from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.batch_plan import BatchPlan
@@ -21,27 +20,6 @@ from bert_tf.update.state import create_count
 # Both are int64 scalars that checkpoints hold.
 SKIPPED_UPDATES = "training/skipped_updates"
 CONSUMED_SEQUENCES = "training/consumed_sequences"
-
-Features = Mapping[str, tf.Tensor]
-
-
-class Objective(Protocol):
-    """What a task minimises: the sum over its terms of ``loss_sum / weight_sum``.
-
-    Attributes:
-      terms: names of the terms, in the order in which they are shown.
-    """
-
-    terms: Sequence[str]
-
-    def create_variables(self) -> None:
-        """Creates the model's variables in the current graph, before anything uses them."""
-
-    def weights(self, features: Features) -> dict[str, tf.Tensor]:
-        """Each term's ``weight_sum``, from the features alone: known before the forward pass."""
-
-    def sums(self, features: Features, *, dropout: Dropout | None) -> dict[str, ClassificationSums]:
-        """The forward pass; ``dropout`` is None in evaluation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +55,12 @@ class TrainOutputs:
       gradient_norm: float32 scalar, global norm before clipping.
       learning_rate: float32 scalar of this update.
       loss_scale: float32 scalar of this update.
-      gradients: reduced, unscaled and clipped, in the order of ``tf.trainable_variables()``; only
+      gradients: reduced, unscaled and clipped, in the order of the trainable variables; only
         computed where they are fetched.
     """
 
     train_op: tf.Operation
-    term_sums: dict[str, ClassificationSums]
+    term_sums: dict[str, Sums]
     is_finite: tf.Tensor
     gradient_norm: tf.Tensor
     learning_rate: tf.Tensor
@@ -91,7 +69,7 @@ class TrainOutputs:
 
 
 def build_train_op(
-    objective: Objective,
+    network: Network,
     features: Features,
     *,
     plan: BatchPlan,
@@ -103,11 +81,12 @@ def build_train_op(
 ) -> TrainOutputs:
     """Builds one update from the features of one rank, [accumulation steps x micro batch, ...].
 
-    The model's variables must exist; ``learning_rate`` must be the tensor that ``optimizer`` uses.
+    Trains the network's trainable variables, and nothing else that the graph may hold.
+    ``learning_rate`` must be the tensor that ``optimizer`` uses.
     Gradients stay scaled until they are summed over ranks: small ones survive communication in half
     precision, and the check for overflow comes out the same on every rank.
     """
-    variables = tf.trainable_variables()
+    task, variables = network.task, network.variables.trainable()
     global_step = tf.train.get_or_create_global_step()
     # The data position of an update is global_step plus the number of skipped ones: a skipped
     # update consumed its data, and a resumed run must not see them again. The sequences tell where
@@ -115,7 +94,7 @@ def build_train_op(
     skipped_updates = create_count(SKIPPED_UPDATES)
     consumed_sequences = create_count(CONSUMED_SEQUENCES)
     data_position = global_step + skipped_updates
-    denominators = _denominators(objective, features, plan, ranks, settings)
+    denominators = _denominators(task, features, plan, ranks, settings)
 
     def micro_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         start = index * plan.micro_batch_size
@@ -126,9 +105,9 @@ def build_train_op(
             data_position=data_position,
             first_example=tf.cast(first_example, tf.int64),
         )
-        sums = objective.sums(part, dropout=dropout)
-        loss = tf.add_n([sums[t].loss_sum / denominators(t, sums) for t in objective.terms])
-        return loss_scale.scale(loss), _stack(objective, sums)
+        sums = network.losses(part, dropout=dropout)
+        loss = tf.add_n([sums[t].loss / denominators(t, sums) for t in task.terms])
+        return loss_scale.scale(loss), tf.stack(flatten(sums, task.terms))
 
     # With one micro batch each and once come to the same, but its gradients travel one by one, as
     # the backward pass makes them, and perhaps as rows.
@@ -143,7 +122,7 @@ def build_train_op(
     gradients, metrics = accumulate_gradients(
         micro_batch,
         accumulation_steps=plan.accumulation_steps,
-        num_metrics=len(_FIELDS) * len(objective.terms),
+        num_metrics=num_sums(task.terms),
         variables=variables,
         reduce=each,
         add=optimizer.kernels.add,
@@ -178,7 +157,7 @@ def build_train_op(
         train_op = tf.group(apply, loss_scale.update(is_finite), consume)
     return TrainOutputs(
         train_op=train_op,
-        term_sums=_unstack(objective, metrics),
+        term_sums=unflatten(tf.unstack(metrics, num=num_sums(task.terms)), task.terms),
         is_finite=is_finite,
         gradient_norm=norm,
         learning_rate=learning_rate,
@@ -187,16 +166,16 @@ def build_train_op(
     )
 
 
-def _denominators(objective, features, plan, ranks, settings):
-    """A function of (term, the micro batch's sums): what that term's loss sum is divided by."""
+def _denominators(task, features, plan, ranks, settings):
+    """A function of (term, the micro batch's sums): what that term's loss is divided by."""
     if settings.loss_normalization == "micro_batch":
         parts = float(plan.accumulation_steps * plan.world_size)
-        return lambda term, sums: tf.maximum(sums[term].weight_sum, 1e-5) * parts
-    weights = objective.weights(features)
-    local = tf.stack([weights[term] for term in objective.terms])
-    total = tf.unstack(ranks.sum_over_ranks(local, name="term_weights"), num=len(objective.terms))
+        return lambda term, sums: tf.maximum(sums[term].weight, 1e-5) * parts
+    weights = task.weights(features)
+    local = tf.stack([weights[term] for term in task.terms])
+    total = tf.unstack(ranks.sum_over_ranks(local, name="term_weights"), num=len(task.terms))
     # A global batch without a single masked word has a loss of zero, not of zero by zero.
-    known = {term: tf.maximum(value, 1e-5) for term, value in zip(objective.terms, total)}
+    known = {term: tf.maximum(value, 1e-5) for term, value in zip(task.terms, total)}
     return lambda term, _: known[term]
 
 
@@ -206,18 +185,6 @@ def _slice(value: tf.Tensor, start: tf.Tensor, plan: BatchPlan) -> tf.Tensor:
     part = value[start : start + plan.micro_batch_size]
     part.set_shape([plan.micro_batch_size, *value.shape[1:]])
     return part
-
-
-_FIELDS = ClassificationSums._fields
-
-
-def _stack(objective: Objective, sums: Mapping[str, ClassificationSums]) -> tf.Tensor:
-    return tf.stack([getattr(sums[t], field) for t in objective.terms for field in _FIELDS])
-
-
-def _unstack(objective: Objective, metrics: tf.Tensor) -> dict[str, ClassificationSums]:
-    values = iter(tf.unstack(metrics, num=len(_FIELDS) * len(objective.terms)))
-    return {term: ClassificationSums(*(next(values) for _ in _FIELDS)) for term in objective.terms}
 
 
 def _as_bool(operation: tf.Operation) -> tf.Tensor:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bert_tf.errors import UserError
 from bert_tf.squad.answers import (
     AnswerSettings,
-    CandidateArrays,
+    SpanCandidates,
     Predictions,
     best_span_texts,
     decode_answers,
@@ -87,7 +87,7 @@ def candidates_of(logits, k):
         rows.append((*row, null))
     columns = list(zip(*rows)) or [[], [], [], [], []]
     shape = (len(rows), k)
-    return CandidateArrays(
+    return SpanCandidates(
         np.array(columns[0], np.int32).reshape(shape),
         np.array(columns[1], np.float32).reshape(shape),
         np.array(columns[2], np.int32).reshape(shape),
@@ -247,7 +247,7 @@ def test_only_places_in_use_and_in_the_context(tokenizer):
     """[CLS], question, [SEP], "a", "b", [SEP], padding; the last candidate is an unused place."""
     indices = np.array([[1, 5, 0, 6, 3, 4]], np.int32)
     logits = np.array([[9, 8, 7, 6, 1, -np.inf]], np.float32)
-    candidates = CandidateArrays(indices, logits, indices, logits, np.zeros(1, np.float32))
+    candidates = SpanCandidates(indices, logits, indices, logits, np.zeros(1, np.float32))
     found = decode_answers(squad_of("a b"), tokenizer, WindowSettings(), candidates, PLAIN)
     assert [entry["text"] for entry in found.nbest["q0.0"]] == ["a"]
 
@@ -293,14 +293,14 @@ def test_one_entry_with_no_answer_first(tokenizer):
 def test_no_possible_span(tokenizer, context, is_v2):
     """No token, or an end before the only start."""
     squad = squad_of(context)
-    row = CandidateArrays(
+    row = SpanCandidates(
         *(
             np.array([values], np.float32)
             for values in ([4, 0], [1, -np.inf], [3, 0], [1, -np.inf])
         ),
         null_logits=np.array([-5.0], np.float32),
     )
-    candidates = row if context == "a b" else CandidateArrays(*(values[:0] for values in row))
+    candidates = row if context == "a b" else SpanCandidates(*(values[:0] for values in row))
     choice = AnswerSettings(version_2_with_negative=is_v2)
     found = decode_answers(squad, tokenizer, WindowSettings(), candidates, choice)
     assert found.answers == {"q0.0": "" if is_v2 else "empty"}

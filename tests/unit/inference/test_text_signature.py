@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import UserError
-from bert_tf.export import text as export_text
-from bert_tf.export.saved_model import export_squad
+from bert_tf.inference import text_signature as export_text
+from bert_tf.tasks.squad_export import export_squad
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.tasks.span_model import SpanModel, find_model

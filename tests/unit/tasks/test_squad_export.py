@@ -8,7 +8,7 @@ import tensorflow as tf2  # the loader of SavedModels that users have
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.export.saved_model import export_squad
+from bert_tf.tasks.squad_export import export_squad
 from bert_tf.tasks.span_model import SpanModel, find_model
 from tests.small_span_model import CONFIG, VOCABULARY, write_model
 from tests.support import no_room
@@ -148,7 +148,7 @@ def test_nothing_is_left_of_an_export_that_failed(parts, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("no space")
 
-    monkeypatch.setattr("bert_tf.export.saved_model.write_model_files", fail)
+    monkeypatch.setattr("bert_tf.tasks.squad_export.write_model_files", fail)
     with pytest.raises(OSError, match="no space"):
         export_squad(parts, tmp_path)
     assert not list(tmp_path.iterdir())

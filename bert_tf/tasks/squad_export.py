@@ -11,12 +11,16 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.errors import UserError, first_line
-from bert_tf.export.text import text_features
-from bert_tf.export.versions import choose_version, written_at_once
 from bert_tf.files import PathLike, explained_writing
+from bert_tf.inference.predictor import Predictor
+from bert_tf.inference.text_signature import text_features
+from bert_tf.inference.versions import choose_version, written_at_once
+from bert_tf.model.bert import INPUTS
 from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.task import Features, Network
 from bert_tf.squad.windows import WindowSettings
-from bert_tf.tasks.span_model import INPUTS, ModelParts, SpanModel, SpanOutputs
+from bert_tf.tasks.span_model import ModelParts
+from bert_tf.tasks.span_task import SpanTask
 
 UNIQUE_IDS_SIGNATURE = "with_unique_ids"
 TEXT_SIGNATURE = "text"
@@ -58,20 +62,20 @@ def export_squad(
                 f"--max_seq_length={length} must be between 1 and the model's {longest}."
             )
     target = choose_version(export_dir, version)
-    model = SpanModel(
-        parts.config,
+    predictor = Predictor(
+        SpanTask(parts.config, num_candidates=num_candidates),
         parts.checkpoint,
-        num_candidates=num_candidates,
         precision=precision,
         portable=True,
     )
-    with model.graph.as_default(), model.session, _appearing(target) as temporary:
-        signatures = _id_signatures(model, max_seq_length or longest)
+    session = predictor.session
+    with predictor.graph.as_default(), session, _appearing(target) as temporary:
+        signatures = _id_signatures(predictor.network, max_seq_length or longest)
         if text_windows is not None:
-            signatures[TEXT_SIGNATURE] = _text_signature(model, parts, text_windows)
+            signatures[TEXT_SIGNATURE] = _text_signature(predictor.network, parts, text_windows)
         builder = tf.saved_model.Builder(str(temporary))
         builder.add_meta_graph_and_variables(
-            model.session,
+            session,
             [tf.saved_model.SERVING],
             signature_def_map=signatures,
             strip_default_attrs=True,
@@ -102,7 +106,7 @@ def _appearing(target: Path) -> Iterator[Path]:
         ) from error
 
 
-def _id_signatures(model: SpanModel, max_seq_length: int) -> dict[str, SignatureDef]:
+def _id_signatures(network: Network, max_seq_length: int) -> dict[str, SignatureDef]:
     """The two signatures from token ids, which share one network."""
     inputs = {name: tf.placeholder(tf.int32, [None, None], f"serving_{name}") for name in INPUTS}
     length = tf.shape(inputs["input_ids"])[1]
@@ -111,7 +115,7 @@ def _id_signatures(model: SpanModel, max_seq_length: int) -> dict[str, Signature
     )
     with tf.control_dependencies([fits]):
         features = {name: tf.identity(tensor) for name, tensor in inputs.items()}
-    outputs = _named(model.build(features))
+    outputs = _outputs(network, features)
     unique_ids = tf.placeholder(tf.int32, [None], "serving_unique_ids")
     returned = tf.identity(unique_ids, "returned_unique_ids")
     predict = tf.saved_model.predict_signature_def
@@ -123,18 +127,33 @@ def _id_signatures(model: SpanModel, max_seq_length: int) -> dict[str, Signature
     }
 
 
-def _text_signature(model: SpanModel, parts: ModelParts, windows: WindowSettings) -> SignatureDef:
+def _text_signature(network: Network, parts: ModelParts, windows: WindowSettings) -> SignatureDef:
     question = tf.placeholder(tf.string, [None], "serving_question")
     context = tf.placeholder(tf.string, [None], "serving_context")
     features, left_out = text_features(question, context, parts.tokenizer, windows)
-    outputs = {**_named(model.build(features)), **features, "tokens_left_out": left_out}
+    outputs = {**_outputs(network, features), **features, "tokens_left_out": left_out}
     return tf.saved_model.predict_signature_def({"question": question, "context": context}, outputs)
 
 
-def _named(outputs: SpanOutputs) -> dict[str, tf.Tensor]:
-    """The outputs by name; JSON has no infinity, so the lowest float32 takes its place."""
+def _outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:
+    """Scores and candidates; JSON has no infinity, so the lowest float32 takes its place.
+
+    ``start_logits`` and ``end_logits`` are [B, S] float32, ``top_start_indices`` and
+    ``top_end_indices`` [B, K] int32, ``top_start_logits`` and ``top_end_logits`` [B, K] float32,
+    ``null_logits`` [B] float32.
+    """
+    task = network.task
+    logits = task.outputs(network.variables, features, network.options)
+    best = task.predictions(logits, features, network.options)
+    null = {"null_logits": best.pop("null_logits")}
+    outputs = {
+        "start_logits": logits.start,
+        "end_logits": logits.end,
+        **{f"top_{name}": tensor for name, tensor in best.items()},
+        **null,
+    }
     lowest = tf.float32.min
     return {
         name: tf.maximum(tensor, lowest) if tensor.dtype == tf.float32 else tensor
-        for name, tensor in outputs._asdict().items()
+        for name, tensor in outputs.items()
     }

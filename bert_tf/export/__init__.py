@@ -1,1 +1,0 @@
-"""Trained models in the forms that serving takes."""

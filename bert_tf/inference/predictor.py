@@ -1,0 +1,91 @@
+"""A task's network with its weights in a session: what everything that predicts is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.loading import initialise_from_checkpoint, missing_heads
+from bert_tf.checkpoint.tensorflow_file import explained_reading
+from bert_tf.environment import available_cores
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike
+from bert_tf.inference.cast_kernels import with_cast_kernels
+from bert_tf.inference.native_layers import native_layers
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import PrecisionPolicy, as_policy
+from bert_tf.model.task import Network, Task, create_network
+from bert_tf.tuning.session import SessionSettings, session_config
+
+
+class Predictor:
+    """Predicts batches; sequences may have any length that the network has.
+
+    Attributes:
+      graph, session: of this network alone.
+      network: the task's variables, and how they are computed.
+      inputs: the placeholders of the task's inputs, [B, any] int32 each.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        checkpoint: PathLike | None,
+        *,
+        precision: str | PrecisionPolicy = "fp32",
+        native_ops: bool | None = None,
+        threads: int | None = None,
+        portable: bool = False,
+    ) -> None:
+        """Restores the weights.
+
+        Args:
+          task: what is predicted.
+          checkpoint: a file or directory with the weights; None for random ones.
+          precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
+          native_ops: as in ``native_layers.native_layers``.
+          threads: cores to use; None for all.
+          portable: whether others are to load the graph with nothing but a checkpoint's variables
+            and TensorFlow; without native operations, whatever ``native_ops`` says.
+
+        Raises:
+          UserError: the weights are not those of such a network, or there are no native operations
+            and they are insisted on.
+        """
+        policy = native_layers(as_policy(precision), False if portable else native_ops)
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            network = create_network(task, ForwardOptions(policy))
+            if checkpoint is not None:
+                _initialise(checkpoint, network)
+            if not portable:
+                variables = with_cast_kernels(network.variables, policy.dense)
+                network = Network(task, variables, network.options)
+            self.network = network
+            self.inputs = {n: tf.placeholder(tf.int32, [None, None], n) for n in task.inputs}
+            self._predictions = network.predictions(self.inputs)
+            settings = SessionSettings(threads=threads or available_cores())
+            self.session = tf.Session(config=session_config(settings))
+            with explained_reading(checkpoint):
+                self.session.run(tf.global_variables_initializer())
+            self.session.run(tf.local_variables_initializer())
+
+    def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The task's predictions for a batch of its inputs."""
+        feed = {tensor: features[name] for name, tensor in self.inputs.items()}
+        return self.session.run(self._predictions, feed)
+
+
+def _initialise(checkpoint: PathLike, network: Network) -> None:
+    task = network.task
+    report = initialise_from_checkpoint(
+        checkpoint, network.variables.trainable(), heads=task.heads, config=task.config
+    )
+    if report.fresh:
+        lacking = next(iter(missing_heads(report, task.heads)))
+        raise UserError(
+            f"{checkpoint} has no {lacking.name} ({', '.join(report.fresh)}); train one with "
+            f"{lacking.trained_by} --do_train --init_checkpoint={checkpoint}."
+        )

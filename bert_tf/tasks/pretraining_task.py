@@ -1,0 +1,123 @@
+"""The tasks of pre-training: masked words and next sentences (Devlin et al. 2019, section 3.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.bert import INPUTS
+from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD, Head
+from bert_tf.model.losses import ACCURACY
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.pretraining import (
+    PretrainingOutputs,
+    masked_lm_logits,
+    masked_lm_sums,
+    next_sentence_sums,
+    pretraining_outputs,
+    pretraining_specs,
+)
+from bert_tf.model.sums import Sums, Terms, means
+from bert_tf.model.task import Features
+from bert_tf.model.variables import Variables, VariableSpec
+
+MASKED_LM = "masked_lm"
+NEXT_SENTENCE = "next_sentence"
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingTask:
+    """Masked words and next sentences; either can be left out.
+
+    The methods are those of :class:`bert_tf.model.task.Task`.
+    """
+
+    config: BertConfig
+    masked_lm: bool = True
+    next_sentence: bool = True
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """Those that are trained."""
+        present = {MASKED_LM_HEAD: self.masked_lm, NEXT_SENTENCE_HEAD: self.next_sentence}
+        return tuple(head for head, is_present in present.items() if is_present)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Sequences, and where masked words are."""
+        return (*INPUTS, "masked_lm_positions") if self.masked_lm else INPUTS
+
+    @property
+    def terms(self) -> Terms:
+        """One for each head."""
+        present = {MASKED_LM: self.masked_lm, NEXT_SENTENCE: self.next_sentence}
+        return {term: (ACCURACY,) for term, is_present in present.items() if is_present}
+
+    def specs(self) -> list[VariableSpec]:
+        """None that the heads would leave untrained."""
+        return pretraining_specs(
+            self.config, masked_lm=self.masked_lm, next_sentence=self.next_sentence
+        )
+
+    def outputs(
+        self, variables: Variables, features: Features, options: ForwardOptions
+    ) -> PretrainingOutputs:
+        """What the heads compute."""
+        return pretraining_outputs(
+            variables,
+            self.config,
+            features,
+            options,
+            masked_lm=self.masked_lm,
+            next_sentence=self.next_sentence,
+        )
+
+    def weights(self, features: Features) -> dict[str, tf.Tensor]:
+        """The number of masked words and of sequences."""
+        found = {}
+        if self.masked_lm:
+            found[MASKED_LM] = tf.reduce_sum(features["masked_lm_weights"])
+        if self.next_sentence:
+            found[NEXT_SENTENCE] = tf.cast(tf.shape(features["input_ids"])[0], tf.float32)
+        return found
+
+    def losses(
+        self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
+    ) -> dict[str, Sums]:
+        """Cross entropies of words and of sequences."""
+        found = {}
+        if self.masked_lm:
+            found[MASKED_LM] = masked_lm_sums(outputs, features, options)
+        if self.next_sentence:
+            found[NEXT_SENTENCE] = next_sentence_sums(outputs, features, options)
+        return found
+
+    def predictions(
+        self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
+    ) -> dict[str, tf.Tensor]:
+        """``masked_lm_probabilities`` [B, P, V], ``next_sentence_logits`` [B, 2], float32."""
+        found = {}
+        if self.masked_lm:
+            probabilities = tf.nn.softmax(masked_lm_logits(outputs, options))
+            shape = [*tf.unstack(tf.shape(features["masked_lm_positions"])), self.config.vocab_size]
+            found["masked_lm_probabilities"] = tf.reshape(probabilities, shape)
+        if self.next_sentence:
+            found["next_sentence_logits"] = outputs.next_sentence
+        return found
+
+    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
+        """The perplexity of masked words."""
+        if not self.masked_lm:
+            return {}
+        return {f"{MASKED_LM}_perplexity": _exp(means(sums)[MASKED_LM]["loss"])}
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,105 @@
+"""The task of question answering: where in a context the answer to a question is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.bert import INPUTS
+from bert_tf.model.losses import ACCURACY
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.shapes import shape_of
+from bert_tf.model.squad import SPAN_HEAD, SpanLogits, span_logits, span_sums, squad_specs
+from bert_tf.model.sums import Sums, Terms
+from bert_tf.model.task import Features
+from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.squad.spans import SpanCandidates
+
+POSITION = "position"
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanTask:
+    """First and last position: two decisions a sequence, one term.
+
+    The methods are those of :class:`bert_tf.model.task.Task`.
+
+    Attributes:
+      config: the network's.
+      num_candidates: how many of the best positions are predicted.
+    """
+
+    config: BertConfig
+    num_candidates: int = 20
+
+    heads: ClassVar = (SPAN_HEAD,)
+    inputs: ClassVar = INPUTS
+    terms: ClassVar[Terms] = {POSITION: (ACCURACY,)}
+
+    def specs(self) -> list[VariableSpec]:
+        """Those of BERT without the pooler, and of the span head."""
+        return squad_specs(self.config)
+
+    def outputs(
+        self, variables: Variables, features: Features, options: ForwardOptions
+    ) -> SpanLogits:
+        """Scores of each position."""
+        return span_logits(variables, self.config, features, options)
+
+    def weights(self, features: Features) -> dict[str, tf.Tensor]:
+        """The number of sequences."""
+        return {POSITION: tf.cast(tf.shape(features["input_ids"])[0], tf.float32)}
+
+    def losses(
+        self, outputs: SpanLogits, features: Features, options: ForwardOptions
+    ) -> dict[str, Sums]:
+        """Cross entropies of both positions."""
+        return {POSITION: span_sums(outputs, features, options)}
+
+    def predictions(
+        self, outputs: SpanLogits, features: Features, options: ForwardOptions
+    ) -> dict[str, tf.Tensor]:
+        """The fields of :class:`SpanCandidates`."""
+        del options
+        return span_candidates(outputs, features, k=self.num_candidates)._asdict()
+
+    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
+        """None: answers are scored, not positions."""
+        del sums
+        return {}
+
+
+def span_candidates(
+    logits: SpanLogits, features: Mapping[str, tf.Tensor], *, k: int
+) -> SpanCandidates:
+    """The K best first and last positions of each context.
+
+    Args:
+      logits: [B, S] each.
+      features: ``input_mask``, ``segment_ids`` [B, S]; the context is the second segment without
+        its [SEP], which is the last token.
+      k: K, at least 1.
+    """
+    mask = features["input_mask"]
+    _, S = shape_of(mask)
+    last = tf.reduce_sum(mask, axis=-1, keepdims=True) - 1
+    is_before_last = tf.cast(tf.range(S)[tf.newaxis] < last, mask.dtype)
+    in_context = mask * features["segment_ids"] * is_before_last
+    found = [_best(scores, in_context, k) for scores in logits]
+    (start_logits, start_indices), (end_logits, end_indices) = found
+    null_logits = logits.start[:, 0] + logits.end[:, 0]
+    return SpanCandidates(start_indices, start_logits, end_indices, end_logits, null_logits)
+
+
+def _best(scores: tf.Tensor, allowed: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """[B, S] -> values and indices of the k highest allowed scores, [B, k]."""
+    scores = tf.where(tf.cast(allowed, tf.bool), scores, tf.fill(tf.shape(scores), -math.inf))
+    # A sequence may have fewer positions than candidates are asked for.
+    scores = tf.pad(scores, [[0, 0], [0, k]], constant_values=-math.inf)
+    values, indices = tf.math.top_k(scores, k=k)
+    return values, indices
