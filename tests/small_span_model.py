@@ -8,8 +8,10 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.inference.predictor import Predictor
 from bert_tf.model.squad import SQUAD_SCOPE, squad_specs
 from bert_tf.model.variables import create_variables
+from bert_tf.tasks.span_task import SpanTask
 
 _WORDS = "who wrote the book where did she live in a town by sea anna it 1843 ? . , ##s ##ed"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS.split()]
@@ -22,6 +24,24 @@ CONFIG = BertConfig(
     max_position_embeddings=64,
     initializer_range=0.5,
 )
+
+
+class ScoresTask(SpanTask):
+    """Predicts what an export does: the scores of all positions as well."""
+
+    def predictions(self, outputs, features, options):
+        best = super().predictions(outputs, features, options)
+        null_logits = best.pop("null_logits")
+        top = {f"top_{name}": value for name, value in best.items()}
+        scores = {"start_logits": outputs.start, "end_logits": outputs.end}
+        return {**scores, **top, "null_logits": null_logits}
+
+
+def predictor_of(parts, *, num_candidates: int = 20, **options) -> Predictor:
+    """The network of a model directory's parts, with all scores."""
+    return Predictor(ScoresTask(parts.config, num_candidates), parts.checkpoint, **options)
+
+
 TEXT = "Anna wrote the book in 1843. She lived by the sea, in a town. Who lived where?"
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.tasks.span_model import SpanModel, find_model
-from tests.small_span_model import VOCABULARY, write_model
+from bert_tf.tasks.span_model import find_model
+from tests.small_span_model import VOCABULARY, predictor_of, write_model
 from tests.support import environment, run
 
 ROWS = [
@@ -72,7 +72,7 @@ def exported(model_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(model_dir):
     parts = find_model(model_dir)
-    model = SpanModel(parts.config, parts.checkpoint, num_candidates=3, native_ops=False)
+    model = predictor_of(parts, num_candidates=3, native_ops=False)
     return model.run({name: np.array(rows) for name, rows in COLUMNS.items()})
 
 
@@ -90,9 +90,9 @@ def test_rest_rows(exported, expected, tmp_path):
     for row, prediction in enumerate(predictions):
         for name in ("start_logits", "end_logits", "null_logits"):
             np.testing.assert_allclose(
-                prediction[name], getattr(expected, name)[row], atol=1e-5, err_msg=name
+                prediction[name], expected[name][row], atol=1e-5, err_msg=name
             )
-        assert prediction["top_start_indices"] == expected.top_start_indices[row].tolist()
+        assert prediction["top_start_indices"] == expected["top_start_indices"][row].tolist()
 
 
 def test_rest_columns_with_unique_ids(exported, expected, tmp_path):
@@ -100,8 +100,8 @@ def test_rest_columns_with_unique_ids(exported, expected, tmp_path):
     request = {"signature_name": "with_unique_ids", "inputs": inputs}
     outputs = answer(exported, request, tmp_path)["outputs"]
     assert outputs["unique_ids"] == [7, 8]
-    np.testing.assert_allclose(outputs["end_logits"], expected.end_logits, atol=1e-5)
-    assert outputs["top_end_indices"] == expected.top_end_indices.tolist()
+    np.testing.assert_allclose(outputs["end_logits"], expected["end_logits"], atol=1e-5)
+    assert outputs["top_end_indices"] == expected["top_end_indices"].tolist()
 
 
 def saved_model_cli(*arguments):
@@ -135,7 +135,7 @@ def test_saved_model_cli_runs_it(exported, expected, tmp_path):
         "--outdir", tmp_path,
     )  # fmt: skip
     found = np.load(tmp_path / "start_logits.npy")
-    np.testing.assert_allclose(found, expected.start_logits, atol=1e-5)
+    np.testing.assert_allclose(found, expected["start_logits"], atol=1e-5)
 
 
 BAD = [

@@ -67,7 +67,7 @@ LOGITS[-1] = 4.0
 
 def save(directory, config=CONFIG, **changes):
     with tf.Graph().as_default(), tf.Session() as session:
-        for name, shape, _ in pretraining_specs(config, next_sentence=True):
+        for name, shape, *_ in pretraining_specs(config, next_sentence=True):
             tf.get_variable(name, initializer=changes.get(name, np.zeros(shape, np.float32)))
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, str(directory / "model.ckpt"))

@@ -8,13 +8,14 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.errors import UserError
-from bert_tf.tasks.squad_export import export_squad
+from bert_tf.inference.native_layers import native_layers
+from bert_tf.model.bert import INPUTS
 from bert_tf.model.precision import policy_for
 from bert_tf.native import library
-from bert_tf.inference.native_layers import native_layers
-from bert_tf.tasks.span_model import INPUTS, SpanModel, find_model
+from bert_tf.tasks.span_model import find_model
+from bert_tf.tasks.squad_export import export_squad
 from bert_tf.update import kernels
-from tests.small_span_model import CONFIG, VOCABULARY, write_model
+from tests.small_span_model import VOCABULARY, predictor_of, write_model
 from tests.support import requires_native_ops
 
 
@@ -41,28 +42,32 @@ def batch():
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 2e-5), ("bf16", 0.2)])
 def test_logits_are_those_of_tensorflow(parts, precision, tolerance):
     build = {"precision": precision, "threads": 1}
-    native = SpanModel(parts.config, parts.checkpoint, **build)
-    plain = SpanModel(parts.config, parts.checkpoint, portable=True, **build)
+    native = predictor_of(parts, **build)
+    plain = predictor_of(parts, portable=True, **build)
     found = {op for op in operations(native.graph.as_graph_def()) if op.startswith("BertTf")}
     assert found >= {"BertTfSoftmaxDropout", "BertTfResidualNorm", "BertTfSplitHeads"}
     assert not any(op.startswith("BertTf") for op in operations(plain.graph.as_graph_def()))
     features = batch()
     at_tokens = features["input_mask"].astype(bool)
-    for ours, reference in zip(native.run(features)[:2], plain.run(features)[:2]):
-        np.testing.assert_allclose(ours[at_tokens], reference[at_tokens], atol=tolerance)
+    ours, reference = native.run(features), plain.run(features)
+    for name in ("start_logits", "end_logits"):
+        np.testing.assert_allclose(
+            ours[name][at_tokens], reference[name][at_tokens], atol=tolerance
+        )
 
 
 def test_kernels_are_cast_once(parts):
     """Kept in bfloat16, with the bits that casting them for every batch gives."""
     build = {"precision": "bf16", "threads": 1}
-    kept = SpanModel(parts.config, parts.checkpoint, native_ops=False, **build)
-    portable = SpanModel(parts.config, parts.checkpoint, portable=True, **build)
+    kept = predictor_of(parts, native_ops=False, **build)
+    portable = predictor_of(parts, portable=True, **build)
     copies, none = (m.graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES) for m in (kept, portable))
     assert len(copies) == 6 * parts.config.num_hidden_layers
     assert {copy.dtype for copy in copies} == {tf.bfloat16}
     assert not none
-    for ours, reference in zip(kept.run(batch()), portable.run(batch())):
-        np.testing.assert_array_equal(ours, reference)
+    ours, reference = kept.run(batch()), portable.run(batch())
+    for name, values in reference.items():
+        np.testing.assert_array_equal(ours[name], values)
 
 
 def test_an_export_loads_without_them(parts, tmp_path):
@@ -91,4 +96,4 @@ def test_insisting_where_they_are_not_built(monkeypatch, parts):
     monkeypatch.setattr(kernels, "native_operations", fail)
     assert not native_layers(policy_for("fp32"), None).native
     with pytest.raises(UserError, match=r"^--native_ops: they are not built; drop the flag"):
-        SpanModel(CONFIG, parts.checkpoint, native_ops=True)
+        predictor_of(parts, native_ops=True)

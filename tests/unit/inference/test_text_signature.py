@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from bert_tf.errors import UserError
 from bert_tf.inference import text_signature as export_text
-from bert_tf.tasks.squad_export import export_squad
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
-from bert_tf.tasks.span_model import SpanModel, find_model
+from bert_tf.tasks.span_model import find_model
+from bert_tf.tasks.squad_export import export_squad
 from bert_tf.text.loading import load_tokenizer
-from tests.small_span_model import TEXT, write_model
+from tests.small_span_model import TEXT, predictor_of, write_model
 from tests.support import ROOT
 
 GOLDEN = ROOT / "tests/data/google_tokenizer_golden.json"
@@ -86,7 +86,7 @@ def test_signature_from_strings(tmp_path):
     )
     found = {name: value.numpy() for name, value in found.items()}
 
-    model = SpanModel(parts.config, parts.checkpoint, native_ops=False)
+    model = predictor_of(parts, native_ops=False)
     for row, (question, context) in enumerate(zip(questions, contexts)):
         ids = parts.tokenizer.encode(context)
         first, *_ = question_windows(parts.tokenizer.encode(question), len(ids), windows)
@@ -95,7 +95,7 @@ def test_signature_from_strings(tmp_path):
             padding = [(0, 0), (0, found[name].shape[1] - first.length)]
             np.testing.assert_array_equal(found[name][row : row + 1], np.pad(expected, padding))
         start = found["start_logits"][row, : first.length]
-        np.testing.assert_allclose(start, model.run(features).start_logits[0], atol=1e-5)
+        np.testing.assert_allclose(start, model.run(features)["start_logits"][0], atol=1e-5)
         assert found["tokens_left_out"][row] == len(ids) - first.num_tokens
     assert found["tokens_left_out"][0] > 0
 

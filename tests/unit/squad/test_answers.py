@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bert_tf.errors import UserError
 from bert_tf.squad.answers import (
     AnswerSettings,
-    SpanCandidates,
     Predictions,
+    SpanCandidates,
     best_span_texts,
     decode_answers,
     write_predictions,

@@ -17,10 +17,13 @@ from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.tasks.answerer import Answerer
 from bert_tf.tasks.span_model import find_model
-from tests.small_span_model import CONFIG, TEXT, VOCABULARY, write_model
+from tests.small_span_model import CONFIG, TEXT, VOCABULARY, predictor_of, write_model
 from tests.support import run
 
 QUESTION = "Who wrote the book?"
+
+
+ENDS = ("start", "end")
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +46,8 @@ def scores_of_all_spans(answerer, parts, text):
     tokenizer = parts.tokenizer
     ids = tokenizer.encode(text)
     [window] = question_windows(tokenizer.encode(QUESTION), len(ids), answerer.windows)
-    outputs = answerer._model.run(sequence_arrays([(window, ids)], tokenizer, window.length))
-    start, end = (logits[0, window.context_offset :] for logits in outputs[:2])
+    outputs = predictor_of(parts).run(sequence_arrays([(window, ids)], tokenizer, window.length))
+    start, end = (outputs[f"{which}_logits"][0, window.context_offset :] for which in ENDS)
     return {(i, j): start[i] + end[j] for i in range(len(ids)) for j in range(i, len(ids))}
 
 
@@ -87,13 +90,13 @@ def test_padding_and_batches_change_nothing(parts, monkeypatch):
 def test_a_short_window_is_not_padded_to_the_others(parts, monkeypatch):
     windows = WindowSettings(max_seq_length=40, doc_stride=16, max_query_length=16)
     answerer = Answerer(parts, windows=windows, threads=1)
-    shapes, run_model = [], answerer._model.run
+    shapes, run_model = [], answerer._predictor.run
 
     def watched(features):
         shapes.append(features["input_ids"].shape)
         return run_model(features)
 
-    monkeypatch.setattr(answerer._model, "run", watched)
+    monkeypatch.setattr(answerer._predictor, "run", watched)
     text = " ".join((TEXT.split() * 3)[:-8])
     answerer.answer(QUESTION, text)
     ids = parts.tokenizer.encode(text)

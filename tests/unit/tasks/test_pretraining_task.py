@@ -1,4 +1,4 @@
-"""The pre-training job before its first update: objective and records."""
+"""The pre-training job before its first update: task and records."""
 
 import dataclasses
 import hashlib
@@ -12,10 +12,11 @@ import tensorflow.compat.v1 as tf
 from bert_tf.errors import UserError
 from bert_tf.estimator import estimator as own_estimator
 from bert_tf.estimator.choice import tf_estimator
-from bert_tf.model.precision import policy_for
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.task import create_network
 from bert_tf.records.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.tasks import pretraining
-from bert_tf.tasks.pretraining import MASKED_LM, NEXT_SENTENCE, PretrainingObjective
+from bert_tf.tasks.pretraining_task import MASKED_LM, NEXT_SENTENCE, PretrainingTask
 from bert_tf.tasks.span_model import find_model
 from bert_tf.training import trainer
 from tests.tiny_pretraining import CONFIG, P, S, V, pretraining_settings, write_records
@@ -43,33 +44,28 @@ HEADS = {
 
 
 @pytest.mark.parametrize(("masked_lm", "next_sentence", "terms"), HEADS.values(), ids=HEADS)
-def test_an_objective_has_the_terms_of_its_heads(masked_lm, next_sentence, terms):
+def test_a_task_has_the_terms_of_its_heads(masked_lm, next_sentence, terms):
     with tf.Graph().as_default(), tf.Session() as session:
-        objective = PretrainingObjective(
-            CONFIG, policy_for("fp32"), masked_lm=masked_lm, next_sentence=next_sentence, seed=1
-        )
-        objective.create_variables()
-        assert objective.terms == terms
+        task = PretrainingTask(CONFIG, masked_lm, next_sentence)
+        network = create_network(task, ForwardOptions(), seed=1)
+        assert list(task.terms) == terms
         given = {name: tf.constant(value) for name, value in features().items()}
-        weights, sums = objective.weights(given), objective.sums(given, dropout=None)
+        weights, sums = task.weights(given), network.losses(given)
         assert list(weights) == list(sums) == terms
         session.run(tf.global_variables_initializer())
         weights, sums = session.run([weights, sums])
     expected = {MASKED_LM: 5, NEXT_SENTENCE: 3}
     for term in terms:
         # Known before the forward pass, and what the forward pass then finds.
-        assert weights[term] == expected[term] == sums[term].weight_sum
+        assert weights[term] == expected[term] == sums[term].weight
         # Small random weights know nothing yet.
         classes = {MASKED_LM: V, NEXT_SENTENCE: 2}[term]
-        assert sums[term].loss_sum == pytest.approx(expected[term] * np.log(classes), rel=0.05)
+        assert sums[term].loss == pytest.approx(expected[term] * np.log(classes), rel=0.05)
 
 
 def initial_weights(seed):
     with tf.Graph().as_default(), tf.Session() as session:
-        objective = PretrainingObjective(
-            CONFIG, policy_for("fp32"), masked_lm=True, next_sentence=True, seed=seed
-        )
-        objective.create_variables()
+        create_network(PretrainingTask(CONFIG), ForwardOptions(), seed=seed)
         session.run(tf.global_variables_initializer())
         return session.run({v.op.name: v for v in tf.trainable_variables()})
 

@@ -8,9 +8,9 @@ import tensorflow as tf2  # the loader of SavedModels that users have
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.tasks.span_model import find_model
 from bert_tf.tasks.squad_export import export_squad
-from bert_tf.tasks.span_model import SpanModel, find_model
-from tests.small_span_model import CONFIG, VOCABULARY, write_model
+from tests.small_span_model import CONFIG, VOCABULARY, predictor_of, write_model
 from tests.support import no_room
 
 OUTPUTS = {
@@ -44,7 +44,7 @@ def signatures(exported):
 
 @pytest.fixture(scope="module")
 def live(parts):
-    return SpanModel(parts.config, parts.checkpoint, num_candidates=5, native_ops=False)
+    return predictor_of(parts, num_candidates=5, native_ops=False)
 
 
 def make_features(batch_size, seq_length, seed=0):
@@ -68,7 +68,7 @@ def test_outputs_equal_the_live_model(signatures, live, batch_size, seq_length):
     features = make_features(batch_size, seq_length, seed=seq_length)
     found = call(signatures["serving_default"], features)
     assert set(found) == OUTPUTS
-    for name, expected in live.run(features)._asdict().items():
+    for name, expected in live.run(features).items():
         expected = np.maximum(expected, LOWEST) if expected.dtype == np.float32 else expected
         np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
 
@@ -100,7 +100,7 @@ def test_half_precision_products(parts, live, tmp_path):
     loaded = tf2.saved_model.load(str(target))
     features = make_features(4, 20)
     found = call(loaded.signatures["serving_default"], features)["start_logits"]
-    expected = live.run(features).start_logits
+    expected = live.run(features)["start_logits"]
     error = np.abs(found - expected).max()
     assert 1e-5 < error < 0.1 * np.abs(expected).max()
     with pytest.raises(tf2.errors.InvalidArgumentError, match="longer than 20 tokens"):

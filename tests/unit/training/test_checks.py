@@ -10,11 +10,12 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.run_record import RunRecord
 from bert_tf.errors import UserError
-from bert_tf.model.precision import policy_for
+from bert_tf.model.bert import INPUTS
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks import pretraining
-from bert_tf.tasks.span_model import INPUTS
-from bert_tf.tasks.squad import SpanObjective
+from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training.checks import settle_scaling
 from bert_tf.training.start_point import COUNTS, StartPoint
 from bert_tf.training.trainer import build_update, create_run_state
@@ -210,14 +211,11 @@ def test_what_is_checked_is_what_a_training_saves():
 
     def names(build):
         with tf.Graph().as_default():
-            objective = SpanObjective(config, policy_for("fp32"), seed=1)
-            objective.create_variables()
-            build(objective)
+            build(create_network(SpanTask(config), ForwardOptions(), seed=1))
             return {variable.op.name: variable.shape for variable in tf.global_variables()}
 
-    def a_training(objective):
+    def a_training(network):
         job = SimpleNamespace(
-            objective=objective,
             batch=BatchPlan(2, 1, world_size=1),
             steps=step_plan(),
             optimization=settings,
@@ -229,11 +227,11 @@ def test_what_is_checked_is_what_a_training_saves():
             max_seq_length=4,
         )
         inputs = {name: tf.ones([2, 4], tf.int32) for name in INPUTS}
-        build_update(job, {**inputs, **{name: tf.ones([2, 1], tf.int32) for name in LABELS}})
+        labels = {name: tf.ones([2, 1], tf.int32) for name in LABELS}
+        build_update(job, network, {**inputs, **labels})
 
-    def a_list(objective):
-        del objective
-        create_run_state(settings, runtime_settings(), needs_loss_scale=True)
+    def a_list(network):
+        create_run_state(network, settings, runtime_settings(), needs_loss_scale=True)
 
     saved, checked = names(a_training), names(a_list)
     assert saved.keys() - checked.keys() == COUNTS

@@ -8,6 +8,8 @@ import operator
 import shutil
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import hypothesis
 import hypothesis.extra.numpy as hnp
@@ -19,12 +21,17 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.estimator.choice import tf_estimator
-from bert_tf.model.losses import ClassificationSums
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.sums import Sums
+from bert_tf.model.task import create_network
+from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.training import evaluation
 from bert_tf.training.start_point import find_start
 from tests.kills import killed_at
 from tests.support import no_room
+from tests.tiny_pretraining import CONFIG
 
 FLOATS = st.floats(0, 2.0**100, width=32, allow_subnormal=False)
 BATCHES = hnp.arrays(np.float32, st.tuples(st.integers(1, 40)), elements=FLOATS)
@@ -37,34 +44,34 @@ def test_sums_are_exact_and_have_no_order(values, random):
     shuffled = values.tolist()
     random.shuffle(shuffled)
     for found in (values, np.float32(shuffled)):
-        [[total]] = evaluation.exact_sums(found[:, None, None])
+        [total] = evaluation.exact_sums(found[:, None])
         assert total == exact
 
 
 def test_sums_keep_what_adding_in_float64_would_lose():
     values = np.float32([2.0**60, 1.0, 2.0**60] + [1.0] * 511)
-    [[total]] = evaluation.exact_sums(values[:, None, None])
+    [total] = evaluation.exact_sums(values[:, None])
     assert total == 2.0**61 + 512
     assert functools.reduce(operator.add, values.tolist()) != total  # sum() compensates since 3.12
 
 
 def test_sums_of_each_term_by_itself():
-    batches = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
-    assert evaluation.exact_sums(batches) == [[6, 8, 10], [12, 14, 16]]
+    batches = np.arange(12, dtype=np.float32).reshape(2, 6)
+    assert evaluation.exact_sums(batches) == [6, 8, 10, 12, 14, 16]
 
 
 @pytest.mark.parametrize("wrong", [math.inf, math.nan])
 def test_a_loss_that_is_not_finite_stays_so(wrong):
-    [[total]] = evaluation.exact_sums(np.float32([1.0, wrong, 2.0])[:, None, None])
+    [total] = evaluation.exact_sums(np.float32([1.0, wrong, 2.0])[:, None])
     assert total == pytest.approx(wrong, nan_ok=True)
 
 
 def test_results_are_ratios_of_sums():
     sums = {
-        "masked_lm": ClassificationSums(20.0, 10.0, 4.0),
-        "next_sentence": ClassificationSums(1.0, 2.0, 1.5),
+        "masked_lm": Sums(20.0, 10.0, {"accuracy": 4.0}),
+        "next_sentence": Sums(1.0, 2.0, {"accuracy": 1.5}),
     }
-    assert evaluation.results_of(sums, perplexity_of="masked_lm") == {
+    assert evaluation.results_of(sums, PretrainingTask(CONFIG)) == {
         "masked_lm_loss": 2.0,
         "masked_lm_accuracy": 0.4,
         "next_sentence_loss": 0.5,
@@ -75,24 +82,55 @@ def test_results_are_ratios_of_sums():
 
 
 def test_results_of_a_term_without_weight_and_of_one_that_diverged():
-    sums = {"a": ClassificationSums(0.0, 0.0, 0.0), "b": ClassificationSums(1e6, 1.0, 0.0)}
-    found = evaluation.results_of(sums, perplexity_of="b")
-    assert found["a_loss"] == found["a_accuracy"] == 0
-    assert found["b_perplexity"] == math.inf
+    sums = {
+        "masked_lm": Sums(1e6, 1.0, {"accuracy": 0.0}),
+        "next_sentence": Sums(0.0, 0.0, {"accuracy": 0.0}),
+    }
+    found = evaluation.results_of(sums, PretrainingTask(CONFIG))
+    assert found["next_sentence_loss"] == found["next_sentence_accuracy"] == 0
+    assert found["masked_lm_perplexity"] == math.inf
+
+
+def test_metrics_and_scores_are_the_tasks():
+    """A regression has no accuracy."""
+
+    class Regression:
+        def scores(self, sums):
+            return {"rmse": math.sqrt(sums["rating"].loss / sums["rating"].weight)}
+
+    sums = {"rating": Sums(8.0, 2.0, {"absolute_error": 3.0, "bias": -1.0})}
+    assert evaluation.results_of(sums, Regression()) == {
+        "rating_loss": 4.0,
+        "rating_absolute_error": 1.5,
+        "rating_bias": -0.5,
+        "loss": 4.0,
+        "rmse": 2.0,
+    }
 
 
 class WordCounts:
-    """An objective whose sums are the features themselves; terms in another order than asked."""
+    """A task whose sums are the features themselves, in another order than its terms."""
 
-    def create_variables(self):
-        tf.get_variable("v", initializer=0.0)
+    config = SimpleNamespace(initializer_range=1.0)
+    terms: ClassVar = {"words": ("accuracy",), "other": ("accuracy",)}
 
-    def sums(self, features, *, dropout):
-        assert dropout is None
-        return {
-            "other": ClassificationSums(*tf.unstack(features["x"] + 100)),
-            "words": ClassificationSums(*tf.unstack(features["x"])),
-        }
+    def specs(self):
+        return [VariableSpec("v", ())]
+
+    def outputs(self, variables, features, options):
+        assert options.dropout is None
+        return features["x"]
+
+    def losses(self, outputs, features, options):
+        return {"other": as_sums(outputs + 100), "words": as_sums(outputs)}
+
+    def scores(self, sums):
+        return {}
+
+
+def as_sums(tensor):
+    loss, weight, correct = tf.unstack(tensor)
+    return Sums(loss, weight, {"accuracy": correct})
 
 
 class Ranks(SingleProcess):
@@ -112,17 +150,14 @@ def evaluate(tmp_path, ranks, max_steps=None):
         rows = np.arange(1, 6, dtype=np.float32)[:, None] * np.ones(3, np.float32)
         return tf.data.Dataset.from_tensor_slices({"x": rows})
 
-    objective = WordCounts()
-    measured = evaluation.TermEvaluation(
-        input_fn, ranks=ranks, terms=["words", "other"], max_steps=max_steps
-    )
+    task = WordCounts()
+    measured = evaluation.LossEvaluation(input_fn, ranks=ranks, task=task, max_steps=max_steps)
 
     def model_fn(features, mode):
-        objective.create_variables()
-        return measured.spec(objective, features)
+        return measured.spec(create_network(task, ForwardOptions()), features)
 
     with tf.Graph().as_default(), tf.Session() as session:
-        objective.create_variables()
+        create_network(task, ForwardOptions())
         step = tf.train.create_global_step()
         session.run([tf.global_variables_initializer()])
         session.run(step.assign(7))
@@ -145,7 +180,7 @@ def test_an_evaluation_of_every_batch(tmp_path):
 
 def test_an_evaluation_counts_the_batches_of_all_ranks(tmp_path):
     # Losses of 30 and 45 at weights of 10 each, beside the first two batches of this rank: 1 + 2.
-    beside = [np.float32([[[30, 10, 0], [1, 1, 1]]]), np.float32([[[45, 10, 0], [1, 1, 1]]])]
+    beside = [np.float32([[30, 10, 0, 1, 1, 1]]), np.float32([[45, 10, 0, 1, 1, 1]])]
     results = evaluate(tmp_path, Ranks(beside), max_steps=2)
     assert results["words_loss"] == 78 / 23
     assert results["words_accuracy"] == 3 / 23

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
-from bert_tf.model.losses import ClassificationSums
+from bert_tf.model.sums import Sums
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import hooks
 from bert_tf.training.run_log import RunLog
@@ -30,13 +30,16 @@ class FakeUpdate:
         train_op = self.step.assign_add(tf.cast(self.is_finite, tf.int64)).op
         self.outputs = TrainOutputs(
             train_op=train_op,
-            term_sums={"masked_lm": ClassificationSums(*tf.unstack(self.sums))},
+            term_sums={"masked_lm": self._sums_of(*tf.unstack(self.sums))},
             is_finite=self.is_finite,
             gradient_norm=tf.constant(2.0),
             learning_rate=tf.constant(0.25),
             loss_scale=self.scale,
             gradients=[],
         )
+
+    def _sums_of(self, loss, weight, correct):
+        return Sums(loss, weight, {"accuracy": correct})
 
     def run(self, session, sums=(1.0, 1.0, 1.0), *, finite=True, scale=1.0):
         feed = {self.sums: sums, self.is_finite: finite, self.scale: scale}
@@ -283,7 +286,7 @@ def test_evaluation_at_the_start_and_on_the_way_but_not_at_the_end(update):
 
 def test_an_evaluation_may_end_the_training(update):
     hook = hooks.EvaluationHook(
-        update.outputs, every_steps=2, total_steps=9, evaluate=lambda: True, untrained=False
+        update.outputs, every_steps=2, total_steps=9, evaluate=lambda: True, at_start=False
     )
     with training(hook) as session:
         update.run(session)

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.model.bert import INPUTS
 from bert_tf.model.blocks import natively
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.tasks.span_model import INPUTS
-from bert_tf.tasks.squad import SpanObjective
+from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
 from bert_tf.update.batch_plan import BatchPlan
 from tests.small_span_model import CONFIG
@@ -46,9 +47,8 @@ def test_padding_that_is_skipped_is_counted():
     estimates = [
         estimate_memory(
             SimpleNamespace(
-                objective=SpanObjective(
-                    CONFIG, natively(policy_for("fp32")), seed=1, skip_padding=skips
-                ),
+                task=SpanTask(CONFIG),
+                options=ForwardOptions(natively(policy_for("fp32")), skip_padding=skips),
                 train_input=sequences,
                 batch=BatchPlan(4, 1, world_size=1),
                 max_seq_length=60,
