@@ -192,39 +192,23 @@ class PretrainingSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class SquadSettings:
-    """Fine-tuning on and prediction of questions with their contexts.
+class FinetuningSettings:
+    """What all fine-tunings are told.
 
     Attributes:
       bert_config_file, vocab_file, spm_model_file: None takes what stands beside init_checkpoint.
       do_lower_case: None takes what stands beside init_checkpoint, or fits the vocabulary.
-      train_file, predict_file: SQuAD JSON.
-      max_predict_questions: how many of predict_file's questions are answered, None for all.
-      features_dir: where records are kept between runs.
-      version_2_with_negative: questions may have no answer.
-      null_score_diff_threshold: a question has no answer where the null score is higher than the
-        best span's by more than this.
       num_train_epochs, warmup_proportion: length of the training where no steps are given.
       length_buckets: batches of like length instead of padding each to max_seq_length.
       seeds: repeat the run with each; empty for one run with ``run.seed``.
-      num_workers: processes that build features, 0 for all cores.
+      num_workers: processes that make records, 0 for all cores.
     """
 
     bert_config_file: Path | None
     vocab_file: Path | None
     spm_model_file: Path | None
     do_lower_case: bool | None
-    train_file: Path | None
-    predict_file: Path | None
-    max_predict_questions: int | None
-    features_dir: Path
     max_seq_length: int
-    doc_stride: int
-    max_query_length: int
-    n_best_size: int
-    max_answer_length: int
-    version_2_with_negative: bool
-    null_score_diff_threshold: float
     num_train_epochs: float
     warmup_proportion: float
     length_buckets: bool
@@ -233,3 +217,28 @@ class SquadSettings:
     run: RunSettings
     optimization: OptimizationSettings
     runtime: RuntimeSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadSettings(FinetuningSettings):
+    """Fine-tuning on and prediction of questions with their contexts.
+
+    Attributes:
+      train_file, predict_file: SQuAD JSON.
+      max_predict_questions: how many of predict_file's questions are answered, None for all.
+      features_dir: where records are kept between runs.
+      version_2_with_negative: questions may have no answer.
+      null_score_diff_threshold: a question has no answer where the null score is higher than the
+        best span's by more than this.
+    """
+
+    train_file: Path | None
+    predict_file: Path | None
+    max_predict_questions: int | None
+    features_dir: Path
+    doc_stride: int
+    max_query_length: int
+    n_best_size: int
+    max_answer_length: int
+    version_2_with_negative: bool
+    null_score_diff_threshold: float

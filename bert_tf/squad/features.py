@@ -20,13 +20,14 @@ import numpy as np
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike
 from bert_tf.progress import Progress
-from bert_tf.records.layouts import SEQUENCE, SQUAD_PREDICTION, SQUAD_TRAINING, RecordSpec
+from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING, RecordSpec
 from bert_tf.records.manifest import (
     describe_file,
     describe_vocabulary,
     is_up_to_date,
     read_manifest,
 )
+from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
 from bert_tf.squad.examples import MOST_MOVED, Example, SquadFile
@@ -48,34 +49,19 @@ _SHOWN_IDS = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureSet:
-    """Finished records.
+class FeatureSet(SequenceRecords):
+    """Finished records, in the order of the questions and of each question's windows.
 
     Attributes:
       directory: where they are.
-      files: TFRecord files, in the order of the questions and of each question's windows.
-      lengths: int32 [N], the tokens of each record without padding.
       counts: ``questions`` with records, ``windows`` (N), ``cut_questions`` (longer than
         max_query_length), ``impossible_questions``, and ``unusable_answers``: questions left out
         of the training because their answer is not in the context; ``moved_answers``: those whose
         answer was found up to ``MOST_MOVED`` characters from where it should be.
-      sha256: changes when any byte of the records changes.
-      spec: layout of the records.
-      max_seq_length: positions of a record.
     """
 
     directory: Path
-    files: list[Path]
-    lengths: np.ndarray
     counts: Mapping[str, int]
-    sha256: str
-    spec: RecordSpec
-    max_seq_length: int
-
-    @property
-    def record_lengths(self) -> dict[str, int]:
-        """The lengths for ``spec.parse_spec``."""
-        return {SEQUENCE: self.max_seq_length}
 
 
 def build_features(

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import shutil
-import statistics
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-import tensorflow.compat.v1 as tf
-
-from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.config.settings import OptimizationSettings, SquadSettings
+from bert_tf.config.settings import SquadSettings
 from bert_tf.errors import UserError
-from bert_tf.files import write_json
-from bert_tf.input.batches import dataset_of_positions
-from bert_tf.input.length_buckets import LengthBuckets
-from bert_tf.input.order import batch_indices
-from bert_tf.squad.answers import AnswerSettings, Predictions, best_span_texts
+from bert_tf.squad.answers import AnswerSettings, best_span_texts
 from bert_tf.squad.examples import SquadFile, read_squad
 from bert_tf.squad.features import (
     build_features,
@@ -30,7 +18,15 @@ from bert_tf.squad.features import (
 )
 from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
-from bert_tf.tasks.span_model import ModelParts, collect_parts
+from bert_tf.tasks.finetuning import (
+    directory_of_new_records,
+    make_job,
+    open_model,
+    run_with_seeds,
+    sum_up_seeds,
+    with_steps,
+)
+from bert_tf.tasks.span_model import ModelParts
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation, is_scored
 from bert_tf.tasks.squad_report import Trained, write_squad_report
@@ -39,10 +35,8 @@ from bert_tf.training.checks import Model, check_start, settle_scaling
 from bert_tf.training.evaluation import Results
 from bert_tf.training.run import Run
 from bert_tf.training.trainer import Job
-from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.workers import resolve_num_workers
 
-SEEDS_NAME = "seeds.json"
 UNUSABLE_NAME = "unusable_answers.json"
 
 
@@ -52,14 +46,7 @@ def run(settings: SquadSettings) -> Results | None:
     Returns the results of the prediction, those of the last seed where there are several, and None
     without one. Raises UserError for bad input.
     """
-    if not settings.seeds:
-        return _run_once(settings, {})
-    by_seed: dict[int, Results] = {}
-    for seed in settings.seeds:
-        directory = settings.run.output_dir / f"seed_{seed}"
-        own = dataclasses.replace(settings.run, seed=seed, output_dir=directory)
-        results = _run_once(dataclasses.replace(settings, run=own), by_seed)
-    return results
+    return run_with_seeds(settings, _run_once)
 
 
 def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results | None:
@@ -71,7 +58,7 @@ def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results |
 def _train_and_predict(
     settings: SquadSettings, run: Run, by_seed: dict[int, Results]
 ) -> Results | None:
-    parts = _open_model(settings, run)
+    parts = open_model(settings, run)
     run = training_run.choose_arithmetic(
         run, parts.config, settings.optimization, max_seq_length=settings.max_seq_length
     )
@@ -88,7 +75,7 @@ def _train_and_predict(
         )
     check_start(run, model, optimization)
     # Records take long to make: all that needs none of them has been checked.
-    with _directory_of_new_records(settings, run) as directory:
+    with directory_of_new_records(run, settings.features_dir) as directory:
         return _train_and_predict_on(
             settings,
             run,
@@ -111,17 +98,12 @@ def _train_and_predict_on(
     asked: Questions | None,
 ) -> Results | None:
     evaluation = _evaluation(settings, run, parts, asked) if asked else None
-    job = training_run.make_job(
+    job = make_job(
+        settings,
         run,
         model=model,
+        train=train.features if train else None,
         evaluation=evaluation,
-        optimization=_with_steps(settings, run, len(train.features.lengths) if train else 1),
-        train_input=lambda batch: _train_input(settings, run, train, batch),
-        max_seq_length=settings.max_seq_length,
-        skip_padding=True,
-        length_flag="--num_train_epochs",
-        steps_follow_data=settings.optimization.num_train_steps is None
-        or settings.optimization.scale_steps_by_ranks,
     )
     unusable = train.squad.unusable if train else ()
     results = training_run.execute(
@@ -135,32 +117,8 @@ def _train_and_predict_on(
         by_seed[settings.run.seed] = results
         if run.ranks.is_chief:
             trained = _trained(job, train) if train else None
-            _report(settings, run, asked, evaluation.predictions, by_seed=by_seed, trained=trained)
+            _report(settings, run, asked, evaluation, by_seed=by_seed, trained=trained)
     return results
-
-
-def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
-    """The network's configuration and vocabulary, as given or as they lie beside the weights."""
-    beside = Path(settings.run.init_checkpoint or settings.run.output_dir)
-    # A dry run may be the first to hear of its output directory.
-    is_new = not settings.run.init_checkpoint and not beside.is_dir()
-    parts = collect_parts(
-        beside,
-        ModelFiles() if is_new else model_files(beside),
-        bert_config_file=settings.bert_config_file,
-        vocab_file=settings.vocab_file,
-        spm_model_file=settings.spm_model_file,
-        do_lower_case=settings.do_lower_case,
-    )
-    positions = parts.config.max_position_embeddings
-    if settings.max_seq_length > positions:
-        raise UserError(
-            f"--max_seq_length={settings.max_seq_length} is more than the model's "
-            f"max_position_embeddings={positions}; lower it or use another model."
-        )
-    for note in parts.notes:
-        run.message(note)
-    return parts
 
 
 def _described(settings: SquadSettings, parts: ModelParts) -> Model:
@@ -179,7 +137,7 @@ def _check_arithmetic(settings: SquadSettings, run: Run, train: SquadFile | None
     windows.validate()
     resolve_num_workers(settings.num_workers)
     most = most_windows(train, windows) if train else 1
-    training_run.resolve_plans(_with_steps(settings, run, most, is_bound=True), run.ranks)
+    training_run.resolve_plans(with_steps(settings, run, most, is_bound=True), run.ranks)
 
 
 def _windows(settings: SquadSettings) -> WindowSettings:
@@ -204,24 +162,6 @@ def _read_asked(settings: SquadSettings, run: Run) -> SquadFile:
     if squad.first_of is not None:
         run.message(f"{squad} are answered; files and scores are of these alone")
     return squad
-
-
-@contextlib.contextmanager
-def _directory_of_new_records(settings: SquadSettings, run: Run) -> Iterator[Path]:
-    """Where records are made: those of a dry run go with it."""
-    if not settings.run.dry_run:
-        yield settings.features_dir
-        return
-    prefix = "bert_tf_features_"
-    directory = Path(
-        run.ranks.broadcast(tempfile.mkdtemp(prefix=prefix) if run.ranks.is_chief else None)
-    )
-    try:
-        yield directory
-        run.ranks.gather(None)  # nobody reads them any more
-    finally:
-        if run.ranks.local_rank == 0:
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _questions(
@@ -269,7 +209,7 @@ def _questions(
     if training and squad.unusable and not settings.run.dry_run:
         listed = settings.run.output_dir / UNUSABLE_NAME
         run.message(f"{squad.path.name}: the questions left out are listed in {listed}")
-    return Questions(squad, features, windows, parts.config)
+    return Questions(squad, features, windows)
 
 
 def _evaluation(
@@ -278,6 +218,7 @@ def _evaluation(
     return SpanEvaluation(
         asked,
         parts.tokenizer,
+        parts.config,
         settings=AnswerSettings(
             n_best_size=settings.n_best_size,
             max_answer_length=settings.max_answer_length,
@@ -288,49 +229,6 @@ def _evaluation(
         batch_size=settings.run.eval_batch_size,
         length_buckets=settings.length_buckets,
     )
-
-
-def _with_steps(
-    settings: SquadSettings, run: Run, num_windows: int, *, is_bound: bool = False
-) -> OptimizationSettings:
-    """The optimization with its steps counted from the epochs, where no steps are given."""
-    return training_run.with_steps(
-        settings.optimization,
-        run.ranks,
-        records=num_windows,
-        epochs=settings.num_train_epochs,
-        warmup_proportion=settings.warmup_proportion,
-        trains=settings.run.do_train,
-        is_bound=is_bound,
-    )
-
-
-def _train_input(
-    settings: SquadSettings, run: Run, train: Questions, batch: BatchPlan
-) -> tf.data.Dataset:
-    features = train.features
-    own = run.batch_slice(batch)
-    seed = settings.run.seed
-    buckets = LengthBuckets(
-        features.lengths,
-        global_batch_size=batch.global_batch_size,
-        seed=seed,
-        max_length=settings.max_seq_length,
-        origin=own.origin,
-    )
-
-    def shuffled(position: int) -> np.ndarray:
-        return batch_indices(position, own, num_records=len(features.lengths), seed=seed)
-
-    def bucketed(position: int) -> np.ndarray:
-        return buckets.indices(position, own)
-
-    reader = train.reader(
-        batch_size=own.size,
-        indices=bucketed if settings.length_buckets else shuffled,
-        positions_kept=buckets.padded_length if settings.length_buckets else None,
-    )
-    return dataset_of_positions(run.start.data_position, None, reader.read)
 
 
 def _facts(
@@ -346,14 +244,14 @@ def _facts(
         "vocabulary_sha256": parts.tokenizer.vocab_sha256,
         "lower_case": parts.tokenizer.lower_case,
         "length_buckets": settings.length_buckets,
-        "train_records": len(train.features.lengths) if train else 0,
+        "train_records": len(train.features) if train else 0,
         "train_questions": len(train.squad.examples) if train else 0,
-        "predict_records": len(asked.features.lengths) if asked else 0,
+        "predict_records": len(asked.features) if asked else 0,
     }
 
 
 def _trained(job: Job, train: Questions) -> Trained:
-    windows = len(train.features.lengths)
+    windows = len(train.features)
     epochs = job.steps.num_train_steps * job.batch.global_batch_size / windows
     return Trained(job.batch, epochs)
 
@@ -362,19 +260,19 @@ def _report(
     settings: SquadSettings,
     run: Run,
     asked: Questions,
-    predictions: Predictions,
+    evaluation: SpanEvaluation,
     *,
     by_seed: Mapping[int, Results],
     trained: Trained | None,
 ) -> None:
-    squad, results = asked.squad, by_seed[settings.run.seed]
+    squad, results, predictions = asked.squad, by_seed[settings.run.seed], evaluation.predictions
     path = write_squad_report(
         settings,
         squad,
         predictions,
         results,
         by_seed=by_seed,
-        config=asked.config,
+        config=evaluation.config,
         trained=trained,
     )
     run.message(f"the report is {path}")
@@ -384,23 +282,4 @@ def _report(
             f"--null_score_diff_threshold={best.threshold:.4f} would be best for these questions: "
             f"exact_match {best.exact:.4f}  f1 {best.f1:.4f}"
         )
-    if len(settings.seeds) > 1 and len(by_seed) == len(settings.seeds):
-        summary = summarize_seeds(by_seed)
-        write_json(settings.run.output_dir.parent / SEEDS_NAME, summary)
-        figures = ("exact_match", "f1")
-        spread = "  ".join(
-            f"{name} {summary[name]['mean']:.2f} +- {summary[name]['std']:.2f}" for name in figures
-        )
-        run.message(f"{len(by_seed)} seeds: {spread}")
-
-
-def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, object]]:
-    """Mean, sample standard deviation and the values of every figure, over the seeds."""
-    names = next(iter(by_seed.values()))
-    summary: dict[str, dict[str, object]] = {}
-    for name in names:
-        values = {seed: results[name] for seed, results in by_seed.items()}
-        spread = statistics.stdev(values.values()) if len(values) > 1 else 0.0
-        mean = statistics.mean(values.values())
-        summary[name] = {"mean": mean, "std": spread, "by_seed": values}
-    return summary
+    sum_up_seeds(settings, run, by_seed, ("exact_match", "f1"))

@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.records.layouts import SQUAD_PREDICTION
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.squad.examples import Answer, Example, SquadFile
+from bert_tf.squad.features import FeatureSet
 from bert_tf.squad.windows import WindowSettings
-from bert_tf.tasks.squad_prediction import RATE, Questions, SpanEvaluation
+from bert_tf.tasks.finetuning import RATE
+from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation
 from bert_tf.text.loading import load_tokenizer
 from tests.naive_squad_metric import naive_result
 from tests.small_span_model import CONFIG
@@ -53,13 +55,13 @@ def evaluation(tokenizer, golds, **settings):
     lengths = np.full(len(golds), len(WORDS) + QUESTION_TOKENS + 2, np.int32)
     questions = Questions(
         SquadFile(Path("squad.json"), "", tuple(examples), ()),
-        SimpleNamespace(lengths=lengths),
+        FeatureSet([], lengths, "", SQUAD_PREDICTION, 32, Path(), {}),
         WindowSettings(max_seq_length=32, max_query_length=8),
-        CONFIG,
     )
     return SpanEvaluation(
         questions,
         tokenizer,
+        CONFIG,
         settings=AnswerSettings(**settings),
         ranks=SingleProcess(),
         batch_size=len(golds),

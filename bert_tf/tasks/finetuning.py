@@ -1,0 +1,367 @@
+"""What fine-tunings share: model, steps from epochs, batches of like length, seeds, predictions.
+
+A task brings its records (:class:`SequenceRecords`), its :class:`Task` and, where it is measured, a
+:class:`PredictionEvaluation` that scores what was predicted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.model_files import ModelFiles, model_files
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.settings import FinetuningSettings, OptimizationSettings
+from bert_tf.console import say
+from bert_tf.errors import UserError
+from bert_tf.estimator.choice import tf_estimator
+from bert_tf.files import write_json
+from bert_tf.input.batches import BatchReader, dataset_of_positions
+from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
+from bert_tf.input.order import batch_indices
+from bert_tf.model.task import Features, Network
+from bert_tf.progress import Progress
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.records.sequences import SequenceRecords
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.span_model import ModelParts, collect_parts
+from bert_tf.training import run as training_run
+from bert_tf.training.checks import Model
+from bert_tf.training.evaluation import Evaluation, Figure, Results
+from bert_tf.training.run import Run
+from bert_tf.training.start_point import find_start
+from bert_tf.training.summary import prediction_lines
+from bert_tf.training.trainer import Job
+from bert_tf.update.batch_plan import BatchPlan
+
+SEEDS_NAME = "seeds.json"
+RATE = "predict_sequences_per_second"
+
+Settings = TypeVar("Settings", bound=FinetuningSettings)
+
+
+def run_with_seeds(
+    settings: Settings, run_once: Callable[[Settings, dict[int, Results]], Results | None]
+) -> Results | None:
+    """Calls ``run_once`` once or, in a directory each, with each of the seeds.
+
+    It is given the results of earlier seeds, and adds its own. Returns what the last call does.
+    """
+    if not settings.seeds:
+        return run_once(settings, {})
+    by_seed: dict[int, Results] = {}
+    for seed in settings.seeds:
+        directory = settings.run.output_dir / f"seed_{seed}"
+        of_seed = dataclasses.replace(settings.run, seed=seed, output_dir=directory)
+        results = run_once(dataclasses.replace(settings, run=of_seed), by_seed)
+    return results
+
+
+def sum_up_seeds(
+    settings: FinetuningSettings, run: Run, by_seed: Mapping[int, Results], names: Sequence[str]
+) -> None:
+    """After the last of several seeds: writes ``seeds.json`` and shows the figures ``names``."""
+    if len(settings.seeds) < 2 or len(by_seed) < len(settings.seeds):
+        return
+    summary = summarize_seeds(by_seed)
+    write_json(settings.run.output_dir.parent / SEEDS_NAME, summary)
+    spread = "  ".join(
+        f"{name} {summary[name]['mean']:.2f} +- {summary[name]['std']:.2f}" for name in names
+    )
+    run.message(f"{len(by_seed)} seeds: {spread}")
+
+
+def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, object]]:
+    """Mean, sample standard deviation and the values of every figure, over the seeds."""
+    names = next(iter(by_seed.values()))
+    summary: dict[str, dict[str, object]] = {}
+    for name in names:
+        values = {seed: results[name] for seed, results in by_seed.items()}
+        spread = statistics.stdev(values.values()) if len(values) > 1 else 0.0
+        mean = statistics.mean(values.values())
+        summary[name] = {"mean": mean, "std": spread, "by_seed": values}
+    return summary
+
+
+def open_model(settings: FinetuningSettings, run: Run) -> ModelParts:
+    """The network's configuration and vocabulary, as given or as they lie beside the weights.
+
+    Raises UserError where something is missing, and for sequences that do not fit the network.
+    """
+    beside = Path(settings.run.init_checkpoint or settings.run.output_dir)
+    # A dry run may be the first to hear of its output directory.
+    is_new = not settings.run.init_checkpoint and not beside.is_dir()
+    parts = collect_parts(
+        beside,
+        ModelFiles() if is_new else model_files(beside),
+        bert_config_file=settings.bert_config_file,
+        vocab_file=settings.vocab_file,
+        spm_model_file=settings.spm_model_file,
+        do_lower_case=settings.do_lower_case,
+    )
+    positions = parts.config.max_position_embeddings
+    if settings.max_seq_length > positions:
+        raise UserError(
+            f"--max_seq_length={settings.max_seq_length} is more than the model's "
+            f"max_position_embeddings={positions}; lower it or use another model."
+        )
+    for note in parts.notes:
+        run.message(note)
+    return parts
+
+
+@contextlib.contextmanager
+def directory_of_new_records(run: Run, usual: Path) -> Iterator[Path]:
+    """Where records are made: ``usual``, or for a dry run a directory that goes with it."""
+    if not run.settings.dry_run:
+        yield usual
+        return
+    prefix = "bert_tf_records_"
+    directory = Path(
+        run.ranks.broadcast(tempfile.mkdtemp(prefix=prefix) if run.ranks.is_chief else None)
+    )
+    try:
+        yield directory
+        run.ranks.gather(None)  # nobody reads them any more
+    finally:
+        if run.ranks.local_rank == 0:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def with_steps(
+    settings: FinetuningSettings, run: Run, num_records: int, *, is_bound: bool = False
+) -> OptimizationSettings:
+    """The optimization with its steps counted from the epochs, where no steps are given.
+
+    ``is_bound`` says that ``num_records`` is the most that there can be. Raises UserError as
+    ``training.run.with_steps``.
+    """
+    return training_run.with_steps(
+        settings.optimization,
+        run.ranks,
+        records=num_records,
+        epochs=settings.num_train_epochs,
+        warmup_proportion=settings.warmup_proportion,
+        trains=settings.run.do_train,
+        is_bound=is_bound,
+    )
+
+
+def make_job(
+    settings: FinetuningSettings,
+    run: Run,
+    *,
+    model: Model,
+    train: SequenceRecords | None,
+    evaluation: Evaluation | None,
+) -> Job:
+    """The job of a fine-tuning; ``train`` is None for one that only predicts.
+
+    The settings' optimization is settled (``checks.settle_scaling``).
+    """
+    return training_run.make_job(
+        run,
+        model=model,
+        evaluation=evaluation,
+        optimization=with_steps(settings, run, 1 if train is None else len(train)),
+        train_input=lambda batch: training_batches(settings, run, model.config, train, batch),
+        max_seq_length=settings.max_seq_length,
+        skip_padding=True,
+        length_flag="--num_train_epochs",
+        steps_follow_data=settings.optimization.num_train_steps is None
+        or settings.optimization.scale_steps_by_ranks,
+    )
+
+
+def training_batches(
+    settings: FinetuningSettings,
+    run: Run,
+    config: BertConfig,
+    records: SequenceRecords,
+    batch: BatchPlan,
+) -> tf.data.Dataset:
+    """This rank's part of every global batch, of like length where the settings say so."""
+    rank_slice = run.batch_slice(batch)
+    seed = settings.run.seed
+    buckets = LengthBuckets(
+        records.lengths,
+        global_batch_size=batch.global_batch_size,
+        seed=seed,
+        max_length=settings.max_seq_length,
+        origin=rank_slice.origin,
+    )
+
+    def shuffled(position: int) -> np.ndarray:
+        return batch_indices(position, rank_slice, num_records=len(records), seed=seed)
+
+    def bucketed(position: int) -> np.ndarray:
+        return buckets.indices(position, rank_slice)
+
+    reader = _reader(
+        records,
+        config,
+        batch_size=rank_slice.size,
+        indices=bucketed if settings.length_buckets else shuffled,
+        positions_kept=buckets.padded_length if settings.length_buckets else None,
+    )
+    return dataset_of_positions(run.start.data_position, None, reader.read)
+
+
+def _reader(
+    records: SequenceRecords,
+    config: BertConfig,
+    *,
+    batch_size: int,
+    indices: Callable[[int], np.ndarray],
+    positions_kept: Callable[[int], int] | None,
+) -> BatchReader:
+    return BatchReader(
+        RecordSet(records.files),
+        spec=records.spec,
+        lengths=records.record_lengths,
+        vocab_size=config.vocab_size,
+        type_vocab_size=config.type_vocab_size,
+        batch_size=batch_size,
+        indices=indices,
+        positions_kept=positions_kept,
+    )
+
+
+class PredictionEvaluation:
+    """Predicts every record once, all ranks together, and scores the predictions.
+
+    An :class:`bert_tf.training.evaluation.Evaluation`; a task's own says by which ``figure``
+    checkpoints are compared, and implements :meth:`score`.
+
+    Attributes:
+      config: the network's.
+    """
+
+    figure: Figure
+    at_start = False
+
+    def __init__(
+        self,
+        records: SequenceRecords,
+        config: BertConfig,
+        *,
+        ranks: SingleProcess,
+        batch_size: int,
+        length_buckets: bool,
+        unit: str = "sequences",
+    ) -> None:
+        """Predicts ``records``.
+
+        Args:
+          records: without labels.
+          config: the network's.
+          ranks: all ranks; each predicts its share.
+          batch_size: sequences in a batch of a rank.
+          length_buckets: whether to pad to the longest of a batch only.
+          unit: what a record is called in progress lines.
+        """
+        self._records = records
+        self.config = config
+        self._ranks = ranks
+        self._length_buckets = length_buckets
+        self._unit = unit
+        self._batches = LengthSortedBatches(
+            records.lengths,
+            batch_size=batch_size,
+            max_length=records.max_seq_length,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
+
+    def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
+        """The results, and files in ``output_dir``: on rank 0, from the predictions of all records.
+
+        ``predictions`` are the task's, [N, ...] in the order of the records.
+        """
+        raise NotImplementedError
+
+    def spec(self, network: Network, features: Features) -> tf_estimator.EstimatorSpec:
+        """As in :class:`bert_tf.training.evaluation.Evaluation`."""
+        return tf_estimator.EstimatorSpec(
+            tf_estimator.ModeKeys.PREDICT, predictions=network.predictions(features)
+        )
+
+    def run(self, estimator: tf_estimator.Estimator, output_dir: Path) -> Results:
+        """As in :class:`bert_tf.training.evaluation.Evaluation`."""
+        predictions, rate = self._predict(estimator)
+        results = None
+        if self._ranks.is_chief:
+            results = {
+                **self.score(predictions, output_dir),
+                RATE: rate,
+                "global_step": find_start(output_dir).step,
+            }
+        return self._ranks.broadcast(results)
+
+    def _predict(self, estimator: tf_estimator.Estimator) -> tuple[dict[str, np.ndarray], float]:
+        """The predictions of every record on every rank, and records a second of all ranks."""
+        progress = None
+        if self._ranks.is_chief:
+            progress = Progress("prediction", len(self._records), self._unit)
+        found, batch_seconds, done = [], [], 0
+        batches = estimator.predict(
+            self._input, hooks=self._ranks.broadcast_hooks(), yield_single_examples=False
+        )
+        started = previous = time.monotonic()
+        for number, batch in enumerate(batches):
+            is_record = self._batches.is_record(number)
+            indices = self._batches.indices(number)[is_record]
+            found.append((indices, {name: value[is_record] for name, value in batch.items()}))
+            of_all_ranks = len(indices) * self._ranks.world_size
+            now = time.monotonic()
+            if batch_seconds:  # what came before the first is mostly the building of the graph
+                done += of_all_ranks
+            batch_seconds.append(now - previous)
+            previous = now
+            if progress is not None:
+                progress.advance(of_all_ranks)
+        steady_seconds = sum(batch_seconds[1:])
+        everything = [part for rank in self._ranks.gather(found) for part in rank]
+        if self._ranks.is_chief:
+            for line in prediction_lines(
+                batch_seconds,
+                seconds=previous - started,
+                sequences=len(self._records),
+                steady_sequences=done,
+            ):
+                say(line)
+        rate = done / steady_seconds if steady_seconds else 0.0
+        return _assemble(everything, len(self._records)), rate
+
+    def _input(self) -> tf.data.Dataset:
+        reader = _reader(
+            self._records,
+            self.config,
+            batch_size=len(self._batches.indices(0)),
+            indices=self._batches.indices,
+            positions_kept=self._batches.padded_length if self._length_buckets else None,
+        )
+        return dataset_of_positions(0, self._batches.num_batches, reader.read)
+
+
+def _assemble(
+    parts: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_records: int
+) -> dict[str, np.ndarray]:
+    """Puts the predictions of some records each at their places in the order of the records."""
+    arrays: dict[str, np.ndarray] = {}
+    for indices, values in parts:
+        for name, value in values.items():
+            if name not in arrays:
+                arrays[name] = np.zeros((num_records, *value.shape[1:]), value.dtype)
+            arrays[name][indices] = value
+    return arrays
