@@ -16,7 +16,7 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.squad import SQUAD_SCOPE
 from bert_tf.records.layouts import decode_example
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.squad.answers import AnswerSettings, CandidateArrays, decode_answers
+from bert_tf.squad.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.squad.examples import read_squad
 from bert_tf.squad.features import build_features
 from bert_tf.squad.metrics import evaluate
@@ -146,7 +146,7 @@ class SpanTask:
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> list[str]:
         """As in :class:`Task`: a text for each question."""
-        candidates = CandidateArrays(**outputs)
+        candidates = SpanCandidates(**outputs)
         settings = AnswerSettings()
         found = decode_answers(self._squad, self._tokenizer, self._windows, candidates, settings)
         return list(found.answers.values())
