@@ -119,9 +119,7 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
             recompute=settings.runtime.recompute,
         ),
         model.vocabulary,
-        vocab_file=model.vocab_file,
-        spm_model_file=model.spm_model_file,
-        do_lower_case=model.do_lower_case,
+        tokenizer_files=model.tokenizer_files,
         heads=[MASKED_LM_HEAD, NEXT_SENTENCE_HEAD],
     )
     optimization = training_run.with_steps(

@@ -220,9 +220,7 @@ def _open_model(settings: SquadSettings, run: Run) -> ModelParts:
         beside,
         ModelFiles() if is_new else model_files(beside),
         bert_config_file=settings.bert_config_file,
-        vocab_file=settings.vocab_file,
-        spm_model_file=settings.spm_model_file,
-        do_lower_case=settings.do_lower_case,
+        tokenizer_files=settings.tokenizer_files,
     )
     positions = model.config.max_position_embeddings
     if settings.max_seq_length > positions:
@@ -245,9 +243,7 @@ def _network(settings: SquadSettings, model: ModelParts) -> Network:
             recompute=settings.runtime.recompute,
         ),
         model.vocabulary,
-        vocab_file=model.vocab_file,
-        spm_model_file=model.spm_model_file,
-        do_lower_case=model.tokenizer.lower_case,
+        tokenizer_files=model.tokenizer_files,
         heads=[SPAN_HEAD],
     )
 
@@ -331,9 +327,7 @@ def _questions(
         build_features(
             squad,
             directory,
-            vocab_file=model.vocab_file,
-            spm_model_file=model.spm_model_file,
-            do_lower_case=model.tokenizer.lower_case,
+            tokenizer_files=model.tokenizer_files,
             windows=windows,
             training=training,
             num_workers=settings.num_workers,

@@ -7,6 +7,7 @@ from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep import create_pretraining_data, vocabulary_flags
 
 CONFIG = BertConfig(
@@ -30,7 +31,7 @@ def model(tmp_path):
     directory = tmp_path / "published"
     directory.mkdir()
     vocab_file = write_vocabulary(tmp_path / "vocab.txt", "The", "end", "of", "it")
-    write_model_files(directory, CONFIG, vocab_file=vocab_file, do_lower_case=False)
+    write_model_files(directory, CONFIG, TokenizerFiles(vocab_file, do_lower_case=False))
     return directory
 
 
@@ -115,8 +116,7 @@ def test_records_bring_their_vocabulary(model, tmp_path):
     settings = create_pretraining_data.Settings(
         input_file=str(tmp_path / "text.txt"),
         output_file=str(tmp_path / "a.tfrecord"),
-        vocab_file=str(model / "vocab.txt"),
-        do_lower_case=False,
+        tokenizer_files=TokenizerFiles(model / "vocab.txt", do_lower_case=False),
         max_seq_length=12,
         max_predictions_per_seq=2,
         num_workers=1,
