@@ -443,8 +443,7 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
         settings_for(
             corpus,
             tmp_path / "out",
-            vocab_file=None,
-            spm_model_file=model,
+            tokenizer_files=TokenizerFiles(spm_model_file=tmp_path / "spm.model"),
             do_whole_word_mask=True,
             dupe_factor=1,
         )
@@ -525,7 +524,7 @@ def test_an_unknown_word_of_wikitext_is_the_unknown_token(corpus, tmp_path, caps
             corpus,
             tmp_path / markup,
             input_file=str(tmp_path / "text.txt"),
-            vocab_file=str(tmp_path / "vocab.txt"),
+            tokenizer_files=TokenizerFiles(tmp_path / "vocab.txt"),
             num_output_files=1,
             masking="dynamic",
             nsp=False,

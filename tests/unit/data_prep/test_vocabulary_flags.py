@@ -60,11 +60,8 @@ def test_nothing_is_chosen_for_those_who_say_nothing(choose):
 
 
 def test_vocabulary_and_casing_of_a_model(choose, model):
-    assert choose(f"--init_checkpoint={model}") == {
-        "vocab_file": str(model / "vocab.txt"),
-        "spm_model_file": None,
-        "do_lower_case": False,
-    }
+    chosen = choose(f"--init_checkpoint={model}")
+    assert chosen == TokenizerFiles(model / "vocab.txt", do_lower_case=False)
 
 
 @pytest.mark.parametrize("words", [["The", "end", "of", "it"], ["it", "of", "end", "The"]])
@@ -72,7 +69,7 @@ def test_another_vocabulary_than_the_model_s_is_refused(choose, model, tmp_path,
     own = write_vocabulary(tmp_path / "own.txt", *words)
     given = [f"--init_checkpoint={model}", f"--vocab_file={own}"]
     if words[0] == "The":
-        assert choose(*given)["vocab_file"] == str(own)
+        assert choose(*given).file == own
         return
     with pytest.raises(UserError) as error:
         choose(*given)
@@ -106,7 +103,7 @@ def test_a_checkpoint_without_a_vocabulary(choose, model):
 @pytest.mark.parametrize(("words", "lowers"), [(["The", "end"], False), (["the", "end"], True)])
 def test_casing_fits_a_vocabulary_that_is_given(choose, tmp_path, words, lowers):
     own = write_vocabulary(tmp_path / "own.txt", *words)
-    assert choose(f"--vocab_file={own}")["do_lower_case"] is lowers
+    assert choose(f"--vocab_file={own}").do_lower_case is lowers
     with pytest.raises(UserError, match="which does not go with --do_lower_case"):
         choose(f"--vocab_file={own}", f"--do_lower_case={not lowers}")
 
