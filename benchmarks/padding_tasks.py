@@ -25,6 +25,7 @@ from bert_tf.tasks.span_model import INPUTS
 from bert_tf.tasks.squad import SpanObjective
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.update.train_op import Objective
 
 Batch = dict[str, np.ndarray]
@@ -123,7 +124,7 @@ class SpanTask:
             features = build_features(
                 self._squad,
                 work_dir / f"{path.stem}-{max_seq_length}",
-                vocab_file=vocab_file,
+                tokenizer_files=TokenizerFiles(vocab_file),
                 windows=self._windows,
                 training=training,
             )

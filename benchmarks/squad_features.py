@@ -40,6 +40,7 @@ from bert_tf.files import require_file, write_json
 from bert_tf.squad.examples import read_squad
 from bert_tf.squad.features import build_features
 from bert_tf.squad.windows import WindowSettings
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 OURS, GOOGLE, TRANSFORMERS = "ours", "google-research/bert", "transformers"
 
@@ -74,8 +75,7 @@ def time_ours(job: Job) -> Timing:
         features = build_features(
             squad,
             directory,
-            vocab_file=job.vocab_file,
-            do_lower_case=job.do_lower_case,
+            tokenizer_files=TokenizerFiles(job.vocab_file, do_lower_case=job.do_lower_case),
             windows=job.windows,
             training=True,
             num_workers=1,

@@ -49,8 +49,7 @@ from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_vocabulary, is_output_name, readable_manifest
 from bert_tf.records.stage import Built, SharedDirectory, report, run_stage
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
-from bert_tf.text.loading import load_tokenizer
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import Block, decode_document, group_documents, read_documents
 from data_prep.instances import (
@@ -94,8 +93,7 @@ class Settings:
       input_file: comma-separated files, globs and directories.
       output_file: comma-separated record files in one directory; or
       output_dir, num_output_files: a directory for that number of files.
-      vocab_file, spm_model_file: exactly one of them.
-      do_lower_case: as in :func:`bert_tf.text.tokenizer.load_tokenizer`.
+      tokenizer_files: the vocabulary and its casing.
       do_whole_word_mask, masked_lm_prob, max_predictions_per_seq: masks, for "static" only.
       max_seq_length: positions of a sequence.
       random_seed: of all draws.
@@ -108,12 +106,10 @@ class Settings:
     """
 
     input_file: str
+    tokenizer_files: TokenizerFiles
     output_file: str | None = None
     output_dir: str | None = None
     num_output_files: int = 8
-    vocab_file: str | None = None
-    spm_model_file: str | None = None
-    do_lower_case: bool = True
     do_whole_word_mask: bool = False
     max_seq_length: int = 128
     max_predictions_per_seq: int = 20
@@ -131,14 +127,6 @@ class Settings:
         """The part that decides the sequences."""
         return SequenceRules(self.max_seq_length, self.short_seq_prob, self.nsp)
 
-    def open_tokenizer(self) -> Tokenizer:
-        """Opens the vocabulary; UserError when it is malformed."""
-        return load_tokenizer(
-            vocab_file=self.vocab_file,
-            spm_model_file=self.spm_model_file,
-            do_lower_case=self.do_lower_case,
-        )
-
 
 class EncodedBlock(NamedTuple):
     """The instances of a block: record i is in ``groups[i % number of output files]``."""
@@ -154,9 +142,9 @@ def run(settings: Settings) -> Path:
     directory, names = _resolve_outputs(settings)
     files = find_text_files(settings.input_file)
     num_workers = resolve_num_workers(settings.num_workers)
-    vocabulary = describe_vocabulary(settings.open_tokenizer())
+    vocabulary = describe_vocabulary(settings.tokenizer_files.load())
     # Read now: the file may be another one when the records are done.
-    copy = {vocabulary.file_name: Path(settings.vocab_file or settings.spm_model_file).read_bytes()}
+    copy = {vocabulary.file_name: settings.tokenizer_files.file.read_bytes()}
 
     def build(directory: Path) -> Built:
         built = _build(settings, files, names, num_workers, directory)
@@ -312,7 +300,7 @@ class BlockEncoder:
         self._settings = settings
         self._rules = settings.rules
         self._num_groups = num_groups
-        tokenizer = settings.open_tokenizer()
+        tokenizer = settings.tokenizer_files.load()
         vocabulary = describe_vocabulary(tokenizer)
         self._special_ids = dict(vocabulary.special_ids)
         self._starts_word = np.array(tokenizer.word_starts(range(vocabulary.size)))
@@ -455,7 +443,7 @@ def _run_from_flags() -> None:
     chosen = chosen_vocabulary(flags.FLAGS)
     if chosen is None:
         raise UserError("give --vocab_file, --spm_model_file or --init_checkpoint.")
-    run(settings_from_flags(Settings, **chosen))
+    run(settings_from_flags(Settings, tokenizer_files=chosen))
 
 
 def main() -> None:

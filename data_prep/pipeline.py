@@ -13,9 +13,7 @@ The flags are those of the stages. Memory: that of the largest stage.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
@@ -23,7 +21,7 @@ from bert_tf.command_line import flag_group
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir
 from bert_tf.records.stage import remove_outputs, report
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep import create_pretraining_data, sentences, shards, vocabulary
 from data_prep.markup import define_markup_flag
 from data_prep.stage import define_common_flags, define_workers_flag, run_main, settings_from_flags
@@ -73,7 +71,7 @@ def run(settings: Settings) -> Outputs:
         heldout = create_pretraining_data.run(settings.heldout_records)
     else:  # those of an earlier run may hold documents that are trained on now
         remove_outputs(create_pretraining_data.STAGE, train.parent / "heldout")
-    return Outputs(Path(records.vocab_file or records.spm_model_file), train, heldout)
+    return Outputs(records.tokenizer_files.file, train, heldout)
 
 
 def settings_from_pipeline_flags() -> Settings:
@@ -91,11 +89,8 @@ def settings_from_pipeline_flags() -> Settings:
             do_lower_case=values.do_lower_case is not False,
         )
         flag = "vocab_file" if values.tokenizer == "wordpiece" else "spm_model_file"
-        chosen = {
-            **dict.fromkeys(("vocab_file", "spm_model_file")),
-            flag: str(root / "vocabulary" / vocabulary.FILE_NAMES[values.tokenizer]),
-            "do_lower_case": of_vocabulary.do_lower_case,
-        }
+        trained = root / "vocabulary" / vocabulary.FILE_NAMES[values.tokenizer]
+        chosen = TokenizerFiles(**{flag: trained}, do_lower_case=of_vocabulary.do_lower_case)
 
     def records(kind: str, **others: object) -> create_pretraining_data.Settings:
         return settings_from_flags(
@@ -103,7 +98,7 @@ def settings_from_pipeline_flags() -> Settings:
             input_file=str(root / "shards" / f"{kind}-*.txt"),
             output_dir=str(root / "records" / kind),
             output_file=None,
-            **chosen,
+            tokenizer_files=chosen,
             **others,
         )
 
@@ -126,7 +121,7 @@ def settings_from_pipeline_flags() -> Settings:
     )
 
 
-def _check_vocabulary_size(chosen: Mapping[str, Any] | None) -> None:
+def _check_vocabulary_size(chosen: TokenizerFiles | None) -> None:
     """Finds mistakes before the first stage has run for hours."""
     values = flags.FLAGS
     if chosen is None:
@@ -136,7 +131,7 @@ def _check_vocabulary_size(chosen: Mapping[str, Any] | None) -> None:
                 "--spm_model_file, or a model as --init_checkpoint to take its vocabulary."
             )
         return
-    tokenizer = load_tokenizer(**chosen)
+    tokenizer = chosen.load()
     if values.vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
             f"--vocab_size={values.vocab_size}: the vocabulary that was given has "

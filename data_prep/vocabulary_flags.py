@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from absl import flags
 
 from bert_tf.checkpoint.model_files import model_files
-from bert_tf.checkpoint.same_model import other_vocabulary, vocabulary_of
+from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.command_line import flag_group
 from bert_tf.errors import UserError
-from bert_tf.files import require_file
-from bert_tf.text.vocabulary import resolve_casing
-
-_FILES = ("vocab_file", "spm_model_file")
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 
 @flag_group("Vocabulary")
@@ -34,8 +29,8 @@ def define_vocabulary_flags(*, otherwise: str = "") -> None:
     )
 
 
-def chosen_vocabulary(values: flags.FlagValues) -> dict[str, Any] | None:
-    """The fields ``vocab_file``, ``spm_model_file`` and ``do_lower_case`` of a stage's settings.
+def chosen_vocabulary(values: flags.FlagValues) -> TokenizerFiles | None:
+    """What a stage opens its tokenizer from, with its casing.
 
     Returns None where neither a vocabulary nor a checkpoint was given.
 
@@ -43,26 +38,21 @@ def chosen_vocabulary(values: flags.FlagValues) -> dict[str, Any] | None:
       UserError: the vocabulary or its casing is not that of the checkpoint, or nobody says which
         one that is; or --max_seq_length is more than the model has positions for.
     """
-    files = {name: values[name].value for name in _FILES}
+    files = TokenizerFiles.from_flags(values)
     if values.init_checkpoint:
         return _of_model(values, files)
-    if not any(files.values()):
-        return None
-    _require(files)
-    return {**files, "do_lower_case": _casing(values.do_lower_case, None, files)}
+    return files.with_casing(None) if files.file else None
 
 
-def _of_model(values: flags.FlagValues, files: dict[str, str | None]) -> dict[str, Any]:
+def _of_model(values: flags.FlagValues, files: TokenizerFiles) -> TokenizerFiles:
     checkpoint = values.init_checkpoint
     beside = model_files(checkpoint)
-    if not any(files.values()):
-        files = {name: getattr(beside, name) and str(getattr(beside, name)) for name in _FILES}
-    if not any(files.values()):
+    files = files.with_vocabulary_of(beside.tokenizer_files)
+    if not files.file:
         raise UserError(
             f"--init_checkpoint={checkpoint} has no vocab.txt beside it; give --vocab_file."
         )
-    _require(files)
-    problem, _ = other_vocabulary(beside, vocabulary_of(**files))
+    problem, _ = other_vocabulary(beside, files.vocabulary())
     if problem:
         raise UserError(
             f"--init_checkpoint={checkpoint} cannot be trained on these records: {problem}; leave "
@@ -74,14 +64,4 @@ def _of_model(values: flags.FlagValues, files: dict[str, str | None]) -> dict[st
             f"--max_seq_length={values.max_seq_length} is more than the max_position_embeddings="
             f"{positions} of --init_checkpoint={checkpoint}; lower it."
         )
-    return {**files, "do_lower_case": _casing(values.do_lower_case, beside.do_lower_case, files)}
-
-
-def _require(files: dict[str, str | None]) -> None:
-    for name, path in files.items():
-        if path:
-            require_file(path, flag=name)
-
-
-def _casing(given: bool | None, said: bool | None, files: dict[str, str | None]) -> bool:
-    return resolve_casing(given, said=said, vocab_file=files["vocab_file"])
+    return files.with_casing(beside.tokenizer_files.do_lower_case)

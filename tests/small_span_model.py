@@ -12,6 +12,7 @@ from bert_tf.inference.predictor import Predictor
 from bert_tf.model.squad import SQUAD_SCOPE, squad_specs
 from bert_tf.model.variables import create_variables
 from bert_tf.tasks.span_task import SpanTask
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 _WORDS = "who wrote the book where did she live in a town by sea anna it 1843 ? . , ##s ##ed"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS.split()]
@@ -50,7 +51,7 @@ def write_model(directory: Path, *, span_head: bool = True) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     vocab_file = directory / "vocab.txt"
     vocab_file.write_text("".join(f"{entry}\n" for entry in VOCABULARY))
-    write_model_files(directory, CONFIG, vocab_file=vocab_file, do_lower_case=True)
+    write_model_files(directory, CONFIG, TokenizerFiles(vocab_file, do_lower_case=True))
     specs = [s for s in squad_specs(CONFIG) if span_head or not s.name.startswith(SQUAD_SCOPE)]
     with tf.Graph().as_default(), tf.Session() as session:
         tf.train.create_global_step()

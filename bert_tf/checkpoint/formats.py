@@ -25,6 +25,7 @@ from bert_tf.checkpoint.safetensors_file import SafetensorsFile
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, read_json
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 ORIGINS = {
     "google": "Google",
@@ -70,14 +71,9 @@ class Source:
         return self.files.config
 
     @property
-    def vocab_file(self) -> Path | None:
-        """The WordPiece vocabulary beside the weights."""
-        return self.files.vocab_file
-
-    @property
-    def do_lower_case(self) -> bool | None:
-        """What the tokenizer configuration beside the weights says."""
-        return self.files.do_lower_case
+    def tokenizer_files(self) -> TokenizerFiles:
+        """The vocabulary beside the weights, and the casing that is written there."""
+        return self.files.tokenizer_files
 
     @property
     def shapes(self) -> dict[str, Shape]:

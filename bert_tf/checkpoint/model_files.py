@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import glob
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ from bert_tf.config.bert_config import (
     read_config_file,
 )
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike, atomic_open, read_json_object, write_json
+from bert_tf.files import PathLike, read_json_object, write_json
+from bert_tf.text.tokenizer_files import SPM_NAME, VOCAB_NAME, TokenizerFiles
 
 HUGGINGFACE_CONFIG_NAME = "config.json"
-VOCAB_NAME = "vocab.txt"
-SPM_NAME = "spm.model"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
 # What our own model directories hold beside the weights.
@@ -58,9 +56,7 @@ class ModelFiles:
     Attributes:
       config: the architecture, its GELU named ``gelu_tanh`` or ``gelu_erf``.
       config_file: where it was read.
-      vocab_file: WordPiece entries.
-      spm_model_file: a SentencePiece model.
-      do_lower_case: what the directory's tokenizer_config.json says.
+      tokenizer_files: the vocabulary, and the casing that tokenizer_config.json says.
       notes: sentences on settings that our network or tokenizer does not follow.
       settings: the configuration file's content, all of it.
       run_record: what the training of the weights recorded.
@@ -68,9 +64,7 @@ class ModelFiles:
 
     config: BertConfig | None = None
     config_file: Path | None = None
-    vocab_file: Path | None = None
-    spm_model_file: Path | None = None
-    do_lower_case: bool | None = None
+    tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     run_record: RunRecord | None = None
@@ -104,9 +98,7 @@ def model_files(path: PathLike) -> ModelFiles:
     return ModelFiles(
         config=config,
         config_file=config_file,
-        vocab_file=_if_there(directory / VOCAB_NAME),
-        spm_model_file=_if_there(directory / SPM_NAME),
-        do_lower_case=do_lower_case,
+        tokenizer_files=TokenizerFiles.in_directory(directory, do_lower_case=do_lower_case),
         notes=(*notes, *tokenizer_notes),
         settings=values,
         run_record=read_run_record(directory),
@@ -136,51 +128,30 @@ def require_checkpoint(path: PathLike, *, flag: str) -> None:
 
 
 def write_model_files(
-    directory: PathLike,
-    config: BertConfig,
-    *,
-    vocab_file: PathLike | None = None,
-    spm_model_file: PathLike | None = None,
-    do_lower_case: bool | None = None,
+    directory: PathLike, config: BertConfig, tokenizer_files: TokenizerFiles
 ) -> None:
     """Makes ``directory`` say what its checkpoints are of; existing files are replaced.
 
     Args:
       directory: an existing directory.
       config: written as ``bert_config.json``, with an unambiguous GELU.
-      vocab_file, spm_model_file: at most one, copied as ``vocab.txt`` or ``spm.model``.
-      do_lower_case: written to ``tokenizer_config.json`` unless it is None.
+      tokenizer_files: the vocabulary is copied; the casing is written to
+        ``tokenizer_config.json`` unless it is None.
     """
     directory = Path(directory)
     write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
-    write_tokenizer_files(
-        directory,
-        vocab_file=vocab_file,
-        spm_model_file=spm_model_file,
-        tokenizer_config={} if do_lower_case is None else {"do_lower_case": do_lower_case},
-    )
+    tokenizer_files.copy_to(directory)
+    if tokenizer_files.do_lower_case is not None:
+        write_tokenizer_config(directory, tokenizer_files)
 
 
-def write_tokenizer_files(
-    directory: Path,
-    *,
-    vocab_file: PathLike | None,
-    spm_model_file: PathLike | None,
-    tokenizer_config: dict[str, Any],
+def write_tokenizer_config(
+    directory: Path, tokenizer_files: TokenizerFiles, **settings: Any
 ) -> None:
-    """Copies the vocabulary and writes ``tokenizer_config.json`` unless it would be empty."""
-    for source, name in ((vocab_file, VOCAB_NAME), (spm_model_file, SPM_NAME)):
-        if source is not None:
-            _copy(Path(source), directory / name)
-    if tokenizer_config:
-        write_json(directory / TOKENIZER_CONFIG_NAME, tokenizer_config)
-
-
-def _copy(source: Path, target: Path) -> None:
-    if target.exists() and target.samefile(source):
-        return
-    with open(source, "rb") as reader, atomic_open(target, "wb") as writer:
-        shutil.copyfileobj(reader, writer)
+    """Writes ``tokenizer_config.json``: the settings, and the casing where it is known."""
+    if tokenizer_files.do_lower_case is not None:
+        settings["do_lower_case"] = tokenizer_files.do_lower_case
+    write_json(directory / TOKENIZER_CONFIG_NAME, settings)
 
 
 def find_pytorch_weights(path: Path) -> Path | None:

@@ -7,73 +7,21 @@ here.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from bert_tf.checkpoint.model_files import ModelFiles
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.files import PathLike
+from bert_tf.text.tokenizer_files import Vocabulary, vocabulary_named_in
 
 # Settings that change what a network computes and leave all its variables as they are.
 _IN_NO_SHAPE = ("num_attention_heads", "hidden_act")
-
-
-@dataclasses.dataclass(frozen=True)
-class Vocabulary:
-    """A vocabulary by its hash, wherever that is known from.
-
-    Attributes:
-      source: the file that holds it, or that names its hash.
-      sha256: of the vocabulary file's bytes; several where its entries are known, since the same
-        entries may end in other line feeds.
-    """
-
-    source: Path
-    sha256: frozenset[str]
-
-    def is_same(self, other: Vocabulary) -> bool:
-        """Whether both have the same entries, as far as hashes show it."""
-        return not self.sha256.isdisjoint(other.sha256)
-
-
-def vocabulary_of(
-    *, vocab_file: PathLike | None = None, spm_model_file: PathLike | None = None
-) -> Vocabulary | None:
-    """The vocabulary in one of two files, None without any; OSError where it cannot be read."""
-    if vocab_file is not None:
-        content = Path(vocab_file).read_bytes()
-        return Vocabulary(Path(vocab_file), frozenset(map(_sha256, _spellings(content))))
-    if spm_model_file is not None:
-        content = Path(spm_model_file).read_bytes()
-        return Vocabulary(Path(spm_model_file), frozenset({_sha256(content)}))
-    return None
-
-
-def vocabulary_named_in(source: PathLike, sha256: str | None) -> Vocabulary | None:
-    """The vocabulary whose hash a file names; None where it names none."""
-    return Vocabulary(Path(source), frozenset({sha256})) if sha256 else None
-
-
-def _spellings(content: bytes) -> Iterator[bytes]:
-    """A vocab.txt as it is, and with each kind of line ends, the last one there or not."""
-    yield content
-    entries = [line.strip() for line in content.rstrip(b"\r\n").split(b"\n")]
-    for line_end in (b"\n", b"\r\n"):
-        joined = line_end.join(entries)
-        yield from (joined, joined + line_end)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def known_vocabularies(files: ModelFiles) -> list[Vocabulary]:
     """The vocabulary beside weights, and the one that the record of their training names."""
     record = files.run_record
     found = [
-        vocabulary_of(vocab_file=files.vocab_file, spm_model_file=files.spm_model_file),
+        files.tokenizer_files.vocabulary(),
         vocabulary_named_in(record.path, record.vocabulary_sha256) if record else None,
     ]
     return [vocabulary for vocabulary in found if vocabulary is not None]

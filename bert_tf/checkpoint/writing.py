@@ -19,7 +19,7 @@ from bert_tf.checkpoint.model_files import (
     HUGGINGFACE_CONFIG_NAME,
     ModelFiles,
     write_model_files,
-    write_tokenizer_files,
+    write_tokenizer_config,
 )
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
 from bert_tf.config.bert_config import BertConfig
@@ -122,13 +122,7 @@ def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: Model
         write_checkpoint(str(directory / name), arrays)
         # The name alone: the directory can be moved.
         tf.train.update_checkpoint_state(str(directory), name)
-    write_model_files(
-        directory,
-        files.config,
-        vocab_file=files.vocab_file,
-        spm_model_file=files.spm_model_file,
-        do_lower_case=files.do_lower_case,
-    )
+    write_model_files(directory, files.config, files.tokenizer_files)
     if target != "bert_tf" and files.config.hidden_act == "gelu_tanh":
         named_as_google = dataclasses.replace(files.config, hidden_act="gelu")
         write_json(directory / CONFIG_NAME, named_as_google.to_dict())
@@ -161,17 +155,12 @@ def _write_huggingface(
     save_file(arrays, weights_file, metadata={"format": "pt"})
     # The library lets nobody but its user read the file; the umask, as shown by another, decides.
     shutil.copymode(directory / HUGGINGFACE_CONFIG_NAME, weights_file)
-    tokenizer_config: dict[str, Any] = {
-        "tokenizer_class": "BertTokenizer",
-        "model_max_length": files.config.max_position_embeddings,
-    }
-    if files.do_lower_case is not None:
-        tokenizer_config["do_lower_case"] = files.do_lower_case
-    write_tokenizer_files(
+    files.tokenizer_files.copy_to(directory)
+    write_tokenizer_config(
         directory,
-        vocab_file=files.vocab_file,
-        spm_model_file=files.spm_model_file,
-        tokenizer_config=tokenizer_config,
+        files.tokenizer_files,
+        tokenizer_class="BertTokenizer",
+        model_max_length=files.config.max_position_embeddings,
     )
 
 
@@ -208,9 +197,10 @@ def _num_labels(weights: Arrays) -> int | None:
 
 def _pad_id(files: ModelFiles) -> int:
     """The line of [PAD], which other vocabularies than BERT's have elsewhere than first."""
-    if files.vocab_file is None:
+    vocab_file = files.tokenizer_files.vocab_file
+    if vocab_file is None:
         return 0
-    with open(files.vocab_file, encoding="utf-8", newline="\n") as file:
+    with open(vocab_file, encoding="utf-8", newline="\n") as file:
         return next((index for index, line in enumerate(file) if line.strip() == "[PAD]"), 0)
 
 
@@ -222,14 +212,14 @@ def _notes(target: str, files: ModelFiles) -> list[str]:
             "Google's and NVIDIA's code refuse that name, and with \"gelu\" they compute the tanh "
             "form, so that outputs differ slightly"
         )
-    if files.vocab_file is None and files.spm_model_file is None:
+    if files.tokenizer_files.file is None:
         notes.append("no vocabulary is beside the checkpoint; --vocab_file adds one")
-    elif files.do_lower_case is None:
+    elif files.tokenizer_files.do_lower_case is None:
         notes.append(
             "nothing says whether the vocabulary is lower-cased; --do_lower_case or "
             "--nodo_lower_case writes it down"
         )
-    if target == "huggingface" and files.spm_model_file is not None:
+    if target == "huggingface" and files.tokenizer_files.spm_model_file is not None:
         notes.append(
             "warning: BertTokenizer does not read SentencePiece models; encode texts by other means"
         )

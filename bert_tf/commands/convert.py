@@ -19,11 +19,12 @@ from safetensors import SafetensorError
 from bert_tf import environment
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
 from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
-from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
+from bert_tf.checkpoint.same_model import other_function, other_vocabulary
 from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import read_config
 from bert_tf.errors import UserError, first_line
-from bert_tf.files import PathLike, require_file
+from bert_tf.files import PathLike
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 
 def convert(
@@ -115,7 +116,7 @@ def _with_given_files(source: Source, given: ModelFiles) -> Source:
     problem, notes = "", []
     if given.config is not None:
         problem, notes = other_function(source.files, given.config)
-    own = vocabulary_of(vocab_file=given.vocab_file, spm_model_file=given.spm_model_file)
+    own = given.tokenizer_files.vocabulary()
     if own is not None and not problem:
         problem, unknown = other_vocabulary(source.files, own)
         notes += unknown
@@ -126,14 +127,18 @@ def _with_given_files(source: Source, given: ModelFiles) -> Source:
         )
     if given.config is not None:
         given = dataclasses.replace(given, config=given.config.with_explicit_gelu())
+    found = source.tokenizer_files
+    tokenizer_files = given.tokenizer_files.with_vocabulary_of(found)
+    if tokenizer_files.do_lower_case is None:
+        tokenizer_files = dataclasses.replace(tokenizer_files, do_lower_case=found.do_lower_case)
     changes = {
         field: getattr(given, field)
-        for field in ("config", "config_file", "vocab_file", "spm_model_file", "do_lower_case")
+        for field in ("config", "config_file")
         if getattr(given, field) is not None
     }
     return dataclasses.replace(
         source,
-        files=dataclasses.replace(source.files, **changes),
+        files=dataclasses.replace(source.files, tokenizer_files=tokenizer_files, **changes),
         notes=(*source.notes, *given.notes, *notes),
     )
 
@@ -163,9 +168,7 @@ def main(_) -> None:
     given = ModelFiles(
         config=config,
         config_file=Path(values.bert_config_file) if values.bert_config_file else None,
-        vocab_file=_given_file(values.vocab_file, "vocab_file"),
-        spm_model_file=_given_file(values.spm_model_file, "spm_model_file"),
-        do_lower_case=values.do_lower_case,
+        tokenizer_files=TokenizerFiles.from_flags(values),
         notes=tuple(notes),
     )
     require_checkpoint(values.input, flag="input")
@@ -175,10 +178,6 @@ def main(_) -> None:
     )
     for line in lines:
         print(line)
-
-
-def _given_file(path: str | None, flag: str) -> Path | None:
-    return require_file(path, flag=flag) if path else None
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.console import warn
 from bert_tf.errors import UserError
 from bert_tf.files import expand_record_files
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 # A network's settings, each a flag of its own.
 _NETWORK_HELP = {
@@ -148,8 +149,6 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
     network = {name: value for name, value in network.items() if value is not None}
     if not (values.bert_config_file or network or _starts_from_weights(values)):
         raise UserError(NO_MODEL)
-    if values.vocab_file and values.spm_model_file:
-        raise UserError("--vocab_file and --spm_model_file are two kinds of one thing; give one.")
     if not values.nsp and not values.mlm:
         raise UserError("--nsp=false --mlm=false leaves nothing to learn; keep one of them on.")
     epochs, proportion = _length(values)
@@ -159,12 +158,9 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
     if proportion is not None:
         optimization = dataclasses.replace(optimization, num_warmup_steps=None)
     return PretrainingSettings(
-        **{
-            name: optional_file(values, name)
-            for name in ("bert_config_file", "vocab_file", "spm_model_file")
-        },
+        bert_config_file=optional_file(values, "bert_config_file"),
+        tokenizer_files=TokenizerFiles.from_flags(values),
         network=network,
-        do_lower_case=values.do_lower_case,
         num_train_epochs=epochs,
         warmup_proportion=proportion,
         next_sentence=values.nsp,

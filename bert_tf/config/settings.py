@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_tf.text.tokenizer_files import TokenizerFiles
+
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
@@ -166,11 +168,10 @@ class PretrainingSettings:
     """A pre-training run.
 
     Attributes:
-      bert_config_file, vocab_file, spm_model_file: None takes what stands beside the weights that
-        the run starts from; of a vocabulary, first what lies with the records.
+      bert_config_file: None takes what stands beside the weights that the run starts from.
+      tokenizer_files: instead of what lies with the records or beside those weights.
       network: settings of the architecture that were given by themselves, under the keys of
         ``BertConfig``.
-      do_lower_case: None takes what the records or the files beside the weights say.
       num_train_epochs: passes over the training records, on all ranks together; None where the
         length is given in steps.
       warmup_proportion: share of the steps; None where the warm-up is given in steps.
@@ -184,9 +185,7 @@ class PretrainingSettings:
     optimization: OptimizationSettings
     runtime: RuntimeSettings
     network: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    vocab_file: Path | None = None
-    spm_model_file: Path | None = None
-    do_lower_case: bool | None = None
+    tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
     num_train_epochs: float | None = None
     warmup_proportion: float | None = None
 
@@ -196,8 +195,8 @@ class FinetuningSettings:
     """What all fine-tunings are told.
 
     Attributes:
-      bert_config_file, vocab_file, spm_model_file: None takes what stands beside init_checkpoint.
-      do_lower_case: None takes what stands beside init_checkpoint, or fits the vocabulary.
+      bert_config_file: None takes what stands beside init_checkpoint.
+      tokenizer_files: instead of what stands there.
       num_train_epochs, warmup_proportion: length of the training where no steps are given.
       length_buckets: batches of like length instead of padding each to max_seq_length.
       seeds: repeat the run with each; empty for one run with ``run.seed``.
@@ -205,9 +204,7 @@ class FinetuningSettings:
     """
 
     bert_config_file: Path | None
-    vocab_file: Path | None
-    spm_model_file: Path | None
-    do_lower_case: bool | None
+    tokenizer_files: TokenizerFiles
     max_seq_length: int
     num_train_epochs: float
     warmup_proportion: float

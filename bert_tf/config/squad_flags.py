@@ -24,6 +24,7 @@ from bert_tf.config.flags import (
 from bert_tf.config.nvidia_defaults import say_other_squad_defaults
 from bert_tf.config.settings import SquadSettings
 from bert_tf.errors import UserError
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 # NVIDIA's flags for what is done otherwise here: scoring in the run, export by its own command.
 _IGNORED = {
@@ -123,8 +124,6 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
     require(values, "output_dir")
     for name in _COUNTS:
         at_least_one(values, name)
-    if values.vocab_file and values.spm_model_file:
-        raise UserError("--vocab_file and --spm_model_file are two kinds of one thing; give one.")
     if values.seeds and values.dllog_path:
         raise UserError("--seeds makes several runs and --dllog_path is one file; drop one.")
     if not 0 <= values.warmup_proportion <= 1:
@@ -138,9 +137,10 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
     run = run_settings(
         values, do_eval="do_predict", eval_batch_size="predict_batch_size", max_eval_steps=None
     )
-    files = ("bert_config_file", "vocab_file", "spm_model_file", "train_file", "predict_file")
+    files = ("bert_config_file", "train_file", "predict_file")
     derived = {
         *("max_predict_questions", "seeds", "features_dir", "run", "optimization", "runtime"),
+        "tokenizer_files",
         *files,
     }
     same_names = {field.name for field in dataclasses.fields(SquadSettings)} - derived
@@ -148,6 +148,7 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
         max_predict_questions=_max_predict_questions(values),
         seeds=_seeds(values.seeds),
         features_dir=Path(values.features_dir or run.output_dir / "features"),
+        tokenizer_files=TokenizerFiles.from_flags(values),
         run=run,
         optimization=optimization_settings(values),
         runtime=runtime_settings(values),

@@ -33,8 +33,8 @@ from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter,
 from bert_tf.squad.examples import MOST_MOVED, Example, SquadFile
 from bert_tf.squad.paragraphs import Paragraph, ParagraphEncoder, Question
 from bert_tf.squad.windows import WindowSettings, cut_windows
-from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.workers import ordered_map, resolve_num_workers
 
 STAGE = "squad_features"
@@ -68,9 +68,7 @@ def build_features(
     squad: SquadFile,
     output_dir: PathLike,
     *,
-    vocab_file: PathLike | None = None,
-    spm_model_file: PathLike | None = None,
-    do_lower_case: bool = True,
+    tokenizer_files: TokenizerFiles,
     windows: WindowSettings,
     training: bool,
     num_workers: int = 0,
@@ -80,8 +78,7 @@ def build_features(
     Args:
       squad: the questions; for training, those with unusable answers are left out.
       output_dir: belongs to these records alone.
-      vocab_file, spm_model_file, do_lower_case: the tokenizer, see ``load_tokenizer``; it is
-        opened in each worker.
+      tokenizer_files: the tokenizer, which is opened in each worker.
       windows: lengths.
       training: with the positions of the first answer, or all questions without them.
       num_workers: processes at most, 0 for all cores; the records do not depend on it.
@@ -91,12 +88,6 @@ def build_features(
         to make records of.
     """
     windows.validate()
-    open_tokenizer = functools.partial(
-        load_tokenizer,
-        vocab_file=vocab_file,
-        spm_model_file=spm_model_file,
-        do_lower_case=do_lower_case,
-    )
     if training and squad.unusable:
         shown = ", ".join(squad.unusable[:_SHOWN_IDS])
         more = ", ..." if len(squad.unusable) > _SHOWN_IDS else ""
@@ -113,8 +104,10 @@ def build_features(
         output_dir,
         parameters=_parameters(squad, windows, training),
         inputs=[squad.path],
-        build=functools.partial(_build, squad, open_tokenizer, windows, training, num_workers),
-        vocabulary=describe_vocabulary(open_tokenizer()),
+        build=functools.partial(
+            _build, squad, tokenizer_files.load, windows, training, num_workers
+        ),
+        vocabulary=describe_vocabulary(tokenizer_files.load()),
     )
     return open_features(directory)
 

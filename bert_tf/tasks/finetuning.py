@@ -105,9 +105,7 @@ def open_model(settings: FinetuningSettings, run: Run) -> ModelParts:
         beside,
         ModelFiles() if is_new else model_files(beside),
         bert_config_file=settings.bert_config_file,
-        vocab_file=settings.vocab_file,
-        spm_model_file=settings.spm_model_file,
-        do_lower_case=settings.do_lower_case,
+        tokenizer_files=settings.tokenizer_files,
     )
     positions = parts.config.max_position_embeddings
     if settings.max_seq_length > positions:

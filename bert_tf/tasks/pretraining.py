@@ -48,9 +48,7 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
     model = Model(
         PretrainingTask(config, settings.masked_lm, settings.next_sentence),
         found.vocabulary,
-        vocab_file=found.vocab_file,
-        spm_model_file=found.spm_model_file,
-        do_lower_case=found.do_lower_case,
+        tokenizer_files=found.tokenizer_files,
     )
     optimization = training_run.with_steps(
         settle_scaling(run, settings.optimization),

@@ -8,22 +8,15 @@ with yet is taken over.
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.checkpoint.same_model import (
-    Vocabulary,
-    known_configs,
-    vocabulary_named_in,
-    vocabulary_of,
-)
+from bert_tf.checkpoint.same_model import known_configs
 from bert_tf.config.bert_config import BertConfig, read_config
 from bert_tf.config.pretraining_flags import NO_MODEL
 from bert_tf.config.settings import PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.records.info import RecordVocabulary
-from bert_tf.text.loading import load_tokenizer
-from bert_tf.text.vocabulary import resolve_casing
+from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
 from bert_tf.training.run import Run
 
 # BERT-base as it was released, but for the vocabulary.
@@ -41,17 +34,14 @@ class PretrainingModel:
       config: the network's.
       vocabulary: of the records; None where nobody says which one it is.
       vocabulary_sha256: its hash, for the record of the run.
-      vocab_file, spm_model_file: where it is, at most one.
-      do_lower_case: whether the text was lower-cased, None where nobody says.
+      tokenizer_files: where it is, and whether the text was lower-cased, as far as that is known.
       notes: sentences on what was decided.
     """
 
     config: BertConfig
     vocabulary: Vocabulary | None
     vocabulary_sha256: str | None
-    vocab_file: Path | None
-    spm_model_file: Path | None
-    do_lower_case: bool | None
+    tokenizer_files: TokenizerFiles
     notes: tuple[str, ...]
 
 
@@ -71,19 +61,18 @@ def _find(
     settings: PretrainingSettings, weights: str | None, records: RecordVocabulary | None
 ) -> PretrainingModel:
     beside = model_files(weights) if weights else ModelFiles()
-    files = {"vocab_file": settings.vocab_file, "spm_model_file": settings.spm_model_file}
+    files = settings.tokenizer_files
     size, vocabulary, sha256 = None, None, None
-    if any(files.values()):
-        tokenizer = load_tokenizer(**files)
-        vocabulary, size = vocabulary_of(**files), tokenizer.vocab_size
+    if files.file:
+        tokenizer = files.load()
+        vocabulary, size = files.vocabulary(), tokenizer.vocab_size
         sha256 = tokenizer.vocab_sha256
     if records is not None:
         vocabulary = _of_records(records, vocabulary)
         size, sha256 = records.entry.size, records.entry.sha256
     config, notes = _network(settings, weights, beside, vocabulary_size=size)
-    if not any(files.values()):
-        files = _files_of(records, beside)
-    if settings.run.do_train and not any(files.values()):
+    files = files.with_vocabulary_of(_files_of(records, beside))
+    if settings.run.do_train and not files.file:
         notes.append(
             "the vocabulary lies neither with the records nor beside weights, so that "
             f"{settings.run.output_dir} will not hold it; --vocab_file gives it"
@@ -92,9 +81,8 @@ def _find(
         config=config,
         vocabulary=vocabulary,
         vocabulary_sha256=sha256,
-        do_lower_case=_casing(settings, records, beside, files["vocab_file"]),
+        tokenizer_files=_with_casing(files, records, said=beside.tokenizer_files.do_lower_case),
         notes=tuple(notes),
-        **files,
     )
 
 
@@ -176,30 +164,25 @@ def _refuse_other_sizes(settings: PretrainingSettings, weights: str, beside: Mod
             )
 
 
-def _files_of(records: RecordVocabulary | None, beside: ModelFiles) -> dict[str, Path | None]:
+def _files_of(records: RecordVocabulary | None, beside: ModelFiles) -> TokenizerFiles:
     """The vocabulary's file with the records or, if it is the same one, beside the weights."""
-    files: dict[str, Path | None] = {"vocab_file": None, "spm_model_file": None}
     if records is not None and records.file is not None:
         kind = "vocab_file" if records.entry.kind == "wordpiece" else "spm_model_file"
-        return {**files, kind: records.file}
-    found = {name: getattr(beside, name) for name in files}
-    known = vocabulary_of(**found)
+        return TokenizerFiles(**{kind: records.file})
+    known = beside.tokenizer_files.vocabulary()
     if records is not None and known is not None and records.entry.sha256 not in known.sha256:
-        return files
-    return found
+        return TokenizerFiles()
+    return beside.tokenizer_files
 
 
-def _casing(
-    settings: PretrainingSettings,
-    records: RecordVocabulary | None,
-    beside: ModelFiles,
-    vocab_file: Path | None,
-) -> bool | None:
-    given, said = settings.do_lower_case, beside.do_lower_case
+def _with_casing(
+    files: TokenizerFiles, records: RecordVocabulary | None, *, said: bool | None
+) -> TokenizerFiles:
+    given = files.do_lower_case
     if records is None:
-        if vocab_file is None and given is None and said is None:
-            return None
-        return resolve_casing(given, said=said, vocab_file=vocab_file)
+        if files.vocab_file is None and given is None and said is None:
+            return files
+        return files.with_casing(said)
     own = records.entry.lower_case
     others = {"--do_lower_case": given, "the model's do_lower_case": said}
     for source, value in others.items():
@@ -209,4 +192,4 @@ def _casing(
                 f"{records.manifest_file} were made with {str(own).lower()}; make them again as "
                 "the model wants them, or give another --init_checkpoint."
             )
-    return own
+    return dataclasses.replace(files, do_lower_case=own)

@@ -9,20 +9,14 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
-from bert_tf.checkpoint.same_model import (
-    Vocabulary,
-    other_function,
-    other_vocabulary,
-    vocabulary_of,
-)
+from bert_tf.checkpoint.same_model import other_function, other_vocabulary
 from bert_tf.command_line import flag_group
 from bert_tf.config.bert_config import BertConfig, read_config
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
-from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.vocabulary import resolve_casing
+from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 
 if TYPE_CHECKING:
     from bert_tf.model.precision import PrecisionPolicy
@@ -36,21 +30,20 @@ class ModelParts:
       checkpoint: a file or a directory with the weights; None for random ones.
       config: the network's.
       tokenizer: its vocabulary.
-      vocab_file, spm_model_file: where that was read, one of them None.
+      tokenizer_files: where that was read, with its casing.
       notes: sentences on settings of the model directory that are not followed.
     """
 
     checkpoint: Path | None
     config: BertConfig
     tokenizer: Tokenizer
-    vocab_file: Path | None
-    spm_model_file: Path | None
+    tokenizer_files: TokenizerFiles
     notes: tuple[str, ...] = ()
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary by its hash."""
-        return vocabulary_of(vocab_file=self.vocab_file, spm_model_file=self.spm_model_file)
+        return self.tokenizer_files.vocabulary()
 
 
 def find_model(
@@ -58,9 +51,7 @@ def find_model(
     *,
     init_checkpoint: PathLike | None = None,
     bert_config_file: PathLike | None = None,
-    vocab_file: PathLike | None = None,
-    spm_model_file: PathLike | None = None,
-    do_lower_case: bool | None = None,
+    tokenizer_files: TokenizerFiles | None = None,
 ) -> ModelParts:
     """Collects a model's parts; what is given by itself is taken instead of the directory's.
 
@@ -68,8 +59,8 @@ def find_model(
 
     Args:
       model_dir: what a training left, or a published model.
-      init_checkpoint, bert_config_file, vocab_file, spm_model_file: instead of the directory's.
-      do_lower_case: None for what the model says or, where it says nothing, its vocabulary shows.
+      init_checkpoint, bert_config_file, tokenizer_files: instead of the directory's. Without a
+        casing, what the model says or, where it says nothing, its vocabulary shows.
 
     Raises:
       UserError: a part is missing, malformed, or of another model than the weights.
@@ -89,9 +80,7 @@ def find_model(
         Path(checkpoint),
         model_files(model_dir or checkpoint),
         bert_config_file=bert_config_file,
-        vocab_file=vocab_file,
-        spm_model_file=spm_model_file,
-        do_lower_case=do_lower_case,
+        tokenizer_files=tokenizer_files or TokenizerFiles(),
     )
     notes = check_same_model(checkpoint, parts.config, parts.vocabulary)
     return dataclasses.replace(parts, notes=(*parts.notes, *notes))
@@ -123,9 +112,7 @@ def collect_parts(
     beside: ModelFiles,
     *,
     bert_config_file: PathLike | None,
-    vocab_file: PathLike | None,
-    spm_model_file: PathLike | None,
-    do_lower_case: bool | None,
+    tokenizer_files: TokenizerFiles,
 ) -> ModelParts:
     """As :func:`find_model`, from what stands beside a model and without comparing them."""
     config, notes = beside.config, beside.notes
@@ -134,14 +121,11 @@ def collect_parts(
         notes = (*notes, *of_file)
     if config is None:
         raise UserError(f"{checkpoint} has no bert_config.json beside it; give --bert_config_file.")
-    if not (vocab_file or spm_model_file):
-        vocab_file, spm_model_file = beside.vocab_file, beside.spm_model_file
-        if not (vocab_file or spm_model_file):
-            raise UserError(f"{checkpoint} has no vocab.txt beside it; give --vocab_file.")
-    lower_case = resolve_casing(do_lower_case, said=beside.do_lower_case, vocab_file=vocab_file)
-    tokenizer = load_tokenizer(
-        vocab_file=vocab_file, spm_model_file=spm_model_file, do_lower_case=lower_case
-    )
+    files = tokenizer_files.with_vocabulary_of(beside.tokenizer_files)
+    if not files.file:
+        raise UserError(f"{checkpoint} has no vocab.txt beside it; give --vocab_file.")
+    files = files.with_casing(beside.tokenizer_files.do_lower_case)
+    tokenizer = files.load()
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             f"the vocabulary has {tokenizer.vocab_size} entries and the model "
@@ -151,8 +135,7 @@ def collect_parts(
         checkpoint=checkpoint,
         config=config,
         tokenizer=tokenizer,
-        vocab_file=Path(vocab_file) if vocab_file else None,
-        spm_model_file=Path(spm_model_file) if spm_model_file else None,
+        tokenizer_files=files,
         notes=notes,
     )
 
@@ -181,9 +164,7 @@ def model_from_flags(values: flags.FlagValues) -> ModelParts:
         values.model_dir,
         init_checkpoint=values.init_checkpoint,
         bert_config_file=values.bert_config_file,
-        vocab_file=values.vocab_file,
-        spm_model_file=values.spm_model_file,
-        do_lower_case=values.do_lower_case,
+        tokenizer_files=TokenizerFiles.from_flags(values),
     )
 
 

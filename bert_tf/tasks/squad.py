@@ -125,9 +125,7 @@ def _described(settings: SquadSettings, parts: ModelParts) -> Model:
     return Model(
         SpanTask(parts.config, num_candidates=settings.n_best_size),
         parts.vocabulary,
-        vocab_file=parts.vocab_file,
-        spm_model_file=parts.spm_model_file,
-        do_lower_case=parts.tokenizer.lower_case,
+        tokenizer_files=parts.tokenizer_files,
     )
 
 
@@ -192,9 +190,7 @@ def _questions(
         build_features(
             squad,
             directory,
-            vocab_file=parts.vocab_file,
-            spm_model_file=parts.spm_model_file,
-            do_lower_case=parts.tokenizer.lower_case,
+            tokenizer_files=parts.tokenizer_files,
             windows=windows,
             training=training,
             num_workers=settings.num_workers,

@@ -83,13 +83,7 @@ def export_squad(
         builder.save()
         extra = temporary / _EXTRA_NAME
         extra.mkdir()
-        write_model_files(
-            extra,
-            parts.config,
-            vocab_file=parts.vocab_file,
-            spm_model_file=parts.spm_model_file,
-            do_lower_case=parts.tokenizer.lower_case,
-        )
+        write_model_files(extra, parts.config, parts.tokenizer_files)
     return target
 
 

@@ -10,12 +10,13 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.model_files import model_files, write_model_files
-from bert_tf.checkpoint.same_model import Vocabulary, known_configs, other_vocabulary
+from bert_tf.checkpoint.same_model import known_configs, other_vocabulary
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
+from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 from bert_tf.training.start_point import COUNTS
 from bert_tf.training.trainer import create_run_state
 from bert_tf.tuning.hardware import needs_loss_scale
@@ -32,15 +33,13 @@ class Model:
     Attributes:
       task: with the architecture.
       vocabulary: of the data; None where nobody knows it.
-      vocab_file, spm_model_file: where it is, for a directory that is to hold it; at most one.
-      do_lower_case: whether text is lower-cased, for such a directory.
+      tokenizer_files: where it is and whether text is lower-cased, for a directory that is to
+        hold both.
     """
 
     task: Task
     vocabulary: Vocabulary | None
-    vocab_file: Path | None = None
-    spm_model_file: Path | None = None
-    do_lower_case: bool | None = None
+    tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
 
     @property
     def config(self) -> BertConfig:
@@ -49,13 +48,7 @@ class Model:
 
     def write_files(self, directory: Path) -> None:
         """Makes ``directory`` a model directory of this network."""
-        write_model_files(
-            directory,
-            self.config,
-            vocab_file=self.vocab_file,
-            spm_model_file=self.spm_model_file,
-            do_lower_case=self.do_lower_case,
-        )
+        write_model_files(directory, self.config, self.tokenizer_files)
 
 
 def settle_scaling(run: Run, optimization: OptimizationSettings) -> OptimizationSettings:

@@ -8,10 +8,11 @@ import pytest
 
 from bert_tf.checkpoint.formats import Source
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.checkpoint.same_model import other_function, other_vocabulary, vocabulary_of
+from bert_tf.checkpoint.same_model import other_function, other_vocabulary
 from bert_tf.commands.convert import _with_given_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "été", "a"]
 CONFIG = BertConfig(vocab_size=7, hidden_size=12, num_attention_heads=3, hidden_act="gelu_erf")
@@ -43,7 +44,7 @@ def directory_of_a_model(tmp_path):
 @pytest.mark.parametrize("last", [True, False], ids=["ended", "open"])
 @pytest.mark.parametrize("known_from", ["vocab.txt", "run.json"])
 def test_the_same_entries_are_the_same_vocabulary(model_dir, tmp_path, line_end, last, known_from):
-    own = vocabulary_of(vocab_file=write_vocabulary(tmp_path / "own.txt", line_end="\r\n"))
+    own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt", line_end="\r\n")).vocabulary()
     theirs = write_vocabulary(model_dir / "vocab.txt", line_end=line_end, last=last)
     if known_from == "run.json":
         write_record(model_dir, sha256=sha256_of(theirs))
@@ -53,7 +54,7 @@ def test_the_same_entries_are_the_same_vocabulary(model_dir, tmp_path, line_end,
 
 @pytest.mark.parametrize("known_from", ["vocab.txt", "run.json"])
 def test_other_entries_are_another_vocabulary(model_dir, tmp_path, known_from):
-    own = vocabulary_of(vocab_file=write_vocabulary(tmp_path / "own.txt"))
+    own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt")).vocabulary()
     theirs = write_vocabulary(model_dir / "vocab.txt", [*ENTRIES[:5], "a", "été"])
     if known_from == "run.json":
         write_record(model_dir, sha256=sha256_of(theirs))
@@ -66,9 +67,9 @@ def test_other_entries_are_another_vocabulary(model_dir, tmp_path, known_from):
 def test_bytes_of_a_sentencepiece_model_count(model_dir, tmp_path):
     (model_dir / "spm.model").write_bytes(b"a\nb\n")
     (tmp_path / "own.model").write_bytes(b"a\nb")
-    own = vocabulary_of(spm_model_file=tmp_path / "own.model")
+    own = TokenizerFiles(spm_model_file=tmp_path / "own.model").vocabulary()
     assert "another vocabulary" in other_vocabulary(model_files(model_dir), own)[0]
-    own = vocabulary_of(spm_model_file=model_dir / "spm.model")
+    own = TokenizerFiles(spm_model_file=model_dir / "spm.model").vocabulary()
     assert other_vocabulary(model_files(model_dir), own) == ("", [])
 
 
@@ -76,7 +77,7 @@ def test_bytes_of_a_sentencepiece_model_count(model_dir, tmp_path):
 def test_what_nobody_knows_is_said(model_dir, tmp_path, recorded):
     if recorded != "no record":
         write_record(model_dir, sha256=recorded)
-    own = vocabulary_of(vocab_file=write_vocabulary(tmp_path / "own.txt"))
+    own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt")).vocabulary()
     problem, [note] = other_vocabulary(model_files(model_dir), own)
     assert not problem
     assert note.startswith("the vocabulary was not compared: no file beside the model ")
@@ -141,11 +142,14 @@ def test_the_converter_refuses_files_of_another_model(model_dir, tmp_path):
         "num_attention_heads 3 -> 2": {
             "config": dataclasses.replace(CONFIG, num_attention_heads=2)
         },
-        f"another vocabulary ({model_dir / 'vocab.txt'}) than {other}": {"vocab_file": other},
+        f"another vocabulary ({model_dir / 'vocab.txt'}) than {other}": {
+            "tokenizer_files": TokenizerFiles(other)
+        },
     }
     for words, given in wrong.items():
         with pytest.raises(UserError) as error:
             _with_given_files(source, ModelFiles(**given))
         assert words in str(error.value)
     right = write_vocabulary(tmp_path / "right.txt", line_end="\r\n")
-    assert _with_given_files(source, ModelFiles(vocab_file=right)).vocab_file == right
+    given = ModelFiles(tokenizer_files=TokenizerFiles(right))
+    assert _with_given_files(source, given).tokenizer_files.file == right

@@ -18,6 +18,7 @@ from bert_tf.model.bert import bert_output, pooled_output
 from bert_tf.model.heads import masked_lm_scores, next_sentence_logits, project_to_classes
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import Variables, VariableSpec, create_variables
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 IDS = np.array([[2, 17, 8, 33, 3, 21, 9, 3], [2, 5, 30, 3, 11, 3, 0, 0]])
 MASK = (IDS > 0).astype(np.int64)
@@ -142,7 +143,7 @@ def save_google(directory, class_name, *, activation="gelu", extra=None, seed=1)
     write_checkpoint(str(directory / "bert_model.ckpt"), {**arrays, **(extra or {})})
     vocab = directory.parent / "entries.txt"
     vocab.write_text("[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\n" + "".join(f"w{i}\n" for i in range(35)))
-    write_model_files(directory, config, vocab_file=vocab, do_lower_case=False)
+    write_model_files(directory, config, TokenizerFiles(vocab, do_lower_case=False))
     text = (directory / "bert_config.json").read_text()
     (directory / "bert_config.json").write_text(text.replace("gelu_tanh", "gelu"))
     return arrays

@@ -13,6 +13,7 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "mask", "is", "##ed", "[", "]"]
 PAD, UNK, CLS, SEP, MASK, THE, MASK_WORD, IS, ED, OPEN, CLOSE = range(len(ENTRIES))
@@ -161,7 +162,9 @@ def test_weights_of_another_model(tokenizer, tmp_path):
 
 
 def test_the_command_refuses_another_vocabulary_of_the_same_size(tmp_path, monkeypatch):
-    write_model_files(save(tmp_path), CONFIG, vocab_file=write_vocabulary(tmp_path / "words.txt"))
+    write_model_files(
+        save(tmp_path), CONFIG, TokenizerFiles(write_vocabulary(tmp_path / "words.txt"))
+    )
     other = write_vocabulary(tmp_path / "other.txt", reversed(ENTRIES))
     values = SimpleNamespace(
         model_dir=None,

@@ -13,6 +13,7 @@ from absl import flags as absl_flags
 from bert_tf.command_line import parse_flags
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 from bert_tf.config.squad_flags import define_squad_flags, squad_settings
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep import create_pretraining_data
 from data_prep.stage import settings_from_flags
 from tests.support import ROOT
@@ -108,6 +109,12 @@ SQUAD = {
 }
 
 
+def _records_settings(values):
+    return settings_from_flags(
+        create_pretraining_data.Settings, tokenizer_files=TokenizerFiles.from_flags(values)
+    )
+
+
 @pytest.fixture
 def settings_of(tmp_path, monkeypatch, capsys):
     """The settings of a command, and what it says, as the commands here make them of its words."""
@@ -127,7 +134,7 @@ def settings_of(tmp_path, monkeypatch, capsys):
         define, make = {
             "run_pretraining.py": (define_pretraining_flags, pretraining_settings),
             "run_squad.py": (define_squad_flags, squad_settings),
-        }.get(name, (None, lambda _: settings_from_flags(create_pretraining_data.Settings)))
+        }.get(name, (None, _records_settings))
         if define:
             values = absl_flags.FlagValues()
             define(values)
@@ -146,7 +153,7 @@ def settings_of(tmp_path, monkeypatch, capsys):
 def test_records(settings_of, command):
     settings = settings_of(command).settings
     create_pretraining_data.validate(settings)
-    assert settings.do_lower_case
+    assert settings.tokenizer_files.do_lower_case
     assert (settings.max_predictions_per_seq, settings.dupe_factor) == (20, 5)
     assert settings.output_file.endswith(".tfrecord")
 
@@ -185,7 +192,7 @@ def test_squad(settings_of, name):
     assert ("--use_tpu has no effect" in found.said) == ("TPU" in SQUAD[name])
     assert settings.version_2_with_negative == ("version_2_with_negative=True" in SQUAD[name])
     assert settings.null_score_diff_threshold == (-1.97 if "threshold" in name else 0.0)
-    assert settings.do_lower_case is (False if "cased" in name else None)
+    assert settings.tokenizer_files.do_lower_case is (False if "cased" in name else None)
     assert settings.run.do_train == (name not in NO_TRAINING)
     assert settings.runtime.amp == (name in ("nvidia", "nvidia, fp16"))
     assert settings.runtime.horovod == ("--horovod" in SQUAD[name])

@@ -18,6 +18,7 @@ from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED, de
 from bert_tf.records.manifest import read_manifest, require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep import create_pretraining_data as stage
 from data_prep import inspect
 
@@ -59,7 +60,7 @@ def settings_for(corpus, directory, **changes):
     settings = stage.Settings(
         input_file=str(corpus / "*.txt").replace("*", "[ab]"),
         output_dir=directory and str(directory),
-        vocab_file=str(corpus / "vocab.txt"),
+        tokenizer_files=TokenizerFiles(corpus / "vocab.txt"),
         max_seq_length=64,
         max_predictions_per_seq=10,
         dupe_factor=2,
@@ -126,7 +127,6 @@ def test_defaults_are_googles():
     """The defaults of google-research/bert @eedf571, create_pretraining_data.py."""
     defaults = {field.name: field.default for field in dataclasses.fields(stage.Settings)}
     google = {
-        "do_lower_case": True,
         "do_whole_word_mask": False,
         "max_seq_length": 128,
         "max_predictions_per_seq": 20,
@@ -443,8 +443,7 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
         settings_for(
             corpus,
             tmp_path / "out",
-            vocab_file=None,
-            spm_model_file=model,
+            tokenizer_files=TokenizerFiles(spm_model_file=tmp_path / "spm.model"),
             do_whole_word_mask=True,
             dupe_factor=1,
         )
@@ -525,7 +524,7 @@ def test_an_unknown_word_of_wikitext_is_the_unknown_token(corpus, tmp_path, caps
             corpus,
             tmp_path / markup,
             input_file=str(tmp_path / "text.txt"),
-            vocab_file=str(tmp_path / "vocab.txt"),
+            tokenizer_files=TokenizerFiles(tmp_path / "vocab.txt"),
             num_output_files=1,
             masking="dynamic",
             nsp=False,
@@ -553,7 +552,7 @@ def test_names_that_cannot_be_record_files_are_refused(corpus, tmp_path, name):
     settings = stage.Settings(
         input_file=f"{corpus}/a.txt",
         output_file=f"{tmp_path}/out/{name}",
-        vocab_file=f"{corpus}/vocab.txt",
+        tokenizer_files=TokenizerFiles(corpus / "vocab.txt"),
     )
     with pytest.raises(UserError, match=rf"--output_file=.*'{name}' cannot be the name"):
         stage.run(settings)

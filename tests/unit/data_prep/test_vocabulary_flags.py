@@ -7,6 +7,7 @@ from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep import create_pretraining_data, vocabulary_flags
 
 CONFIG = BertConfig(
@@ -30,7 +31,7 @@ def model(tmp_path):
     directory = tmp_path / "published"
     directory.mkdir()
     vocab_file = write_vocabulary(tmp_path / "vocab.txt", "The", "end", "of", "it")
-    write_model_files(directory, CONFIG, vocab_file=vocab_file, do_lower_case=False)
+    write_model_files(directory, CONFIG, TokenizerFiles(vocab_file, do_lower_case=False))
     return directory
 
 
@@ -59,11 +60,8 @@ def test_nothing_is_chosen_for_those_who_say_nothing(choose):
 
 
 def test_vocabulary_and_casing_of_a_model(choose, model):
-    assert choose(f"--init_checkpoint={model}") == {
-        "vocab_file": str(model / "vocab.txt"),
-        "spm_model_file": None,
-        "do_lower_case": False,
-    }
+    chosen = choose(f"--init_checkpoint={model}")
+    assert chosen == TokenizerFiles(model / "vocab.txt", do_lower_case=False)
 
 
 @pytest.mark.parametrize("words", [["The", "end", "of", "it"], ["it", "of", "end", "The"]])
@@ -71,7 +69,7 @@ def test_another_vocabulary_than_the_model_s_is_refused(choose, model, tmp_path,
     own = write_vocabulary(tmp_path / "own.txt", *words)
     given = [f"--init_checkpoint={model}", f"--vocab_file={own}"]
     if words[0] == "The":
-        assert choose(*given)["vocab_file"] == str(own)
+        assert choose(*given).file == own
         return
     with pytest.raises(UserError) as error:
         choose(*given)
@@ -105,7 +103,7 @@ def test_a_checkpoint_without_a_vocabulary(choose, model):
 @pytest.mark.parametrize(("words", "lowers"), [(["The", "end"], False), (["the", "end"], True)])
 def test_casing_fits_a_vocabulary_that_is_given(choose, tmp_path, words, lowers):
     own = write_vocabulary(tmp_path / "own.txt", *words)
-    assert choose(f"--vocab_file={own}")["do_lower_case"] is lowers
+    assert choose(f"--vocab_file={own}").do_lower_case is lowers
     with pytest.raises(UserError, match="which does not go with --do_lower_case"):
         choose(f"--vocab_file={own}", f"--do_lower_case={not lowers}")
 
@@ -115,8 +113,7 @@ def test_records_bring_their_vocabulary(model, tmp_path):
     settings = create_pretraining_data.Settings(
         input_file=str(tmp_path / "text.txt"),
         output_file=str(tmp_path / "a.tfrecord"),
-        vocab_file=str(model / "vocab.txt"),
-        do_lower_case=False,
+        tokenizer_files=TokenizerFiles(model / "vocab.txt", do_lower_case=False),
         max_seq_length=12,
         max_predictions_per_seq=2,
         num_workers=1,

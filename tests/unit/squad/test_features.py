@@ -17,6 +17,7 @@ from bert_tf.squad.paragraphs import tokens_of
 from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Encoding
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 WORDS = """[PAD] [UNK] [CLS] [SEP] [MASK]
 the red barn stands on hill above elm lake it rains where is who ? . a ##s ##n"""
@@ -72,7 +73,7 @@ def _build(tmp_path, vocab_file, *, training, squad=None, name="records", **opti
     return build_features(
         squad,
         tmp_path / name,
-        vocab_file=vocab_file,
+        tokenizer_files=TokenizerFiles(vocab_file),
         training=training,
         **{"windows": LENGTHS, "num_workers": 1, **options},
     )

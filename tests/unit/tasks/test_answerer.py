@@ -17,6 +17,7 @@ from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.tasks.answerer import Answerer
 from bert_tf.tasks.span_model import find_model
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.small_span_model import CONFIG, TEXT, VOCABULARY, predictor_of, write_model
 from tests.support import run
 
@@ -148,8 +149,10 @@ def test_single_files_may_lie_elsewhere(model_dir, tmp_path):
     elsewhere.write_bytes("\r\n".join(VOCABULARY).encode())  # the same entries in other bytes
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**CONFIG.to_dict(), "hidden_dropout_prob": 0.3}))
-    found = find_model(model_dir, vocab_file=elsewhere, bert_config_file=config)
-    assert (found.vocab_file, found.config.hidden_dropout_prob) == (elsewhere, 0.3)
+    found = find_model(
+        model_dir, tokenizer_files=TokenizerFiles(elsewhere), bert_config_file=config
+    )
+    assert (found.tokenizer_files.file, found.config.hidden_dropout_prob) == (elsewhere, 0.3)
     assert found.checkpoint == model_dir
     [note] = found.notes
     assert note == f"unlike in {model_dir / 'bert_config.json'}: hidden_dropout_prob 0.1 -> 0.3"
@@ -166,7 +169,7 @@ def test_a_vocabulary_of_the_same_size_is_another(model_dir, tmp_path):
     other = tmp_path / "vocab.txt"
     other.write_text("".join(f"{entry}\n" for entry in reversed(VOCABULARY)))
     with pytest.raises(UserError) as error:
-        find_model(model_dir, vocab_file=other)
+        find_model(model_dir, tokenizer_files=TokenizerFiles(other))
     named = f"another vocabulary ({model_dir / 'vocab.txt'}) than {other};"
     assert named in str(error.value)
 
@@ -188,7 +191,7 @@ def test_a_configuration_of_another_network_is_refused(model_dir, tmp_path, sett
 def test_a_vocabulary_that_cannot_be_compared(tmp_path):
     model_dir = write_model(tmp_path / "model")
     vocab_file = (model_dir / "vocab.txt").rename(tmp_path / "vocab.txt")
-    [note] = find_model(model_dir, vocab_file=vocab_file).notes
+    [note] = find_model(model_dir, tokenizer_files=TokenizerFiles(vocab_file)).notes
     assert note.startswith("the vocabulary was not compared: no file beside the model")
 
 
@@ -202,7 +205,7 @@ def test_casing_shows_in_the_vocabulary_where_nothing_says_it(tmp_path):
 
 def test_casing_that_contradicts_the_model_is_refused(model_dir):
     with pytest.raises(UserError, match=r"--do_lower_case=false, but .* says true"):
-        find_model(model_dir, do_lower_case=False)
+        find_model(model_dir, tokenizer_files=TokenizerFiles(do_lower_case=False))
 
 
 def test_sequences_that_the_network_has_no_positions_for(parts):

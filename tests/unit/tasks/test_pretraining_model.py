@@ -14,6 +14,7 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import VocabularyEntry
 from bert_tf.tasks.pretraining_model import find_model
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.tiny_pretraining import CONFIG, SPECIAL_IDS, pretraining_settings
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -85,8 +86,8 @@ def test_the_user_has_the_last_word_on_the_size(settings, tmp_path):
 
 def test_records_that_say_nothing_leave_the_file_as_it_is(settings, tmp_path):
     model = find(settings, bert_config_file=config_file(tmp_path))
-    assert (model.config, model.vocabulary, model.vocab_file) == (CONFIG, None, None)
-    assert (model.do_lower_case, model.vocabulary_sha256) == (None, None)
+    assert (model.config, model.vocabulary, model.tokenizer_files.file) == (CONFIG, None, None)
+    assert (model.tokenizer_files.do_lower_case, model.vocabulary_sha256) == (None, None)
     [note] = model.notes
     assert note.startswith("the vocabulary lies neither with the records nor beside weights, so")
 
@@ -121,7 +122,7 @@ def test_flags_that_make_no_network_are_named(settings, tmp_path):
 
 def write_model(directory, *, lower_case=True, letter="a"):
     vocab_file = write_vocabulary(directory / "vocab.txt", CONFIG.vocab_size, letter)
-    write_model_files(directory, CONFIG, vocab_file=vocab_file, do_lower_case=lower_case)
+    write_model_files(directory, CONFIG, TokenizerFiles(vocab_file, do_lower_case=lower_case))
     return directory
 
 
@@ -130,8 +131,8 @@ def test_weights_say_all_that_is_not_given(settings, tmp_path, how):
     directory = write_model(tmp_path / "published")
     model = find(settings, **{how: directory})
     assert model.config == CONFIG.with_explicit_gelu()
-    assert model.vocab_file == directory / "vocab.txt"
-    assert model.do_lower_case is True
+    assert model.tokenizer_files.vocab_file == directory / "vocab.txt"
+    assert model.tokenizer_files.do_lower_case is True
     # Nothing says which vocabulary the records have; check_start tells that nothing was compared.
     assert model.vocabulary is None
 
@@ -168,13 +169,16 @@ def test_the_vocabulary_lies_with_the_records_or_beside_the_same_weights(setting
     directory = write_model(tmp_path / "published")
     copy = write_vocabulary(tmp_path / "records" / "wordpiece-1.vocab", CONFIG.vocab_size)
     assert (
-        find(settings, records_of(copy, copied=True), init_checkpoint=directory).vocab_file == copy
+        find(
+            settings, records_of(copy, copied=True), init_checkpoint=directory
+        ).tokenizer_files.file
+        == copy
     )
     found = find(settings, records_of(copy), init_checkpoint=directory)
-    assert found.vocab_file == directory / "vocab.txt"
+    assert found.tokenizer_files.vocab_file == directory / "vocab.txt"
     assert found.vocabulary_sha256 == sha256_of_file(copy)
     other = write_vocabulary(tmp_path / "other" / "wordpiece-2.vocab", CONFIG.vocab_size, "b")
-    assert find(settings, records_of(other), init_checkpoint=directory).vocab_file is None
+    assert find(settings, records_of(other), init_checkpoint=directory).tokenizer_files.file is None
 
 
 @pytest.mark.parametrize("how", ["init_checkpoint", "resumed"])
@@ -198,12 +202,17 @@ def test_the_recipe_of_a_run_goes_on_with_its_weights(settings, tmp_path, how, i
 
 def test_a_vocabulary_that_is_given(settings, tmp_path):
     own = write_vocabulary(tmp_path / "own.txt", 30)
-    found = find(settings, vocab_file=own, network={"hidden_size": 12})
-    assert (found.config.vocab_size, found.vocab_file, found.do_lower_case) == (30, own, True)
+    found = find(settings, tokenizer_files=TokenizerFiles(own), network={"hidden_size": 12})
+    assert (found.config.vocab_size, found.tokenizer_files) == (30, TokenizerFiles(own, None, True))
     assert found.vocabulary_sha256 == sha256_of_file(own)
     other = write_vocabulary(tmp_path / "other.txt", 30, "b")
     with pytest.raises(UserError, match=r"manifest\.json were made with another vocabulary than"):
-        find(settings, records_of(other), vocab_file=own, network={"hidden_size": 12})
+        find(
+            settings,
+            records_of(other),
+            tokenizer_files=TokenizerFiles(own),
+            network={"hidden_size": 12},
+        )
 
 
 def test_casing_of_records_and_model_must_agree(settings, tmp_path):
@@ -214,6 +223,11 @@ def test_casing_of_records_and_model_must_agree(settings, tmp_path):
     with pytest.raises(
         UserError, match=r"--do_lower_case is true, but the records of .* with false"
     ):
-        find(settings, records, bert_config_file=config_file(tmp_path), do_lower_case=True)
+        find(
+            settings,
+            records,
+            bert_config_file=config_file(tmp_path),
+            tokenizer_files=TokenizerFiles(do_lower_case=True),
+        )
     found = find(settings, records, bert_config_file=config_file(tmp_path))
-    assert found.do_lower_case is False
+    assert found.tokenizer_files.do_lower_case is False

@@ -109,7 +109,7 @@ def test_half_precision_products(parts, live, tmp_path):
 
 def test_clients_find_vocabulary_and_configuration(exported, parts):
     extra = exported / "assets.extra"
-    assert (extra / "vocab.txt").read_bytes() == parts.vocab_file.read_bytes()
+    assert (extra / "vocab.txt").read_bytes() == parts.tokenizer_files.file.read_bytes()
     assert json.loads((extra / "tokenizer_config.json").read_text()) == {"do_lower_case": True}
     assert BertConfig.from_json_file(extra / "bert_config.json") == CONFIG.with_explicit_gelu()
 

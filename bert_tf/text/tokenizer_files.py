@@ -1,0 +1,149 @@
+"""Which vocabulary and casing a tokenizer has: the files, their flags and their hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike, atomic_open, require_file
+from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.vocabulary import resolve_casing
+
+VOCAB_NAME = "vocab.txt"
+SPM_NAME = "spm.model"
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """A vocabulary by its hash, wherever that is known from.
+
+    Attributes:
+      source: the file that holds it, or that names its hash.
+      sha256: of the vocabulary file's bytes; several where its entries are known, since the same
+        entries may end in other line feeds.
+    """
+
+    source: Path
+    sha256: frozenset[str]
+
+    def is_same(self, other: Vocabulary) -> bool:
+        """Whether both have the same entries, as far as hashes show it."""
+        return not self.sha256.isdisjoint(other.sha256)
+
+
+def vocabulary_named_in(source: PathLike, sha256: str | None) -> Vocabulary | None:
+    """The vocabulary whose hash a file names; None where it names none."""
+    return Vocabulary(Path(source), frozenset({sha256})) if sha256 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerFiles:
+    """What a tokenizer is loaded from; empty where nothing is known of it.
+
+    Attributes:
+      vocab_file: WordPiece entries, one a line (BERT's vocab.txt).
+      spm_model_file: a SentencePiece model, instead.
+      do_lower_case: whether text is lower-cased; None where nothing says so.
+    """
+
+    vocab_file: Path | None = None
+    spm_model_file: Path | None = None
+    do_lower_case: bool | None = None
+
+    @classmethod
+    def from_flags(cls, values: Any) -> TokenizerFiles:
+        """What --vocab_file, --spm_model_file and --do_lower_case say.
+
+        Raises UserError where both files are given, or the one that is given does not exist.
+        """
+        if values.vocab_file and values.spm_model_file:
+            raise UserError(
+                "--vocab_file and --spm_model_file are two kinds of one thing; give one."
+            )
+        files = {name: getattr(values, name) for name in ("vocab_file", "spm_model_file")}
+        return cls(
+            **{name: require_file(path, flag=name) for name, path in files.items() if path},
+            do_lower_case=values.do_lower_case,
+        )
+
+    @classmethod
+    def in_directory(cls, directory: Path, *, do_lower_case: bool | None) -> TokenizerFiles:
+        """The vocabulary of a model directory, under the names of :meth:`copy_to`."""
+        vocab_file, spm_model_file = directory / VOCAB_NAME, directory / SPM_NAME
+        return cls(
+            vocab_file if vocab_file.is_file() else None,
+            spm_model_file if spm_model_file.is_file() else None,
+            do_lower_case,
+        )
+
+    @property
+    def file(self) -> Path | None:
+        """The vocabulary's file of either kind."""
+        return self.vocab_file or self.spm_model_file
+
+    def load(self) -> Tokenizer:
+        """Opens the vocabulary; text is lower-cased unless ``do_lower_case`` is False.
+
+        Raises UserError for no or two files, and for a missing or malformed one.
+        """
+        return load_tokenizer(
+            vocab_file=self.vocab_file,
+            spm_model_file=self.spm_model_file,
+            do_lower_case=self.do_lower_case is not False,
+        )
+
+    def vocabulary(self) -> Vocabulary | None:
+        """The vocabulary by its hash, None without a file; OSError where it cannot be read."""
+        if self.file is None:
+            return None
+        content = self.file.read_bytes()
+        spellings = _spellings(content) if self.vocab_file else [content]
+        return Vocabulary(self.file, frozenset(map(_sha256, spellings)))
+
+    def with_vocabulary_of(self, other: TokenizerFiles) -> TokenizerFiles:
+        """These files, or the other's where there are none; the casing stays."""
+        return self if self.file else dataclasses.replace(other, do_lower_case=self.do_lower_case)
+
+    def with_casing(self, said: bool | None) -> TokenizerFiles:
+        """The same with a casing, from here, from the model's files or from the entries.
+
+        Args:
+          said: what the files of the model say, if anything.
+
+        Raises:
+          UserError: two of them contradict each other.
+        """
+        casing = resolve_casing(self.do_lower_case, said=said, vocab_file=self.vocab_file)
+        return dataclasses.replace(self, do_lower_case=casing)
+
+    def copy_to(self, directory: Path) -> None:
+        """Copies the vocabulary as ``vocab.txt`` or ``spm.model``; an existing file is replaced."""
+        for source, name in ((self.vocab_file, VOCAB_NAME), (self.spm_model_file, SPM_NAME)):
+            if source is not None:
+                _copy(source, directory / name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if target.exists() and target.samefile(source):
+        return
+    with open(source, "rb") as reader, atomic_open(target, "wb") as writer:
+        shutil.copyfileobj(reader, writer)
+
+
+def _spellings(content: bytes) -> Iterator[bytes]:
+    """A vocab.txt as it is, and with each kind of line ends, the last one there or not."""
+    yield content
+    entries = [line.strip() for line in content.rstrip(b"\r\n").split(b"\n")]
+    for line_end in (b"\n", b"\r\n"):
+        joined = line_end.join(entries)
+        yield from (joined, joined + line_end)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
