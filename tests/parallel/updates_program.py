@@ -18,10 +18,12 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import CommunicationSettings
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
+from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import connect
-from bert_tf.tasks.pretraining import PretrainingObjective
-from bert_tf.tasks.squad import SpanObjective
+from bert_tf.tasks.pretraining_task import PretrainingTask
+from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training.xla import count_compiled_clusters
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
@@ -44,7 +46,7 @@ class Kind:
     optimizer: str = "adam"
     dropout: float = 0.0
     precision: str = "fp32"
-    objective: str = "pretraining"
+    task: str = "pretraining"
     allreduce_every_micro_batch: bool = False
     native: bool | None = None  # what training would take
     xla: bool = False
@@ -57,7 +59,7 @@ KINDS = {
     "lamb-dropout": Kind("lamb", dropout=0.1),
     "bf16": Kind(dropout=0.1, precision="bf16"),
     "fp16": Kind(dropout=0.1, precision="fp16"),
-    "squad": Kind(dropout=0.1, objective="squad"),
+    "squad": Kind(dropout=0.1, task="squad"),
     "tensorflow": Kind(dropout=0.1, native=False),
     "xla": Kind(dropout=0.1, native=False, xla=True),
     "every-micro-batch": Kind(allreduce_every_micro_batch=True),
@@ -75,7 +77,7 @@ def cuts(ranks, name):
     return [(share // steps, steps) for steps in counts if steps <= share]
 
 
-def global_batches(objective):
+def global_batches(task):
     """[updates, 8, ...] sequences with unequal numbers of tokens and of masked words."""
     rng = np.random.default_rng(7)
     shape = [UPDATES, GLOBAL_BATCH]
@@ -85,7 +87,7 @@ def global_batches(objective):
         "input_mask": (np.arange(S) < lengths[..., None]).astype(np.int32),
         "segment_ids": (np.arange(S) >= lengths[..., None] // 2).astype(np.int32),
     }
-    if objective == "squad":
+    if task == "squad":
         first = rng.integers(0, 3, [*shape, 1])
         return {
             **features,
@@ -102,7 +104,7 @@ def global_batches(objective):
     }
 
 
-def make_objective(kind, kernels):
+def make_network(kind, kernels):
     config = BertConfig(
         vocab_size=V,
         hidden_size=16,
@@ -113,15 +115,14 @@ def make_objective(kind, kernels):
         hidden_dropout_prob=kind.dropout,
         attention_probs_dropout_prob=kind.dropout,
     )
-    policy = kernels.layers(policy_for(kind.precision))
-    if kind.objective == "squad":
-        return SpanObjective(config, policy, seed=3)
-    return PretrainingObjective(config, policy, masked_lm=True, next_sentence=True, seed=3)
+    options = ForwardOptions(kernels.layers(policy_for(kind.precision)))
+    task = SpanTask(config) if kind.task == "squad" else PretrainingTask(config)
+    return create_network(task, options, seed=3)
 
 
 def run_updates(ranks, kind, plan, scope):
     """What ten updates did, as arrays by name; everything of the network in one row."""
-    batches = global_batches(kind.objective)
+    batches = global_batches(kind.task)
     kernels = choose_kernels(kind.native, has_gpu=False, ranks=ranks)
     session_settings = SessionSettings(ranks.threads, use_xla=kind.xla)
     start = ranks.rank * plan.rank_batch_size
@@ -133,14 +134,13 @@ def run_updates(ranks, kind, plan, scope):
             )
             for name, value in mine.items()
         }
-        objective = make_objective(kind, kernels)
-        objective.create_variables()
+        network = make_network(kind, kernels)
         rate = tf.constant(LEARNING_RATE)
         optimizer = OPTIMIZERS[kind.optimizer](rate, weight_decay=0.01, kernels=kernels)
         # A scale that grows on the way and that nothing overflows with.
         scale = DynamicLossScale(2.0**10, period=4) if kind.precision == "fp16" else NoLossScale()
         outputs = build_train_op(
-            objective,
+            network,
             fed,
             plan=plan,
             optimizer=optimizer,

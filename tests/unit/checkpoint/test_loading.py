@@ -16,7 +16,7 @@ from bert_tf.estimator.choice import tf_estimator
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
 from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.model.squad import squad_specs
-from bert_tf.model.variables import create_variables
+from bert_tf.model.variables import create_variables, frozen_specs
 from bert_tf.update.loss_scale import DynamicLossScale
 from bert_tf.update.optimizers import AdamW, Lamb
 from tests.unit.checkpoint.tiny_models import SIZES, huggingface_model, save_google
@@ -150,6 +150,18 @@ def test_initial_values_come_from_the_checkpoint(tmp_path):
         np.testing.assert_array_equal(value, np.full_like(value, 3.0))
 
 
+def test_a_network_of_which_no_graph_exists_is_compared(tmp_path):
+    path = save(tmp_path / "model.ckpt", without(NETWORK, "cls/squad/output_weights"))
+    source, report = loading.check_initial(path, NETWORK, allowed_fresh=["cls/squad"])
+    assert source.path == path
+    assert report.restored == tuple(without(NETWORK, "cls/squad/output_weights"))
+    assert report.fresh == ("cls/squad/output_weights",)
+    with pytest.raises(UserError, match="it lacks cls/squad/output_weights;"):
+        loading.check_initial(path, NETWORK)
+    with pytest.raises(UserError, match=r"kernel has \[2, 2\], not \[7, 2\];"):
+        loading.check_initial(path, {"bert/pooler/dense/kernel": (7, 2)})
+
+
 def test_a_missing_variable_is_an_error_unless_its_scope_may_be_fresh(tmp_path):
     stored = without(NETWORK, "cls/squad/output_weights")
     path = save(tmp_path / "model.ckpt", stored)
@@ -281,6 +293,25 @@ def test_a_google_checkpoint_is_read_where_it_is(tmp_path, copies):
     with tf.Graph().as_default():
         start_from(tmp_path / "google", pretraining_specs(OURS))
         assert not list(copies.iterdir())
+
+
+def test_a_second_network_starts_from_a_checkpoint_of_its_own(tmp_path):
+    google = tmp_path / "google"
+    stored = save_google(google, "BertForPreTraining")
+    specs = squad_specs(OURS)
+    frozen = frozen_specs(pretraining_specs(OURS), prefix="teacher")
+    with tf.Graph().as_default(), tf.Session() as session:
+        variables = create_variables([*specs, *frozen], initializer_range=0.02)
+        of_teacher = variables.frozen("teacher")
+        report = loading.initialise_from_checkpoint(google, of_teacher, prefix="teacher/")
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        values = session.run({v.op.name: v for v in variables.all()})
+    assert report.fresh == report.unexpected == ()
+    assert set(report.restored) == set(stored)
+    for name, value in stored.items():
+        np.testing.assert_array_equal(values[f"teacher/{name}"], value)
+    name = "bert/embeddings/word_embeddings"
+    assert not np.any(values[name] == stored[name]), "the first network has read nothing"
 
 
 def test_another_activation_is_told(theirs):

@@ -14,6 +14,7 @@ from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.model.bert import bert_output, bert_specs, pooled_output
 from bert_tf.model.heads import masked_lm_scores, masked_lm_specs
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import create_variables
 
@@ -57,7 +58,7 @@ def minilm_outputs(directory, config):
             variables,
             config,
             single_text(CAT_IDS),
-            policy=policy,
+            ForwardOptions(policy),
         ).sequence_output
         pooled = pooled_output(hidden, variables, policy=policy)
         session.run(tf.global_variables_initializer())
@@ -100,7 +101,7 @@ def test_antiberty_fills_masked_residues():
             variables,
             config,
             single_text(masked),
-            policy=policy,
+            ForwardOptions(policy),
         ).sequence_output
         scores = masked_lm_scores(
             hidden, tf.constant(places[:, None]), variables, config=config, policy=policy

@@ -16,6 +16,7 @@ from bert_tf.checkpoint.writing import network_shapes
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import bert_output, pooled_output
 from bert_tf.model.heads import masked_lm_scores, next_sentence_logits, project_to_classes
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import Variables, VariableSpec, create_variables
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -96,7 +97,7 @@ def _build(variables: Variables, config: BertConfig, class_name: str):
             "input_mask": tf.constant(MASK),
             "segment_ids": tf.constant(SEGMENTS),
         },
-        policy=policy,
+        ForwardOptions(policy),
     ).sequence_output
 
     def classes(x, head):

@@ -7,10 +7,12 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.blocks import NativeBlocks, PlainBlocks, blocks_for, natively
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
-from bert_tf.model.pretraining import pretraining_output, pretraining_specs
+from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.model.variables import create_variables
 from tests.support import requires_native_ops
+from tests.unit.model.pretraining_sums import sums_of_heads
 
 pytestmark = requires_native_ops
 
@@ -69,10 +71,9 @@ def loss_and_gradients(config, policy, *, length, dropout, known=True):
         if dropout:
             position, first = tf.constant(3, tf.int64), tf.constant(7, tf.int64)
             source = Dropout(5, data_position=position, first_example=first)
-        output = pretraining_output(
-            variables, config, batch(config, length, known=known), policy=policy, dropout=source
-        )
-        loss = output.masked_lm.loss_sum + output.next_sentence.loss_sum
+        features = batch(config, length, known=known)
+        sums = sums_of_heads(variables, config, features, ForwardOptions(policy, source))
+        loss = sums.total_loss()
         gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, variables.all())]
         session.run(tf.global_variables_initializer())
         value, found = session.run([loss, gradients])

@@ -8,9 +8,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
-from bert_tf.model.pretraining import pretraining_output, pretraining_specs
+from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.model.variables import create_variables
+from tests.unit.model.pretraining_sums import sums_of_heads
 
 HALF_TYPES = {tf.float16, tf.bfloat16}
 PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "_FusedMatMul"}
@@ -24,8 +26,8 @@ def build(config, batch, policy):
     features = {name: tf.constant(value) for name, value in batch.items()}
     zero = tf.constant(0, tf.int64)
     dropout = Dropout(1, data_position=zero, first_example=zero)
-    output = pretraining_output(variables, config, features, policy=policy, dropout=dropout)
-    loss = output.masked_lm.loss_sum + output.next_sentence.loss_sum
+    options = ForwardOptions(policy, dropout)
+    loss = sums_of_heads(variables, config, features, options).total_loss()
     return variables, loss, tf.gradients(loss, variables.all())
 
 

@@ -10,12 +10,20 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.model.bert import bert_output
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.pretraining import pretraining_output, pretraining_specs
+from bert_tf.model.pretraining import (
+    masked_lm_logits,
+    masked_lm_sums,
+    next_sentence_sums,
+    pretraining_outputs,
+    pretraining_specs,
+)
 from bert_tf.model.variables import create_variables
+from tests.unit.model.pretraining_sums import sums_of_heads
 
 TOLERANCE = 1e-5
-FP32 = policy_for("fp32")
+FP32 = ForwardOptions(policy_for("fp32"))
 
 
 def random_values(config, seed=0):
@@ -31,9 +39,9 @@ def constants(batch):
     return {name: tf.constant(value) for name, value in batch.items()}
 
 
-def mean_loss(output):
-    masked, sentence = output.masked_lm, output.next_sentence
-    return masked.loss_sum / masked.weight_sum + sentence.loss_sum / sentence.weight_sum
+def mean_loss(sums):
+    masked, sentence = sums
+    return masked.loss / masked.weight + sentence.loss / sentence.weight
 
 
 def run_ours(config, batch, values):
@@ -41,16 +49,18 @@ def run_ours(config, batch, values):
     with tf.Graph().as_default(), tf.Session() as session:
         variables = create_variables(pretraining_specs(config), initializer_range=0.02)
         features = constants(batch)
-        encoded = bert_output(variables, config, features, policy=FP32)
-        output = pretraining_output(variables, config, features, policy=FP32)
-        loss = mean_loss(output)
+        encoded = bert_output(variables, config, features, FP32)
+        output = pretraining_outputs(variables, config, features, FP32)
+        loss = mean_loss(
+            (masked_lm_sums(output, features, FP32), next_sentence_sums(output, features, FP32))
+        )
         gradients = tf.gradients(loss, variables.all())
         for variable in variables.all():
             variable.load(values[variable.op.name], session)
         outputs = {
             "loss": loss,
-            "masked_lm_logits": output.masked_lm_logits,
-            "next_sentence_logits": output.next_sentence_logits,
+            "masked_lm_logits": masked_lm_logits(output, FP32),
+            "next_sentence_logits": output.next_sentence,
             "embeddings": encoded.embedding_output,
             **{f"layer {i}": layer for i, layer in enumerate(encoded.layer_outputs)},
         }
@@ -173,9 +183,11 @@ def test_sums_are_those_of_the_logits(session, config, batch):
         "masked_lm_weights": tf.constant(batch["masked_lm_weights"] * [0.5, 2.0, 1.0], tf.float32),
         "example_weights": tf.constant([1.0, 1.0, 0.0, 1.0]),
     }
-    output = pretraining_output(variables, config, features, policy=FP32)
+    output = pretraining_outputs(variables, config, features, FP32)
+    words = masked_lm_logits(output, FP32), masked_lm_sums(output, features, FP32)
+    sentences = output.next_sentence, next_sentence_sums(output, features, FP32)
     session.run(tf.global_variables_initializer())
-    result, weights = session.run((output, features["masked_lm_weights"]))
+    words, sentences, weights = session.run((words, sentences, features["masked_lm_weights"]))
 
     def expected(logits, labels, weights):
         logits = logits.astype(np.float64)
@@ -184,29 +196,27 @@ def test_sums_are_those_of_the_logits(session, config, batch):
         correct = logits.argmax(-1) == labels
         return (weights * losses).sum(), weights.sum(), (weights * correct).sum()
 
-    np.testing.assert_allclose(
-        result.masked_lm,
-        expected(result.masked_lm_logits, batch["masked_lm_ids"].ravel(), weights.ravel()),
-        rtol=1e-5,
-    )
-    labels = batch["next_sentence_labels"].ravel()
-    np.testing.assert_allclose(
-        result.next_sentence,
-        expected(result.next_sentence_logits, labels, np.array([1, 1, 0, 1])),
-        rtol=1e-5,
-    )
+    for (logits, sums), labels, of_examples in (
+        (words, batch["masked_lm_ids"], weights.ravel()),
+        (sentences, batch["next_sentence_labels"], np.array([1, 1, 0, 1])),
+    ):
+        np.testing.assert_allclose(
+            [sums.loss, sums.weight, sums.metrics["accuracy"]],
+            expected(logits, labels.ravel(), of_examples),
+            rtol=1e-5,
+        )
 
 
 def test_correct_predictions_are_counted(session, config, batch):
     variables = create_variables(pretraining_specs(config), initializer_range=0.3)
-    first = pretraining_output(variables, config, constants(batch), policy=FP32)
+    first = pretraining_outputs(variables, config, constants(batch), FP32)
     session.run(tf.global_variables_initializer())
-    best = session.run(tf.argmax(first.masked_lm_logits, -1)).reshape([4, 3])
+    best = session.run(tf.argmax(masked_lm_logits(first, FP32), -1)).reshape([4, 3])
     best[0, 0] += 1  # one of the six masked places is now wrong
     features = constants({**batch, "masked_lm_ids": best.astype(np.int32)})
-    output = pretraining_output(variables, config, features, policy=FP32)
-    assert session.run(output.masked_lm.correct_sum) == 5.0
-    assert session.run(output.masked_lm.weight_sum) == 6.0
+    sums = sums_of_heads(variables, config, features, FP32).masked_lm
+    assert session.run(sums.metrics["accuracy"]) == 5.0
+    assert session.run(sums.weight) == 6.0
 
 
 @pytest.mark.parametrize(
@@ -218,32 +228,36 @@ def test_correct_predictions_are_counted(session, config, batch):
 )
 def test_every_variable_of_a_single_head_is_trained(session, config, batch, heads, used):
     variables = create_variables(pretraining_specs(config, **heads), initializer_range=0.3)
-    output = pretraining_output(variables, config, constants(batch), policy=FP32, **heads)
-    assert sum(part is not None for part in output) == 2
-    gradients = tf.gradients(getattr(output, used).loss_sum, variables.all())
+    sums = sums_of_heads(variables, config, constants(batch), FP32, **heads)
+    assert [name for name, found in sums._asdict().items() if found is not None] == [used]
+    gradients = tf.gradients(getattr(sums, used).loss, variables.all())
     unused = [v.name for v, gradient in zip(variables.all(), gradients) if gradient is None]
     assert unused == []
 
 
 def test_unknown_batch_and_length_give_the_same_logits(session, config, batch):
     variables = create_variables(pretraining_specs(config), initializer_range=0.3)
-    known = pretraining_output(variables, config, constants(batch), policy=FP32)
     placeholders = {
         name: tf.placeholder(value.dtype, [None] * value.ndim) for name, value in batch.items()
     }
-    unknown = pretraining_output(variables, config, placeholders, policy=FP32)
+    known, unknown = [], []
+    for found, features in ((known, constants(batch)), (unknown, placeholders)):
+        output = pretraining_outputs(variables, config, features, FP32)
+        found += [masked_lm_logits(output, FP32), next_sentence_sums(output, features, FP32)]
     session.run(tf.global_variables_initializer())
     feed = {placeholders[name]: value for name, value in batch.items()}
-    ours, theirs = session.run((unknown, known), feed)
-    np.testing.assert_allclose(ours.masked_lm_logits, theirs.masked_lm_logits, atol=1e-6)
-    np.testing.assert_allclose(ours.next_sentence, theirs.next_sentence, rtol=1e-6)
+    (ours, our_sums), (theirs, their_sums) = session.run((unknown, known), feed)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert our_sums.loss == pytest.approx(their_sums.loss, rel=1e-6)
+    assert our_sums.weight == pytest.approx(their_sums.weight, rel=1e-6)
+    assert our_sums.metrics == pytest.approx(their_sums.metrics, rel=1e-6)
 
 
 def test_too_long_sequences_are_refused(session, config, batch):
     short = BertConfig(**{**config.to_dict(), "max_position_embeddings": 8})
     variables = create_variables(pretraining_specs(short), initializer_range=0.3)
     with pytest.raises(UserError, match=r"9 tokens .* max_position_embeddings 8"):
-        pretraining_output(variables, short, constants(batch), policy=FP32)
+        pretraining_outputs(variables, short, constants(batch), FP32)
 
 
 @pytest.mark.parametrize("micro", [1, 2])
@@ -259,8 +273,8 @@ def test_a_loop_over_micro_batches_sums_to_the_gradients_of_the_batch(
             7, data_position=tf.constant(3, tf.int64), first_example=tf.cast(first, tf.int64)
         )
         slices = {name: value[first : first + size] for name, value in features.items()}
-        output = pretraining_output(variables, config, slices, policy=FP32, dropout=dropout)
-        loss = output.masked_lm.loss_sum + output.next_sentence.loss_sum
+        sums = sums_of_heads(variables, config, slices, FP32.with_dropout(dropout))
+        loss = sums.total_loss()
         return [tf.convert_to_tensor(g) for g in tf.gradients(loss, variables.all())]
 
     def body(index, sums):
@@ -282,12 +296,10 @@ def test_dropout_changes_the_loss_and_repeats(session, config, batch):
     def loss_at(position):
         zero, position = tf.constant(0, tf.int64), tf.constant(position, tf.int64)
         dropout = Dropout(7, data_position=position, first_example=zero)
-        features = constants(batch)
-        return mean_loss(
-            pretraining_output(variables, config, features, policy=FP32, dropout=dropout)
-        )
+        options = FP32.with_dropout(dropout)
+        return mean_loss(sums_of_heads(variables, config, constants(batch), options))
 
-    plain = mean_loss(pretraining_output(variables, config, constants(batch), policy=FP32))
+    plain = mean_loss(sums_of_heads(variables, config, constants(batch), FP32))
     losses = [plain, loss_at(0), loss_at(1), loss_at(0)]
     session.run(tf.global_variables_initializer())
     none, first, second, again = session.run(losses)
@@ -312,7 +324,7 @@ def test_every_call_of_dropout_has_a_site_of_its_own(config, batch):
     config = dataclasses.replace(config, **rates)
     variables = create_variables(pretraining_specs(config), initializer_range=0.3)
     dropout = RecordingDropout()
-    pretraining_output(variables, config, constants(batch), policy=FP32, dropout=dropout)
+    pretraining_outputs(variables, config, constants(batch), FP32.with_dropout(dropout))
     hidden, scores = (0.2, [4, 9, 12]), (0.3, [4, 3, 9, 9])
     expected = [hidden, *[scores, hidden, hidden] * 2]
     assert dropout.calls == [(site, *call) for site, call in enumerate(expected)]

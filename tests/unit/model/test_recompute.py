@@ -7,14 +7,16 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 
 from bert_tf.model.blocks import natively
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.pretraining import pretraining_output, pretraining_specs
+from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.model.recompute import SCOPE
 from bert_tf.model.variables import create_variables
 from bert_tf.training.memory import kept_bytes, recomputed_bytes
 from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.kernels import TensorFlowKernels
 from tests.support import requires_native_ops
+from tests.unit.model.pretraining_sums import sums_of_heads
 
 PRODUCTS = {"MatMul", "_MklMatMul", "_MklNativeFusedMatMul", "BatchMatMulV2", "_MklBatchMatMulV2"}
 # In a layer: of query, key and value, two of attention, its output, two feed-forward layers.
@@ -51,15 +53,8 @@ class Built:
                 dropout = Dropout(
                     5, data_position=place, first_example=tf.cast(start, tf.int64) + 7
                 )
-                output = pretraining_output(
-                    variables,
-                    config,
-                    part,
-                    policy=policy,
-                    dropout=dropout if training else None,
-                    recompute=recompute,
-                )
-                self.loss = output.masked_lm.loss_sum + output.next_sentence.loss_sum
+                options = ForwardOptions(policy, dropout if training else None, recompute)
+                self.loss = sums_of_heads(variables, config, part, options).total_loss()
                 self.forward = graph.get_operations()
                 return self.loss, tf.stack([self.loss])
 

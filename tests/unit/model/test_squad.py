@@ -5,17 +5,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
-from bert_tf.model.squad import (
-    SpanLogits,
-    span_candidates,
-    span_logits,
-    span_sums,
-    squad_specs,
-)
+from bert_tf.model.squad import SpanLogits, span_logits, span_sums, squad_specs
 from bert_tf.model.variables import create_variables
 
-FP32 = policy_for("fp32")
+FP32 = ForwardOptions(policy_for("fp32"))
 B, S = 3, 12
 CONFIG = BertConfig(
     vocab_size=30,
@@ -56,7 +51,7 @@ def as_constants(features):
 def logits_and_weights(features):
     def build():
         variables = create_variables(squad_specs(CONFIG), initializer_range=0.5, seed=3)
-        logits = span_logits(variables, CONFIG, as_constants(features), policy=FP32)
+        logits = span_logits(variables, CONFIG, as_constants(features), FP32)
         return logits, {variable.op.name: variable for variable in variables.all()}
 
     return session_of(build)
@@ -104,7 +99,7 @@ def log_softmax(row):
 def sums_of(start, end, features):
     return session_of(
         lambda: span_sums(
-            SpanLogits(tf.constant(start), tf.constant(end)), as_constants(features), policy=FP32
+            SpanLogits(tf.constant(start), tf.constant(end)), as_constants(features), FP32
         )
     )
 
@@ -125,9 +120,13 @@ def test_loss_is_the_mean_of_both_cross_entropies_over_the_tokens():
             expected -= log_softmax(scores[row, :length])[label] / 2
             correct += (scores[row, :length].argmax() == label) / 2
     found = sums_of(start, end, {**features, **labels})
-    assert found.loss_sum == pytest.approx(expected, rel=1e-5)
-    assert found.weight_sum == B
-    assert found.correct_sum == pytest.approx(correct)
+    assert found.loss == pytest.approx(expected, rel=1e-5)
+    assert found.weight == B
+    assert found.metrics == {"accuracy": pytest.approx(correct)}
+
+
+def in_a_row(sums):
+    return [sums.loss, sums.weight, sums.metrics["accuracy"]]
 
 
 def test_padding_changes_nothing():
@@ -136,32 +135,4 @@ def test_padding_changes_nothing():
     start, end = rng.normal(size=(2, B, S + 4)).astype(np.float32)
     long = sums_of(start, end, {**features_of(PARTS, S + 4), **labels})
     short = sums_of(start[:, :S], end[:, :S], {**features_of(PARTS), **labels})
-    np.testing.assert_allclose(long, short, rtol=1e-6)
-
-
-def candidates_of(start, end, features, k):
-    return session_of(
-        lambda: span_candidates(
-            SpanLogits(tf.constant(start), tf.constant(end)), as_constants(features), k=k
-        )
-    )
-
-
-@pytest.mark.parametrize("k", [1, 4, 20])
-def test_candidates_are_the_best_positions_of_the_context(k):
-    features = features_of(PARTS)
-    rng = np.random.default_rng(4)
-    start, end = rng.integers(-3, 3, (2, B, S)).astype(np.float32)  # with many equal scores
-    found = candidates_of(start, end, features, k)
-    for row, (question, context) in enumerate(PARTS):
-        positions = list(range(question + 2, question + 2 + context))
-        for scores, indices, logits in (
-            (start, found.start_indices, found.start_logits),
-            (end, found.end_indices, found.end_logits),
-        ):
-            best = sorted(positions, key=lambda p: (-scores[row, p], p))[:k]
-            assert indices[row, : len(best)].tolist() == best
-            np.testing.assert_array_equal(logits[row, : len(best)], scores[row, best])
-            assert np.all(np.isneginf(logits[row, len(best) :]))
-            assert logits.shape == (B, k)
-    np.testing.assert_array_equal(found.null_logits, start[:, 0] + end[:, 0])
+    np.testing.assert_allclose(in_a_row(long), in_a_row(short), rtol=1e-6)

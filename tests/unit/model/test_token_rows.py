@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.blocks import natively
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.squad import span_logits, span_sums, squad_specs
 from bert_tf.model.token_rows import every_row, rows_of_tokens
@@ -98,16 +99,14 @@ def encoded(policy, *, skip_padding, recompute=False):
         fed = {name: tf.placeholder_with_default(v, v.shape) for name, v in features.items()}
         variables = create_variables(squad_specs(CONFIG), initializer_range=0.2, seed=3)
         place = tf.constant(3, tf.int64), tf.constant(7, tf.int64)
-        logits = span_logits(
-            variables,
-            CONFIG,
-            fed,
-            policy=policy,
-            dropout=Dropout(5, data_position=place[0], first_example=place[1]),
-            recompute=recompute,
-            skip_padding=skip_padding,
+        options = ForwardOptions(
+            policy,
+            Dropout(5, data_position=place[0], first_example=place[1]),
+            recompute,
+            skip_padding,
         )
-        loss = span_sums(logits, fed, policy=policy).loss_sum
+        logits = span_logits(variables, CONFIG, fed, options)
+        loss = span_sums(logits, fed, options).loss
         gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, variables.all())]
         merged = [op for op in graph.get_operations() if op.type == "BertTfMergeHeads"]
         rows = tf.shape(merged[0].outputs[0])[0] if merged else tf.size(mask)

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.pretraining import pretraining_specs
-from bert_tf.model.variables import VariableSpec, create_variables
+from bert_tf.model.variables import VariableSpec, create_variables, frozen_specs, num_weights
 
 RELEASED = Path(__file__).parents[4] / "shared/data/checkpoint-index/uncased_L-8_H-512_A-8"
 
@@ -144,3 +144,53 @@ def test_scope_narrows_names_and_names_operations(session):
     assert doubled.op.name.startswith("a/b/")
     with pytest.raises(KeyError, match="a/b/d"):
         inner["d"]
+
+
+OWN = [VariableSpec("bert/kernel", (3, 2)), VariableSpec("bert/bias", (2,), "zeros")]
+
+
+def test_number_of_weights():
+    assert num_weights(OWN) == 3 * 2 + 2
+    assert num_weights([VariableSpec("scalar", ())]) == 1
+    assert num_weights([]) == 0
+
+
+def test_specs_of_a_frozen_network():
+    assert frozen_specs(OWN, prefix="teacher") == [
+        VariableSpec("teacher/bert/kernel", (3, 2), "random", trainable=False),
+        VariableSpec("teacher/bert/bias", (2,), "zeros", trainable=False),
+    ]
+    assert all(spec.trainable for spec in OWN)
+
+
+def test_a_frozen_network_is_neither_trained_nor_saved(session):
+    frozen = frozen_specs(OWN, prefix="teacher")
+    variables = create_variables([*OWN, *frozen], initializer_range=0.1)
+    of_own = [variables["bert/kernel"], variables["bert/bias"]]
+    of_teacher = [variables["teacher/bert/kernel"], variables["teacher/bert/bias"]]
+    assert variables.all() == [*of_own, *of_teacher]
+    assert variables.trainable() == tf.trainable_variables() == of_own
+    assert tf.global_variables() == of_own  # what a checkpoint holds
+    assert tf.local_variables() == of_teacher
+    assert tf.model_variables() == of_teacher  # what else ranks get from rank 0
+    assert variables.frozen("teacher") == of_teacher
+    with variables.scope("teacher") as inner:
+        assert inner["bert/bias"] is of_teacher[1]
+        assert list(inner.within()) == ["bert/kernel", "bert/bias"]
+        assert inner.trainable() == of_own  # of the whole network, whatever the scope
+    session.run(tf.global_variables_initializer())
+    assert session.run(tf.report_uninitialized_variables(of_teacher)).size == 2
+    session.run(tf.local_variables_initializer())
+    assert np.any(session.run(of_teacher[0]))
+
+
+def test_frozen_variables_are_found_by_whole_parts_of_names(session):
+    specs = [
+        VariableSpec("teacher/a", (2,), trainable=False),
+        VariableSpec("teacher2/a", (2,), trainable=False),
+        VariableSpec("teacher/trained", (2,)),
+    ]
+    variables = create_variables(specs, initializer_range=0.1)
+    assert variables.frozen("teacher") == [variables["teacher/a"]]
+    assert variables.frozen("teacher2") == [variables["teacher2/a"]]
+    assert variables.frozen("none") == []

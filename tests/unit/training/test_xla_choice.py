@@ -8,9 +8,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
+from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.tasks.squad import SpanObjective
+from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training import xla_choice
 from bert_tf.training.start_point import StartPoint
 from bert_tf.training.trainer import Job, build_update
@@ -61,16 +63,9 @@ def dataset():
 
 @pytest.fixture
 def job():
-    policy = policy_for("fp32")
-
-    def make_objective(policy):
-        return SpanObjective(CONFIG, policy, seed=3)
-
     return Job(
-        make_objective=make_objective,
-        objective=make_objective(policy),
-        policy=policy,
-        config=CONFIG,
+        task=SpanTask(CONFIG),
+        options=ForwardOptions(policy_for("fp32"), skip_padding=True),
         evaluation=None,
         run=types.SimpleNamespace(seed=1),
         ranks=SingleProcess(1),
@@ -138,11 +133,13 @@ def test_both_ways_go_over_the_batch_of_middle_size_one_after_the_other(job, tri
 
 
 def test_with_xla_the_layers_are_those_that_it_knows(job):
-    native = dataclasses.replace(job, policy=dataclasses.replace(job.policy, native=True))
+    policy = dataclasses.replace(job.options.policy, native=True)
+    native = dataclasses.replace(job, options=dataclasses.replace(job.options, policy=policy))
     changed = native.with_xla()
     assert changed.session.use_xla
-    assert not changed.policy.native
-    assert changed.objective is not native.objective
+    assert changed.options == job.options  # nothing else has changed
+    assert native.options.policy.native
+    assert not changed.options.policy.native
     assert not native.session.use_xla
 
 
@@ -187,8 +184,8 @@ def weights_after_updates(job):
     with tf.Graph().as_default():
         iterator = tf.data.make_initializable_iterator(job.train_input())
         features = iterator.get_next()
-        job.objective.create_variables()
-        outputs = build_update(job, features)
+        network = create_network(job.task, job.options, seed=job.run.seed)
+        outputs = build_update(job, network, features)
         with tf.Session(config=session_config(job.session)) as session:
             session.run([tf.global_variables_initializer(), iterator.initializer])
             for _ in LENGTHS:

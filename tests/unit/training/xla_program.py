@@ -21,7 +21,7 @@ from bert_tf.update.kernels import TensorFlowKernels
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import UpdateSettings, build_train_op
-from tests.parallel.updates_program import GLOBAL_BATCH, Kind, global_batches, make_objective
+from tests.parallel.updates_program import GLOBAL_BATCH, Kind, global_batches, make_network
 
 MARK = "-- "
 UPDATES = 200
@@ -59,11 +59,10 @@ def train(use_xla):
             name: tf.placeholder(tf.int32, [GLOBAL_BATCH, None if value.shape[1] > 1 else 1])
             for name, value in batch_of(LENGTHS[0]).items()
         }
-        objective = make_objective(Kind(objective="squad", dropout=0.1), kernels)
-        objective.create_variables()
+        network = make_network(Kind(task="squad", dropout=0.1), kernels)
         rate = tf.constant(1e-3)
         outputs = build_train_op(
-            objective,
+            network,
             fed,
             plan=BatchPlan(GLOBAL_BATCH, 1, 1),
             optimizer=AdamW(rate, kernels=kernels),
@@ -74,7 +73,7 @@ def train(use_xla):
         )
         weights = tf.concat([tf.reshape(v, [-1]) for v in tf.trainable_variables()], 0)
         [sums] = outputs.term_sums.values()
-        fetches = [outputs.train_op, sums.loss_sum, outputs.gradient_norm]
+        fetches = [outputs.train_op, sums.loss, outputs.gradient_norm]
         with tf.Session(config=session_config(settings)) as session:
             session.run(tf.global_variables_initializer())
             found["initial_weights"] = session.run(weights).tolist()

@@ -5,17 +5,21 @@ weights that differ from example to example, so that a wrong denominator or orde
 """
 
 import functools
-from typing import NamedTuple
+import types
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.losses import ClassificationSums
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
+from bert_tf.model.sums import Sums, flatten
+from bert_tf.model.task import create_network
+from bert_tf.model.variables import VariableSpec, frozen_specs
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.tasks.pretraining import PretrainingObjective
+from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.update import train_op
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
@@ -38,35 +42,54 @@ def small_data():
     }
 
 
-class SmallObjective:
+class VectorTask:
+    """What all tasks with one vector of weights have; it starts as ``START``."""
+
+    config = types.SimpleNamespace(initializer_range=0.02)
+    heads = inputs = ()
+
+    def specs(self):
+        return [VariableSpec("w", (WIDTH,), "zeros")]
+
+
+class SmallTask(VectorTask):
     """``fit``: weighted squared errors; ``size``: w.w for each example, as far as x[:, 0] goes."""
 
-    terms = ("fit", "size")
-
-    def __init__(self):
-        self.dropouts = []
-
-    def create_variables(self):
-        self.w = tf.get_variable("w", initializer=START, use_resource=True)
+    terms: ClassVar = {"fit": ("one",), "size": ("two", "three")}
 
     def weights(self, features):
         examples = tf.cast(tf.shape(features["y"])[0], tf.float32)
         return {"size": examples, "fit": tf.reduce_sum(features["fit_weights"])}
 
-    def sums(self, features, *, dropout):
-        self.dropouts.append(dropout)
-        errors = tf.linalg.matvec(features["x"], self.w) - features["y"]
-        fit = ClassificationSums(
-            loss_sum=tf.reduce_sum(features["fit_weights"] * errors**2),
-            weight_sum=tf.reduce_sum(features["fit_weights"]),
-            correct_sum=tf.constant(1.0),
-        )
-        size = ClassificationSums(
-            loss_sum=tf.reduce_sum(features["x"][:, 0] ** 2) * tf.reduce_sum(self.w**2),
-            weight_sum=tf.cast(tf.shape(features["y"])[0], tf.float32),
-            correct_sum=tf.constant(2.0),
-        )
-        return {"fit": fit, "size": size}
+    def outputs(self, variables, features, options):
+        return tf.linalg.matvec(features["x"], variables["w"]), tf.reduce_sum(variables["w"] ** 2)
+
+    def losses(self, outputs, features, options):
+        found, size = outputs
+        errors = found - features["y"]
+        return {
+            "fit": Sums(
+                loss=tf.reduce_sum(features["fit_weights"] * errors**2),
+                weight=tf.reduce_sum(features["fit_weights"]),
+                metrics={"one": tf.constant(1.0)},
+            ),
+            "size": Sums(
+                loss=tf.reduce_sum(features["x"][:, 0] ** 2) * size,
+                weight=tf.cast(tf.shape(features["y"])[0], tf.float32),
+                metrics={"three": tf.constant(3.0), "two": tf.constant(2.0)},
+            ),
+        }
+
+
+class RecordingTask(SmallTask):
+    """Remembers where dropout is told that the micro batch lies."""
+
+    def __init__(self):
+        self.dropouts = []
+
+    def outputs(self, variables, features, options):
+        self.dropouts.append(options.dropout)
+        return super().outputs(variables, features, options)
 
 
 def numpy_gradient(data, w, micro_batches=None):
@@ -101,9 +124,10 @@ def builder(kernels):
     with tf.Graph().as_default(), tf.Session() as session:
 
         def build(
-            objective,
+            task,
             data,
             *,
+            options=None,
             micro=EXAMPLES,
             steps=1,
             world_size=1,
@@ -117,11 +141,11 @@ def builder(kernels):
                 name: tf.placeholder(value.dtype, [len(value), *value.shape[1:]])
                 for name, value in data.items()
             }
-            objective.create_variables()
+            network = create_network(task, options or ForwardOptions(), seed=3)
             step = tf.train.get_or_create_global_step().read_value()
             learning_rate = tf.constant(RATE) if rate is None else rate(step)
             outputs = build_train_op(
-                objective,
+                network,
                 fed,
                 plan=BatchPlan(micro, steps, world_size),
                 optimizer=AdamW(
@@ -135,7 +159,9 @@ def builder(kernels):
                 ranks=ranks or SingleProcess(),
                 settings=UpdateSettings(**settings),
             )
-            session.run(tf.global_variables_initializer())
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            if isinstance(task, VectorTask):
+                network.variables["w"].load(START, session)
             return Built(outputs, fed, session)
 
         yield build
@@ -144,7 +170,7 @@ def builder(kernels):
 @pytest.mark.parametrize("clip_norm", [None, 0.25, 1e6, np.inf])
 def test_two_updates_against_numpy(build, clip_norm):
     data = small_data()
-    built = build(SmallObjective(), data, clip_norm=clip_norm)
+    built = build(SmallTask(), data, clip_norm=clip_norm)
     w, m, v = START.astype(np.float64), np.zeros(WIDTH), np.zeros(WIDTH)
     for update in range(2):
         gradient = numpy_gradient(data, w)
@@ -181,7 +207,7 @@ def test_normalised_by_the_global_batch_the_cut_does_not_matter(build, steps, sc
     data = small_data()
     scale = (lambda: DynamicLossScale(2.0**10)) if scaled else NoLossScale
     built = build(
-        SmallObjective(),
+        SmallTask(),
         data,
         micro=EXAMPLES // steps,
         steps=steps,
@@ -196,7 +222,7 @@ def test_normalised_by_the_global_batch_the_cut_does_not_matter(build, steps, sc
 def test_normalised_by_the_micro_batch_it_is_the_mean_of_their_gradients(build, steps):
     data = small_data()
     built = build(
-        SmallObjective(),
+        SmallTask(),
         data,
         micro=EXAMPLES // steps,
         steps=steps,
@@ -252,7 +278,7 @@ def test_512_ranks_cannot_overflow_in_float16(build):
     largest = np.abs(expected).max() * scale
     assert 0.4 * 65504 < largest < 65504, "near the largest float16, or the test shows nothing"
     built = build(
-        SmallObjective(),
+        SmallTask(),
         data,
         world_size=512,
         ranks=ManyRanks(num_threads=1),
@@ -268,7 +294,7 @@ def test_512_ranks_cannot_overflow_in_float16(build):
 def test_ranks_are_summed_before_unscaling_and_clipping(build, every_micro_batch):
     data, ranks, steps = small_data(), SecondOfTwoRanks(), 2
     built = build(
-        SmallObjective(),
+        SmallTask(),
         data,
         micro=EXAMPLES // steps,
         steps=steps,
@@ -289,10 +315,10 @@ def test_ranks_are_summed_before_unscaling_and_clipping(build, every_micro_batch
 
 
 def test_dropout_is_told_where_the_micro_batch_lies(build):
-    data, objective = small_data(), SmallObjective()
+    data, task = small_data(), RecordingTask()
     data = {name: value[:4] for name, value in data.items()}
-    built = build(objective, data, micro=4, steps=1, world_size=2, ranks=SecondOfTwoRanks(), seed=3)
-    [dropout] = objective.dropouts
+    built = build(task, data, micro=4, steps=1, world_size=2, ranks=SecondOfTwoRanks(), seed=3)
+    [dropout] = task.dropouts
     assert dropout._seed == 3
     for skipped, position in [(0, 0), (5, 5)]:
         [count] = [v for v in tf.global_variables() if v.op.name == train_op.SKIPPED_UPDATES]
@@ -305,22 +331,22 @@ def test_dropout_is_told_where_the_micro_batch_lies(build):
 
 def test_sums_of_terms_are_added_over_micro_batches(build):
     data = small_data()
-    built = build(SmallObjective(), data, micro=2, steps=4)
+    built = build(SmallTask(), data, micro=2, steps=4)
     found = built.run(built.outputs.term_sums, data)
     x, y, weights = data["x"], data["y"], data["fit_weights"]
     assert list(found) == ["fit", "size"]
-    assert found["fit"].loss_sum == pytest.approx(np.sum(weights * (x @ START - y) ** 2), rel=1e-5)
-    assert found["fit"].weight_sum == weights.sum()
-    assert found["fit"].correct_sum == 4
-    assert found["size"].weight_sum == EXAMPLES
-    assert found["size"].correct_sum == 8
+    assert found["fit"].loss == pytest.approx(np.sum(weights * (x @ START - y) ** 2), rel=1e-5)
+    assert found["fit"].weight == weights.sum()
+    assert found["fit"].metrics == {"one": 4}
+    assert found["size"].weight == EXAMPLES
+    assert found["size"].metrics == {"two": 8, "three": 12}
 
 
 def test_learning_rate_and_loss_scale_are_those_of_this_update(build):
     data = small_data()
     rates = [polynomial(s, peak_rate=0.1, total_steps=4, warmup_steps=2) for s in range(4)]
     built = build(
-        SmallObjective(),
+        SmallTask(),
         data,
         rate=lambda step: polynomial(step, peak_rate=0.1, total_steps=4, warmup_steps=2),
         loss_scale=lambda: DynamicLossScale(8.0, period=1),
@@ -344,9 +370,7 @@ def test_learning_rate_and_loss_scale_are_those_of_this_update(build):
 @pytest.mark.parametrize("steps", [1, 4])
 def test_an_update_that_is_not_finite_changes_nothing_but_its_count(build, bad, steps):
     data = small_data()
-    built = build(
-        SmallObjective(), data, micro=EXAMPLES // steps, steps=steps, bias_correction=True
-    )
+    built = build(SmallTask(), data, micro=EXAMPLES // steps, steps=steps, bias_correction=True)
     built.run(built.outputs.train_op, data)
     before = built.state()
     assert before["optimizer/update_count"] == 1
@@ -366,20 +390,19 @@ def test_an_update_that_is_not_finite_changes_nothing_but_its_count(build, bad, 
     assert built.state()["optimizer/update_count"] == 2
 
 
-class GivenGradient:
-    """An objective whose gradient is the features' mean."""
+class GivenGradient(VectorTask):
+    """A task whose gradient is the features' mean."""
 
-    terms = ("given",)
-
-    def create_variables(self):
-        self.w = tf.get_variable("w", initializer=START, use_resource=True)
+    terms: ClassVar = {"given": ()}
 
     def weights(self, features):
         return {"given": tf.cast(tf.shape(features["g"])[0], tf.float32)}
 
-    def sums(self, features, *, dropout):
-        total = tf.reduce_sum(features["g"] * self.w)
-        return {"given": ClassificationSums(total, self.weights(features)["given"], total)}
+    def outputs(self, variables, features, options):
+        return tf.reduce_sum(features["g"] * variables["w"])
+
+    def losses(self, outputs, features, options):
+        return {"given": Sums(outputs, self.weights(features)["given"], {})}
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0, 1e38])
@@ -414,10 +437,67 @@ def test_a_factor_that_is_no_number_changes_nothing(build, gradient, scale):
 @pytest.mark.parametrize("normalization", ["global_batch", "micro_batch"])
 def test_a_term_without_weight_has_no_loss(build, normalization):
     data = {**small_data(), "fit_weights": np.zeros(EXAMPLES, np.float32)}
-    built = build(SmallObjective(), data, clip_norm=None, loss_normalization=normalization)
+    built = build(SmallTask(), data, clip_norm=None, loss_normalization=normalization)
     [gradient] = built.run(built.outputs.gradients, data)
     # What is left is the other term's.
     np.testing.assert_allclose(gradient, 2 * START * np.mean(data["x"][:, 0] ** 2), rtol=1e-5)
+
+
+class Distillation(VectorTask):
+    """Learns what a second network says of ``x``, which has the same vector and stays as it is."""
+
+    terms: ClassVar = {"match": ()}
+
+    def specs(self):
+        return [*super().specs(), *frozen_specs(super().specs(), prefix="teacher")]
+
+    def weights(self, features):
+        return {"match": tf.cast(tf.shape(features["x"])[0], tf.float32)}
+
+    def outputs(self, variables, features, options):
+        with variables.scope("teacher") as of_teacher:
+            wanted = tf.linalg.matvec(features["x"], of_teacher["w"])
+        return tf.linalg.matvec(features["x"], variables["w"]), wanted
+
+    def losses(self, outputs, features, options):
+        found, wanted = outputs
+        loss = tf.reduce_sum((found - wanted) ** 2)
+        return {"match": Sums(loss, self.weights(features)["match"], {})}
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_second_network_is_read_and_not_trained(build, steps):
+    data, teacher = {"x": small_data()["x"]}, np.float32([0.25, 1.5, -0.5])
+    built = build(Distillation(), data, micro=EXAMPLES // steps, steps=steps, clip_norm=None)
+    [of_teacher] = [v for v in tf.local_variables() if v.op.name == "teacher/w"]
+    of_teacher.load(teacher, built.session)
+    w, x = START, data["x"].astype(np.float64)
+    for _ in range(2):
+        norm, gradients, _ = built.run(
+            [built.outputs.gradient_norm, built.outputs.gradients, built.outputs.train_op], data
+        )
+        expected = 2 * (x @ w - x @ teacher) @ x / EXAMPLES
+        assert norm == pytest.approx(np.linalg.norm(expected), rel=1e-5)
+        np.testing.assert_allclose(gradients, [expected], rtol=1e-5)
+        state = built.state()
+        assert not np.any(state["w"] == w)
+        w = state["w"]
+    np.testing.assert_array_equal(built.session.run(of_teacher), teacher)
+    assert not [name for name in state if "teacher" in name], "checkpoints need not hold it"
+
+
+def test_variables_of_others_in_the_graph_are_left_alone(build):
+    data = small_data()
+    alone = tf.get_variable("elsewhere/w", initializer=START, use_resource=True)
+    built = build(SmallTask(), data, clip_norm=None)
+    assert alone in tf.trainable_variables()
+    gradients, _ = built.run([built.outputs.gradients, built.outputs.train_op], data)
+    np.testing.assert_allclose(gradients, [numpy_gradient(data, START)], rtol=1e-5)
+    state = built.state()
+    assert "w/adam_m" in state
+    assert not np.any(state["w"] == START)
+    np.testing.assert_array_equal(state["elsewhere/w"], START)  # no weight decay either
+    assert [name for name in state if name.startswith("elsewhere/")] == ["elsewhere/w"]
 
 
 COUNTS = (train_op.SKIPPED_UPDATES, train_op.CONSUMED_SEQUENCES)
@@ -441,7 +521,7 @@ def bert_batch():
     }
 
 
-def bert_objective(*, dropout=0.0, precision="fp32"):
+def bert_task(*, dropout=0.0):
     config = BertConfig(
         vocab_size=V,
         hidden_size=8,
@@ -453,9 +533,7 @@ def bert_objective(*, dropout=0.0, precision="fp32"):
         attention_probs_dropout_prob=dropout,
         initializer_range=0.2,
     )
-    return PretrainingObjective(
-        config, policy_for(precision), masked_lm=True, next_sentence=True, seed=3
-    )
+    return PretrainingTask(config)
 
 
 @functools.cache
@@ -463,10 +541,8 @@ def bert_gradients(*, steps, dropout):
     """Gradients and term sums of an update of the small BERT in so many micro batches."""
     data = bert_batch()
     with tf.Graph().as_default(), tf.Session() as session:
-        objective = bert_objective(dropout=dropout)
-        objective.create_variables()
         outputs = build_train_op(
-            objective,
+            create_network(bert_task(dropout=dropout), ForwardOptions(), seed=3),
             {name: tf.constant(value) for name, value in data.items()},
             plan=BatchPlan(EXAMPLES // steps, steps, 1),
             optimizer=AdamW(1e-3),
@@ -486,8 +562,9 @@ def test_bert_has_the_same_gradients_and_masks_however_it_is_cut(dropout):
     found, found_sums = bert_gradients(steps=4, dropout=dropout)
     for a, b in zip(found, expected):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * max(1.0, np.linalg.norm(b)))
-    for term in ("masked_lm", "next_sentence"):
-        np.testing.assert_allclose(found_sums[term], expected_sums[term], rtol=1e-5)
+    terms = bert_task().terms
+    assert found_sums.keys() == expected_sums.keys() == {"masked_lm", "next_sentence"}
+    np.testing.assert_allclose(flatten(found_sums, terms), flatten(expected_sums, terms), rtol=1e-5)
 
 
 def test_dropout_does_something():
@@ -498,7 +575,7 @@ def test_dropout_does_something():
 def test_a_global_batch_without_a_masked_word(build):
     data = bert_batch()
     data["masked_lm_weights"] = np.zeros_like(data["masked_lm_weights"])
-    built = build(bert_objective(), data, micro=2, steps=4)
+    built = build(bert_task(), data, micro=2, steps=4)
     sums, finite, norm, _ = built.run(
         [
             built.outputs.term_sums,
@@ -509,7 +586,7 @@ def test_a_global_batch_without_a_masked_word(build):
         data,
     )
     assert finite
-    assert sums["masked_lm"] == (0, 0, 0)
+    assert sums["masked_lm"] == (0, 0, {"accuracy": 0})
     assert norm > 0, "next sentences are still learnt"
     state = built.state()
     assert state["global_step"] == 1
@@ -522,8 +599,9 @@ def test_float16_overflows_skips_and_goes_on(build):
     data = bert_batch()
     initial = 2.0**32
     built = build(
-        bert_objective(precision="fp16"),
+        bert_task(),
         data,
+        options=ForwardOptions(policy_for("fp16")),
         micro=4,
         steps=2,
         bias_correction=True,

@@ -1,0 +1,72 @@
+"""Sums of several terms as one row of numbers, and their means."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.sums import Sums, flatten, means, num_sums, unflatten
+
+TERMS = {"words": ("accuracy", "top5"), "sentences": (), "lengths": ("error",)}
+ROW = [6.0, 4.0, 3.0, 2.0, 5.0, 8.0, 1.5, 0.5, 0.25]
+SUMS = {
+    "words": Sums(6.0, 4.0, {"accuracy": 3.0, "top5": 2.0}),
+    "sentences": Sums(5.0, 8.0, {}),
+    "lengths": Sums(1.5, 0.5, {"error": 0.25}),
+}
+
+
+def test_a_row_holds_every_sum_in_the_order_of_the_terms():
+    assert flatten(SUMS, TERMS) == ROW
+    assert num_sums(TERMS) == len(ROW)
+    assert num_sums({}) == 0
+
+
+def test_the_order_in_which_a_task_gives_them_does_not_matter():
+    shuffled = {
+        term: SUMS[term]._replace(metrics=dict(reversed(SUMS[term].metrics.items())))
+        for term in reversed(SUMS)
+    }
+    assert flatten(shuffled, TERMS) == ROW
+
+
+def test_a_row_gives_the_sums_back():
+    found = unflatten(ROW, TERMS)
+    assert found == SUMS
+    assert list(found) == list(TERMS)
+    assert list(found["words"].metrics) == ["accuracy", "top5"]
+
+
+def test_tensors_go_there_and_back():
+    with tf.Graph().as_default(), tf.Session() as session:
+        row = tf.stack(flatten({t: Sums(*map_to_tensors(s)) for t, s in SUMS.items()}, TERMS))
+        assert row.shape == [num_sums(TERMS)]
+        found = session.run(unflatten(tf.unstack(row + row), TERMS))
+    np.testing.assert_array_equal(flatten(found, TERMS), 2 * np.array(ROW))
+
+
+def map_to_tensors(sums):
+    loss, weight, metrics = sums
+    return (
+        tf.constant(loss),
+        tf.constant(weight),
+        {name: tf.constant(value) for name, value in metrics.items()},
+    )
+
+
+def test_means():
+    assert means(SUMS) == {
+        "words": {"loss": 1.5, "accuracy": 0.75, "top5": 0.5},
+        "sentences": {"loss": 0.625},
+        "lengths": {"loss": 3.0, "error": 0.5},
+    }
+
+
+def test_without_any_weight_means_are_0():
+    assert means({"words": Sums(0.0, 0.0, {"accuracy": 0.0})}) == {
+        "words": {"loss": 0.0, "accuracy": 0.0}
+    }
+
+
+@pytest.mark.parametrize("weight", [1e-5, 0.5])
+def test_small_weights_are_weights(weight):
+    assert means({"words": Sums(weight, weight, {})})["words"]["loss"] == 1.0
