@@ -10,11 +10,11 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import PREFIX
-from bert_tf.config.settings import RunSettings
+from bert_tf.config.optimizers import optimizer_row
+from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.update.train_op import Objective
 
 _BYTES_OF_A_WEIGHT = 4
-_MOMENTS = 2  # of each weight, in either optimizer
 _GIB = 1 << 30
 
 
@@ -23,7 +23,7 @@ class CheckpointSizes:
     """Bytes of a run's checkpoints.
 
     Attributes:
-      one: weights and moments.
+      one: weights and the optimizer's slots.
       best: weights alone; 0 where the best one is not kept.
       keep: how many are kept beside it.
       written: how many the run writes.
@@ -54,7 +54,12 @@ class CheckpointSizes:
 
 
 def checkpoint_sizes(
-    objective: Objective, settings: RunSettings, *, start_step: int, last_step: int
+    objective: Objective,
+    settings: RunSettings,
+    optimization: OptimizationSettings,
+    *,
+    start_step: int,
+    last_step: int,
 ) -> CheckpointSizes:
     """Those of a training from ``start_step`` to ``last_step``; builds variables and runs nothing.
 
@@ -62,8 +67,9 @@ def checkpoint_sizes(
     """
     with tf.Graph().as_default():
         objective.create_variables()
-        parameters = sum(math.prod(v.shape.as_list()) for v in tf.trainable_variables())
-    weights = _BYTES_OF_A_WEIGHT * parameters
+        sizes = {v.op.name: math.prod(v.shape.as_list()) for v in tf.trainable_variables()}
+    weights = _BYTES_OF_A_WEIGHT * sum(sizes.values())
+    trained = sum(size for name, size in sizes.items() if optimization.rate_factor(name))
     every = settings.save_checkpoints_steps
     at_start = start_step == 0
     written = 0
@@ -71,7 +77,7 @@ def checkpoint_sizes(
         written = math.ceil(last_step / every) - start_step // every + at_start
     keeps_best = settings.keep_best and settings.do_eval
     return CheckpointSizes(
-        one=(1 + _MOMENTS) * weights,
+        one=weights + optimizer_row(optimization.optimizer).slot_bytes(trained),
         best=weights * keeps_best,
         keep=settings.keep_checkpoint_max,
         written=written,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.optimizers import optimizer_row
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.recompute import SCOPE
 from bert_tf.training.trainer import Job
@@ -44,7 +45,7 @@ class MemoryEstimate:
       process: the program without a network.
       weights: float32 variables.
       gradients: of one micro batch, with the sums of an update where it has several.
-      optimizer: moments.
+      optimizer: its slots, of the weights that are trained.
       activations: what the backward pass keeps of a micro batch, and its temporaries.
       communication: reduced gradients and Horovod's buffer.
       local_size: ranks on this host.
@@ -72,6 +73,11 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         job.objective.create_variables()
         variables = tf.trainable_variables()
         parameters = sum(math.prod(v.shape.as_list()) for v in variables)
+        trained = sum(
+            math.prod(v.shape.as_list())
+            for v in variables
+            if job.optimization.rate_factor(v.op.name)
+        )
         forward, backward = _one_micro_batch(job, variables)
         kept = kept_bytes(forward, backward)
         again = max(map(sum, recomputed_bytes(backward)), default=0)
@@ -82,7 +88,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         process=PROCESS_BYTES,
         weights=4 * parameters,
         gradients=4 * parameters * copies,
-        optimizer=8 * parameters,
+        optimizer=optimizer_row(job.optimization.optimizer).slot_bytes(trained),
         activations=sum(kept) + again + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
         local_size=job.ranks.local_size,

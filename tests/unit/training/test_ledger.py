@@ -104,7 +104,7 @@ def test_ranks_of_one_host_name_it_once():
     ("changes", "section", "name", "expected"),
     [
         ({}, "optimizer", "bias_correction", False),
-        ({"bias_correction": True}, "optimizer", "bias_correction", True),
+        ({"optimizer_options": {"bias_correction": True}}, "optimizer", "bias_correction", True),
         ({"optimizer": "lamb"}, "optimizer", "bias_correction", True),
         ({}, "communication", "allreduce", "once an update"),
         (

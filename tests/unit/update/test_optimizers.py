@@ -98,9 +98,9 @@ class Graph:
     def state(self, session):
         slots = {
             kind: session.run({v.op.name: self.optimizer.get_slot(v, kind) for v in self.variables})
-            for kind in ("m", "v")
+            for kind in ("adam_m", "adam_v")
         }
-        return session.run({v.op.name: v for v in self.variables}), slots["m"], slots["v"]
+        return session.run({v.op.name: v for v in self.variables}), slots["adam_m"], slots["adam_v"]
 
 
 CASES = {
