@@ -69,6 +69,18 @@ class SmallObjective:
         return {"fit": fit, "size": size}
 
 
+class TwoNetworks(SmallObjective):
+    """The same with a factor of the errors' terms that is another variable."""
+
+    def create_variables(self):
+        super().create_variables()
+        self.frozen = tf.get_variable("frozen", initializer=2.0, use_resource=True)
+
+    def sums(self, features, *, dropout):
+        terms = super().sums(features, dropout=dropout)
+        return {**terms, "fit": terms["fit"]._replace(loss_sum=terms["fit"].loss_sum * self.frozen)}
+
+
 def numpy_gradient(data, w, micro_batches=None):
     """Float64 gradient of the summed terms; averaged over micro batches where they are given."""
     if micro_batches is not None:
@@ -111,6 +123,7 @@ def builder(kernels):
             ranks=None,
             loss_scale=NoLossScale,
             bias_correction=False,
+            rate_factor=lambda name: 1.0,
             **settings,
         ):
             fed = {
@@ -128,6 +141,7 @@ def builder(kernels):
                     learning_rate,
                     weight_decay=DECAY,
                     bias_correction=bias_correction,
+                    rate_factor=rate_factor,
                     kernels=kernels,
                 ),
                 learning_rate=learning_rate,
@@ -553,3 +567,30 @@ def test_float16_overflows_skips_and_goes_on(build):
     moved = [n for n, v in start.items() if not np.array_equal(state[n], v)]
     assert "bert/embeddings/word_embeddings" in moved
     assert "bert/embeddings/word_embeddings/adam_m" in moved
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_frozen_variable_has_no_part_in_an_update(build, steps):
+    """Its gradient is neither computed nor in the norm that the others are clipped by."""
+    data = small_data()
+    built = build(
+        TwoNetworks(),
+        data,
+        micro=EXAMPLES // steps,
+        steps=steps,
+        rate_factor=lambda name: float(name != "frozen"),
+        clip_norm=0.5,
+    )
+    gradients, norm, _ = built.run(
+        [built.outputs.gradients, built.outputs.gradient_norm, built.outputs.train_op], data
+    )
+    # Twice the errors' term: the frozen variable is its factor.
+    size = 2 * START.astype(np.float64) * np.sum(data["x"][:, 0].astype(np.float64) ** 2)
+    fit_twice = 2 * numpy_gradient(data, START) - size / EXAMPLES
+    np.testing.assert_allclose(norm, np.linalg.norm(fit_twice), rtol=1e-5)
+    assert len(gradients) == 1
+    np.testing.assert_allclose(gradients[0], fit_twice * 0.5 / norm, rtol=1e-5)
+    state = built.state()
+    assert state["frozen"] == 2.0
+    assert "w/adam_m" in state
+    assert not any(name.startswith("frozen/") for name in state)
