@@ -16,10 +16,15 @@ from bert_tf.errors import UserError
 from bert_tf.tasks import pretraining
 from bert_tf.training import memory, trainer
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
-from bert_tf.update.kernels import TensorFlowKernels
+from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizers import AdamW, Lamb
 from tests import momentum_optimizer
-from tests.support import optimization_settings, runtime_settings, variables_of
+from tests.support import (
+    optimization_settings,
+    requires_native_ops,
+    runtime_settings,
+    variables_of,
+)
 from tests.tiny_pretraining import pretraining_settings
 
 STEPS, WARMUP, RATE = 10, 2, 0.5
@@ -226,13 +231,16 @@ def test_an_optimizer_is_added_by_a_file_and_a_row(train, capsys):
 
 
 @pytest.mark.usefixtures("with_momentum")
-def test_momentum_by_hand():
+@pytest.mark.parametrize(
+    "form", [TensorFlowKernels, pytest.param(NativeKernels, marks=requires_native_ops)]
+)
+def test_momentum_by_hand(form):
     """The toy is what its paper says, so that what trains with it is no other optimizer."""
     w, velocity = GRADIENT + 1.0, np.zeros_like(GRADIENT)
     for _ in range(2):
         velocity = 0.5 * velocity + GRADIENT + 0.01 * w
         w = w - 0.25 * velocity
-    found = two_updates(lambda: momentum_optimizer.Momentum(0.25, momentum=0.5))
+    found = two_updates(lambda: momentum_optimizer.Momentum(0.25, momentum=0.5, kernels=form()))
     np.testing.assert_allclose(found[0], w, rtol=1e-6)
 
 
