@@ -147,7 +147,6 @@ def optimization_settings(**changes: object) -> OptimizationSettings:
         scale_steps_by_ranks=None,
         learning_rate_scaling="none",
         optimizer="adam",
-        bias_correction=False,
         weight_decay=0.01,
         clip_norm=1.0,
         loss_normalization="global_batch",

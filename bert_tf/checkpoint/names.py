@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from bert_tf.config.optimizers import slot_names
+
 
 class Row(NamedTuple):
     """One variable; ``{n}`` stands for the number of a layer.
@@ -107,10 +109,11 @@ _PARTS_OF_BERT = ("embeddings.", "encoder.", "pooler.")
 # Constants that older versions saved among the weights.
 _CONSTANTS = re.compile(r"bert\.embeddings\.(position_ids|token_type_ids)")
 
-# What training saves beside the weights: google-research/bert and NVIDIA's scripts, TensorFlow's
-# optimizers, and this toolkit. None of it is missed when only the weights are wanted.
+# What training saves in addition to the weights: google-research/bert and NVIDIA's scripts,
+# TensorFlow's optimizers, and this toolkit, whose optimizers' slots are in their registry. None of
+# it is missed when only the weights are wanted.
 _RUN_STATE = re.compile(
-    r"global_step|(optimizer|loss_scale|training)/.*|.*/(adam_m|adam_v|Adam|Adam_1|accum|shadow)"
+    r"global_step|(optimizer|loss_scale|training)/.*|.*/(Adam|Adam_1|accum|shadow)"
     r"|beta[12]_power|local_step|batch_finite|(current_)?loss_scale|(good|bad)_steps"
 )
 _PLACE_IN_RUN = re.compile(r"global_step|training/.*")
@@ -176,7 +179,10 @@ def is_optimizer_state(name: str) -> bool:
 
 def is_run_state(name: str) -> bool:
     """Whether a TensorFlow variable is an optimizer's, a counter or the like."""
-    return _RUN_STATE.fullmatch(name) is not None
+    if _RUN_STATE.fullmatch(name) is not None:
+        return True
+    variable, _, last = name.rpartition("/")
+    return bool(variable) and last in slot_names()
 
 
 def tensorflow_origin(names: list[str]) -> str:

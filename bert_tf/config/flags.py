@@ -21,6 +21,7 @@ from bert_tf.command_line import (
     flags_of_this_project,
     run_command,
 )
+from bert_tf.config.optimizers import OPTIMIZERS, option_flags, options_from_flags
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.config.settings import (
     CommunicationSettings,
@@ -191,10 +192,7 @@ def define_optimization_flags(
     )
     define.number("lr_decay_power", 1.0, "Power of the polynomial decay; 1 is linear.")
     define.number("end_learning_rate", 0.0, "Learning rate after the last step.")
-    define.choice("optimizer_type", optimizer, ["adam", "lamb"], "Optimizer.")
-    define.boolean(
-        "adam_bias_correction", False, "Adam with bias correction (google-research/bert: without)."
-    )
+    _define_optimizer_flags(define, optimizer)
     define.number("weight_decay", 0.01, "Decoupled weight decay.")
     define.number_or_infinity(
         "clip_norm", 1.0, "Largest global norm of the gradient; 0 or inf is no limit."
@@ -211,6 +209,14 @@ def define_optimization_flags(
     define.boolean(
         "allreduce_every_micro_batch", False, "Communicate after each micro batch, to compare."
     )
+
+
+def _define_optimizer_flags(define: Definer, default: str) -> None:
+    titles = ", ".join(f"{name} ({row.title})" for name, row in OPTIMIZERS.items())
+    define.choice("optimizer_type", default, list(OPTIMIZERS), f"Optimizer: {titles}.")
+    for flag, option in option_flags().items():
+        define_option = define.boolean if isinstance(option.default, bool) else define.number
+        define_option(flag, option.default, option.help_text)
 
 
 @flag_group("Precision, compiler, ranks and threads")
@@ -319,8 +325,7 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         raise UserError(f"--clip_norm={values.clip_norm} must not be negative; 0 is no limit.")
     if values.weight_decay < 0:
         raise UserError(f"--weight_decay={values.weight_decay} must not be negative.")
-    if values.adam_bias_correction and values.optimizer_type == "lamb":
-        raise UserError("--adam_bias_correction goes with --optimizer_type=adam: LAMB has its own.")
+    options = {flag: values[flag].value for flag in option_flags()}
     return OptimizationSettings(
         micro_batch_size=micro,
         accumulation_steps=values.num_accumulation_steps,
@@ -334,7 +339,7 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         scale_steps_by_ranks=values.scale_steps_by_ranks,
         learning_rate_scaling=values.learning_rate_scaling,
         optimizer=values.optimizer_type,
-        bias_correction=values.adam_bias_correction,
+        optimizer_options=options_from_flags(values.optimizer_type, options),
         weight_decay=values.weight_decay,
         clip_norm=values.clip_norm if 0 < values.clip_norm <= LARGEST_FLOAT32 else None,
         loss_normalization=values.loss_normalization,

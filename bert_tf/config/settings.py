@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_tf.config.optimizers import Options
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 
@@ -39,7 +41,11 @@ class OptimizationSettings:
       num_train_steps, num_warmup_steps: on one rank; None where a task counts in epochs.
       scale_steps_by_ranks: None for what the run in the output directory began with, or else on
         with Horovod.
+      optimizer: its name in ``config.optimizers.OPTIMIZERS``.
+      optimizer_options: its options, those that are left out having their defaults.
       micro_batch_flag: which of its names a user gave.
+      rate_factors: (regular expression, factor) pairs: the first expression that is found in a
+        variable's name says what its learning rate is multiplied by, 0 freezes it.
     """
 
     micro_batch_size: int | None
@@ -54,12 +60,18 @@ class OptimizationSettings:
     scale_steps_by_ranks: bool | None
     learning_rate_scaling: str
     optimizer: str
-    bias_correction: bool
     weight_decay: float
     clip_norm: float | None
     loss_normalization: str
     allreduce_every_micro_batch: bool
+    optimizer_options: Options = dataclasses.field(default_factory=dict)
     micro_batch_flag: str = "train_batch_size"
+    rate_factors: tuple[tuple[str, float], ...] = ()
+
+    def rate_factor(self, variable_name: str) -> float:
+        """What the learning rate of a variable is multiplied by; 1 where nothing is said of it."""
+        found = (f for pattern, f in self.rate_factors if re.search(pattern, variable_name))
+        return next(found, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

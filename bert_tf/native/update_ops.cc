@@ -61,11 +61,11 @@ struct Lanes {
 };
 
 // Float32 numbers of one update, the same for all variables.
-struct Rule {
+struct Step {
   float factor;  // of the gradients
   float learning_rate;
   float scale;    // of Adam's direction
-  float epsilon;  // beside the root of the second moment
+  float epsilon;  // added to the root of the second moment
   float beta_1;
   float beta_2;
   float weight_decay;
@@ -109,15 +109,15 @@ FOR_EVERY_CPU double SumOfSquares(const float* values, int64_t size) {
 }
 
 // As TensorFlow's ApplyAdam: decay first, then the step along Adam's direction.
-FOR_EVERY_CPU void AdamWOfPiece(const Span& span, const Rule& rule, bool decays) {
+FOR_EVERY_CPU void AdamWOfPiece(const Span& span, const Step& step, bool decays) {
   const float* __restrict gradient = span.gradient;
   float* __restrict m = span.m;
   float* __restrict v = span.v;
   float* __restrict weights = span.weights;
-  const float factor = rule.factor, epsilon = rule.epsilon;
-  const float gain_1 = 1.0f - rule.beta_1, gain_2 = 1.0f - rule.beta_2;
-  const float decay = decays ? rule.learning_rate * rule.weight_decay : 0.0f;
-  const float rate = rule.learning_rate * rule.scale;
+  const float factor = step.factor, epsilon = step.epsilon;
+  const float gain_1 = 1.0f - step.beta_1, gain_2 = 1.0f - step.beta_2;
+  const float decay = decays ? step.learning_rate * step.weight_decay : 0.0f;
+  const float rate = step.learning_rate * step.scale;
   for (int64_t i = 0; i < span.size; ++i) {
     const float g = gradient[i] * factor;
     m[i] += (g - m[i]) * gain_1;
@@ -128,8 +128,8 @@ FOR_EVERY_CPU void AdamWOfPiece(const Span& span, const Rule& rule, bool decays)
 }
 
 // LAMB's step before its trust ratio.
-inline float LambDirection(float m, float v, float weight, const Rule& rule, float decay) {
-  return rule.scale * m / (std::sqrt(v) + rule.epsilon) + decay * weight;
+inline float LambDirection(float m, float v, float weight, const Step& step, float decay) {
+  return step.scale * m / (std::sqrt(v) + step.epsilon) + decay * weight;
 }
 
 struct Squares {
@@ -138,13 +138,13 @@ struct Squares {
 };
 
 // Moves the moments on; returns the sums of squares that the trust ratio is made of.
-FOR_EVERY_CPU Squares LambMomentsOfPiece(const Span& span, const Rule& rule, float decay) {
+FOR_EVERY_CPU Squares LambMomentsOfPiece(const Span& span, const Step& step, float decay) {
   const float* __restrict gradient = span.gradient;
   float* __restrict m = span.m;
   float* __restrict v = span.v;
   const float* __restrict weights = span.weights;
-  const Rule local = rule;
-  const float gain_1 = 1.0f - rule.beta_1, gain_2 = 1.0f - rule.beta_2;
+  const Step local = step;
+  const float gain_1 = 1.0f - step.beta_1, gain_2 = 1.0f - step.beta_2;
   Lanes of_weights, of_directions;
   const auto add = [&](int64_t i, int lane) __attribute__((always_inline)) {
     const float g = gradient[i] * local.factor;
@@ -163,11 +163,11 @@ FOR_EVERY_CPU Squares LambMomentsOfPiece(const Span& span, const Rule& rule, flo
   return {of_weights.Total(), of_directions.Total()};
 }
 
-FOR_EVERY_CPU void LambStepOfPiece(const Span& span, const Rule& rule, float decay, float rate) {
+FOR_EVERY_CPU void LambStepOfPiece(const Span& span, const Step& step, float decay, float rate) {
   const float* __restrict m = span.m;
   const float* __restrict v = span.v;
   float* __restrict weights = span.weights;
-  const Rule local = rule;
+  const Step local = step;
   for (int64_t i = 0; i < span.size; ++i) {
     weights[i] -= rate * LambDirection(m[i], v[i], weights[i], local, decay);
   }
@@ -251,7 +251,7 @@ class LockedVariables {
     for (tensorflow::mutex* mutex : mutexes) locks_.emplace_back(*mutex);
     for (int i = 0; i < count; ++i) {
       for (Variable* variable : {&weights_[i], &m_[i], &v_[i]}) {
-        TF_RETURN_IF_ERROR(MakeOwn(context, variable->get(), gradients_[i]));
+        TF_RETURN_IF_ERROR(MakeUnshared(context, variable->get(), gradients_[i]));
       }
       sizes_.push_back(gradients_[i].NumElements());
     }
@@ -291,7 +291,7 @@ class LockedVariables {
   }
 
   // A tensor that was read from a variable may share its buffer, and must keep its value.
-  static Status MakeOwn(OpKernelContext* context, Var* variable, const Tensor& gradient) {
+  static Status MakeUnshared(OpKernelContext* context, Var* variable, const Tensor& gradient) {
     Tensor* tensor = variable->tensor();
     if (tensor->dtype() != tensorflow::DT_FLOAT || tensor->shape() != gradient.shape()) {
       return InvalidArgument("a variable is of type ", tensorflow::DataTypeString(tensor->dtype()),
@@ -300,10 +300,10 @@ class LockedVariables {
                              gradient.shape().DebugString());
     }
     if (tensor->RefCountIsOne()) return tensorflow::OkStatus();
-    Tensor own;
-    TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), tensor->shape(), &own));
-    std::memcpy(own.data(), tensor->data(), tensor->TotalBytes());
-    *tensor = own;
+    Tensor copy;
+    TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
+    std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
+    *tensor = copy;
     return tensorflow::OkStatus();
   }
 
@@ -378,13 +378,13 @@ class AddGradients : public OpKernel {
   }
 };
 
-// What both optimizers are told.
+// What the optimizers have in common: their hyperparameters and which variables decay.
 class Optimizer : public OpKernel {
  public:
   explicit Optimizer(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("beta_1", &rule_.beta_1));
-    OP_REQUIRES_OK(construction, construction->GetAttr("beta_2", &rule_.beta_2));
-    OP_REQUIRES_OK(construction, construction->GetAttr("weight_decay", &rule_.weight_decay));
+    OP_REQUIRES_OK(construction, construction->GetAttr("beta_1", &step_.beta_1));
+    OP_REQUIRES_OK(construction, construction->GetAttr("beta_2", &step_.beta_2));
+    OP_REQUIRES_OK(construction, construction->GetAttr("weight_decay", &step_.weight_decay));
     OP_REQUIRES_OK(construction, construction->GetAttr("decays", &decays_));
     int variables;
     tensorflow::DataTypeVector gradients;
@@ -397,18 +397,18 @@ class Optimizer : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    Rule rule = rule_;
-    OP_REQUIRES_OK(context, ReadScalar(context, "factor", &rule.factor));
-    OP_REQUIRES_OK(context, ReadScalar(context, "learning_rate", &rule.learning_rate));
-    OP_REQUIRES_OK(context, ReadScalar(context, "scale", &rule.scale));
-    OP_REQUIRES_OK(context, ReadScalar(context, "epsilon", &rule.epsilon));
+    Step step = step_;
+    OP_REQUIRES_OK(context, ReadScalar(context, "factor", &step.factor));
+    OP_REQUIRES_OK(context, ReadScalar(context, "learning_rate", &step.learning_rate));
+    OP_REQUIRES_OK(context, ReadScalar(context, "scale", &step.scale));
+    OP_REQUIRES_OK(context, ReadScalar(context, "epsilon", &step.epsilon));
     LockedVariables variables;
     OP_REQUIRES_OK(context, variables.Lock(context));
-    Apply(context, rule, CutIntoPieces(variables.sizes()), &variables);
+    Apply(context, step, CutIntoPieces(variables.sizes()), &variables);
   }
 
  protected:
-  virtual void Apply(OpKernelContext* context, const Rule& rule, const std::vector<Piece>& pieces,
+  virtual void Apply(OpKernelContext* context, const Step& step, const std::vector<Piece>& pieces,
                      LockedVariables* variables) = 0;
 
   bool Decays(int tensor) const { return decays_[tensor]; }
@@ -422,7 +422,7 @@ class Optimizer : public OpKernel {
     return tensorflow::OkStatus();
   }
 
-  Rule rule_;
+  Step step_;
   std::vector<bool> decays_;
 };
 
@@ -431,12 +431,12 @@ class AdamW : public Optimizer {
   using Optimizer::Optimizer;
 
  protected:
-  void Apply(OpKernelContext* context, const Rule& rule, const std::vector<Piece>& pieces,
+  void Apply(OpKernelContext* context, const Step& step, const std::vector<Piece>& pieces,
              LockedVariables* variables) override {
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
       const GradientPiece gradient = variables->GradientOf(piece);
-      AdamWOfPiece(variables->SpanOf(piece, gradient), rule, Decays(piece.tensor));
+      AdamWOfPiece(variables->SpanOf(piece, gradient), step, Decays(piece.tensor));
     });
   }
 };
@@ -449,17 +449,17 @@ class Lamb : public Optimizer {
   }
 
  protected:
-  void Apply(OpKernelContext* context, const Rule& rule, const std::vector<Piece>& pieces,
+  void Apply(OpKernelContext* context, const Step& step, const std::vector<Piece>& pieces,
              LockedVariables* variables) override {
     std::vector<Squares> squares(pieces.size());
     const auto decay_of = [&](const Piece& piece) {
-      return Decays(piece.tensor) ? rule.weight_decay : 0.0f;
+      return Decays(piece.tensor) ? step.weight_decay : 0.0f;
     };
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
       const GradientPiece gradient = variables->GradientOf(piece);
       const Span span = variables->SpanOf(piece, gradient);
-      squares[number] = LambMomentsOfPiece(span, rule, decay_of(piece));
+      squares[number] = LambMomentsOfPiece(span, step, decay_of(piece));
     });
     std::vector<Squares> totals(variables->sizes().size());
     for (size_t number = 0; number < pieces.size(); ++number) {
@@ -470,7 +470,7 @@ class Lamb : public Optimizer {
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
       const float ratio = Decays(piece.tensor) ? TrustRatio(totals[piece.tensor]) : 1.0f;
-      LambStepOfPiece(variables->SpanOf(piece), rule, decay_of(piece), rule.learning_rate * ratio);
+      LambStepOfPiece(variables->SpanOf(piece), step, decay_of(piece), step.learning_rate * ratio);
     });
   }
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from bert_tf.checkpoint.directory import PREFIX
-from bert_tf.config.settings import RunSettings
+from bert_tf.config.optimizers import optimizer_row
+from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.model.variables import VariableSpec, num_weights
 
 _BYTES_OF_A_WEIGHT = 4
-_MOMENTS = 2  # of each weight, in either optimizer
 _GIB = 1 << 30
 
 
@@ -22,7 +22,7 @@ class CheckpointSizes:
     """Bytes of a run's checkpoints.
 
     Attributes:
-      one: weights and moments.
+      one: weights and the optimizer's slots.
       best: weights alone; 0 where the best one is not kept.
       keep: how many are kept beside it.
       written: how many the run writes.
@@ -53,13 +53,20 @@ class CheckpointSizes:
 
 
 def checkpoint_sizes(
-    specs: Iterable[VariableSpec], settings: RunSettings, *, start_step: int, last_step: int
+    specs: Sequence[VariableSpec],
+    settings: RunSettings,
+    optimization: OptimizationSettings,
+    *,
+    start_step: int,
+    last_step: int,
 ) -> CheckpointSizes:
     """Those of a training of the variables ``specs`` from ``start_step`` to ``last_step``.
 
     ``settings`` say how often it saves, and how many it keeps.
     """
-    weights = _BYTES_OF_A_WEIGHT * num_weights(spec for spec in specs if spec.trainable)
+    saved = [spec for spec in specs if spec.trainable]
+    weights = _BYTES_OF_A_WEIGHT * num_weights(saved)
+    trained = num_weights(spec for spec in saved if optimization.rate_factor(spec.name))
     every = settings.save_checkpoints_steps
     at_start = start_step == 0
     written = 0
@@ -67,7 +74,7 @@ def checkpoint_sizes(
         written = math.ceil(last_step / every) - start_step // every + at_start
     keeps_best = settings.keep_best and settings.do_eval
     return CheckpointSizes(
-        one=(1 + _MOMENTS) * weights,
+        one=weights + optimizer_row(optimization.optimizer).slot_bytes(trained),
         best=weights * keeps_best,
         keep=settings.keep_checkpoint_max,
         written=written,

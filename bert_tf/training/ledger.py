@@ -14,6 +14,7 @@ from typing import Any
 
 import bert_tf
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, read_run_record
+from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
@@ -80,14 +81,7 @@ def training_ledger(
             "records": num_records,
             "epochs": round(consumed / num_records, 3) if num_records else 0.0,
         },
-        "optimizer": {
-            "name": optimization.optimizer,
-            "weight_decay": optimization.weight_decay,
-            "bias_correction": optimization.bias_correction or optimization.optimizer == "lamb",
-            "clip_norm": optimization.clip_norm,
-            "loss_normalization": optimization.loss_normalization,
-            "operations": operations,
-        },
+        "optimizer": _optimizer_section(optimization, operations),
         "communication": {
             "allreduce": "every micro batch"
             if optimization.allreduce_every_micro_batch
@@ -97,6 +91,23 @@ def training_ledger(
         "precision": dict(precision),
         "data": dict(data),
     }
+
+
+def _optimizer_section(optimization: OptimizationSettings, operations: str) -> dict[str, Any]:
+    row = optimizer_row(optimization.optimizer)
+    section = {
+        "name": optimization.optimizer,
+        "weight_decay": optimization.weight_decay,
+        **row.resolve(optimization.optimizer_options),
+        "clip_norm": optimization.clip_norm,
+        "loss_normalization": optimization.loss_normalization,
+        "operations": operations,
+    }
+    if not row.has_native_form:
+        section["operations"] = f"{operations} ({row.title}: TensorFlow's)"
+    if optimization.rate_factors:
+        section["rate_factors"] = [f"{name}:{f:g}" for name, f in optimization.rate_factors]
+    return section
 
 
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True) -> str:

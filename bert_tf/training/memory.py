@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.optimizers import optimizer_row
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.recompute import SCOPE
 from bert_tf.model.task import Network, create_network
@@ -46,7 +47,7 @@ class MemoryEstimate:
       process: the program without a network.
       weights: float32 variables.
       gradients: of one micro batch, with the sums of an update where it has several.
-      optimizer: moments.
+      optimizer: its slots, of the weights that are trained.
       activations: what the backward pass keeps of a micro batch, and its temporaries.
       communication: reduced gradients and Horovod's buffer.
       local_size: ranks on this host.
@@ -72,6 +73,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
     """Estimates the peak of a training; builds one micro batch of its graph and runs nothing."""
     specs = job.task.specs()
     weights, parameters = num_weights(specs), num_weights(s for s in specs if s.trainable)
+    trained = num_weights(s for s in specs if s.trainable and job.optimization.rate_factor(s.name))
     with tf.Graph().as_default():
         network = create_network(job.task, job.options)
         forward, backward = _one_micro_batch(job, network)
@@ -84,7 +86,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         process=PROCESS_BYTES,
         weights=4 * weights,
         gradients=4 * parameters * copies,
-        optimizer=8 * parameters,
+        optimizer=optimizer_row(job.optimization.optimizer).slot_bytes(trained),
         activations=sum(kept) + again + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
         local_size=job.ranks.local_size,

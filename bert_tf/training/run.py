@@ -494,7 +494,11 @@ def _announce(
     if run.threads:
         run_ledger["threads"] = dict(run.threads)
     sizes = checkpoint_sizes(
-        job.task.specs(), run.settings, start_step=run.start.step, last_step=job.steps.last_step
+        job.task.specs(),
+        run.settings,
+        job.optimization,
+        start_step=run.start.step,
+        last_step=job.steps.last_step,
     )
     run_ledger["checkpoints"] = sizes.facts()
     if choice is not None:

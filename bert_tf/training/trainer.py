@@ -39,7 +39,7 @@ from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.kernels import Kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.update.optimizers import AdamW, Lamb
+from bert_tf.update.optimizers import Optimizer, optimizer_class
 from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
 from bert_tf.watch.watch import NoWatch
 
@@ -403,11 +403,14 @@ def _optimizer(
     optimization: OptimizationSettings,
     learning_rate: tf.Tensor | float,
     kernels: Kernels | None = None,
-) -> AdamW | Lamb:
-    settings = {"weight_decay": optimization.weight_decay, "kernels": kernels}
-    if optimization.optimizer == "lamb":
-        return Lamb(learning_rate, **settings)
-    return AdamW(learning_rate, bias_correction=optimization.bias_correction, **settings)
+) -> Optimizer:
+    return optimizer_class(optimization.optimizer)(
+        learning_rate,
+        weight_decay=optimization.weight_decay,
+        rate_factor=optimization.rate_factor,
+        kernels=kernels,
+        **optimization.optimizer_options,
+    )
 
 
 def _shape_of_batch(features: Features) -> tf.Tensor:

@@ -26,7 +26,8 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.variables import Variables, create_variables
 from bert_tf.tuning.session import SessionSettings, session_config
-from bert_tf.update.kernels import Kernels, Part, Rule
+from bert_tf.update.kernels import Kernels
+from bert_tf.update.optimizers import AdamW, Parameter
 
 # A dense product with those of its gradients makes about so many operations a thread and turn.
 _OPERATIONS_A_THREAD = 1_000_000_000
@@ -369,15 +370,16 @@ def _update(shapes: JobShapes, policy: PrecisionPolicy, kernels: Kernels, tokens
     if not shapes.trains:
         return []
     shape = [shapes.hidden_size, shapes.intermediate_size]
-    part = Part(
-        *(_variable(shape, tf.float32, name) for name in ("weights", "m", "v")),
+    weights, *moments = (_variable(shape, tf.float32, name) for name in ("weights", "m", "v"))
+    parameter = Parameter(
+        weights,
+        slots=tuple(moments),
         gradient=tf.cast(_held(shape, policy.dense), tf.float32),
         decays=True,
     )
-    number = tf.constant(1e-6)
-    rule = Rule(None, number, number, number, beta_1=0.9, beta_2=0.999, weight_decay=0.01)
+    update = AdamW(0.0, kernels=kernels).apply_update([parameter], tf.constant(1e-6))
     share = shapes.kernel_numbers / (shape[0] * shape[1])
-    return [(kernels.adamw([part], rule), share * _updates(shapes, tokens))]
+    return [(update, share * _updates(shapes, tokens))]
 
 
 def _updates(shapes: JobShapes, tokens: int) -> float:

@@ -1,15 +1,16 @@
-"""The arithmetic of an update in two forms: TensorFlow's operations, and our own in C++.
+"""The arithmetic of an update in two forms: TensorFlow's operations, and native ones in C++.
 
-Both have the same methods, so that an optimizer is written once. They agree but for rounding.
-TensorFlow's form runs everywhere; the native one goes over memory once and wants a CPU and a
-library that was compiled at set-up.
+Both have the same methods, and agree but for rounding. TensorFlow's form runs everywhere; the
+native one goes over memory once and needs a CPU and a library that was compiled at set-up. An
+optimizer says what it does in TensorFlow's form; that it has a native one as well is an option.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import NamedTuple, Union
+from types import ModuleType
+from typing import Union
 
 import tensorflow.compat.v1 as tf
 
@@ -23,47 +24,17 @@ from bert_tf.ranks.distribution import SingleProcess
 _LONGEST_ROW = 1024
 
 
-class Part(NamedTuple):
-    """One variable's part in an update.
-
-    Attributes:
-      variable: float32 resource variable.
-      m, v: its moments.
-      gradient: dense float32, of the variable's shape; to be multiplied by ``Rule.factor``.
-      decays: whether weight decay applies.
-    """
-
-    variable: tf.Variable
-    m: tf.Variable
-    v: tf.Variable
-    gradient: tf.Tensor
-    decays: bool
-
-
-class Rule(NamedTuple):
-    """Numbers of one update, the same for all variables; tensors are float32 scalars.
-
-    Adam's direction is ``scale * m / (sqrt(v) + epsilon)``.
-
-    Attributes:
-      factor: what gradients are multiplied by first; None leaves them as they are.
-    """
-
-    factor: tf.Tensor | None
-    learning_rate: tf.Tensor
-    scale: tf.Tensor
-    epsilon: tf.Tensor
-    beta_1: float
-    beta_2: float
-    weight_decay: float
-
-
 class TensorFlowKernels:
     """TensorFlow's operations, several a variable.
 
     Args:
       reason: why not the native ones, for the record.
+
+    Attributes:
+      operations: native ones, of which there are none here.
     """
+
+    operations: ModuleType | None = None
 
     def __init__(self, reason: str = "asked for"):
         self.description = f"TensorFlow's ({reason})"
@@ -79,52 +50,7 @@ class TensorFlowKernels:
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """The root of the sum of all squares, a float32 scalar."""
         with tf.name_scope("global_norm"):
-            return _norm(gradients)
-
-    def adamw(self, parts: Sequence[Part], rule: Rule) -> tf.Operation:
-        """Moves all variables and moments by Adam with decoupled weight decay."""
-        rate = rule.learning_rate * rule.scale
-        return tf.group(*(self._adamw(part, rule, rate) for part in parts))
-
-    def lamb(self, parts: Sequence[Part], rule: Rule, bounds: tuple[float, float]) -> tf.Operation:
-        """Moves all variables and moments by LAMB; ``bounds`` are those of the trust ratio."""
-        return tf.group(*(self._lamb(part, rule, bounds) for part in parts))
-
-    def _adamw(self, part: Part, rule: Rule, rate: tf.Tensor) -> tf.Operation:
-        before = []
-        if rule.weight_decay and part.decays:
-            decayed = rule.learning_rate * rule.weight_decay * part.variable
-            before.append(part.variable.assign_sub(decayed, read_value=False))
-        # One pass over memory. Beta powers of 0 switch the kernel's own correction off, whose
-        # epsilon is not corrected; ours is in the rate and in epsilon.
-        with tf.control_dependencies(before):
-            return tf.raw_ops.ResourceApplyAdam(
-                var=part.variable.handle,
-                m=part.m.handle,
-                v=part.v.handle,
-                beta1_power=0.0,
-                beta2_power=0.0,
-                lr=rate,
-                beta1=rule.beta_1,
-                beta2=rule.beta_2,
-                epsilon=rule.epsilon,
-                grad=times(part.gradient, rule.factor),
-            )
-
-    def _lamb(self, part: Part, rule: Rule, bounds: tuple[float, float]) -> tf.Operation:
-        gradient = times(part.gradient, rule.factor)
-        m = part.m * rule.beta_1 + gradient * (1.0 - rule.beta_1)
-        v = part.v * rule.beta_2 + tf.square(gradient) * (1.0 - rule.beta_2)
-        update = rule.scale * m / (tf.sqrt(v) + rule.epsilon)
-        rate = rule.learning_rate
-        if part.decays:
-            update += rule.weight_decay * part.variable
-            rate *= _trust_ratio(part.variable, update, bounds)
-        return tf.group(
-            part.m.assign(m, read_value=False),
-            part.v.assign(v, read_value=False),
-            part.variable.assign_sub(rate * update, read_value=False),
-        )
+            return euclidean_norm(gradients)
 
 
 def times(tensor: tf.Tensor | None, factor: tf.Tensor | None) -> tf.Tensor | None:
@@ -134,15 +60,7 @@ def times(tensor: tf.Tensor | None, factor: tf.Tensor | None) -> tf.Tensor | Non
     return tensor * factor
 
 
-def _trust_ratio(
-    variable: tf.Variable, update: tf.Tensor, bounds: tuple[float, float]
-) -> tf.Tensor:
-    weight_norm, update_norm = _norm([tf.convert_to_tensor(variable)]), _norm([update])
-    ratio = tf.math.divide_no_nan(weight_norm, update_norm)
-    return tf.where_v2(ratio > 0.0, tf.clip_by_value(ratio, *bounds), 1.0)
-
-
-def _norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The root of the sum of all squares: the same bits with any number of threads.
 
     TensorFlow cuts the sum over a large tensor into as many parts as it has threads, so that ranks
@@ -167,15 +85,18 @@ def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
 
 
 class NativeKernels:
-    """Our operations: one for all variables. For CPUs; methods as of :class:`TensorFlowKernels`.
+    """Native operations: one for all variables. For CPUs; methods as of :class:`TensorFlowKernels`.
 
     They give the same bits with any number of threads. Raises ``library.MissingLibrary``.
+
+    Attributes:
+      operations: a function for each.
     """
 
     description = "native"
 
     def __init__(self) -> None:
-        self._operations = library.load()
+        self.operations = library.load()
 
     def layers(self, policy: PrecisionPolicy) -> PrecisionPolicy:
         """The policy with native layers, where there are operations for its types."""
@@ -183,26 +104,15 @@ class NativeKernels:
 
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums over micro batches with those of one more, float32: in the memory of the sums."""
-        made = [_as_made(gradient) for gradient in gradients]
-        return list(self._operations.bert_tf_add_gradients(sums=sums, gradients=made))
+        made = [without_cast(gradient) for gradient in gradients]
+        return list(self.operations.bert_tf_add_gradients(sums=sums, gradients=made))
 
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """The root of the sum of all squares, summed in float64: a float32 scalar."""
-        return self._operations.bert_tf_global_norm(values=[_as_made(g) for g in gradients])
-
-    def adamw(self, parts: Sequence[Part], rule: Rule) -> tf.Operation:
-        """Moves all variables and moments by Adam with decoupled weight decay."""
-        return self._operations.bert_tf_adam_w(**_arguments(parts, rule))
-
-    def lamb(self, parts: Sequence[Part], rule: Rule, bounds: tuple[float, float]) -> tf.Operation:
-        """Moves all variables and moments by LAMB; ``bounds`` are those of the trust ratio."""
-        least, most = bounds
-        return self._operations.bert_tf_lamb(
-            **_arguments(parts, rule), min_trust_ratio=least, max_trust_ratio=most
-        )
+        return self.operations.bert_tf_global_norm(values=[without_cast(g) for g in gradients])
 
 
-def _as_made(gradient: tf.Tensor) -> tf.Tensor:
+def without_cast(gradient: tf.Tensor) -> tf.Tensor:
     """A gradient without the cast to float32 that ends a backward pass in bfloat16.
 
     The native operations read both types, and one pass over memory less is made.
@@ -210,17 +120,6 @@ def _as_made(gradient: tf.Tensor) -> tf.Tensor:
     if gradient.op.type == "Cast" and gradient.op.inputs[0].dtype == tf.bfloat16:
         return gradient.op.inputs[0]
     return gradient
-
-
-def _arguments(parts: Sequence[Part], rule: Rule) -> dict[str, object]:
-    return {
-        "weights": [part.variable.handle for part in parts],
-        "first_moments": [part.m.handle for part in parts],
-        "second_moments": [part.v.handle for part in parts],
-        "gradients": [_as_made(part.gradient) for part in parts],
-        "decays": [part.decays for part in parts],
-        **rule._replace(factor=1.0 if rule.factor is None else rule.factor)._asdict(),
-    }
 
 
 Kernels = Union[TensorFlowKernels, NativeKernels]

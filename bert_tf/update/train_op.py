@@ -14,7 +14,7 @@ from bert_tf.update.accumulation import accumulate_gradients
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import times
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.update.optimizers import AdamBase, clip_factor
+from bert_tf.update.optimizers import Optimizer, clip_factor
 from bert_tf.update.state import create_count
 
 # Both are int64 scalars that checkpoints hold.
@@ -55,8 +55,8 @@ class TrainOutputs:
       gradient_norm: float32 scalar, global norm before clipping.
       learning_rate: float32 scalar of this update.
       loss_scale: float32 scalar of this update.
-      gradients: reduced, unscaled and clipped, in the order of the trainable variables; only
-        computed where they are fetched.
+      gradients: reduced, unscaled and clipped, in the order of the trainable variables without
+        frozen ones; only computed where they are fetched.
     """
 
     train_op: tf.Operation
@@ -73,7 +73,7 @@ def build_train_op(
     features: Features,
     *,
     plan: BatchPlan,
-    optimizer: AdamBase,
+    optimizer: Optimizer,
     learning_rate: tf.Tensor,
     loss_scale: NoLossScale | DynamicLossScale,
     ranks: SingleProcess,
@@ -86,7 +86,7 @@ def build_train_op(
     Gradients stay scaled until they are summed over ranks: small ones survive communication in half
     precision, and the check for overflow comes out the same on every rank.
     """
-    task, variables = network.task, network.variables.trainable()
+    task, variables = network.task, optimizer.trained(network.variables.trainable())
     global_step = tf.train.get_or_create_global_step()
     # The data position of an update is global_step plus the number of skipped ones: a skipped
     # update consumed its data, and a resumed run must not see them again. The sequences tell where

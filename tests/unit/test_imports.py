@@ -24,7 +24,7 @@ ALLOWED = {
     "bert_tf.checkpoint": {"bert_tf.config", "bert_tf.model", "bert_tf.text"},
     "bert_tf.ranks": {"bert_tf.config"},
     "bert_tf.watch": {"bert_tf.config", "bert_tf.ranks"},
-    "bert_tf.update": {"bert_tf.model", "bert_tf.native", "bert_tf.ranks"},
+    "bert_tf.update": {"bert_tf.config", "bert_tf.model", "bert_tf.native", "bert_tf.ranks"},
     "bert_tf.tuning": {"bert_tf.config", "bert_tf.model", "bert_tf.ranks", "bert_tf.update"},
     "bert_tf.inference": {
         "bert_tf.checkpoint",

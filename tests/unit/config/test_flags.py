@@ -121,6 +121,44 @@ def test_no_clip(parse):
     assert parse().optimization.clip_norm == 1.0
 
 
+def test_options_belong_to_their_optimizer(parse):
+    assert parse().optimization.optimizer_options == {"bias_correction": False}
+    corrected = parse("--adam_bias_correction").optimization
+    assert corrected.optimizer_options == {"bias_correction": True}
+    lamb = ["--optimizer_type=lamb"]
+    unbounded = {"min_trust_ratio": None, "max_trust_ratio": None}
+    assert parse(*lamb).optimization.optimizer_options == unbounded
+    bounded = parse(*lamb, "--min_trust_ratio=0.01", "--max_trust_ratio=0.3").optimization
+    assert bounded.optimizer_options == {"min_trust_ratio": 0.01, "max_trust_ratio": 0.3}
+    # The default of a boolean says nothing.
+    assert parse(*lamb, "--noadam_bias_correction") == parse(*lamb)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            "--adam_bias_correction --optimizer_type=lamb",
+            "--adam_bias_correction goes with --optimizer_type=adam, but the optimizer is LAMB",
+        ),
+        (
+            "--max_trust_ratio=0.3",
+            "--max_trust_ratio goes with --optimizer_type=lamb, but the optimizer is AdamW; drop",
+        ),
+        ("--min_trust_ratio=0 ", "--min_trust_ratio goes with --optimizer_type=lamb, but"),
+        ("--min_trust_ratio=-1 --optimizer_type=lamb", "--min_trust_ratio=-1 must not be negative"),
+        ("--max_trust_ratio=0 --optimizer_type=lamb", "--max_trust_ratio=0 must be positive"),
+        (
+            "--min_trust_ratio=0.5 --max_trust_ratio=0.3 --optimizer_type=lamb",
+            "--min_trust_ratio=0.5 is greater than --max_trust_ratio=0.3; give",
+        ),
+    ],
+)
+def test_options_that_contradict(parse, given, sentence):
+    with pytest.raises(UserError, match=f"^{sentence}"):
+        parse(*given.split())
+
+
 def test_names_of_nvidia_for_precision(parse):
     assert parse("--manual_fp16").runtime.precision == "fp16"
     assert parse("--amp").runtime == parse("--amp", "--precision=fp32").runtime

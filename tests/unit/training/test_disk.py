@@ -8,9 +8,11 @@ import pytest
 
 from bert_tf.model.variables import VariableSpec
 from bert_tf.training.disk import CheckpointSizes, checkpoint_sizes, disk_warning
+from tests.support import optimization_settings
 from tests.tiny_pretraining import pretraining_settings
 
 GIB = 1 << 30
+ADAM = optimization_settings()
 
 
 # 1000 weights, and 70 that are only read.
@@ -25,10 +27,10 @@ def test_weights_and_two_moments_for_each(tmp_path, start, last, written):
     settings = dataclasses.replace(
         pretraining_settings(tmp_path).run, save_checkpoints_steps=3, keep_checkpoint_max=2
     )
-    found = checkpoint_sizes(SPECS, settings, start_step=start, last_step=last)
+    found = checkpoint_sizes(SPECS, settings, ADAM, start_step=start, last_step=last)
     assert found == CheckpointSizes(one=12_000, best=0, keep=2, written=written)
     evaluated = dataclasses.replace(settings, do_eval=True)
-    assert checkpoint_sizes(SPECS, evaluated, start_step=0, last_step=1).best == 4000
+    assert checkpoint_sizes(SPECS, evaluated, ADAM, start_step=0, last_step=1).best == 4000
 
 
 @pytest.mark.parametrize(("keep", "most", "kept"), [(2, 5, 3), (9, 6, 5)])

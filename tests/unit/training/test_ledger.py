@@ -104,8 +104,16 @@ def test_ranks_of_one_host_name_it_once():
     ("changes", "section", "name", "expected"),
     [
         ({}, "optimizer", "bias_correction", False),
-        ({"bias_correction": True}, "optimizer", "bias_correction", True),
+        ({"optimizer_options": {"bias_correction": True}}, "optimizer", "bias_correction", True),
         ({"optimizer": "lamb"}, "optimizer", "bias_correction", True),
+        ({"optimizer": "lamb"}, "optimizer", "max_trust_ratio", None),
+        (
+            {"optimizer": "lamb", "optimizer_options": {"min_trust_ratio": 0.01}},
+            "optimizer",
+            "min_trust_ratio",
+            0.01,
+        ),
+        ({"weight_decay": 0.3}, "optimizer", "weight_decay", 0.3),
         ({}, "communication", "allreduce", "once an update"),
         (
             {"allreduce_every_micro_batch": True},
@@ -118,6 +126,15 @@ def test_ranks_of_one_host_name_it_once():
 )
 def test_what_follows_from_settings(changes, section, name, expected):
     assert make_ledger(**changes)[section][name] == expected
+
+
+def test_the_optimizer_has_its_options_and_no_others():
+    kept = ["name", "weight_decay", "bias_correction", "clip_norm", "loss_normalization"]
+    assert list(make_ledger()["optimizer"]) == [*kept, "operations"]
+    bounds = {"min_trust_ratio", "max_trust_ratio"}
+    assert set(make_ledger(optimizer="lamb")["optimizer"]) == {*kept, *bounds, "operations"}
+    factors = make_ledger(rate_factors=(("^bert/", 0.0), ("cls", 0.5)))
+    assert shown(factors)["optimizer"].endswith("rate_factors=^bert/:0,cls:0.5")
 
 
 def test_no_records_are_no_epochs():

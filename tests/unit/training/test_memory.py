@@ -13,7 +13,7 @@ from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
 from bert_tf.update.batch_plan import BatchPlan
 from tests.small_span_model import CONFIG
-from tests.support import requires_native_ops
+from tests.support import optimization_settings, requires_native_ops
 
 
 def test_what_the_backward_pass_reads_is_counted_once():
@@ -53,6 +53,7 @@ def test_padding_that_is_skipped_is_counted():
                 batch=BatchPlan(4, 1, world_size=1),
                 max_seq_length=60,
                 run=SimpleNamespace(seed=1),
+                optimization=optimization_settings(),
                 ranks=SimpleNamespace(world_size=1, local_size=1),
             )
         )

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.update.optimizers import UPDATE_COUNT, AdamW, Lamb, clip_factor, decays
+from bert_tf.errors import UserError
+from bert_tf.update.optimizers import (
+    UPDATE_COUNT,
+    AdamW,
+    Lamb,
+    clip_factor,
+    decays,
+    optimizer_class,
+)
 
 STEPS = 20
 SHAPES = {
@@ -18,6 +26,8 @@ SHAPES = {
     "cls/seq_relationship/output_bias": (2,),
 }
 DECAYING = {"bert/embeddings/word_embeddings", "layer_0/dense/kernel"}
+FACTORS = {"layer_0/dense/kernel": 0.3, "layer_0/LayerNorm/gamma": 0.3, "layer_0/dense/bias": 2.0}
+FROZEN = {"bert/embeddings/word_embeddings", "layer_0/LayerNorm/beta"}
 EPSILON, DECAY = 1e-6, 0.01
 
 # The float32 numbers next to 0.9 and 0.999: a float32 program has no others. With the rounded
@@ -25,19 +35,35 @@ EPSILON, DECAY = 1e-6, 0.01
 BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))
 
 
+def rate_factor(name):
+    """Some variables have a rate of their own, some are frozen."""
+    return 0.0 if name in FROZEN else FACTORS.get(name, 1.0)
+
+
 class Reference:
     """One optimizer in numpy, as its paper writes it."""
 
-    def __init__(self, weights, *, lamb=False, bias_correction=False, bounds=(0, np.inf)):
+    def __init__(
+        self,
+        weights,
+        *,
+        lamb=False,
+        bias_correction=False,
+        bounds=(0, np.inf),
+        rate_factor=lambda name: 1.0,
+    ):
         self.weights = {name: value.astype(np.float64) for name, value in weights.items()}
         self.m = {name: np.zeros_like(value) for name, value in self.weights.items()}
         self.v = {name: np.zeros_like(value) for name, value in self.weights.items()}
         self.lamb, self.bias_correction, self.bounds = lamb, bias_correction, bounds
+        self.rate_factor = rate_factor
         self.updates = 0
 
     def apply(self, gradients, rate):
         self.updates += 1
         for name, gradient in gradients.items():
+            if self.rate_factor(name) == 0:
+                continue
             m = self.m[name] = BETA_1 * self.m[name] + (1 - BETA_1) * gradient
             v = self.v[name] = BETA_2 * self.v[name] + (1 - BETA_2) * gradient**2
             if self.bias_correction:
@@ -48,7 +74,7 @@ class Reference:
                 update = update + DECAY * weight
                 if self.lamb:
                     update = update * self.trust_ratio(weight, update)
-            self.weights[name] = weight - rate * update
+            self.weights[name] = weight - rate * self.rate_factor(name) * update
 
     def trust_ratio(self, weight, update):
         weight_norm, update_norm = np.linalg.norm(weight), np.linalg.norm(update)
@@ -96,11 +122,13 @@ class Graph:
         return {self.rate: rate, **{self.feeds[name]: gradients[name] for name in self.feeds}}
 
     def state(self, session):
-        slots = {
-            kind: session.run({v.op.name: self.optimizer.get_slot(v, kind) for v in self.variables})
-            for kind in ("m", "v")
-        }
-        return session.run({v.op.name: v for v in self.variables}), slots["m"], slots["v"]
+        """Weights and both moments by name; frozen variables have no moments."""
+        slots = [
+            {v.op.name: self.optimizer.get_slot(v, kind) for v in self.variables}
+            for kind in ("adam_m", "adam_v")
+        ]
+        there = [{name: slot for name, slot in kind.items() if slot is not None} for kind in slots]
+        return session.run([{v.op.name: v for v in self.variables}, *there])
 
 
 CASES = {
@@ -114,6 +142,29 @@ CASES = {
         1.0,
     ),
     "LAMB without bias correction": (Lamb, {"bias_correction": False}, {"lamb": True}, None),
+    "LAMB with an upper bound": (
+        Lamb,
+        {"max_trust_ratio": 0.6},
+        {"lamb": True, "bias_correction": True, "bounds": (0, 0.6)},
+        None,
+    ),
+    "AdamW with factors": (
+        AdamW,
+        {"bias_correction": True, "rate_factor": rate_factor},
+        {"bias_correction": True, "rate_factor": rate_factor},
+        1.0,
+    ),
+    "LAMB with factors": (
+        Lamb,
+        {"rate_factor": rate_factor, "min_trust_ratio": 0.5},
+        {
+            "lamb": True,
+            "bias_correction": True,
+            "bounds": (0.5, np.inf),
+            "rate_factor": rate_factor,
+        },
+        None,
+    ),
 }
 
 
@@ -138,6 +189,11 @@ def test_twenty_updates_against_numpy(case, kernels):
             reference.apply(gradients, rate)
             weights, m, v = graph.state(session)
             for name in SHAPES:
+                if reference.rate_factor(name) == 0:
+                    np.testing.assert_array_equal(weights[name], start_values()[name])
+                    assert name not in m
+                    assert name not in v
+                    continue
                 expected = (reference.weights[name], reference.m[name], reference.v[name])
                 for ours, theirs in zip((weights[name], m[name], v[name]), expected):
                     error = np.max(np.abs(ours - theirs)) / np.max(np.abs(theirs))
@@ -329,3 +385,54 @@ def test_a_norm_within_the_limit_is_not_clipped_at_all():
         same, half = session.run([clip_factor(norm, 1.0), clip_factor(norm, 2.5 / 7.0)])
     assert same == 1.0
     assert half == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [AdamW, Lamb])
+def test_a_factor_for_all_is_another_learning_rate_and_one_costs_nothing(optimizer, kernels):
+    def after(rate, **options):
+        """All bits after some updates, and the kinds of operations that an update takes."""
+        rng = np.random.RandomState(6)
+        with tf.Graph().as_default() as built, tf.Session() as session:
+            graph = Graph(
+                lambda rate: optimizer(rate, bias_correction=True, kernels=kernels, **options)
+            )
+            update = graph.update()
+            kinds = sorted(operation.type for operation in built.get_operations())
+            session.run(tf.global_variables_initializer())
+            for _ in range(3):
+                session.run(update, graph.feed(random_gradients(rng), rate))
+            state = session.run({v.op.name: v for v in tf.global_variables()})
+        return {name: value.tobytes() for name, value in state.items()}, kinds
+
+    plain = after(0.01)
+    assert after(0.01, rate_factor=lambda name: 1.0) == plain
+    halved, _ = after(0.02, rate_factor=lambda name: 0.5)
+    assert halved == plain[0]
+    assert after(0.01, rate_factor=lambda name: 0.5)[0] != plain[0]
+
+
+def test_frozen_variables_are_known_before_anything_is_built():
+    with tf.Graph().as_default():
+        variables = [tf.get_variable(n, s, use_resource=True) for n, s in SHAPES.items()]
+        optimizer = AdamW(0.1, rate_factor=rate_factor)
+        trained = [variable.op.name for variable in optimizer.trained(variables)]
+        assert trained == [name for name in SHAPES if name not in FROZEN]
+        optimizer.create_slots(variables)
+        slots = {v.op.name for v in tf.global_variables()} - set(SHAPES)
+        assert slots == {f"{name}/{slot}" for name in trained for slot in ("adam_m", "adam_v")}
+
+
+@pytest.mark.parametrize("factor", [-1.0, float("nan")])
+def test_a_factor_that_is_none(factor):
+    with tf.Graph().as_default():
+        weight = tf.get_variable("w", [2], use_resource=True)
+        optimizer = AdamW(0.1, rate_factor=lambda name: factor)
+        with pytest.raises(ValueError, match=f"learning-rate factor of w is {factor}"):
+            optimizer.apply_gradients([(tf.ones([2]), weight)])
+
+
+def test_a_misspelt_optimizer_is_no_other_one():
+    assert optimizer_class("adam") is AdamW
+    assert optimizer_class("lamb") is Lamb
+    with pytest.raises(UserError, match=r"optimizer 'lam' is not one of adam, lamb\."):
+        optimizer_class("lam")

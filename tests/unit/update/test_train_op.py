@@ -92,6 +92,21 @@ class RecordingTask(SmallTask):
         return super().outputs(variables, features, options)
 
 
+class FactorTask(SmallTask):
+    """The same with twice another variable, which is one, as a factor of the errors' terms."""
+
+    def specs(self):
+        return [*super().specs(), VariableSpec("frozen", (), "ones")]
+
+    def outputs(self, variables, features, options):
+        return super().outputs(variables, features, options), variables["frozen"]
+
+    def losses(self, outputs, features, options):
+        of_small, factor = outputs
+        terms = super().losses(of_small, features, options)
+        return {**terms, "fit": terms["fit"]._replace(loss=terms["fit"].loss * 2 * factor)}
+
+
 def numpy_gradient(data, w, micro_batches=None):
     """Float64 gradient of the summed terms; averaged over micro batches where they are given."""
     if micro_batches is not None:
@@ -135,6 +150,7 @@ def builder(kernels):
             ranks=None,
             loss_scale=NoLossScale,
             bias_correction=False,
+            rate_factor=lambda name: 1.0,
             **settings,
         ):
             fed = {
@@ -152,6 +168,7 @@ def builder(kernels):
                     learning_rate,
                     weight_decay=DECAY,
                     bias_correction=bias_correction,
+                    rate_factor=rate_factor,
                     kernels=kernels,
                 ),
                 learning_rate=learning_rate,
@@ -631,3 +648,30 @@ def test_float16_overflows_skips_and_goes_on(build):
     moved = [n for n, v in start.items() if not np.array_equal(state[n], v)]
     assert "bert/embeddings/word_embeddings" in moved
     assert "bert/embeddings/word_embeddings/adam_m" in moved
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_frozen_variable_has_no_part_in_an_update(build, steps):
+    """Its gradient is neither computed nor in the norm that the others are clipped by."""
+    data = small_data()
+    built = build(
+        FactorTask(),
+        data,
+        micro=EXAMPLES // steps,
+        steps=steps,
+        rate_factor=lambda name: float(name != "frozen"),
+        clip_norm=0.5,
+    )
+    gradients, norm, _ = built.run(
+        [built.outputs.gradients, built.outputs.gradient_norm, built.outputs.train_op], data
+    )
+    # Twice the errors' term: the frozen variable is its factor.
+    size = 2 * START.astype(np.float64) * np.sum(data["x"][:, 0].astype(np.float64) ** 2)
+    fit_twice = 2 * numpy_gradient(data, START) - size / EXAMPLES
+    np.testing.assert_allclose(norm, np.linalg.norm(fit_twice), rtol=1e-5)
+    assert len(gradients) == 1
+    np.testing.assert_allclose(gradients[0], fit_twice * 0.5 / norm, rtol=1e-5)
+    state = built.state()
+    assert state["frozen"] == 1.0
+    assert "w/adam_m" in state
+    assert not any(name.startswith("frozen/") for name in state)

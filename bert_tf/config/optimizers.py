@@ -1,0 +1,166 @@
+"""The registry of optimizers: a row for each, from which all else follows.
+
+Flags, the ledger, estimates of memory and disk, and what checkpoints take for an optimizer's state
+are made from the rows. An optimizer is added by a module with its algorithm (a subclass of
+``bert_tf.update.optimizers.base.Optimizer``) and a row here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Union
+
+from bert_tf.errors import UserError
+
+_FLOAT32_BYTES = 4
+
+OptionValue = Union[bool, float, None]
+Options = Mapping[str, OptionValue]
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """A setting that not every optimizer has; its name is a keyword argument of those that do.
+
+    Attributes:
+      default: its value unless given; its type is that of the flag, None being a number's.
+      flag: the name of its flag, None where users have no choice.
+      help_text: of the flag.
+    """
+
+    default: OptionValue
+    flag: str | None = None
+    help_text: str = ""
+
+
+def _no_problem(options: Options) -> str | None:
+    del options
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerRow:
+    """What the rest of the toolkit knows of an optimizer without loading TensorFlow.
+
+    Attributes:
+      title: what the field calls it.
+      implementation: ``module:class``, imported when it is used.
+      slots: names of its float32 variables of each weight's shape: ``adam_m`` is kept as
+        ``<weight>/adam_m``.
+      options: what is special to it, by keyword.
+      has_native_form: whether its class has a ``native_update``.
+      problem_of: a sentence about options that contradict each other, None for good ones.
+    """
+
+    title: str
+    implementation: str
+    slots: tuple[str, ...]
+    options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
+    has_native_form: bool = False
+    problem_of: Callable[[Options], str | None] = _no_problem
+
+    def slot_bytes(self, parameters: int) -> int:
+        """Bytes of the slots of so many parameters."""
+        return _FLOAT32_BYTES * len(self.slots) * parameters
+
+    def resolve(self, given: Options) -> dict[str, Any]:
+        """All its options, those that are not given with their defaults."""
+        return {name: given.get(name, option.default) for name, option in self.options.items()}
+
+
+def _trust_ratio_problem(options: Options) -> str | None:
+    least, most = options["min_trust_ratio"], options["max_trust_ratio"]
+    if least is not None and least < 0:
+        return f"--min_trust_ratio={least:g} must not be negative."
+    if most is not None and most <= 0:
+        return f"--max_trust_ratio={most:g} must be positive."
+    if least is not None and most is not None and least > most:
+        return (
+            f"--min_trust_ratio={least:g} is greater than --max_trust_ratio={most:g}; give bounds "
+            "in ascending order."
+        )
+    return None
+
+
+OPTIMIZERS: dict[str, OptimizerRow] = {
+    "adam": OptimizerRow(
+        title="AdamW",
+        implementation="bert_tf.update.optimizers.adam:AdamW",
+        slots=("adam_m", "adam_v"),
+        options={
+            "bias_correction": Option(
+                False,
+                flag="adam_bias_correction",
+                help_text="Adam with bias correction (google-research/bert: without).",
+            ),
+        },
+        has_native_form=True,
+    ),
+    "lamb": OptimizerRow(
+        title="LAMB",
+        implementation="bert_tf.update.optimizers.lamb:Lamb",
+        slots=("adam_m", "adam_v"),
+        options={
+            "bias_correction": Option(True),
+            "min_trust_ratio": Option(
+                None,
+                flag="min_trust_ratio",
+                help_text="LAMB: lower bound of the trust ratio; none if not given.",
+            ),
+            "max_trust_ratio": Option(
+                None,
+                flag="max_trust_ratio",
+                help_text="LAMB: upper bound of the trust ratio; none if not given.",
+            ),
+        },
+        has_native_form=True,
+        problem_of=_trust_ratio_problem,
+    ),
+}
+
+
+def optimizer_row(name: str) -> OptimizerRow:
+    """The row of an optimizer; raises UserError for a name that is not in the registry."""
+    if name not in OPTIMIZERS:
+        raise UserError(f"optimizer '{name}' is not one of {', '.join(OPTIMIZERS)}.")
+    return OPTIMIZERS[name]
+
+
+def slot_names() -> set[str]:
+    """The last component of the names of all optimizers' slots."""
+    return {slot for row in OPTIMIZERS.values() for slot in row.slots}
+
+
+def option_flags() -> dict[str, Option]:
+    """Every flag of an option, once even where several optimizers share it."""
+    return {option.flag: option for _, option in _options() if option.flag is not None}
+
+
+def options_from_flags(name: str, values: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
+    """The options of an optimizer from the values of :func:`option_flags`.
+
+    Raises UserError for options that contradict each other, and for a flag that was set although
+    this optimizer does not have it.
+    """
+    row = optimizer_row(name)
+    flags_of_row = {option.flag: key for key, option in row.options.items() if option.flag}
+    for flag, option in option_flags().items():
+        if flag not in flags_of_row and values[flag] != option.default:
+            owners = [owner for owner, other in _options() if other.flag == flag]
+            raise UserError(
+                f"--{flag} goes with --optimizer_type={' or '.join(owners)}, but the optimizer is "
+                f"{row.title}; drop one of the two."
+            )
+    options = {key: values[flag] for flag, key in flags_of_row.items()}
+    problem = row.problem_of(row.resolve(options))
+    if problem is not None:
+        raise UserError(problem)
+    return options
+
+
+def _options() -> Iterator[tuple[str, Option]]:
+    """(name of an optimizer, one of its options), in the registry's order."""
+    for name, row in OPTIMIZERS.items():
+        for option in row.options.values():
+            yield name, option

@@ -1,0 +1,142 @@
+"""AdamW, and what it shares with optimizers that are built on Adam's moments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.update.optimizers.base import Optimizer, Parameter
+
+
+class AdamMoments(Optimizer):
+    """An optimizer whose direction is Adam's; its slots are the two moments.
+
+    The other arguments are those of :class:`Optimizer`.
+
+    Args:
+      learning_rate: scalar, a tensor or a number.
+      bias_correction: divides the moments by ``1 - beta**t``, t being 1 in the first update.
+      beta_1: decay of the mean of gradients.
+      beta_2: decay of the mean of squared gradients.
+      epsilon: added to the root of the second moment.
+    """
+
+    def __init__(
+        self,
+        learning_rate: tf.Tensor | float,
+        *,
+        bias_correction: bool,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        **shared: Any,
+    ):
+        super().__init__(learning_rate, counts_updates=bias_correction, **shared)
+        # The kernels compute 1 - beta in float32. Rounded here already, so that the bias
+        # correction, in float64, corrects for the same beta.
+        self.beta_1, self.beta_2 = float(np.float32(beta_1)), float(np.float32(beta_2))
+        self._epsilon = epsilon
+
+    def bias_corrections(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """``scale`` and ``epsilon`` of Adam's direction ``scale * m / (sqrt(v) + epsilon)``.
+
+        With bias correction the direction is m / (1 - beta_1**t) over
+        sqrt(v / (1 - beta_2**t)) + epsilon; here the corrections are moved from the tensors to the
+        scalars.
+        """
+        if self.update_count is None:
+            return tf.constant(1.0), tf.constant(self._epsilon)
+        # float64: in float32 the first 1 - beta_2**t would be off by 6e-5 of itself.
+        number = tf.cast(self.update_count.read_value() + 1, tf.float64)
+        root = tf.sqrt(1.0 - tf.pow(tf.constant(self.beta_2, tf.float64), number))
+        scale = root / (1.0 - tf.pow(tf.constant(self.beta_1, tf.float64), number))
+        return tf.cast(scale, tf.float32), tf.cast(root * self._epsilon, tf.float32)
+
+    def native_arguments(
+        self,
+        parameters: Sequence[Parameter],
+        learning_rate: tf.Tensor,
+        gradient_factor: tf.Tensor | float,
+    ) -> dict[str, object]:
+        """What the native operations of AdamW and LAMB have in common."""
+        scale, epsilon = self.bias_corrections()
+        return {
+            "weights": [parameter.variable.handle for parameter in parameters],
+            "first_moments": [parameter.slots[0].handle for parameter in parameters],
+            "second_moments": [parameter.slots[1].handle for parameter in parameters],
+            "gradients": [parameter.gradient for parameter in parameters],
+            "decays": [parameter.decays for parameter in parameters],
+            "factor": gradient_factor,
+            "learning_rate": learning_rate,
+            "scale": scale,
+            "epsilon": epsilon,
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "weight_decay": self.weight_decay,
+        }
+
+
+class AdamW(AdamMoments):
+    """Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019).
+
+    The defaults are BERT's: no bias correction, decay by ``learning_rate * weight_decay``. The
+    other arguments are those of :class:`AdamMoments`.
+    """
+
+    registered_as = "adam"
+
+    def __init__(
+        self,
+        learning_rate: tf.Tensor | float,
+        *,
+        bias_correction: bool = False,
+        name: str = "AdamW",
+        **shared: Any,
+    ):
+        super().__init__(learning_rate, bias_correction=bias_correction, name=name, **shared)
+
+    def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
+        """Decays the weights, then takes Adam's step."""
+        scale, epsilon = self.bias_corrections()
+        rate = learning_rate * scale
+        steps = []
+        for weight, (m, v), gradient, decays in parameters:
+            decay = []
+            if self.weight_decay and decays:
+                decayed = learning_rate * self.weight_decay * weight
+                decay.append(weight.assign_sub(decayed, read_value=False))
+            # m += (g - m) * (1 - beta_1), v += (g**2 - v) * (1 - beta_2) and
+            # w -= rate * m / (sqrt(v) + epsilon), in one pass over memory. Beta powers of 0 switch
+            # the kernel's own correction off, whose epsilon is not corrected; ours is in the rate
+            # and in epsilon.
+            with tf.control_dependencies(decay):
+                step = tf.raw_ops.ResourceApplyAdam(
+                    var=weight.handle,
+                    m=m.handle,
+                    v=v.handle,
+                    beta1_power=0.0,
+                    beta2_power=0.0,
+                    lr=rate,
+                    beta1=self.beta_1,
+                    beta2=self.beta_2,
+                    epsilon=epsilon,
+                    grad=gradient,
+                )
+            steps.append(step)
+        return tf.group(*steps)
+
+    def native_update(
+        self,
+        operations: ModuleType,
+        parameters: Sequence[Parameter],
+        learning_rate: tf.Tensor,
+        gradient_factor: tf.Tensor | float,
+    ) -> tf.Operation:
+        """One pass over memory for all weights together."""
+        return operations.bert_tf_adam_w(
+            **self.native_arguments(parameters, learning_rate, gradient_factor)
+        )

@@ -1,0 +1,223 @@
+"""What all optimizers share: slots, decay mask, learning-rate factors, the count of updates.
+
+An update that a ``tf.cond`` skips leaves variables, slots and the count alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Callable, ClassVar, NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.optimizers import optimizer_row
+from bert_tf.ranks.distribution import Gradient
+from bert_tf.update.kernels import Kernels, TensorFlowKernels, times, without_cast
+from bert_tf.update.state import create_count
+
+DecayMask = Callable[[str], bool]
+RateFactor = Callable[[str], float]
+
+UPDATE_COUNT = "optimizer/update_count"
+
+_WITHOUT_DECAY = re.compile(r"LayerNorm|layer_norm|bias")
+
+
+def decays(variable_name: str) -> bool:
+    """Google's mask: weight decay for all but layer normalisations and biases."""
+    return _WITHOUT_DECAY.search(variable_name) is None
+
+
+def same_rate(variable_name: str) -> float:
+    """The learning-rate factor of a network whose variables all have the same rate."""
+    del variable_name
+    return 1.0
+
+
+def clip_factor(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
+    """What gradients are multiplied by, so that their global norm is at most ``clip_norm``.
+
+    Args:
+      norm: scalar, their global norm; finite, so check that before.
+      clip_norm: positive; infinity clips nothing.
+    """
+    # Exactly 1 where nothing is to be clipped.
+    return tf.minimum(1.0, clip_norm / norm)
+
+
+class Parameter(NamedTuple):
+    """One variable in an update.
+
+    Attributes:
+      variable: float32 resource variable.
+      slots: float32 variables of its shape, in the order of the optimizer's row.
+      gradient: dense, of its shape.
+      decays: whether weight decay applies.
+    """
+
+    variable: tf.Variable
+    slots: tuple[tf.Variable, ...]
+    gradient: tf.Tensor
+    decays: bool
+
+
+class Optimizer(tf.train.Optimizer):
+    """An optimizer: a subclass has the algorithm, :meth:`update`, and the name of its row.
+
+    Args:
+      learning_rate: scalar, a tensor or a number.
+      weight_decay: rate of the decay.
+      decay_mask: says of a variable's name whether the variable decays.
+      rate_factor: says of a variable's name what the learning rate is multiplied by for it; 0
+        freezes the variable, which then has no slots, and neither moves nor decays.
+      counts_updates: whether ``self.update_count`` is needed.
+      kernels: the form of the arithmetic; None takes TensorFlow's.
+      name: prefix of the operations' names.
+
+    Attributes:
+      registered_as: its name in ``bert_tf.config.optimizers.OPTIMIZERS``.
+      kernels: the form of the arithmetic.
+      weight_decay: rate of the decay.
+      update_count: int64 scalar variable, applied updates so far; None where it is not needed.
+    """
+
+    registered_as: ClassVar[str]
+
+    def __init__(
+        self,
+        learning_rate: tf.Tensor | float,
+        *,
+        weight_decay: float = 0.01,
+        decay_mask: DecayMask = decays,
+        rate_factor: RateFactor = same_rate,
+        counts_updates: bool = False,
+        kernels: Kernels | None = None,
+        name: str,
+    ):
+        super().__init__(use_locking=False, name=name)
+        self.kernels = kernels or TensorFlowKernels()
+        self.weight_decay = weight_decay
+        self.update_count: tf.Variable | None = None
+        self._row = optimizer_row(self.registered_as)
+        self._learning_rate = learning_rate
+        self._decay_mask = decay_mask
+        self._rate_factor = rate_factor
+        self._counts_updates = counts_updates
+        self._gradient_factor: tf.Tensor | None = None
+        self._gradients: list[tuple[tf.Variable, tf.Tensor]] = []
+
+    def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
+        """Moves variables and slots by one step of the algorithm, in TensorFlow's operations.
+
+        ``learning_rate`` is a float32 scalar, and that of all these parameters.
+        """
+        raise NotImplementedError
+
+    def native_update(
+        self,
+        operations: ModuleType,
+        parameters: Sequence[Parameter],
+        learning_rate: tf.Tensor,
+        gradient_factor: tf.Tensor | float,
+    ) -> tf.Operation:
+        """The same in one of ``operations``; only called where the row says that it exists.
+
+        Gradients may be bfloat16, and are to be multiplied by ``gradient_factor`` first.
+        """
+        raise NotImplementedError
+
+    def trained(self, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
+        """Those that are not frozen: gradients of the others are not needed.
+
+        Raises ValueError for a negative learning-rate factor.
+        """
+        return [variable for variable in variables if self._factor_of(variable)]
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Sequence[tuple[Gradient, tf.Variable]],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+        *,
+        factor: tf.Tensor | None = None,
+    ) -> tf.Operation:
+        """Updates the variables by ``factor`` times their gradients; else as TensorFlow's method.
+
+        ``factor`` is a float32 scalar and costs no pass over the gradients of its own where the
+        kernels can do without; None is 1.
+        """
+        self._gradient_factor = factor
+        pairs = [(gradient, v) for gradient, v in grads_and_vars if self._factor_of(v)]
+        return super().apply_gradients(pairs, global_step, name)
+
+    def create_slots(self, variables: Sequence[tf.Variable]) -> None:
+        """Creates what is kept of the variables, which apply_gradients does by itself."""
+        self._create_slots(self.trained(variables))
+
+    def apply_update(
+        self,
+        parameters: Sequence[Parameter],
+        learning_rate: tf.Tensor,
+        gradient_factor: tf.Tensor | None = None,
+    ) -> tf.Operation:
+        """Moves variables and slots, in the form of the kernels; None for a factor is 1."""
+        operations = self.kernels.operations
+        if operations is None or not self._row.has_native_form:
+            scaled = [p._replace(gradient=times(p.gradient, gradient_factor)) for p in parameters]
+            return self.update(scaled, learning_rate)
+        made = [p._replace(gradient=without_cast(p.gradient)) for p in parameters]
+        factor = 1.0 if gradient_factor is None else gradient_factor
+        return self.native_update(operations, made, learning_rate, factor)
+
+    def _factor_of(self, variable: tf.Variable) -> float:
+        factor = self._rate_factor(variable.op.name)
+        if not factor >= 0:
+            raise ValueError(f"the learning-rate factor of {variable.op.name} is {factor}")
+        return factor
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        for variable in var_list:
+            for slot in self._row.slots:
+                self._zeros_slot(variable, slot, slot)
+        if self._counts_updates and self.update_count is None:
+            # A count of its own: global_step belongs to the caller, who may set it or skip it.
+            self.update_count = create_count(UPDATE_COUNT)
+
+    def _prepare(self) -> None:
+        self._gradients = []
+
+    def _resource_apply_dense(self, grad: tf.Tensor, variable: tf.Variable) -> tf.Operation:
+        """Notes the gradient: all variables are updated together, in :meth:`_finish`."""
+        self._gradients.append((variable, grad))
+        return grad.op
+
+    def _resource_apply_sparse_duplicate_indices(
+        self, grad: tf.Tensor, variable: tf.Variable, indices: tf.Tensor
+    ) -> tf.Operation:
+        """Rows that no index names decay and follow their momentum as well, so all are updated."""
+        dense = tf.math.unsorted_segment_sum(grad, indices, variable.shape[0])
+        return self._resource_apply_dense(dense, variable)
+
+    def _finish(self, update_ops: Sequence[tf.Operation], name_scope: str) -> tf.Operation:
+        del update_ops  # the gradients, which the update takes anyway
+        # Variables of one learning rate together: an algorithm knows one rate, and with one for
+        # all there is one update.
+        by_factor: dict[float, list[Parameter]] = {}
+        for variable, gradient in self._gradients:
+            slots = tuple(self.get_slot(variable, slot) for slot in self._row.slots)
+            parameter = Parameter(variable, slots, gradient, self._decay_mask(variable.op.name))
+            by_factor.setdefault(self._factor_of(variable), []).append(parameter)
+        rate = tf.convert_to_tensor(self._learning_rate, tf.float32)
+        updates = [
+            self.apply_update(
+                parameters, rate if factor == 1.0 else rate * factor, self._gradient_factor
+            )
+            for factor, parameters in by_factor.items()
+        ]
+        if self.update_count is None:
+            return tf.group(*updates, name=name_scope)
+        # The updates read the count, so it may only change after them.
+        with tf.control_dependencies(updates):
+            return tf.group(self.update_count.assign_add(1), name=name_scope)

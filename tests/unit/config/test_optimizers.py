@@ -1,0 +1,57 @@
+"""The registry of optimizers."""
+
+import pytest
+
+from bert_tf.checkpoint.names import ROWS, is_optimizer_state, is_run_state
+from bert_tf.config.optimizers import OPTIMIZERS, OptimizerRow, Option, optimizer_row, slot_names
+from bert_tf.config.settings import OptimizationSettings
+from bert_tf.errors import UserError
+from tests.support import optimization_settings
+
+
+def test_no_slot_is_called_as_a_weight_is():
+    """Checkpoints tell a slot from a weight by the last component of its name."""
+    weights = {row.google.rpartition("/")[2] for row in ROWS}
+    assert weights > {"kernel", "bias", "gamma", "output_weights"}
+    assert not weights & slot_names()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_is_what_its_row_says(name):
+    from bert_tf.update.optimizers import Optimizer, optimizer_class
+
+    row, made = OPTIMIZERS[name], optimizer_class(name)
+    assert made.registered_as == name
+    assert row.has_native_form == (made.native_update is not Optimizer.native_update)
+    made(0.1, **row.resolve({}))  # its options are keywords
+    assert row.problem_of(row.resolve({})) is None
+
+
+def test_names_of_checkpoints():
+    assert is_run_state("bert/pooler/dense/kernel/adam_m")
+    assert is_optimizer_state("cls/predictions/output_bias/adam_v")
+    for weight in ("adam_m", "bert/adam_mean", "bert/adam_m/kernel", "bert/velocity"):
+        assert not is_run_state(weight)
+
+
+def test_a_slot_is_a_slot_as_soon_as_it_is_registered(monkeypatch):
+    row = OptimizerRow("toy", "nowhere:Toy", slots=("velocity",), options={"a": Option(1.0)})
+    monkeypatch.setitem(OPTIMIZERS, "toy", row)
+    assert is_run_state("bert/velocity")
+    assert row.slot_bytes(10) == 40
+    assert row.resolve({}) == {"a": 1.0}
+    assert row.resolve({"a": 2.0}) == {"a": 2.0}
+
+
+def test_an_unknown_name():
+    with pytest.raises(UserError, match=r"^optimizer 'adamw' is not one of adam, lamb\.$"):
+        optimizer_row("adamw")
+
+
+def test_the_first_factor_that_fits_counts():
+    settings: OptimizationSettings = optimization_settings(
+        rate_factors=((r"layer_1/", 0.5), ("^bert/", 0.0))
+    )
+    names = ("bert/encoder/layer_1/output/dense/bias", "bert/encoder/layer_11/x", "cls/squad/bert/")
+    assert [settings.rate_factor(name) for name in names] == [0.5, 0.0, 1.0]
+    assert optimization_settings().rate_factor("bert/x") == 1.0

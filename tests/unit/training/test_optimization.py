@@ -1,0 +1,283 @@
+"""From flags to an update: every setting of the optimizer arrives, and a new one is a row."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags as absl_flags
+
+from bert_tf.checkpoint import names
+from bert_tf.config import flags
+from bert_tf.config.optimizers import OPTIMIZERS
+from bert_tf.errors import UserError
+from bert_tf.tasks import pretraining
+from bert_tf.training import memory, trainer
+from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
+from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
+from bert_tf.update.optimizers import AdamW, Lamb
+from tests import momentum_optimizer
+from tests.support import (
+    optimization_settings,
+    requires_native_ops,
+    runtime_settings,
+    variables_of,
+)
+from tests.tiny_pretraining import pretraining_settings
+
+STEPS, WARMUP, RATE = 10, 2, 0.5
+GRADIENT = np.array([[0.5, -2.0], [0.25, 3.0]], np.float32)
+
+
+def optimization(*given):
+    """The settings that flags give, as a training script parses them."""
+    values = absl_flags.FlagValues()
+    flags.define_optimization_flags(
+        flags.Definer(values), optimizer="adam", num_train_steps=STEPS, num_warmup_steps=WARMUP
+    )
+    values(["program", f"--learning_rate={RATE}", *given])
+    return flags.optimization_settings(values)
+
+
+@pytest.fixture(name="built")
+def what_is_built(monkeypatch):
+    """What the trainer hands to the update, for some flags and in a graph of the caller's."""
+    calls = []
+    monkeypatch.setattr(trainer, "build_train_op", lambda *_, **given: calls.append(given))
+
+    def build(*given, kernels=None):
+        settings = optimization(*given)
+        job = SimpleNamespace(
+            batch=BatchPlan(2, 1, world_size=1),
+            steps=resolve_step_plan(
+                num_train_steps=settings.num_train_steps,
+                num_warmup_steps=settings.num_warmup_steps,
+                learning_rate=settings.learning_rate,
+                world_size=1,
+                scale_steps_by_ranks=False,
+                learning_rate_scaling="none",
+            ),
+            optimization=settings,
+            runtime=runtime_settings(),
+            run=SimpleNamespace(seed=1),
+            ranks=None,
+            kernels=kernels,
+            needs_loss_scale=False,
+            max_seq_length=4,
+        )
+        trainer.build_update(job, None, {})
+        return calls[-1]
+
+    return build
+
+
+def two_updates(make_optimizer):
+    """A weight that decays and one that does not, after two updates."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.train.get_or_create_global_step()
+        weights = [
+            tf.get_variable(name, initializer=GRADIENT + 1, use_resource=True)
+            for name in ("dense/kernel", "dense/bias")
+        ]
+        update = make_optimizer().apply_gradients([(tf.constant(GRADIENT), w) for w in weights])
+        session.run(tf.global_variables_initializer())
+        for _ in range(2):
+            session.run(update)
+        return session.run(weights)
+
+
+OPTIMIZERS_BY_FLAGS = {
+    "": (AdamW, {"bias_correction": False, "weight_decay": 0.01}),
+    "--weight_decay=0.3": (AdamW, {"weight_decay": 0.3}),
+    "--adam_bias_correction": (AdamW, {"bias_correction": True}),
+    "--optimizer_type=lamb": (Lamb, {"bias_correction": True}),
+    "--optimizer_type=lamb --weight_decay=0.3": (Lamb, {"weight_decay": 0.3}),
+    "--optimizer_type=lamb --min_trust_ratio=4": (Lamb, {"min_trust_ratio": 4.0}),
+    "--optimizer_type=lamb --max_trust_ratio=0.2": (Lamb, {"max_trust_ratio": 0.2}),
+}
+
+
+def test_the_optimizer_is_the_one_that_flags_describe(built):
+    seen = []
+    for given, (optimizer, options) in OPTIMIZERS_BY_FLAGS.items():
+        # At the first step of the warm-up.
+        expected = two_updates(lambda o=optimizer, s=options: o(RATE / WARMUP, **s))
+        found = two_updates(lambda g=given: built(*g.split())["optimizer"])
+        np.testing.assert_array_equal(found, expected, err_msg=given)
+        assert not any(np.array_equal(found, other) for other in seen), given
+        seen.append(found)
+
+
+@pytest.mark.parametrize("kernels", [TensorFlowKernels(), object()])
+def test_the_form_of_the_arithmetic_arrives(built, kernels):
+    with tf.Graph().as_default():
+        assert built(kernels=kernels)["optimizer"].kernels is kernels
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "expected"),
+    [
+        ((), "clip_norm", 1.0),
+        (("--clip_norm=0.25",), "clip_norm", 0.25),
+        (("--clip_norm=0",), "clip_norm", None),
+        ((), "loss_normalization", "global_batch"),
+        (("--loss_normalization=micro_batch",), "loss_normalization", "micro_batch"),
+        ((), "allreduce_every_micro_batch", False),
+        (("--allreduce_every_micro_batch",), "allreduce_every_micro_batch", True),
+    ],
+)
+def test_what_happens_to_gradients_is_what_flags_say(built, given, name, expected):
+    with tf.Graph().as_default():
+        assert getattr(built(*given)["settings"], name) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "rates"),
+    [
+        # By hand: in the middle of the warm-up, half way down from its end, and after the last.
+        ((), [RATE / 2, RATE / 2, 0.0]),
+        (("--end_learning_rate=0.1",), [RATE / 2, 0.3, 0.1]),
+        (("--lr_decay_power=2",), [RATE / 2, RATE / 4, 0.0]),
+        (("--lr_schedule=google",), [0.0, RATE * 0.4, 0.0]),
+        (("--num_warmup_steps=0",), [RATE, RATE * 0.4, 0.0]),
+        (("--num_train_steps=18",), [RATE / 2, RATE * 0.75, RATE / 2]),
+    ],
+)
+def test_the_learning_rate_is_the_one_that_flags_describe(built, given, rates):
+    found = []
+    for step in (0, 6, 10):
+        with tf.Graph().as_default(), tf.Session() as session:
+            global_step = tf.train.get_or_create_global_step()
+            learning_rate = built(*given)["learning_rate"]
+            session.run(global_step.initializer)
+            session.run(global_step.assign(step))
+            found.append(session.run(learning_rate))
+    np.testing.assert_allclose(found, rates, rtol=1e-6, atol=1e-9)
+
+
+def test_a_misspelt_optimizer_trains_nothing():
+    settings = optimization_settings(optimizer="Lamb")
+    with tf.Graph().as_default(), pytest.raises(UserError, match="'Lamb' is not one of adam, lamb"):
+        trainer.create_run_state(None, settings, runtime_settings(), needs_loss_scale=False)
+
+
+# ---- Runs: the real job in this process, on a tiny network ----
+
+
+@pytest.fixture(name="train")
+def trained_run(tmp_path):
+    """Trains up to step 2, with a checkpoint of each step, and returns the directory."""
+    plain = pretraining_settings(tmp_path)
+
+    def train(**changes):
+        settings = dataclasses.replace(
+            plain,
+            run=dataclasses.replace(plain.run, save_checkpoints_steps=1, keep_checkpoint_max=9),
+            runtime=dataclasses.replace(plain.runtime, native_ops=False),
+            optimization=dataclasses.replace(plain.optimization, num_train_steps=2, **changes),
+        )
+        pretraining.run(settings)
+        return settings.run.output_dir
+
+    return train
+
+
+@pytest.fixture(name="with_momentum")
+def registry_with_momentum(monkeypatch):
+    monkeypatch.setitem(OPTIMIZERS, "momentum", momentum_optimizer.ROW)
+
+
+@pytest.mark.usefixtures("with_momentum")
+def test_flags_of_an_optimizer_follow_from_its_row():
+    settings = optimization("--optimizer_type=momentum", "--momentum=0.5")
+    assert (settings.optimizer, settings.optimizer_options) == ("momentum", {"momentum": 0.5})
+    with pytest.raises(UserError, match="--momentum goes with --optimizer_type=momentum, but the"):
+        optimization("--momentum=0.5")
+
+
+@pytest.mark.usefixtures("with_momentum")
+def test_an_optimizer_is_added_by_a_file_and_a_row(train, capsys):
+    changes = {"optimizer": "momentum", "optimizer_options": {"momentum": 0.5}}
+    directory = train(**changes)
+    straight = variables_of(directory / "model.ckpt-2")
+    for path in directory.glob("model.ckpt-2.*"):
+        path.unlink()
+    (directory / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1"\n')
+    train(**changes)
+    assert f"going on from {directory / 'model.ckpt-1'}" in capsys.readouterr().out
+    resumed = variables_of(directory / "model.ckpt-2")
+    assert resumed.keys() == straight.keys()
+    for name, value in straight.items():
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+
+    weights = {name for name in straight if not names.is_run_state(name)}
+    slots = {name for name in straight if name.endswith("/velocity")}
+    assert slots == {f"{name}/velocity" for name in weights}
+    assert all(names.is_optimizer_state(name) for name in slots)
+    assert not any("adam" in name or name == "optimizer/update_count" for name in straight)
+
+    ledger = json.loads((directory / "run.json").read_text())["ledger"]
+    section = ledger["optimizer"]
+    assert (section["name"], section["momentum"]) == ("momentum", 0.5)
+    assert section["operations"].endswith("(momentum: TensorFlow's)")
+    assert "bias_correction" not in section
+    parameters = sum(straight[name].size for name in weights)
+    assert float(ledger["checkpoints"]["gib_each"]) == pytest.approx(
+        8 * parameters / (1 << 30), rel=1e-2
+    )
+
+
+@pytest.mark.usefixtures("with_momentum")
+@pytest.mark.parametrize(
+    "form", [TensorFlowKernels, pytest.param(NativeKernels, marks=requires_native_ops)]
+)
+def test_momentum_by_hand(form):
+    """The toy is what its paper says, so that what trains with it is no other optimizer."""
+    w, velocity = GRADIENT + 1.0, np.zeros_like(GRADIENT)
+    for _ in range(2):
+        velocity = 0.5 * velocity + GRADIENT + 0.01 * w
+        w = w - 0.25 * velocity
+    found = two_updates(lambda: momentum_optimizer.Momentum(0.25, momentum=0.5, kernels=form()))
+    np.testing.assert_allclose(found[0], w, rtol=1e-6)
+
+
+def test_head_only_tuning(train):
+    directory = train(rate_factors=((r"^bert/", 0.0), (r"output_bias$", 0.5)))
+    start, found = (variables_of(directory / f"model.ckpt-{step}") for step in (0, 2))
+    section = json.loads((directory / "run.json").read_text())["ledger"]["optimizer"]
+    assert section["rate_factors"] == ["^bert/:0", "output_bias$:0.5"]
+    for name, value in found.items():
+        if name.startswith("bert/"):
+            assert not names.is_run_state(name)
+            np.testing.assert_array_equal(value, start[name], err_msg=name)
+        elif name.startswith("cls/"):
+            assert not np.array_equal(value, start[name]), name
+    assert "cls/predictions/output_bias/adam_m" in found
+
+
+class TwoLayers:
+    """300 weights of a network, 20 of its head."""
+
+    def create_variables(self):
+        tf.get_variable("bert/kernel", [10, 30], use_resource=True)
+        tf.get_variable("cls/kernel", [20], use_resource=True)
+
+
+def test_the_estimate_of_memory_has_the_slots_of_what_is_trained(monkeypatch):
+    def slot_bytes(**changes):
+        job = SimpleNamespace(
+            objective=TwoLayers(),
+            batch=BatchPlan(4, 1, world_size=1),
+            optimization=optimization_settings(**changes),
+            ranks=SimpleNamespace(world_size=1, local_size=1),
+        )
+        return memory.estimate_memory(job).optimizer
+
+    # Activations are another matter.
+    monkeypatch.setattr(memory, "_one_micro_batch", lambda *_: ([], []))
+    monkeypatch.setitem(OPTIMIZERS, "momentum", momentum_optimizer.ROW)
+    assert slot_bytes() == slot_bytes(optimizer="lamb") == 320 * 8
+    assert slot_bytes(optimizer="momentum") == 320 * 4
+    assert slot_bytes(rate_factors=(("^bert/", 0.0), ("^cls/", 0.1))) == 20 * 8
