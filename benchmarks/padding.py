@@ -49,8 +49,8 @@ from bert_tf.text.loading import load_tokenizer
 
 # TensorFlow starts when the flags are known.
 if TYPE_CHECKING:
-    from benchmarks.padding_runs import Network, PredictionOrder, TrainingOrder
-    from benchmarks.padding_tasks import Batch, Task
+    from benchmarks.padding_runs import TrainedNetwork, PredictionOrder, TrainingOrder
+    from benchmarks.padding_tasks import Batch, Case
 
 SQUAD = "squad"
 TASKS = (SQUAD, *GLUE_TASKS)
@@ -82,7 +82,7 @@ FORMS = {PADDED: Form(False, False), TOKENS: Form(False, True), BUCKETED: Form(T
 
 
 def fill_results(
-    task: Task,
+    case: Case,
     training: Mapping[str, TrainingOrder],
     prediction: Mapping[str, PredictionOrder],
     config: Config,
@@ -92,20 +92,20 @@ def fill_results(
     for form in (PADDED, BUCKETED):
         order = training[form]
         batches = range(order.batches_in_an_epoch)
-        tokens = sum(int(task.train.lengths[order.indices(n)].sum()) for n in batches)
-        computed = sum(order.positions(n) for n in batches) * task.batch_size
+        tokens = sum(int(case.train.lengths[order.indices(n)].sum()) for n in batches)
+        computed = sum(order.positions(n) for n in batches) * case.batch_size
         fill = {"training": tokens / computed}
         computed = sum(batch["input_ids"].size for _, batch in prediction[form].batches())
-        fill["prediction"] = int(task.dev.lengths.sum()) / computed
+        fill["prediction"] = int(case.dev.lengths.sum()) / computed
         for what, share in fill.items():
-            name = f"{task.name}, {what}, filled positions, {form}"
+            name = f"{case.name}, {what}, filled positions, {form}"
             results.append(_result(name, 100.0 * share, "%", config))
     return results
 
 
 def speed_results(
-    task: Task,
-    networks: Mapping[str, Network],
+    case: Case,
+    networks: Mapping[str, TrainedNetwork],
     training: Mapping[str, TrainingOrder],
     prediction: Mapping[str, PredictionOrder],
     *,
@@ -120,7 +120,7 @@ def speed_results(
     def update(form: str) -> int:
         order = training[form]
         networks[form].train(order, order.batches_in_an_epoch)
-        return order.batches_in_an_epoch * task.batch_size
+        return order.batches_in_an_epoch * case.batch_size
 
     def predict(form: str) -> int:
         return len(next(iter(networks[form].predict(prediction[form]).values())))
@@ -135,17 +135,17 @@ def speed_results(
         rates, facts = _by_turns(once, turns)
         described = {**config, **facts, "precision": networks[PADDED].precision}
         for form in FORMS:
-            name = f"{task.name}, {what}, {form}"
+            name = f"{case.name}, {what}, {form}"
             results.append(spread_result(name, rates[form], "sequences/s", described))
         for form in (TOKENS, BUCKETED):
-            name = f"{task.name}, {what}, {form} to {PADDED}"
+            name = f"{case.name}, {what}, {form} to {PADDED}"
             results.append(ratio_result(name, rates[form], rates[PADDED], described))
     return results
 
 
 def score_results(
-    task: Task,
-    fine_tuned: Callable[[str, int], Network],
+    case: Case,
+    fine_tuned: Callable[[str, int], TrainedNetwork],
     prediction: Mapping[str, PredictionOrder],
     *,
     seeds: Sequence[int],
@@ -154,9 +154,9 @@ def score_results(
     """Scores of all forms of training, and how many answers the form of prediction changes.
 
     Args:
-      task: what to predict.
+      case: what to predict.
       fine_tuned: from a form and a seed to the network that was trained so.
-      prediction: all of the task's dev file, by form.
+      prediction: all of the case's dev file, by form.
       seeds: of the trainings.
       config: of the results.
     """
@@ -166,30 +166,30 @@ def score_results(
         for form in FORMS:
             with fine_tuned(form, seed) as network:
                 answers = {
-                    f: task.answers(network.predict(prediction[f])) for f in (PADDED, BUCKETED)
+                    f: case.answers(network.predict(prediction[f])) for f in (PADDED, BUCKETED)
                 }
             own = BUCKETED if FORMS[form].by_length else PADDED
             differing = sum(a != b for a, b in zip(*answers.values()))
-            print(f"{task.name}: padding changes {differing} answers", flush=True)
+            print(f"{case.name}: padding changes {differing} answers", flush=True)
             changed += differing
             answered += len(answers[PADDED])
-            for name, value in task.scores(answers[own]).items():
+            for name, value in case.scores(answers[own]).items():
                 scores.setdefault(name, {}).setdefault(form, []).append(value)
-                print(f"{task.name}, trained {form}, seed {seed}: {name} {value:.2f}", flush=True)
+                print(f"{case.name}, trained {form}, seed {seed}: {name} {value:.2f}", flush=True)
     config = {**config, "seeds": list(seeds)}
     results = []
     for name, by_form in scores.items():
         for form, values in by_form.items():
             described = {**config, "of_seeds": values}
-            label = f"{task.name}, {name}, trained {form}"
+            label = f"{case.name}, {name}, trained {form}"
             results.append(_result(label, statistics.mean(values), "%", described))
         means = {form: statistics.mean(values) for form, values in by_form.items()}
         between = max(max(values) - min(values) for values in by_form.values())
         described = {**config, "most_between_seeds": between}
         for form in (TOKENS, BUCKETED):
-            label = f"{task.name}, {name}, trained {form} above {PADDED}"
+            label = f"{case.name}, {name}, trained {form} above {PADDED}"
             results.append(_result(label, means[form] - means[PADDED], "points", described))
-    label = f"{task.name}, answers that padding changes in prediction"
+    label = f"{case.name}, answers that padding changes in prediction"
     results.append(_result(label, changed, f"of {answered}", config))
     return results
 
@@ -237,14 +237,14 @@ def measure() -> None:
         for flag in _FILES[name]:
             _given(flag)
     results: list[Result] = []
-    for task in _tasks():
+    for case in _cases():
         for part in values.parts:
             if part == FILL:
-                found = fill_results(task, *_orders(task, None), _config(task))
+                found = fill_results(case, *_orders(case, None), _config(case))
             elif part == SPEED:
-                found = _measure_speed(task, network)
+                found = _measure_speed(case, network)
             else:
-                found = _measure_scores(task, small, seeds)
+                found = _measure_scores(case, small, seeds)
             for result in found:
                 print_result(result)
             results += found
@@ -253,9 +253,9 @@ def measure() -> None:
         print(f"the results are in {values.json}")
 
 
-def _tasks() -> Iterable[Task]:
+def _cases() -> Iterable[Case]:
     """The tasks of --tasks, each read when its turn comes."""
-    from benchmarks.padding_tasks import SentenceTask, SpanTask
+    from benchmarks.padding_tasks import SentenceCase, SpanCase
 
     values = flags.FLAGS
     vocab_file = require_file(values.vocab_file, flag="vocab_file")
@@ -263,7 +263,7 @@ def _tasks() -> Iterable[Task]:
     tokenizer = load_tokenizer(vocab_file=vocab_file, do_lower_case=True)
     for name in values.tasks:
         if name != SQUAD:
-            yield SentenceTask(
+            yield SentenceCase(
                 name,
                 Path(values.glue_dir),
                 tokenizer=tokenizer,
@@ -276,7 +276,7 @@ def _tasks() -> Iterable[Task]:
         if values.predict_questions:
             cut = work_dir / f"{dev_file.stem}-{values.predict_questions}.json"
             dev_file = cut_squad(dev_file, values.predict_questions, cut)
-        yield SpanTask(
+        yield SpanCase(
             train_file,
             dev_file,
             vocab_file=vocab_file,
@@ -300,72 +300,72 @@ def _network_to_fine_tune() -> BertConfig:
 
 
 def _orders(
-    task: Task, sequences: int | None, *, seed: int = 1
+    case: Case, sequences: int | None, *, seed: int = 1
 ) -> tuple[dict[str, TrainingOrder], dict[str, PredictionOrder]]:
     """The batches of training and prediction by form, of so many sequences or of all."""
     from benchmarks.padding_runs import PredictionOrder, TrainingOrder
 
-    train, dev = task.train, task.dev
+    train, dev = case.train, case.dev
     if sequences is not None:
         train, dev = train.spread(sequences), dev.spread(sequences)
     by_length = {name: form.by_length for name, form in FORMS.items()}
     return (
-        {f: TrainingOrder(task, train, by_length=b, seed=seed) for f, b in by_length.items()},
-        {f: PredictionOrder(task, dev, by_length=b) for f, b in by_length.items()},
+        {f: TrainingOrder(case, train, by_length=b, seed=seed) for f, b in by_length.items()},
+        {f: PredictionOrder(case, dev, by_length=b) for f, b in by_length.items()},
     )
 
 
-def _measure_speed(task: Task, network: BertConfig) -> list[Result]:
-    from benchmarks.padding_runs import Network, Training
+def _measure_speed(case: Case, network: BertConfig) -> list[Result]:
+    from benchmarks.padding_runs import TrainedNetwork, Training
 
     values = flags.FLAGS
-    config = {**_config(task), "network": network.to_dict()}
-    print(f"{task.name}: {values.turns} turns of training and of prediction", flush=True)
+    config = {**_config(case), "network": network.to_dict()}
+    print(f"{case.name}: {values.turns} turns of training and of prediction", flush=True)
     # Its rate is of no interest, but no update may be out of the schedule.
     training = Training(steps=1 << 20)
     with contextlib.ExitStack() as stack:
         built = {
             skips: stack.enter_context(
-                Network(task, network, training, skip_padding=skips, **_session())
+                TrainedNetwork(case, network, training, skip_padding=skips, **_session())
             )
             for skips in (False, True)
         }
         return speed_results(
-            task,
+            case,
             {name: built[form.skip_padding] for name, form in FORMS.items()},
-            *_orders(task, values.sequences),
+            *_orders(case, values.sequences),
             turns=values.turns,
             config=config,
         )
 
 
-def _measure_scores(task: Task, network: BertConfig, seeds: Sequence[int]) -> list[Result]:
-    from benchmarks.padding_runs import Network, Training
+def _measure_scores(case: Case, network: BertConfig, seeds: Sequence[int]) -> list[Result]:
+    from benchmarks.padding_runs import TrainedNetwork, Training
 
     values = flags.FLAGS
-    examples = task.train.spread(values.score_sequences)
-    steps = max(1, round(len(examples.lengths) * values.num_train_epochs / task.batch_size))
+    examples = case.train.spread(values.score_sequences)
+    steps = max(1, round(len(examples.lengths) * values.num_train_epochs / case.batch_size))
 
-    def fine_tuned(form: str, seed: int) -> Network:
-        print(f"{task.name}: {steps} updates of a training {form}, seed {seed}", flush=True)
+    def fine_tuned(form: str, seed: int) -> TrainedNetwork:
+        print(f"{case.name}: {steps} updates of a training {form}, seed {seed}", flush=True)
         training = Training(steps, values.learning_rate, seed)
         checkpoint = Path(values.init_checkpoint)
         skips = FORMS[form].skip_padding
-        built = Network(
-            task, network, training, checkpoint=checkpoint, skip_padding=skips, **_session()
+        built = TrainedNetwork(
+            case, network, training, checkpoint=checkpoint, skip_padding=skips, **_session()
         )
-        built.train(_orders(task, values.score_sequences, seed=seed)[0][form], steps)
+        built.train(_orders(case, values.score_sequences, seed=seed)[0][form], steps)
         return built
 
     names = ("init_checkpoint", "num_train_epochs", "learning_rate")
     config = {
-        **_config(task),
+        **_config(case),
         **{name: values[name].value for name in names},
         "trained_on": len(examples.lengths),
-        "predicted": len(task.dev.lengths),
+        "predicted": len(case.dev.lengths),
         "precision": values.precision,
     }
-    return score_results(task, fine_tuned, _orders(task, None)[1], seeds=seeds, config=config)
+    return score_results(case, fine_tuned, _orders(case, None)[1], seeds=seeds, config=config)
 
 
 def _session() -> dict[str, Any]:
@@ -374,10 +374,10 @@ def _session() -> dict[str, Any]:
     return {"precision": values.precision, "threads": threads}
 
 
-def _config(task: Task) -> dict[str, Any]:
+def _config(case: Case) -> dict[str, Any]:
     return {
-        "max_seq_length": task.max_seq_length,
-        "batch_size": task.batch_size,
+        "max_seq_length": case.max_seq_length,
+        "batch_size": case.batch_size,
         "threads": _session()["threads"],
         **describe_machine(),
     }
@@ -390,7 +390,7 @@ def define_flags() -> None:
     flags.DEFINE_string("squad_train_file", None, "SQuAD JSON to train on.")
     flags.DEFINE_string("squad_predict_file", None, "SQuAD JSON to answer.")
     flags.DEFINE_integer("predict_questions", None, "Answer so many, spread over the file.")
-    flags.DEFINE_string("glue_dir", None, "Directory with a directory for each task of GLUE.")
+    flags.DEFINE_string("glue_dir", None, "Directory with a directory for each case of GLUE.")
     flags.DEFINE_string("vocab_file", None, "Uncased WordPiece vocabulary.", required=True)
     flags.DEFINE_string("work_dir", None, "Where records are kept.", required=True)
     flags.DEFINE_string("bert_config_file", None, "Network of the speed; BERT-base if not given.")

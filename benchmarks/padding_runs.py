@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmarks.padding_tasks import Batch, Sequences, Task
+from benchmarks.padding_tasks import Batch, Case, Sequences
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
+from bert_tf.model.bert import INPUTS
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.tasks.span_model import INPUTS
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_choice import Wanted, measured_choice
 from bert_tf.update import schedules
@@ -30,17 +32,17 @@ _WEIGHT_DECAY, _WARMUP_SHARE = 0.01, 0.1
 class TrainingOrder:
     """The batches of a training, as run_squad.py has them with and without --length_buckets."""
 
-    def __init__(self, task: Task, sequences: Sequences, *, by_length: bool, seed: int) -> None:
+    def __init__(self, case: Case, sequences: Sequences, *, by_length: bool, seed: int) -> None:
         self._sequences, self._by_length, self._seed = sequences, by_length, seed
-        self._max_length = task.max_seq_length
-        self._slice = GlobalBatchSlice(task.batch_size)
+        self._max_length = case.max_seq_length
+        self._slice = GlobalBatchSlice(case.batch_size)
         self._buckets = LengthBuckets(
             sequences.lengths,
-            global_batch_size=task.batch_size,
+            global_batch_size=case.batch_size,
             seed=seed,
-            max_length=task.max_seq_length,
+            max_length=case.max_seq_length,
         )
-        self.batches_in_an_epoch = max(1, len(sequences.lengths) // task.batch_size)
+        self.batches_in_an_epoch = max(1, len(sequences.lengths) // case.batch_size)
 
     def positions(self, number: int) -> int:
         """Positions of the sequences of a batch."""
@@ -61,13 +63,13 @@ class TrainingOrder:
 class PredictionOrder:
     """All sequences once, the longest first; not ``by_length`` they are padded all the same."""
 
-    def __init__(self, task: Task, sequences: Sequences, *, by_length: bool) -> None:
+    def __init__(self, case: Case, sequences: Sequences, *, by_length: bool) -> None:
         self._sequences, self._by_length = sequences, by_length
-        self._max_length = task.max_seq_length
+        self._max_length = case.max_seq_length
         self._sorted = LengthSortedBatches(
             sequences.lengths,
-            batch_size=task.batch_size,
-            max_length=task.max_seq_length,
+            batch_size=case.batch_size,
+            max_length=case.max_seq_length,
             rank=0,
             world_size=1,
         )
@@ -102,7 +104,7 @@ class Training:
     seed: int = 1
 
 
-class Network:
+class TrainedNetwork:
     """A task's network, its update and its predictions, for sequences of any length.
 
     Attributes:
@@ -111,7 +113,7 @@ class Network:
 
     def __init__(
         self,
-        task: Task,
+        case: Case,
         config: BertConfig,
         training: Training,
         *,
@@ -127,22 +129,20 @@ class Network:
         choice = measured_choice(
             Wanted(precision),
             config,
-            sequences=task.batch_size,
-            length=task.max_seq_length,
+            sequences=case.batch_size,
+            length=case.max_seq_length,
             accumulation_steps=1,
             ranks=SingleProcess(threads),
         )
         self.precision, policy, kernels = choice.precision, choice.policy, choice.kernels
         with tf.Graph().as_default():
-            objective = task.objective(
-                config, policy, seed=training.seed, skip_padding=skip_padding
-            )
-            objective.create_variables()
+            task = case.task(config)
+            options = ForwardOptions(policy, skip_padding=skip_padding)
+            network = create_network(task, options, seed=training.seed)
             if checkpoint is not None:
-                initialise_from_checkpoint(
-                    checkpoint, tf.trainable_variables(), allowed_fresh=task.fresh, config=config
-                )
-            self._inputs = _placeholders(task.train, batch_size=task.batch_size)
+                variables = network.variables.trainable()
+                initialise_from_checkpoint(checkpoint, variables, heads=task.heads, config=config)
+            self._inputs = _placeholders(case.train, batch_size=case.batch_size)
             rate = schedules.SCHEDULES["polynomial"](
                 tf.train.get_or_create_global_step().read_value(),
                 peak_rate=training.learning_rate,
@@ -152,22 +152,22 @@ class Network:
                 power=1.0,
             )
             self._train_op = build_train_op(
-                objective,
+                network,
                 self._inputs,
-                plan=BatchPlan(task.batch_size, 1, world_size=1),
+                plan=BatchPlan(case.batch_size, 1, world_size=1),
                 optimizer=AdamW(rate, weight_decay=_WEIGHT_DECAY, kernels=kernels),
                 learning_rate=rate,
                 loss_scale=NoLossScale(),
                 ranks=SingleProcess(threads),
                 settings=UpdateSettings(
-                    most_rows=task.batch_size * task.max_seq_length, seed=training.seed
+                    most_rows=case.batch_size * case.max_seq_length, seed=training.seed
                 ),
             ).train_op
-            self._outputs = task.outputs(objective, self._inputs)
+            self._outputs = network.predictions(self._inputs)
             self._session = tf.Session(config=session_config(SessionSettings(threads)))
             self._session.run(tf.global_variables_initializer())
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> TrainedNetwork:
         return self
 
     def __exit__(self, *_) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
-from benchmarks.classification import HEAD_VARIABLES, LABELS, ClassificationObjective
-from benchmarks.glue import GLUE_TASKS, SCORES, read_rows, sequence_of
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.model.squad import SQUAD_SCOPE
+from bert_tf.glue.formats import GLUE_TASKS, read_rows, sequence_of
+from bert_tf.glue.metrics import METRICS
+from bert_tf.model.bert import INPUTS
+from bert_tf.model.task import Task
 from bert_tf.records.layouts import decode_example
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.squad.answers import AnswerSettings, SpanCandidates, decode_answers
@@ -21,12 +20,11 @@ from bert_tf.squad.examples import read_squad
 from bert_tf.squad.features import build_features
 from bert_tf.squad.metrics import evaluate
 from bert_tf.squad.windows import WindowSettings
-from bert_tf.tasks.span_model import INPUTS
-from bert_tf.tasks.squad import SpanObjective
+from bert_tf.tasks.classification_task import LABELS, ClassificationTask
+from bert_tf.tasks.span_task import SpanTask
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.update.train_op import Objective
 
 Batch = dict[str, np.ndarray]
 
@@ -55,7 +53,7 @@ class Sequences(NamedTuple):
         return Sequences(features, self.lengths[kept])
 
 
-class Task(Protocol):
+class Case(Protocol):
     """A fine-tuning with real data.
 
     Attributes:
@@ -63,7 +61,6 @@ class Task(Protocol):
       max_seq_length: positions that the padded form has.
       batch_size: sequences of an update and of a prediction.
       train, dev: what to learn and what to predict.
-      fresh: scopes of the variables that no pre-trained checkpoint has.
     """
 
     name: str
@@ -71,30 +68,21 @@ class Task(Protocol):
     batch_size: int
     train: Sequences
     dev: Sequences
-    fresh: Sequence[str]
 
-    def objective(
-        self, config: BertConfig, policy: PrecisionPolicy, *, seed: int, skip_padding: bool
-    ) -> Objective:
-        """The network."""
+    def task(self, config: BertConfig) -> Task:
+        """What is trained and predicted."""
 
-    def outputs(
-        self, objective: Objective, features: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        """What is predicted of a batch."""
-
-    def answers(self, outputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """What is said of each example of ``dev``, from the outputs of all of it."""
+    def answers(self, predictions: Mapping[str, np.ndarray]) -> list[Any]:
+        """What is said of each example of ``dev``, from the predictions of all of it."""
 
     def scores(self, answers: Sequence[Any]) -> dict[str, float]:
         """Name of a score -> its value in percent."""
 
 
-class SpanTask:
+class SpanCase:
     """SQuAD, in the windows of run_squad.py."""
 
     name = "squad"
-    fresh = (SQUAD_SCOPE,)
 
     def __init__(
         self,
@@ -133,36 +121,26 @@ class SpanTask:
             loaded.append(Sequences(_columns(records, (*INPUTS, *labels)), features.lengths))
         self.train, self.dev = loaded
 
-    def objective(
-        self, config: BertConfig, policy: PrecisionPolicy, *, seed: int, skip_padding: bool
-    ) -> Objective:
-        """As in :class:`Task`."""
-        return SpanObjective(config, policy, seed=seed, skip_padding=skip_padding)
+    def task(self, config: BertConfig) -> Task:
+        """As in :class:`Case`."""
+        return SpanTask(config, num_candidates=AnswerSettings.n_best_size)
 
-    def outputs(
-        self, objective: Objective, features: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        """As in :class:`Task`."""
-        return objective.candidates(features, k=AnswerSettings.n_best_size)._asdict()
-
-    def answers(self, outputs: Mapping[str, np.ndarray]) -> list[str]:
-        """As in :class:`Task`: a text for each question."""
-        candidates = SpanCandidates(**outputs)
+    def answers(self, predictions: Mapping[str, np.ndarray]) -> list[str]:
+        """As in :class:`Case`: a text for each question."""
+        candidates = SpanCandidates(**predictions)
         settings = AnswerSettings()
         found = decode_answers(self._squad, self._tokenizer, self._windows, candidates, settings)
         return list(found.answers.values())
 
     def scores(self, answers: Sequence[str]) -> dict[str, float]:
-        """As in :class:`Task`."""
+        """As in :class:`Case`."""
         ids = (example.question_id for example in self._squad.examples)
         found = evaluate(self._squad, dict(zip(ids, answers)))
         return {name: found[name] for name in ("exact_match", "f1")}
 
 
-class SentenceTask:
+class SentenceCase:
     """One of GLUE's, by google-research/bert's sequences."""
-
-    fresh = ("bert/pooler", *HEAD_VARIABLES)  # a network for spans has no pooler
 
     def __init__(
         self,
@@ -176,13 +154,13 @@ class SentenceTask:
         """Reads the files."""
         self.name = name
         self.max_seq_length, self.batch_size = max_seq_length, batch_size
-        self._task = GLUE_TASKS[name]
+        self._glue = GLUE_TASKS[name]
         self.train, self.dev = (
-            self._read(glue_dir / path, tokenizer) for path in (self._task.train, self._task.dev)
+            self._read(glue_dir / path, tokenizer) for path in (self._glue.train, self._glue.dev)
         )
 
     def _read(self, path: Path, tokenizer: Tokenizer) -> Sequences:
-        rows = read_rows(self._task, path, flag="glue_dir")
+        rows = read_rows(self._glue, path, flag="glue_dir")
         found = [sequence_of(row, tokenizer, self.max_seq_length) for row in rows]
         lengths = np.array([len(ids) for ids, _ in found], np.int32)
         features = {name: np.zeros((len(rows), self.max_seq_length), np.int32) for name in INPUTS}
@@ -194,31 +172,21 @@ class SentenceTask:
         labels = np.array([row.label for row in rows], np.float32)
         return Sequences({**features, LABELS: labels}, lengths)
 
-    def objective(
-        self, config: BertConfig, policy: PrecisionPolicy, *, seed: int, skip_padding: bool
-    ) -> Objective:
-        """As in :class:`Task`."""
-        return ClassificationObjective(
-            config, policy, classes=self._task.classes, seed=seed, skip_padding=skip_padding
-        )
+    def task(self, config: BertConfig) -> Task:
+        """As in :class:`Case`."""
+        return ClassificationTask(config, self._glue.classes)
 
-    def outputs(
-        self, objective: Objective, features: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        """As in :class:`Task`."""
-        return {"logits": objective.logits(features)}
-
-    def answers(self, outputs: Mapping[str, np.ndarray]) -> list[float]:
-        """As in :class:`Task`: a class's number, or a rating to a tenth."""
-        logits = outputs["logits"]
-        if self._task.classes == 1:
+    def answers(self, predictions: Mapping[str, np.ndarray]) -> list[float]:
+        """As in :class:`Case`: a class's number, or a rating to a tenth."""
+        logits = predictions["logits"]
+        if self._glue.classes == 1:
             return [round(float(rating), 1) for rating in logits[:, 0]]
         return logits.argmax(axis=1).tolist()
 
     def scores(self, answers: Sequence[float]) -> dict[str, float]:
-        """As in :class:`Task`."""
-        score = SCORES[self._task.score]
-        return {self._task.score: score(self.dev.features[LABELS], np.array(answers))}
+        """As in :class:`Case`."""
+        score = METRICS[self._glue.metric]
+        return {self._glue.metric: score(self.dev.features[LABELS], np.array(answers))}
 
 
 def _columns(records: Sequence[bytes], names: Sequence[str]) -> dict[str, np.ndarray]:

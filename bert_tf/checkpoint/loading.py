@@ -255,21 +255,26 @@ def missing_heads(
     report: LoadingReport, heads: Sequence[Head], allowed_fresh: Sequence[str] = ()
 ) -> list[Head]:
     """The heads that the network has and the checkpoint has nothing of, without allowed ones."""
-    unnamed = [head for head in heads if not _is_in_scopes(head.scope, allowed_fresh)]
-    return [head for head in unnamed if _is_all_fresh(report, head.scope)]
+
+    def is_allowed(head: Head) -> bool:
+        return all(_is_in_scopes(scope, allowed_fresh) for scope in head.scopes)
+
+    unnamed = [head for head in heads if not is_allowed(head)]
+    return [head for head in unnamed if _is_all_fresh(report, head.scopes)]
 
 
 def _scopes_of(heads: Sequence[Head], report: LoadingReport) -> list[str]:
     """The heads' own scopes, and those of what is missing with them as a whole."""
     read = [head.only_reader_of for head in heads if head.only_reader_of]
-    return [*(h.scope for h in heads), *(s for s in read if _is_all_fresh(report, s))]
+    lacking = [scope for head in heads for scope in head.scopes]
+    return [*lacking, *(scope for scope in read if _is_all_fresh(report, [scope]))]
 
 
-def _is_all_fresh(report: LoadingReport, scope: str) -> bool:
-    """Whether the network has variables in a scope, and the checkpoint none of them."""
+def _is_all_fresh(report: LoadingReport, scopes: Sequence[str]) -> bool:
+    """Whether the network has variables in some scopes, and the checkpoint none of them."""
     found = (*report.restored, *(mismatch.name for mismatch in report.mismatched))
-    return any(_is_in_scopes(name, [scope]) for name in report.fresh) and not any(
-        _is_in_scopes(name, [scope]) for name in found
+    return any(_is_in_scopes(name, scopes) for name in report.fresh) and not any(
+        _is_in_scopes(name, scopes) for name in found
     )
 
 

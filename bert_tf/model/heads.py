@@ -23,20 +23,20 @@ class Head(NamedTuple):
 
     Attributes:
       name: for messages.
-      scope: of its output; a checkpoint with none of these variables lacks the head.
+      scopes: of its output; a checkpoint with none of these variables lacks the head.
       trained_by: the script that trains it.
       only_reader_of: a scope of variables that nothing else of the network reads.
     """
 
     name: str
-    scope: str
+    scopes: tuple[str, ...]
     trained_by: str
     only_reader_of: str | None = None
 
 
-MASKED_LM_HEAD = Head("masked-word head", "cls/predictions", "run_pretraining.py")
+MASKED_LM_HEAD = Head("masked-word head", ("cls/predictions",), "run_pretraining.py")
 NEXT_SENTENCE_HEAD = Head(
-    "next-sentence head", "cls/seq_relationship", "run_pretraining.py", "bert/pooler"
+    "next-sentence head", ("cls/seq_relationship",), "run_pretraining.py", "bert/pooler"
 )
 
 

@@ -20,7 +20,7 @@ from bert_tf.model.sums import Sums
 from bert_tf.model.variables import Variables, VariableSpec
 
 SQUAD_SCOPE = "cls/squad"
-SPAN_HEAD = Head("span head", SQUAD_SCOPE, "run_squad.py")
+SPAN_HEAD = Head("span head", (SQUAD_SCOPE,), "run_squad.py")
 
 # Added to scores of padding: exp(-10000) is 0 in float32.
 _PADDING_BIAS = -10000.0

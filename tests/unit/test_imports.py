@@ -19,6 +19,7 @@ ALLOWED = {
     "bert_tf.records": {"bert_tf.text"},
     "bert_tf.input": {"bert_tf.records"},
     "bert_tf.squad": {"bert_tf.config", "bert_tf.records", "bert_tf.text"},
+    "bert_tf.glue": {"bert_tf.records", "bert_tf.text"},
     "bert_tf.report": {"bert_tf.squad"},
     "bert_tf.model": {"bert_tf.config", "bert_tf.native"},
     "bert_tf.checkpoint": {"bert_tf.config", "bert_tf.model", "bert_tf.text"},

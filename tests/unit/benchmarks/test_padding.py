@@ -4,14 +4,12 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
-from benchmarks.classification import LABELS, ClassificationObjective
 from benchmarks.padding_runs import PredictionOrder, TrainingOrder
 from benchmarks.padding_tasks import Sequences
-from bert_tf.model.precision import policy_for
-from bert_tf.tasks.span_model import INPUTS
-from tests.small_span_model import CONFIG, TEXT, VOCABULARY, write_model
+from bert_tf.model.bert import INPUTS
+from bert_tf.tasks.classification_task import LABELS
+from tests.small_span_model import TEXT, write_model
 from tests.support import run
 
 LONGEST = 96
@@ -53,31 +51,6 @@ def test_predictions_in_both_forms(sequences):
             assert (batch["input_mask"].shape[1] == LONGEST) or by_length
             found.extend(batch[LABELS][: len(indices)])
         assert sorted(found) == list(range(42))
-
-
-@pytest.mark.parametrize("classes", [1, 2])
-def test_the_classifiers_sums(classes):
-    """Loss and what is right, computed in numpy from its logits."""
-    labels = np.array([1.0, 0.0, 0.0], np.float32)
-    ids = np.random.default_rng(1).integers(len(VOCABULARY), size=[3, 8])
-    with tf.Graph().as_default(), tf.Session() as session:
-        features = {name: tf.constant(np.minimum(ids, 1), tf.int32) for name in INPUTS}
-        features.update({"input_ids": tf.constant(ids), LABELS: tf.constant(labels)})
-        objective = ClassificationObjective(CONFIG, policy_for("fp32"), classes=classes, seed=3)
-        objective.create_variables()
-        outputs = objective.logits(features), objective.sums(features, dropout=None)
-        session.run(tf.global_variables_initializer())
-        logits, sums = session.run(outputs)
-    if classes == 1:
-        errors = logits[:, 0] - labels
-        loss, correct = (errors**2).sum(), (np.abs(errors) < 0.5).sum()
-    else:
-        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        loss = -np.log(shares[np.arange(3), labels.astype(int)]).sum()
-        correct = (logits.argmax(axis=1) == labels).sum()
-    [found] = sums.values()
-    assert found.loss_sum == pytest.approx(loss, rel=1e-5)
-    assert (found.weight_sum, found.correct_sum) == (3, correct)
 
 
 @pytest.fixture(scope="module")

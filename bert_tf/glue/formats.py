@@ -1,13 +1,10 @@
-"""Files of the GLUE benchmark (Wang et al. 2019): their columns, their sequences, their scores."""
+"""Files of the GLUE benchmark (Wang et al. 2019): their columns and their sequences."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Callable, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from bert_tf.errors import UserError
 from bert_tf.files import require_file
@@ -23,7 +20,7 @@ class GlueTask(NamedTuple):
       first, second: columns of the sentences; None where there is no second one.
       label: column of the class's number or of the rating.
       classes: how many there are; 1 for a rating.
-      score: what is reported.
+      metric: by which a task is judged, one of ``metrics.METRICS``.
     """
 
     train: str
@@ -33,7 +30,7 @@ class GlueTask(NamedTuple):
     second: int | None
     label: int
     classes: int
-    score: str
+    metric: str
 
 
 GLUE_TASKS = {
@@ -86,40 +83,3 @@ def sequence_of(row: Row, tokenizer: Tokenizer, max_seq_length: int) -> tuple[li
         ids += [*part, tokenizer.sep_id]
         segments += [number] * (len(part) + 1)
     return ids, segments
-
-
-def accuracy(labels: np.ndarray, found: np.ndarray) -> float:
-    """Share of the equal ones in percent."""
-    return 100.0 * float(np.mean(labels == found))
-
-
-def matthews(labels: np.ndarray, found: np.ndarray) -> float:
-    """Matthews's correlation of two kinds of 0 and 1, times 100; 0 where one of them is constant.
-
-    For two classes it is Pearson's (Matthews 1975).
-    """
-    return _pearson(labels, found)
-
-
-def spearman(labels: np.ndarray, found: np.ndarray) -> float:
-    """Spearman's correlation of ranks, times 100; equal values share the mean of their ranks."""
-    return _pearson(_ranks(labels), _ranks(found))
-
-
-SCORES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "accuracy": accuracy,
-    "matthews": matthews,
-    "spearman": spearman,
-}
-
-
-def _pearson(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
-    return 100.0 * float((a * b).sum()) / scale if scale else 0.0
-
-
-def _ranks(values: Sequence[float]) -> np.ndarray:
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(sizes)
-    return (last - (sizes - 1) / 2)[group]

@@ -1,0 +1,1 @@
+"""GLUE: files, sequences and metrics; no TensorFlow is needed."""

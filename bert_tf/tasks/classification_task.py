@@ -1,0 +1,106 @@
+"""The task of classifying sequences: a class or a rating of a sentence, or of a pair.
+
+Devlin et al. 2019, section 4.1: a layer on the pooled output, cross entropy for classes, the square
+of the error for a rating.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.bert import INPUTS, bert_output, bert_specs, pooled_output
+from bert_tf.model.dropout import apply_dropout
+from bert_tf.model.heads import Head, project_to_classes
+from bert_tf.model.losses import ACCURACY, classification_sums
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.sums import Sums, Terms
+from bert_tf.model.task import Features
+from bert_tf.model.variables import Variables, VariableSpec
+
+LABEL = "label"
+LABELS = "labels"
+
+# google-research/bert's names, at the root.
+OUTPUT_WEIGHTS, OUTPUT_BIAS = "output_weights", "output_bias"
+CLASSIFICATION_HEAD = Head(
+    "classification head", (OUTPUT_WEIGHTS, OUTPUT_BIAS), "run_classifier.py", "bert/pooler"
+)
+
+_POOLED_SITE = (1 << 16) - 1  # of dropout: beyond all layers'
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationTask:
+    """One decision a sequence.
+
+    The methods are those of :class:`bert_tf.model.task.Task`; labels are [B] or [B, 1] float32.
+
+    Attributes:
+      config: the network's.
+      num_classes: 1 for a rating.
+    """
+
+    config: BertConfig
+    num_classes: int
+
+    heads: ClassVar = (CLASSIFICATION_HEAD,)
+    inputs: ClassVar = INPUTS
+
+    @property
+    def terms(self) -> Terms:
+        """One; a rating has no accuracy."""
+        return {LABEL: () if self.num_classes == 1 else (ACCURACY,)}
+
+    def specs(self) -> list[VariableSpec]:
+        """Those of BERT with its pooler, and of the head."""
+        return [
+            *bert_specs(self.config, pooler=True),
+            VariableSpec(OUTPUT_WEIGHTS, (self.num_classes, self.config.hidden_size)),
+            VariableSpec(OUTPUT_BIAS, (self.num_classes,), "zeros"),
+        ]
+
+    def outputs(
+        self, variables: Variables, features: Features, options: ForwardOptions
+    ) -> tf.Tensor:
+        """[B, num_classes] float32 logits."""
+        hidden = bert_output(variables, self.config, features, options).sequence_output
+        pooled = pooled_output(hidden, variables, policy=options.policy)
+        rate = self.config.hidden_dropout_prob
+        pooled = apply_dropout(options.dropout, pooled, rate, site=_POOLED_SITE)
+        head = variables[OUTPUT_WEIGHTS], variables[OUTPUT_BIAS]
+        return project_to_classes(pooled, *head, policy=options.policy)
+
+    def weights(self, features: Features) -> dict[str, tf.Tensor]:
+        """The number of sequences."""
+        return {LABEL: tf.cast(tf.shape(features["input_ids"])[0], tf.float32)}
+
+    def losses(
+        self, outputs: tf.Tensor, features: Features, options: ForwardOptions
+    ) -> dict[str, Sums]:
+        """Cross entropies, or squared errors of ratings."""
+        labels = tf.reshape(features[LABELS], [-1])
+        weights = tf.ones_like(labels)
+        if self.num_classes > 1:
+            classes = tf.cast(labels, tf.int32)
+            sums = classification_sums(outputs, classes, weights, policy=options.policy)
+        else:
+            errors = tf.square(outputs[:, 0] - labels)
+            sums = Sums(loss=tf.reduce_sum(errors), weight=tf.reduce_sum(weights), metrics={})
+        return {LABEL: sums}
+
+    def predictions(
+        self, outputs: tf.Tensor, features: Features, options: ForwardOptions
+    ) -> dict[str, tf.Tensor]:
+        """``logits`` [B, num_classes] float32; a rating's is the rating itself."""
+        del features, options
+        return {"logits": outputs}
+
+    def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
+        """None: scores such as correlations are of all predictions."""
+        del sums
+        return {}
