@@ -49,7 +49,7 @@ from bert_tf.text.loading import load_tokenizer
 
 # TensorFlow starts when the flags are known.
 if TYPE_CHECKING:
-    from benchmarks.padding_runs import TrainedNetwork, PredictionOrder, TrainingOrder
+    from benchmarks.padding_runs import PredictionOrder, TrainedNetwork, TrainingOrder
     from benchmarks.padding_tasks import Batch, Case
 
 SQUAD = "squad"

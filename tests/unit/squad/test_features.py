@@ -248,7 +248,7 @@ def test_any_change_makes_them_again(tmp_path, vocab_file, change):
     elif change == "vocabulary":
         vocab_file.write_text(vocab_file.read_text() + "more\n")
     elif change == "casing":
-        options["do_lower_case"] = False
+        options["tokenizer_files"] = TokenizerFiles(vocab_file, do_lower_case=False)
     assert _build(tmp_path, vocab_file, **options).sha256 != first.sha256
 
 
