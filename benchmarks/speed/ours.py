@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
+from benchmarks.script import start_tensorflow
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import (
     CLIP_NORM,
@@ -20,7 +21,7 @@ from benchmarks.speed.steps import (
     StepJob,
     time_steps,
 )
-from bert_tf import environment
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.precision import PrecisionPolicy, policy_for, probe_hardware
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining import PretrainingObjective
@@ -34,7 +35,7 @@ from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import Kernels, choose_kernels
 from bert_tf.update.loss_scale import NoLossScale
-from bert_tf.update.optimizers import AdamW
+from bert_tf.update.optimizers import AdamW, Lamb
 from bert_tf.update.train_op import Objective, TrainOutputs, UpdateSettings, build_train_op
 
 
@@ -68,8 +69,7 @@ class Settings:
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the step; the result also has what ``auto`` became, and TensorFlow's release."""
-    environment.quiet_tensorflow(verbose=False)
-    tf.disable_eager_execution()
+    start_tensorflow()
     job = StepJob.from_json(request)
     with running_step(job, Settings(**request["settings"])) as (step, chosen):
         return {**time_steps(job, step, started=request["started"]), **chosen}
@@ -127,8 +127,7 @@ def running_step(
 
 def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the logits of a span model."""
-    environment.quiet_tensorflow(verbose=False)
-    tf.disable_eager_execution()
+    start_tensorflow()
     job, settings = PredictionJob.from_json(request), Settings(**request["settings"])
     precision, native_ops = settings.precision, settings.native_ops
     if precision == "auto":
@@ -167,6 +166,7 @@ def build_update(
     *,
     native_layers: bool = True,
     recompute: bool = False,
+    optimizer_type: str = "adamw",
 ) -> TrainOutputs:
     """Adds the network and its update to the current graph.
 
@@ -177,8 +177,10 @@ def build_update(
       kernels: of the update.
       native_layers: whether layers are native where the update is.
       recompute: the encoder's.
+      optimizer_type: ``adamw`` or ``lamb``.
     """
-    objective = _objective(job, kernels.layers(policy) if native_layers else policy, recompute)
+    policy = kernels.layers(policy) if native_layers else policy
+    objective = objective_of(job.task, job.network, policy, recompute=recompute)
     objective.create_variables()
     rate = schedules.SCHEDULES["polynomial"](
         tf.train.get_or_create_global_step().read_value(),
@@ -188,11 +190,12 @@ def build_update(
         end_rate=0.0,
         power=1.0,
     )
+    optimizer = {"adamw": AdamW, "lamb": Lamb}[optimizer_type]
     return build_train_op(
         objective,
         features,
         plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
-        optimizer=AdamW(rate, weight_decay=WEIGHT_DECAY, kernels=kernels),
+        optimizer=optimizer(rate, weight_decay=WEIGHT_DECAY, kernels=kernels),
         learning_rate=rate,
         loss_scale=NoLossScale(),
         ranks=SingleProcess(job.threads),
@@ -200,10 +203,11 @@ def build_update(
     )
 
 
-def _objective(job: StepJob, policy: PrecisionPolicy, recompute: bool) -> Objective:
+def objective_of(
+    task: str, network: BertConfig, policy: PrecisionPolicy, *, recompute: bool = False
+) -> Objective:
+    """What all benchmarks train: masked words and next sentence, or answers in a text."""
     settings = {"seed": 1, "recompute": recompute}
-    if job.task == PRETRAINING:
-        return PretrainingObjective(
-            job.network, policy, masked_lm=True, next_sentence=True, **settings
-        )
-    return SpanObjective(job.network, policy, **settings)
+    if task == PRETRAINING:
+        return PretrainingObjective(network, policy, masked_lm=True, next_sentence=True, **settings)
+    return SpanObjective(network, policy, **settings)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.squad_features import OURS, Timing, results_of
+from benchmarks.squad_features import OURS, results_of
 from tests.support import run
 
 
@@ -42,12 +42,13 @@ def test_results_are_printed_and_written(files, tmp_path):
     assert f"ours: {ours['value']:,.1f} features/s" in done.stdout
 
 
+def turns(*seconds):
+    return [{"features": 100, "seconds": taken} for taken in seconds]
+
+
 def test_figures_are_medians_and_their_ratios():
-    timings = {
-        OURS: [Timing(100, 1.0), Timing(100, 0.5), Timing(100, 2.0)],
-        "peer": [Timing(100, 4.0), Timing(100, 10.0), Timing(100, 5.0)],
-    }
-    ours, peer, ratio = results_of(timings, {"threads": 1})
+    found = {OURS: turns(1.0, 0.5, 2.0), "peer": turns(4.0, 10.0, 5.0)}
+    ours, peer, ratio = results_of(found, {"threads": 1})
     assert (ours["value"], peer["value"], ratio["value"]) == (100.0, 20.0, 5.0)
     assert (ratio["name"], ratio["unit"]) == ("SQuAD features / peer", "ratio")
     assert peer["config"] == {"threads": 1, "features": 100, "turns": [25.0, 10.0, 20.0]}
