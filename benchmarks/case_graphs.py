@@ -118,7 +118,7 @@ def _update(
 
 
 def _collective(case: Case, ranks: SingleProcess) -> tf.Operation:
-    """What travels in a case, without any computation that a real update would do beside it."""
+    """What travels in a case, without any computation that a real update would overlap it with."""
     if case.kind == COMMUNICATION:
         variables = tf.trainable_variables()
         # Numbers of the gradients' shapes: the variables themselves.

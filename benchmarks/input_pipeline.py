@@ -2,7 +2,7 @@
 
     python -m benchmarks.input_pipeline --input_file=records --batch_size=16
 
-Measures sequences a second of the training input alone, and beside it those of a training step:
+Measures sequences a second of the training input alone and those of a training step:
 ``--training_sequences_per_second`` from a run's log where that is known; otherwise the matrix
 products of a BERT-base step alone, forward and backward, which no training on this machine can
 exceed, so that the true ratio is higher. ``--json`` also writes the results to a file.

@@ -1,4 +1,4 @@
-"""Whether precision and compilation change what is learnt: curves of the loss beside each other.
+"""Whether precision and compilation change what is learnt: loss curves compared.
 
     python -m benchmarks.loss_curves --input_file=data/records/train \
         --eval_file=data/records/heldout --bert_config_file=recipes/bert_tiny.json \
@@ -8,9 +8,9 @@ Trains the same network with run_pretraining.py in float32 with each of ``--seed
 first one each of ``--variants``: the same weights at the start, the same batches, the same masks.
 The smoothed training loss of each variant is compared with that of float32, and the difference
 with the differences between the seeds, which differ in nothing but weights, order, masks and
-dropout. A variant that is further away than two seeds from each other is told in the end, by the
-exit status too. Trainings run one after the other; started again, the command goes on where it
-was stopped, and what is finished is kept. docs/loss_curves.md shows a result.
+dropout. A variant that is further away than two seeds from each other is named at the end, and
+the exit status is not 0. Trainings run one after the other; started again, the command resumes
+where it was stopped and keeps what is finished. docs/loss_curves.md shows a result.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def _check_before_long_work(values: flags.FlagValues) -> None:
     spacing, steps = values.display_loss_steps, values.num_train_steps
     if steps % spacing:
         raise UserError(
-            f"--num_train_steps={steps} is no multiple of --display_loss_steps={spacing}; the "
-            "points of a curve are so many updates apart."
+            f"--num_train_steps={steps} is not a multiple of --display_loss_steps={spacing}; the "
+            "points of a curve are that many updates apart."
         )
     points_of_window(values.smoothing_steps, spacing=spacing, last_step=steps)
     if values.picture and importlib.util.find_spec("matplotlib") is None:

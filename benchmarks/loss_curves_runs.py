@@ -15,7 +15,7 @@ from bert_tf.errors import UserError
 from bert_tf.files import read_json
 from bert_tf.progress import Progress
 
-# Name -> flags of run_pretraining.py beside those that all have. A row more is a variant more.
+# Name -> flags of run_pretraining.py in addition to the shared ones. A row more is a variant more.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fp32": {"precision": "fp32"},
     "bf16": {"precision": "bf16"},
@@ -41,7 +41,7 @@ class Training:
       variant: its name.
       seed: of weights, data order, masks and dropout.
       flags: all of run_pretraining.py's that are given, name to value.
-      directory: its --output_dir; what it prints goes to a file beside it.
+      directory: its --output_dir; what it prints goes to a file next to it.
     """
 
     variant: str
@@ -112,7 +112,7 @@ def read_curve(training: Training) -> Curve:
 
 
 def skipped_updates(training: Training) -> int:
-    """Updates that the loss scale skipped; a process that goes on counts from 0 again."""
+    """Updates that the loss scale skipped; a resumed process counts from 0 again."""
     total, before = 0, 0
     for line in _log(training):
         count = int(line.get("skipped_updates", 0))

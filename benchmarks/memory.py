@@ -40,7 +40,7 @@ Peaks = dict[int, float]
 
 
 def measure_peak(subject: Subject, job: StepJob, batch_size: int) -> float:
-    """The largest memory of a process that takes some steps of so many sequences, in bytes."""
+    """Bytes of memory that a process takes at most in some steps of ``batch_size`` sequences."""
     of_size = dataclasses.replace(job, batch_size=batch_size)
     found = run_in_process(subject, of_size.to_json(), "train")
     peak = found["peak_memory_bytes"]
@@ -65,7 +65,7 @@ def memory_results(
       peaks: bytes by batch size, for each subject's name and length.
       subjects: of these, those that are in ``peaks``.
       limit: bytes that a process may take.
-      config: beside the machine, for each result.
+      config: of each result, in addition to the machine.
     """
     results: list[Result] = []
     largest: dict[tuple[str, int], int] = {}

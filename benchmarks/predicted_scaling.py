@@ -88,7 +88,7 @@ def print_efficiencies(
 
 
 def print_published() -> Iterator[Result]:
-    """Prints the published speed-ups beside the model's and yields both as results."""
+    """Prints the published speed-ups next to the model's and yields both as results."""
     print(f"\n{'speed-up':40}{'GPUs':>12}{'published':>11}{'model':>8}")
     for published in PUBLISHED:
         predicted = published.predicted(parameters_of(BERT_LARGE))

@@ -80,7 +80,7 @@ class Published:
     assumed: str
 
     def predicted(self, parameters: int) -> float:
-        """The model's speed-up for a network of so many weights."""
+        """The model's speed-up for a network of ``parameters`` weights."""
         base, many = (
             self.setting.update_seconds(ranks, parameters)
             for ranks in (self.base_ranks, self.ranks)

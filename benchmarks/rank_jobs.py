@@ -91,7 +91,7 @@ def run_alone(job: Job, cases: Sequence[Case]) -> Measured:
 def run_on_one_host(
     job: Job, cases: Sequence[Case], *, ranks: int, bind_to: str = "none"
 ) -> Measured:
-    """Measures with so many ranks under mpirun, on this machine as it is."""
+    """Measures with ``ranks`` ranks under mpirun, on this machine as it is."""
     launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", bind_to]
     return _run(job, cases, launcher)
 

@@ -11,7 +11,7 @@ the first number of hosts. ``--hosts=`` leaves this part out.
 
 Part two takes the speed of one GPU from NVIDIA's published figures and predicts the efficiency of 8
 to 1024 of them for BERT-base and BERT-large. Part three does the same for clusters whose speed-up
-was published. Neither knows of stragglers, of input or of an optimizer that works beside others:
+was published. Neither knows of stragglers, of input or of an optimizer that works at the same time:
 what published figures lack to the prediction is what those cost.
 """
 
@@ -135,7 +135,7 @@ def measure_check(
             print(
                 f"\n{describe_link(link)}: {fitted.link.bytes_per_second / 1e6:.1f} MB/s, "
                 f"{fitted.link.latency_seconds * 1e3:.2f} ms before the first byte, "
-                f"{fitted.hidden_share:.0%} of the time on it beside the backward pass",
+                f"{fitted.hidden_share:.0%} of the time on it hidden by the backward pass",
                 flush=True,
             )
         found = list(check_results(pair, fitted, accumulation_steps, described))

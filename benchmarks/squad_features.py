@@ -1,4 +1,4 @@
-"""How fast SQuAD features are made, beside google-research/bert and transformers.
+"""How fast SQuAD features are made here, in google-research/bert and in transformers.
 
     python -m benchmarks.squad_features --data_file=train-v1.1.json --vocab_file=vocab.txt \
         --google_bert_dir=bert

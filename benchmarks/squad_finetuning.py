@@ -52,7 +52,7 @@ _SCORES = ("exact_match", "f1")
 
 
 def cut_squad(source: Path, most_questions: int, target: Path) -> Path:
-    """Writes a SQuAD file with so many questions, spread evenly over those of another one."""
+    """Writes a SQuAD file with some questions of another one, spread evenly over them."""
     content = read_json(source, what="SQuAD file")
     total = sum(len(p["qas"]) for article in content["data"] for p in article["paragraphs"])
     kept, number, articles = min(most_questions, total), 0, []
@@ -227,7 +227,7 @@ def define_flags() -> None:
         "init_checkpoint": "Directory of Hugging Face's form: config, vocabulary, weights.",
         "train_file": "SQuAD JSON to train on.",
         "predict_file": "SQuAD JSON to answer.",
-        "work_dir": "Where runs are kept; a comparison started again goes on from there.",
+        "work_dir": "Where runs are kept; a comparison started again resumes from there.",
     }.items():
         flags.DEFINE_string(name, None, text, required=True)
     default = ["ours-auto", "transformers-fp32-malloc", "transformers-bf16-malloc"]
@@ -236,8 +236,8 @@ def define_flags() -> None:
     flags.DEFINE_integer("turns", 3, "Runs of every subject in --mode=throughput.")
     flags.DEFINE_integer("untimed_steps", 10, "Steps at the start that no rate counts.")
     flags.DEFINE_integer("timed_steps", 20, "Steps after these, in --mode=throughput.")
-    flags.DEFINE_integer("max_train_questions", None, "Train on so many, spread over the file.")
-    flags.DEFINE_integer("max_predict_questions", None, "Answer so many, spread over the file.")
+    flags.DEFINE_integer("max_train_questions", None, "Train on this many, spread over the file.")
+    flags.DEFINE_integer("max_predict_questions", None, "Answer this many, spread over the file.")
     notes = {"doc_stride": "Step between windows (ours), overlap (the peer's)."}
     notes["num_train_epochs"] = "As in run_squad.py; 1 in --mode=throughput."
     for name, default in _JOB_FLAGS.items():

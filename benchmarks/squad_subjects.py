@@ -1,7 +1,7 @@
 """Who takes part in the comparison of SQuAD fine-tuning, and running one of them once.
 
 A run is a process with a directory of its own. What it gave is kept there, so that a comparison
-that was interrupted goes on where it stopped.
+that was interrupted resumes where it stopped.
 """
 
 from __future__ import annotations

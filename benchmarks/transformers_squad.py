@@ -239,9 +239,9 @@ def run(
     to_learn = [e for e in train_file.examples if e.question_id not in set(train_file.unusable)]
     training = make_windows(to_learn, tokenizer, settings, labelled=True)
     train_timings = train(model, training, settings)
-    asked = make_windows(predict_file.examples, tokenizer, settings, labelled=False)
-    *logits, predict_timings = predict(model, asked, settings)
-    answers = best_answers(predict_file.examples, asked, *logits, settings)
+    to_answer = make_windows(predict_file.examples, tokenizer, settings, labelled=False)
+    *logits, predict_timings = predict(model, to_answer, settings)
+    answers = best_answers(predict_file.examples, to_answer, *logits, settings)
     return answers, {"train_timings": train_timings, "predict_timings": predict_timings}
 
 

@@ -48,7 +48,7 @@ class PredictionJob:
         return job_from_json(cls, job)
 
     def batches(self, size: int, *, by_length: bool) -> list[Batch]:
-        """Batches of so many sequences, the same in every process; int32 [size, S] each.
+        """Batches of ``size`` sequences, the same in every process; int32 [size, S] each.
 
         One of full sequences or, where there are ``lengths``, all of these, the longest first.
 

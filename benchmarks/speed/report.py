@@ -29,7 +29,7 @@ def step_results(
       subjects: of these, those that are in ``found``.
       found: what ``time_steps`` gave in each turn, by the subject's name.
       sequences: of one step.
-      config: beside the machine, for each result.
+      config: of each result, in addition to the machine.
     """
     present, rates = present_rates(subjects, found, lambda turn: sequences / turn["seconds"])
     config = {**config, **describe_machine()}

@@ -84,7 +84,7 @@ class StepJob:
         return self.batch_size * self.accumulation_steps
 
     def batch(self, sequences: int, *, seed: int = 1) -> Batch:
-        """Features of so many sequences, the same in every process."""
+        """Features of ``sequences`` sequences, the same in every process."""
         sizes = {"vocab_size": self.network.vocab_size, "seq_length": self.seq_length, "seed": seed}
         if self.task == PRETRAINING:
             return pretraining_batch(sequences, predictions=self.predictions, **sizes)
