@@ -67,3 +67,42 @@ def test_bad_input_ends_in_one_sentence(files, flag, expected):
     assert done.returncode == 2
     assert done.stderr.startswith(expected)
     assert done.stderr.count("\n") == 1
+
+
+FAKE = {
+    "run_squad.py": """
+import json
+import tensorflow as tf
+tf.flags.DEFINE_bool("version_2_with_negative", None, "")
+FLAGS = tf.flags.FLAGS
+def read_squad_examples(path, is_training):
+    assert is_training and FLAGS.version_2_with_negative is True
+    with tf.gfile.GFile(path) as file:
+        return json.load(file)["data"][0]["paragraphs"][0]["qas"]
+def convert_examples_to_features(examples, tokenizer, max_seq_length, doc_stride,
+                                 max_query_length, is_training, output_fn):
+    assert (max_seq_length, doc_stride, max_query_length) == (64, 16, 8) and is_training
+    for example in examples * tokenizer:
+        output_fn(example)
+""",
+    "tokenization.py": """
+import tensorflow
+def FullTokenizer(vocab_file, do_lower_case):
+    assert vocab_file.endswith("vocab.txt") and do_lower_case is False
+    return 2
+""",
+}
+
+
+@pytest.mark.slow
+def test_the_peers_code_gets_the_same_settings(files, tmp_path):
+    for name, text in FAKE.items():
+        (tmp_path / name).write_text(text)
+    _run(
+        *files, "--runs=1", "--max_seq_length=64", "--doc_stride=16", "--max_query_length=8",
+        "--do_lower_case=false", "--version_2_with_negative", f"--google_bert_dir={tmp_path}",
+        f"--json={tmp_path}/results.json",
+    )  # fmt: skip
+    ours, google, ratio = json.loads((tmp_path / "results.json").read_text())
+    assert (google["subject"], google["config"]["features"]) == ("google-research/bert", 6)
+    assert (ours["config"]["features"], ratio["subject"]) == (3, OURS)
