@@ -6,7 +6,6 @@ number of cases, and runs what a case needs.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -25,11 +24,12 @@ from benchmarks.cases import (
     UPDATES,
     Case,
 )
-from benchmarks.speed.batches import pretraining_batch
-from bert_tf.config.bert_config import BertConfig
+from benchmarks.speed.ours import task_of
+from benchmarks.speed.steps import StepJob
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for, probe_hardware
+from bert_tf.model.task import Network, create_network
 from bert_tf.ranks.distribution import SingleProcess, connect
-from bert_tf.tasks.pretraining import PretrainingObjective
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import choose_kernels
@@ -38,26 +38,6 @@ from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 _LEARNING_RATE = 1e-6  # the weights should stay what they are; the time does not depend on them
-_MASKED_SHARE = 0.15
-
-
-@dataclasses.dataclass(frozen=True)
-class Workload:
-    """What one rank computes in a micro batch.
-
-    Attributes:
-      network: its sizes.
-      micro_batch_size: sequences.
-      seq_length: tokens of a sequence, none of them padding.
-      precision: of products, one of ``bert_tf.model.precision.PRECISIONS``.
-      native: whether the native operations compute what they can, as in training on CPUs.
-    """
-
-    network: BertConfig
-    micro_batch_size: int
-    seq_length: int
-    precision: str
-    native: bool = True
 
 
 class Runnable(NamedTuple):
@@ -68,22 +48,28 @@ class Runnable(NamedTuple):
 
 
 def build_cases(
-    cases: Sequence[Case], workload: Workload, ranks: SingleProcess, *, horovod: bool
+    cases: Sequence[Case],
+    job: StepJob,
+    ranks: SingleProcess,
+    *,
+    precision: str,
+    horovod: bool,
+    native: bool = True,
 ) -> dict[Case, Runnable]:
     """Adds the cases to the current graph, together with the network's variables.
 
-    ``ranks`` are connected already; ``horovod`` says whether over Horovod.
+    Args:
+      cases: what to add.
+      job: the micro batch of a rank.
+      ranks: connected already.
+      precision: of products, one of ``bert_tf.model.precision.PRECISIONS``.
+      horovod: whether they are connected over Horovod.
+      native: whether the native operations compute what they can, as in training on CPUs.
     """
-    wanted = None if workload.native else False
+    wanted = None if native else False
     kernels = choose_kernels(wanted, has_gpu=probe_hardware().has_gpu, ranks=ranks)
-    objective = PretrainingObjective(
-        workload.network,
-        kernels.layers(policy_for(workload.precision)),
-        masked_lm=True,
-        next_sentence=True,
-        seed=1,
-    )
-    objective.create_variables()
+    options = ForwardOptions(kernels.layers(policy_for(precision)))
+    network = create_network(task_of(job), options, seed=1)
     rate = tf.constant(_LEARNING_RATE)
     optimizer = AdamW(rate, kernels=kernels)
     built = {}
@@ -96,7 +82,7 @@ def build_cases(
                     horovod=True, num_threads=ranks.threads, communication=case.communication
                 )
             if case.kind in UPDATES:
-                built[case] = _update(case, workload, objective, optimizer, rate, communicator)
+                built[case] = _update(case, job, network, optimizer, rate, communicator)
             else:
                 built[case] = Runnable(_collective(case, communicator), {})
     return built
@@ -104,14 +90,14 @@ def build_cases(
 
 def _update(
     case: Case,
-    workload: Workload,
-    objective: PretrainingObjective,
+    job: StepJob,
+    network: Network,
     optimizer: AdamW,
     rate: tf.Tensor,
     ranks: SingleProcess,
 ) -> Runnable:
-    plan = BatchPlan(workload.micro_batch_size, case.number, ranks.world_size)
-    batch = synthetic_batch(workload, plan.rank_batch_size, seed=ranks.rank)
+    plan = BatchPlan(job.batch_size, case.number, ranks.world_size)
+    batch = job.batch(plan.rank_batch_size, seed=ranks.rank)
     fed = {
         name: tf.placeholder(value.dtype, value.shape, name=name) for name, value in batch.items()
     }
@@ -121,7 +107,7 @@ def _update(
     )
     with shared:
         outputs = build_train_op(
-            objective,
+            network,
             fed,
             plan=plan,
             optimizer=optimizer,
@@ -134,7 +120,7 @@ def _update(
 
 
 def _collective(case: Case, ranks: SingleProcess) -> tf.Operation:
-    """What travels in a case, without any computation that a real update would do beside it."""
+    """What travels in a case, without any computation that a real update would overlap it with."""
     if case.kind == COMMUNICATION:
         variables = tf.trainable_variables()
         # Numbers of the gradients' shapes: the variables themselves.
@@ -165,18 +151,6 @@ def _held(name: str, shape: list[int]) -> tf.Tensor:
     return tf.get_variable(
         f"{scope}/{name}", shape, initializer=ones, trainable=False, use_resource=True
     ).read_value()
-
-
-def synthetic_batch(workload: Workload, sequences: int, *, seed: int) -> dict[str, np.ndarray]:
-    """Features of pre-training without padding: [sequences, ...] arrays of int32 and float32."""
-    length = workload.seq_length
-    return pretraining_batch(
-        sequences,
-        vocab_size=workload.network.vocab_size,
-        seq_length=length,
-        predictions=max(1, round(_MASKED_SHARE * length)),
-        seed=seed,
-    )
 
 
 def gradient_bytes() -> int:

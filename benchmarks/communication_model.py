@@ -32,37 +32,10 @@ class Link:
         return cls(gbit_per_second * 1e9 / 8, latency_seconds)
 
 
-def slower_of(first: Link, second: Link) -> Link:
-    """What a message is limited to that goes through both."""
-    return Link(
-        min(first.bytes_per_second, second.bytes_per_second),
-        max(first.latency_seconds, second.latency_seconds),
-    )
-
-
 def ring_allreduce_seconds(num_bytes: float, ranks: int, link: Link) -> float:
     """Time to add up ``num_bytes`` of every rank: 2(N-1)/N bytes/bandwidth + 2(N-1) latency."""
     steps = 2 * (ranks - 1)
     return steps * (num_bytes / ranks / link.bytes_per_second + link.latency_seconds)
-
-
-def ring_allgather_seconds(num_bytes: float, ranks: int, link: Link) -> float:
-    """Time until every rank has the ``num_bytes`` of each: (N-1) (bytes/bandwidth + latency)."""
-    return (ranks - 1) * (num_bytes / link.bytes_per_second + link.latency_seconds)
-
-
-def hierarchical_allreduce_seconds(
-    num_bytes: float, hosts: int, ranks_per_host: int, *, local: Link, remote: Link
-) -> float:
-    """Time to add up within each host, then between hosts, then to spread the sum in each host.
-
-    After the first part every rank of a host holds the host's sum of its share; the shares go to
-    the other hosts side by side, through the one ``remote`` link of the host, as its whole sum
-    would. The first and the last part together are a ring within the host.
-    """
-    return ring_allreduce_seconds(num_bytes, ranks_per_host, local) + ring_allreduce_seconds(
-        num_bytes, hosts, remote
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,24 +56,30 @@ class Cluster:
         """Time to add up ``num_bytes`` of each of ``ranks`` ranks, which fill their hosts.
 
         One ring over all ranks enters and leaves each host once, so that a host's link carries
-        what one rank sends. Raises ValueError for ranks that leave a host partly filled.
+        what one rank sends. The hierarchical form adds up within each host, then between hosts,
+        then spreads the sum in each host: its first and last part together are a ring within the
+        host; in between, the shares of all ranks of a host go through its one ``remote`` link, as
+        its whole sum would. Raises ValueError for ranks that leave a host partly filled.
         """
         if ranks <= self.ranks_per_host:
             return ring_allreduce_seconds(num_bytes, ranks, self.local)
         hosts, left = divmod(ranks, self.ranks_per_host)
         if left:
             raise ValueError(f"{ranks} ranks do not fill hosts of {self.ranks_per_host}")
-        if not hierarchical:
-            return ring_allreduce_seconds(num_bytes, ranks, slower_of(self.local, self.remote))
-        return hierarchical_allreduce_seconds(
-            num_bytes, hosts, self.ranks_per_host, local=self.local, remote=self.remote
+        if hierarchical:
+            within = ring_allreduce_seconds(num_bytes, self.ranks_per_host, self.local)
+            return within + ring_allreduce_seconds(num_bytes, hosts, self.remote)
+        through_both = Link(
+            min(self.local.bytes_per_second, self.remote.bytes_per_second),
+            max(self.local.latency_seconds, self.remote.latency_seconds),
         )
+        return ring_allreduce_seconds(num_bytes, ranks, through_both)
 
 
 def update_seconds(
     compute_seconds: float, communication_seconds: float, hidden_share: float = 0.0
 ) -> float:
-    """Time of an update of which ``hidden_share`` of the communication runs beside computation."""
+    """Time of an update of which ``hidden_share`` of the communication overlaps computation."""
     return compute_seconds + (1.0 - hidden_share) * communication_seconds
 
 

@@ -11,13 +11,14 @@ only cuts the text into words: a part of the work, on all cores and on one. Star
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
 from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import Result, print_result, spread_result
+from benchmarks.results import Result, print_result, spread_result
+from benchmarks.script import run_benchmark, threads_from_flags
 from benchmarks.speed.comparison import (
     compare,
     define_comparison_flags,
@@ -25,43 +26,36 @@ from benchmarks.speed.comparison import (
     subjects_from_flags,
 )
 from benchmarks.speed.process import Found
-from benchmarks.speed.report import ratio_results
+from benchmarks.speed.report import present_rates, ratio_results
 from benchmarks.speed.subjects import MAKING_RECORDS, Subject
-from bert_tf import environment
-from bert_tf.command_line import run_command
-from bert_tf.files import require_file, write_json
+from bert_tf.files import require_file
 
 _GOOGLE_FILES = ("create_pretraining_data.py", "tokenization.py")
+
+
+def _rate(turn: Found) -> float:
+    return turn["megabytes"] / turn["seconds"]
 
 
 def record_results(
     subjects: Sequence[Subject], found: Mapping[str, Sequence[Found]], config: Mapping[str, Any]
 ) -> list[Result]:
     """The speed of each subject in ``found``, and how many times faster ours are."""
-    present = [subject for subject in subjects if subject.name in found]
-    rates = {
-        s.name: [turn["megabytes"] / turn["seconds"] for turn in found[s.name]] for s in present
-    }
+    what = "text to records"
+    present, rates = present_rates(subjects, found, _rate)
     results = []
-    for subject in present:
-        turns = found[subject.name]
-        shares = [turn["foreign_share"] for turn in turns]
+    for name, of_subject in rates.items():
+        shares = [turn["foreign_share"] for turn in found[name]]
         described = {**config, "others_share_of_machine": shares}
-        results.append(
-            spread_result("text to records", rates[subject.name], "MB/s", described, subject.name)
-        )
-    return [*results, *ratio_results("text to records", present, rates, config)]
+        results.append(spread_result(what, of_subject, "MB/s", described, name))
+    return [*results, *ratio_results(what, present, rates, config)]
 
 
-def measure() -> None:
+def measure() -> Iterator[Result]:
     """Runs the comparison of the flags."""
     values = flags.FLAGS
-    rules = {
-        "max_seq_length": values.max_seq_length,
-        "dupe_factor": values.dupe_factor,
-        "do_lower_case": values.do_lower_case,
-        "threads": values.threads or environment.available_cores(),
-    }
+    names = ("max_seq_length", "dupe_factor", "do_lower_case")
+    rules = {**{name: values[name].value for name in names}, "threads": threads_from_flags()}
     input_file = require_file(values.input_file, flag="input_file").resolve()
     job = {
         **rules,
@@ -70,16 +64,12 @@ def measure() -> None:
         "google_bert_dir": google_bert_dir_from_flags(_GOOGLE_FILES),
     }
     subjects = subjects_from_flags(MAKING_RECORDS)
-    comparison = compare(
-        subjects, job, "make", lambda found: f"{found['megabytes'] / found['seconds']:.3g} MB/s"
-    )
+    comparison = compare(subjects, job, "make", lambda found: f"{_rate(found):.3g} MB/s")
     config = {**rules, "text_bytes": input_file.stat().st_size, **describe_machine()}
-    results = record_results(subjects, comparison.found, config)
-    for result in results:
+    for result in record_results(subjects, comparison.found, config):
         who = "" if result["unit"] == "ratio" else f", {result['subject']}"
-        print_result({**result, "name": f"{result['name']}{who}"})
-    if values.json:
-        write_json(values.json, results)
+        print_result(result, label=f"{result['name']}{who}")
+        yield result
     comparison.raise_failures()
 
 
@@ -94,5 +84,4 @@ def define_flags() -> None:
 
 
 if __name__ == "__main__":
-    define_flags()
-    run_command(lambda _: measure())
+    run_benchmark(define_flags, measure)

@@ -20,24 +20,10 @@ from absl import flags
 from benchmarks import cases as kinds
 from benchmarks import communication_model as model
 from benchmarks.cases import EMBEDDING_TABLE, Case
-from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import (
-    LOOPBACK,
-    Job,
-    Measured,
-    Result,
-    describe_link,
-    mbit_of,
-    print_result,
-    ratio_result,
-    read_network,
-    run_on_link,
-    spread_result,
-)
-from benchmarks.script import run_benchmark
+from benchmarks.rank_jobs import LOOPBACK, Job, Measured, describe_link, run_on_link
+from benchmarks.results import Result, print_result, ratio_result, spread_result
+from benchmarks.script import define_shared_flags, run_benchmark, whole_numbers
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
-from bert_tf.files import write_json
 
 RANKS = 2
 # Large gradients against its computation, as on GPUs, in runs short enough to repeat; how large is
@@ -77,7 +63,7 @@ def link_results(
 ) -> Iterator[Result]:
     """The results of one link, from how long each case took there."""
     seconds = measured.seconds
-    config = {**config, **measured.facts}
+    config = {**config, **measured.details}
     yield ratio_result(
         "communication to computation", seconds[_COMMUNICATION], seconds[_COMPUTE], config
     )
@@ -91,23 +77,20 @@ def link_results(
             yield spread_result(f"{name}, {steps} micro batches", rates, "sequences/s", described)
         yield ratio_result(f"delayed to every, {steps} micro batches", every, delayed, described)
     delayed = seconds[Case(kinds.DELAYED, 1)]
-    yield from _compression_results(seconds, delayed, config)
+    halved = seconds[Case(kinds.DELAYED, 1, "fp16")]
+    for name, *compared in (
+        ("allreduce alone", seconds[_COMMUNICATION], seconds[_HALVED]),
+        ("update of 1 micro batch", delayed, halved),
+    ):
+        yield ratio_result(f"float16 to float32, {name}", *compared, config)
     shares = map(model.hidden_share, delayed, seconds[_COMPUTE], seconds[_COMMUNICATION])
     yield spread_result("communication hidden by computation", list(shares), "share", config)
     yield from embedding_results(measured, config)
 
 
-def _compression_results(seconds, delayed, config) -> Iterator[Result]:
-    halved = seconds[Case(kinds.DELAYED, 1, "fp16")]
-    yield ratio_result(
-        "float16 to float32, allreduce alone", seconds[_COMMUNICATION], seconds[_HALVED], config
-    )
-    yield ratio_result("float16 to float32, update of 1 micro batch", delayed, halved, config)
-
-
 def embedding_results(measured: Measured, config: dict[str, object]) -> Iterator[Result]:
     """Bytes that a rank sends, and times, of the word embeddings' gradient in both forms."""
-    ranks = measured.facts["ranks"]
+    ranks = measured.details["ranks"]
     for case in measured.seconds:
         if case.kind != kinds.EMBEDDING_ROWS:
             continue
@@ -131,52 +114,30 @@ def embedding_results(measured: Measured, config: dict[str, object]) -> Iterator
         )
 
 
-def run() -> None:
+def run() -> Iterator[Result]:
     """Runs the benchmark from its flags."""
     values = flags.FLAGS
-    steps = [int(text) if text.isdecimal() else 0 for text in values.accumulation_steps]
-    if not steps or min(steps) < 1:
-        raise UserError(
-            f"--accumulation_steps={','.join(values.accumulation_steps)}: give whole numbers from "
-            "1 on."
-        )
-    for link in values.links:
-        if link != LOOPBACK:
-            mbit_of(link)
-    job = Job(
-        network=read_network(values.bert_config_file, NETWORK),
-        micro_batch_size=values.micro_batch_size,
-        seq_length=values.seq_length,
-        precision=values.precision,
-        turns=values.turns,
-        micro_batches_a_turn=values.micro_batches_a_turn,
-    )
-    config = {"network": job.network.to_dict(), **job.flags(), **describe_machine()}
-    results = []
-    for link in values.links:
-        print(f"\n{describe_link(link)}, {RANKS} ranks", flush=True)
+    steps = whole_numbers("accumulation_steps")
+    links = {link: describe_link(link) for link in values.links}
+    job = Job.from_flags(NETWORK)
+    config = job.described()
+    for link, words in links.items():
+        print(f"\n{words}, {RANKS} ranks", flush=True)
         measured = run_on_link(job, cases_of(steps, values.embedding_tokens), link)
-        for result in link_results(measured, job, steps, {**config, "link": describe_link(link)}):
+        for result in link_results(measured, job, steps, {**config, "link": words}):
             print_result(result)
-            results.append(result)
-    if values.json:
-        write_json(values.json, results)
+            yield result
 
 
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.delayed_allreduce``."""
     flags.DEFINE_list("links", ["1000", "10000", LOOPBACK], "Mbit/s of each, or loopback.")
     flags.DEFINE_list("accumulation_steps", ["1", "4", "16", "50"], "Micro batches of an update.")
-    flags.DEFINE_string("bert_config_file", None, "Another network than the small one.")
-    flags.DEFINE_integer("micro_batch_size", 8, "Sequences of a micro batch.", lower_bound=1)
-    flags.DEFINE_integer("seq_length", 64, "Tokens of a sequence.", lower_bound=2)
-    flags.DEFINE_string("precision", "auto", "Precision of products, as in training.")
-    flags.DEFINE_integer("turns", 3, "Turns of every case.", lower_bound=1)
-    flags.DEFINE_integer("micro_batches_a_turn", 8, "About this many a case.", lower_bound=1)
     flags.DEFINE_integer(
         "embedding_tokens", 12 * 384, "Tokens of a rank's fine-tuning batch; 0: leave that out."
     )
-    flags.DEFINE_string("json", None, "Where to write the results.")
+    shared = ("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn", "json")
+    define_shared_flags(*shared, seq_length=64, turns=3)
 
 
 if __name__ == "__main__":

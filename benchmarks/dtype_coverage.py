@@ -15,12 +15,13 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from benchmarks.case_graphs import Workload, build_cases
+from benchmarks.case_graphs import build_cases
 from benchmarks.cases import COMPUTE, Case
+from benchmarks.script import define_shared_flags, network_from_flags, start_tensorflow
+from benchmarks.speed.batches import masked_words
+from benchmarks.speed.steps import PRETRAINING, StepJob
 from bert_tf import environment
 from bert_tf.command_line import run_command
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.files import require_file
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tuning.session import SessionSettings, session_config
 
@@ -68,14 +69,16 @@ def _computations(run_metadata: tf.RunMetadata) -> Iterator[tuple[str, int]]:
                 yield node.op, kind
 
 
-def run_update(workload: Workload, *, amp: bool) -> Coverage:
+def run_update(job: StepJob, precision: str, *, amp: bool) -> Coverage:
     """Runs one update of random weights and counts what was executed."""
     ranks = SingleProcess(environment.available_cores())
     update = Case(COMPUTE, 1, "none")
     options = tf.RunOptions(output_partition_graphs=True)
     metadata = tf.RunMetadata()
     with tf.Graph().as_default():
-        operation, feed = build_cases([update], workload, ranks, horovod=False)[update]
+        # TensorFlow's operations, which the rewrite knows: the same ones in all ways.
+        how = {"precision": precision, "native": False}
+        operation, feed = build_cases([update], job, ranks, horovod=False, **how)[update]
         config = session_config(SessionSettings(ranks.threads, amp=amp))
         with tf.Session(config=config) as session:
             session.run(tf.global_variables_initializer())
@@ -85,23 +88,20 @@ def run_update(workload: Workload, *, amp: bool) -> Coverage:
 
 def define_flags() -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string("bert_config_file", None, "The network.", required=True)
-    flags.DEFINE_integer("batch_size", 8, "Sequences.")
-    flags.DEFINE_integer("seq_length", 32, "Tokens of a sequence.")
+    define_shared_flags("bert_config_file", batch_size=8, seq_length=32)
+    flags.mark_flag_as_required("bert_config_file")
 
 
 def _run() -> None:
     """Prints a line for each way to compute."""
     values = flags.FLAGS
-    environment.quiet_tensorflow(verbose=False)
-    network = BertConfig.from_json_file(
-        require_file(values.bert_config_file, flag="bert_config_file")
-    )
+    start_tensorflow()
+    network = network_from_flags()
+    length = values.seq_length
+    job = StepJob(PRETRAINING, network, values.batch_size, length, masked_words(length))
     print(f"{'':6}{'products':>10}{'in half':>9}{'others':>9}{'in half':>9}")
     for name, precision, amp in WAYS:
-        # TensorFlow's operations, which the rewrite knows: the same ones in all ways.
-        workload = Workload(network, values.batch_size, values.seq_length, precision, native=False)
-        found = run_update(workload, amp=amp)
+        found = run_update(job, precision, amp=amp)
         print(f"{name:6}{found.products:10}{found.half_products:9}", end="")
         print(f"{found.others:9}{found.half_others:9}", flush=True)
 

@@ -14,20 +14,17 @@ import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags
 
-from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import Result, ratio_result, read_network, spread_result
-from benchmarks.script import run_benchmark
-from benchmarks.speed.comparison import check_length
-from benchmarks.speed.report import machine_line
+from benchmarks.machine import describe_machine, machine_line
+from benchmarks.results import Result, ratio_result, spread_result
+from benchmarks.script import define_shared_flags, run_benchmark, start_tensorflow
 from benchmarks.speed.steps import PRETRAINING, StepJob
-from benchmarks.speed.subjects import BERT_BASE
+from benchmarks.speed.turns import rotated
 from bert_tf import environment
-from bert_tf.files import write_json
 
 if TYPE_CHECKING:
     from benchmarks.speed.ours import Settings
@@ -53,11 +50,9 @@ def time_in_turn(
     steps: Mapping[str, Callable[[], object]], turns: int, clock: Callable[[], float]
 ) -> dict[str, list[float]]:
     """Seconds of each step in each turn; another one begins each time, and none warms up."""
-    names = list(steps)
-    found: dict[str, list[float]] = {name: [] for name in names}
+    found: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(turns):
-        first = turn % len(names)
-        for name in [*names[first:], *names[:first]]:
+        for name in rotated(list(steps), turn):
             started = clock()
             steps[name]()
             found[name].append(clock() - started)
@@ -72,29 +67,15 @@ def shares(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
     }
 
 
-def measure() -> None:
+def measure() -> Iterator[Result]:
     """Compares the settings of the flags."""
     environment.give_sessions_their_own_threads()
-    import tensorflow.compat.v1 as tf
-
     from benchmarks.speed.ours import running_step
 
-    values = flags.FLAGS
-    environment.quiet_tensorflow(verbose=False)
-    tf.disable_eager_execution()
-    network = read_network(values.bert_config_file, BERT_BASE)
-    check_length(values.seq_length, network.max_position_embeddings)
-    job = StepJob(
-        task=PRETRAINING,
-        network=dataclasses.replace(network, num_hidden_layers=values.layers),
-        batch_size=values.batch_size,
-        seq_length=values.seq_length,
-        predictions=values.predictions,
-        accumulation_steps=1,
-        threads=values.threads or environment.available_cores(),
-        warmup_steps=values.warmup_steps,
-        timed_steps=values.turns,
-    )
+    start_tensorflow()
+    job = StepJob.from_flags(PRETRAINING, timed_steps=flags.FLAGS.turns)
+    network = dataclasses.replace(job.network, num_hidden_layers=flags.FLAGS.layers)
+    job = dataclasses.replace(job, network=network)
     print(machine_line(), flush=True)
     with contextlib.ExitStack() as stack:
         built = {
@@ -105,12 +86,12 @@ def measure() -> None:
         time_in_turn(steps, job.warmup_steps, time.perf_counter)
         found = time_in_turn(steps, job.timed_steps, time.perf_counter)
         chosen = built[AUTO][1]
-    _report(job, found, chosen, values.json)
+    yield from _report(job, found, chosen)
 
 
 def _report(
-    job: StepJob, found: Mapping[str, Sequence[float]], chosen: Mapping[str, str], path: str | None
-) -> None:
+    job: StepJob, found: Mapping[str, Sequence[float]], chosen: Mapping[str, str]
+) -> Iterator[Result]:
     of_setting = shares(found)
     rates = {name: [job.sequences / s for s in seconds] for name, seconds in found.items()}
     print(f"{'':34}{'sequences/s':>12}  {'turns':18}{'auto to it':>12}")
@@ -124,26 +105,17 @@ def _report(
         f"{chosen['threads']} threads: "
         f"{of_setting[best]:.1%} of the rate of the best setting by hand ({best})"
     )
-    if path:
-        config = {**job.to_json(), **describe_machine(), "auto": dict(chosen)}
-        results: list[Result] = []
-        for name, turns in rates.items():
-            results.append(spread_result(name, turns, "sequences/s", config))
-            results.append(ratio_result(f"auto to {name}", rates[AUTO], turns, config))
-        write_json(path, results)
+    config = {**job.to_json(), **describe_machine(), "auto": dict(chosen)}
+    for name, turns in rates.items():
+        yield spread_result(name, turns, "sequences/s", config)
+        yield ratio_result(f"auto to {name}", rates[AUTO], turns, config)
 
 
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.fastest_setting``."""
-    flags.DEFINE_string("bert_config_file", None, "The network; BERT-base if not given.")
+    shared = ("bert_config_file", "batch_size", "seq_length", "predictions", "threads", "json")
+    define_shared_flags(*shared, warmup_steps=2, turns=9)
     flags.DEFINE_integer("layers", 2, "Of the network: all settings share memory.", lower_bound=1)
-    flags.DEFINE_integer("batch_size", 16, "Sequences of a step.", lower_bound=1)
-    flags.DEFINE_integer("seq_length", 128, "Tokens of a sequence.", lower_bound=2)
-    flags.DEFINE_integer("predictions", 20, "Masked words of a sequence.", lower_bound=1)
-    flags.DEFINE_integer("threads", None, "Cores to use; all if not given.", lower_bound=1)
-    flags.DEFINE_integer("warmup_steps", 2, "Steps before the timed ones.", lower_bound=1)
-    flags.DEFINE_integer("turns", 9, "Timed steps of every setting.", lower_bound=1)
-    flags.DEFINE_string("json", None, "Where to write the results.")
 
 
 if __name__ == "__main__":

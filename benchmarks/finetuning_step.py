@@ -8,16 +8,12 @@ subject. Who takes part and how is as in benchmarks.pretraining_step.
 
 from __future__ import annotations
 
+from benchmarks.script import run_benchmark
 from benchmarks.speed.step_comparison import compare_steps, define_step_flags
 from benchmarks.speed.steps import SPANS
-from bert_tf.command_line import run_command
-
-
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.finetuning_step``."""
-    define_step_flags(batch_size=8, seq_length=384)
-
 
 if __name__ == "__main__":
-    define_flags()
-    run_command(lambda _: compare_steps(SPANS))
+    run_benchmark(
+        lambda: define_step_flags(batch_size=8, seq_length=384),
+        lambda: compare_steps(SPANS),
+    )

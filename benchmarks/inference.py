@@ -16,16 +16,22 @@ of the peers, and of ``ours-padded``, to ``--seq_length``, as their programs do 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import flags
 
 from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import Result, read_network
+from benchmarks.results import Result, result
+from benchmarks.script import (
+    define_shared_flags,
+    network_from_flags,
+    run_benchmark,
+    threads_from_flags,
+    whole_numbers,
+)
 from benchmarks.speed.comparison import (
-    check_length,
     compare,
     define_comparison_flags,
     google_bert_dir_from_flags,
@@ -34,10 +40,8 @@ from benchmarks.speed.comparison import (
 from benchmarks.speed.predictions import PredictionJob
 from benchmarks.speed.process import Found
 from benchmarks.speed.subjects import BERT_BASE, PADDED, PREDICTING, PREDICTING_REAL, Subject
-from bert_tf import environment
-from bert_tf.command_line import run_command
 from bert_tf.errors import UserError
-from bert_tf.files import require_file, write_json
+from bert_tf.files import require_file
 from bert_tf.squad.examples import SquadFile, read_squad
 from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.text.loading import load_tokenizer
@@ -76,30 +80,20 @@ def prediction_results(
             middle = np.mean if config.get("real_sequences") else np.median
             rates[subject.name] = size / float(middle(seconds))
             values["prediction"] = (rates[subject.name], "sequences/s")
-            results += [_result(n, subject.name, *v, described) for n, v in values.items()]
-        results += _ratios(present, rates, {**config, "batch_size": size})
+            results += [result(n, *v, described, subject.name) for n, v in values.items()]
+        results += [
+            result(
+                f"prediction, {ours.name} to {peer.name}",
+                rates[ours.name] / rates[peer.name],
+                "ratio",
+                {**config, "batch_size": size},
+                ours.name,
+            )
+            for ours in present
+            for peer in present
+            if ours.is_ours and ours != PADDED and (peer == PADDED or not peer.is_ours)
+        ]
     return results
-
-
-def _ratios(
-    subjects: Sequence[Subject], rates: Mapping[str, float], config: Mapping[str, Any]
-) -> list[Result]:
-    return [
-        _result(
-            f"prediction, {ours.name} to {peer.name}",
-            ours.name,
-            rates[ours.name] / rates[peer.name],
-            "ratio",
-            config,
-        )
-        for ours in subjects
-        for peer in subjects
-        if ours.is_ours and ours != PADDED and (peer == PADDED or not peer.is_ours)
-    ]
-
-
-def _result(name: str, subject: str, value: float, unit: str, config: Mapping[str, Any]) -> Result:
-    return {"name": name, "subject": subject, "value": value, "unit": unit, "config": config}
 
 
 def prediction_table(results: Iterable[Result]) -> list[str]:
@@ -107,13 +101,13 @@ def prediction_table(results: Iterable[Result]) -> list[str]:
     heads = "".join(f"{f'p{p} ms':>9}" for p in PERCENTILES)
     lines = [f"{'':32}{'batch':>6}{heads}{'sequences/s':>13}"]
     cells: list[str] = []
-    for result in results:
-        value = result["value"]
-        if result["unit"] == "ms":
+    for row in results:
+        value = row["value"]
+        if row["unit"] == "ms":
             cells.append(f"{value:9.1f}")
-        elif result["unit"] == "sequences/s":
-            size = result["config"]["batch_size"]
-            lines.append(f"{result['subject']:32}{size:6}{''.join(cells)}{value:13.2f}")
+        elif row["unit"] == "sequences/s":
+            size = row["config"]["batch_size"]
+            lines.append(f"{row['subject']:32}{size:6}{''.join(cells)}{value:13.2f}")
             cells = []
     return lines
 
@@ -155,16 +149,15 @@ def _real_lengths(values: flags.FlagValues) -> tuple[int, ...]:
     return window_lengths(squad, tokenizer, seq_length=values.seq_length, most=values.sequences)
 
 
-def measure() -> None:
+def measure() -> Iterator[Result]:
     """Runs the comparison of the flags."""
     values = flags.FLAGS
-    network = read_network(values.bert_config_file, BERT_BASE)
-    check_length(values.seq_length, network.max_position_embeddings)
+    network = network_from_flags(BERT_BASE)
     job = PredictionJob(
         network=network,
-        batch_sizes=_numbers(values.batch_sizes, flag="batch_sizes"),
+        batch_sizes=tuple(whole_numbers("batch_sizes")),
         seq_length=values.seq_length,
-        threads=values.threads or environment.available_cores(),
+        threads=threads_from_flags(),
         warmup=values.warmup,
         repetitions=values.repetitions,
         google_bert_dir=google_bert_dir_from_flags(_GOOGLE_FILES),
@@ -187,22 +180,14 @@ def measure() -> None:
     }
     results = prediction_results(subjects, comparison.found, job.batch_sizes, config)
     print("\n".join(prediction_table(results)), flush=True)
-    if values.json:
-        write_json(values.json, results)
+    yield from results
     comparison.raise_failures()
-
-
-def _numbers(values: Sequence[str], *, flag: str) -> tuple[int, ...]:
-    numbers = tuple(int(value) if value.isdecimal() else 0 for value in values)
-    if not numbers or min(numbers) < 1:
-        raise UserError(f"--{flag}={','.join(values)}: give whole numbers from 1 on.")
-    return numbers
 
 
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.inference``."""
     define_comparison_flags(PREDICTING_REAL)
-    flags.DEFINE_string("bert_config_file", None, "The network; BERT-base if not given.")
+    define_shared_flags("bert_config_file")
     flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16", "32"], "Sequences of a batch.")
     flags.DEFINE_integer("seq_length", 384, "Positions of a sequence.", lower_bound=8)
     flags.DEFINE_string("squad_file", None, "Take the lengths of its windows; full if not given.")
@@ -213,5 +198,4 @@ def define_flags() -> None:
 
 
 if __name__ == "__main__":
-    define_flags()
-    run_command(lambda _: measure())
+    run_benchmark(define_flags, measure)

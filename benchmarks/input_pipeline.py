@@ -2,7 +2,7 @@
 
     python -m benchmarks.input_pipeline --input_file=records --batch_size=16
 
-Measures sequences a second of the training input alone, and beside it those of a training step:
+Measures sequences a second of the training input alone and those of a training step:
 ``--training_sequences_per_second`` from a run's log where that is known; otherwise the matrix
 products of a BERT-base step alone, forward and backward, which no training on this machine can
 exceed, so that the true ratio is higher. ``--json`` also writes the results to a file.
@@ -11,17 +11,19 @@ exceed, so that the true ratio is higher. ``--json`` also writes the results to 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from absl import flags
 
-from benchmarks.script import run_benchmark
+from benchmarks.results import Result, result
+from benchmarks.script import define_shared_flags, run_benchmark
+from benchmarks.speed.batches import masked_words
 from benchmarks.speed.subjects import BERT_BASE
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.environment import available_cores
-from bert_tf.errors import UserError
-from bert_tf.files import expand_record_files, write_json
+from bert_tf.files import expand_record_files
 
 
 def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tuple[float, object]:
@@ -37,7 +39,7 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
     info = pipeline.inspect_records(files)
     masking = None
     if not info.masked:
-        predictions = max(1, round(0.15 * info.seq_length))
+        predictions = masked_words(info.seq_length)
         masking = MaskingSettings(0.15, predictions, info.vocab_size, info.special_ids)
     with tf.Graph().as_default(), tf.Session() as session, user_errors():
         dataset = pipeline.training_dataset(
@@ -86,12 +88,10 @@ def steps_per_second(step, *, seconds: float) -> float:
     return 1 / float(np.mean(durations))
 
 
-def measure() -> None:
+def measure() -> Iterator[Result]:
     """Runs the benchmark from its flags."""
     values = flags.FLAGS
     files = expand_record_files(values.input_file, flag="input_file")
-    if values.batch_size < 1:
-        raise UserError(f"--batch_size={values.batch_size} must be at least 1.")
     ours, info = pipeline_rate(files, batch_size=values.batch_size, seconds=values.seconds)
     training, subject, name = values.training_sequences_per_second, "ours", "training"
     if training is None:
@@ -100,7 +100,7 @@ def measure() -> None:
             BERT_BASE,
             batch_size=values.batch_size,
             seq_length=info.seq_length,
-            predictions=info.max_predictions or round(0.15 * info.seq_length),
+            predictions=info.max_predictions or masked_words(info.seq_length),
             seconds=values.seconds,
         )
     config = {
@@ -109,31 +109,24 @@ def measure() -> None:
         "masking": "stored" if info.masked else "at training time",
         "records": info.num_records,
     }
-    results = [
-        _result("input pipeline", "ours", ours, "sequences/s", config),
-        _result(name, subject, training, "sequences/s", config),
-        _result("input pipeline / " + name, "ours", ours / training, "ratio", config),
-    ]
-    for result in results:
-        print(f"{result['name']}: {result['value']:,.1f} {result['unit']}")
-    if values.json:
-        write_json(values.json, results)
-
-
-def _result(name: str, subject: str, value: float, unit: str, config: dict) -> dict:
-    return {"name": name, "subject": subject, "value": value, "unit": unit, "config": config}
+    for found in (
+        result("input pipeline", ours, "sequences/s", config),
+        result(name, training, "sequences/s", config, subject),
+        result(f"input pipeline / {name}", ours / training, "ratio", config),
+    ):
+        print(f"{found['name']}: {found['value']:,.1f} {found['unit']}")
+        yield found
 
 
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.input_pipeline``."""
-    flags.DEFINE_string("input_file", None, "Training records: files, globs or directories.")
-    flags.mark_flag_as_required("input_file")
-    flags.DEFINE_integer("batch_size", 16, "Sequences of a batch.")
+    text = "Training records: files, globs or directories."
+    flags.DEFINE_string("input_file", None, text, required=True)
+    define_shared_flags("batch_size", "json")
     flags.DEFINE_float("seconds", 5.0, "How long to measure each side.")
     flags.DEFINE_float(
         "training_sequences_per_second", None, "Of BERT-base on this machine, if it is known."
     )
-    flags.DEFINE_string("json", None, "Where to write the results.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether precision and compilation change what is learnt: curves of the loss beside each other.
+"""Whether precision and compilation change what is learnt: loss curves compared.
 
     python -m benchmarks.loss_curves --input_file=data/records/train \
         --eval_file=data/records/heldout --bert_config_file=recipes/bert_tiny.json \
@@ -8,16 +8,16 @@ Trains the same network with run_pretraining.py in float32 with each of ``--seed
 first one each of ``--variants``: the same weights at the start, the same batches, the same masks.
 The smoothed training loss of each variant is compared with that of float32, and the difference
 with the differences between the seeds, which differ in nothing but weights, order, masks and
-dropout. A variant that is further away than two seeds from each other is told in the end, by the
-exit status too. Trainings run one after the other; started again, the command goes on where it
-was stopped, and what is finished is kept. docs/loss_curves.md shows a result.
+dropout. A variant that is further away than two seeds from each other is named at the end, and
+the exit status is not 0. Trainings run one after the other; started again, the command resumes
+where it was stopped and keeps what is finished. docs/loss_curves.md shows a result.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,8 @@ from benchmarks.loss_curves_runs import (
     skipped_updates,
 )
 from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import Result
-from benchmarks.script import run_benchmark
+from benchmarks.results import Result, result
+from benchmarks.script import known_names, run_benchmark, whole_numbers
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, require_file, write_json
 
@@ -72,7 +72,10 @@ _MEASURES = {
 
 def compare(values: flags.FlagValues) -> None:
     """Runs the benchmark from its flags; raises UserError for a variant that is too far away."""
-    variants, seeds = _chosen_variants(values.variants), _chosen_seeds(values.seeds)
+    variants = known_names("variants", VARIANTS, values)
+    seeds = list(dict.fromkeys(whole_numbers("seeds", least=0, values=values)))
+    if len(seeds) < 2:
+        raise UserError("--seeds: give two at least; their difference is what others are held to.")
     require_file(values.bert_config_file, flag="bert_config_file")
     _check_before_long_work(values)
     output_dir = make_output_dir(values.output_dir, flag="output_dir")
@@ -146,27 +149,25 @@ def results(
     config: Mapping[str, Any],
 ) -> list[Result]:
     """All figures; the smoothed curves are in the configuration of the final loss."""
-    listed = []
-
-    def add(name: str, value: float, unit: str, **facts: Any) -> None:
-        described = {**config, **facts}
-        listed.append(
-            {"name": name, "subject": "ours", "value": value, "unit": unit, "config": described}
-        )
-
-    for name, words in _MEASURES.items():
-        add(f"loss curve, two seeds, {words}", getattr(of_seeds, name), "nats")
+    listed = [
+        result(f"loss curve, two seeds, {words}", getattr(of_seeds, name), "nats", config)
+        for name, words in _MEASURES.items()
+    ]
     for training, curve in curves.items():
-        record = record_of(training)
-        facts = {"flags": dict(training.flags), "git_commit": record["git_commit"]}
+        commit = record_of(training)["git_commit"]
+        described = {**config, "flags": dict(training.flags), "git_commit": commit}
+        smoothed = {**described, "curve": {"steps": curve.steps, "losses": curve.losses}}
         what = f"loss curve, {training.name}"
-        smoothed = {"steps": curve.steps, "losses": curve.losses}
-        add(f"{what}, last training loss", curve.losses[-1], "nats", curve=smoothed, **facts)
-        add(f"{what}, held-out loss", curve.held_out, "nats", **facts)
-        add(f"{what}, skipped updates", skipped_updates(training), "updates", **facts)
+        listed += [
+            result(f"{what}, last training loss", curve.losses[-1], "nats", smoothed),
+            result(f"{what}, held-out loss", curve.held_out, "nats", described),
+            result(f"{what}, skipped updates", skipped_updates(training), "updates", described),
+        ]
         if differs := found.get(training):
-            for name, words in _MEASURES.items():
-                add(f"{what}, {words} from fp32", getattr(differs, name), "nats", **facts)
+            listed += [
+                result(f"{what}, {words} from fp32", getattr(differs, name), "nats", described)
+                for name, words in _MEASURES.items()
+            ]
     return listed
 
 
@@ -188,8 +189,8 @@ def _check_before_long_work(values: flags.FlagValues) -> None:
     spacing, steps = values.display_loss_steps, values.num_train_steps
     if steps % spacing:
         raise UserError(
-            f"--num_train_steps={steps} is no multiple of --display_loss_steps={spacing}; the "
-            "points of a curve are so many updates apart."
+            f"--num_train_steps={steps} is not a multiple of --display_loss_steps={spacing}; the "
+            "points of a curve are that many updates apart."
         )
     points_of_window(values.smoothing_steps, spacing=spacing, last_step=steps)
     if values.picture and importlib.util.find_spec("matplotlib") is None:
@@ -204,29 +205,8 @@ def _title(values: flags.FlagValues) -> str:
     )
 
 
-def _chosen_variants(names: Sequence[str]) -> list[str]:
-    for name in names:
-        if name not in VARIANTS:
-            raise UserError(f"--variants: {name!r} is none of {', '.join(VARIANTS)}.")
-    return list(dict.fromkeys(names))
-
-
-def _chosen_seeds(texts: Sequence[str]) -> list[int]:
-    """Raises UserError for what is no number and for fewer than two."""
-    try:
-        seeds = list(dict.fromkeys(int(text) for text in texts))
-    except ValueError:
-        raise UserError(
-            f"--seeds={','.join(texts)}: give whole numbers with commas between them."
-        ) from None
-    if len(seeds) < 2:
-        raise UserError("--seeds: give two at least; their difference is what others are held to.")
-    return seeds
-
-
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines the flags of ``python -m benchmarks.loss_curves``."""
-    define_integer = functools.partial(flags.DEFINE_integer, flag_values=values)
     define_string = functools.partial(flags.DEFINE_string, flag_values=values)
     define_list = functools.partial(flags.DEFINE_list, flag_values=values)
     for name, text in {
@@ -243,15 +223,18 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         "of times slower on a CPU.",
     )
     define_list("seeds", "1,2,3", "Of fp32; variants take the first.")
-    define_integer("num_train_steps", 1000, "Updates of each training.", lower_bound=1)
-    define_integer("num_warmup_steps", 100, "As run_pretraining.py's.")
-    define_integer("max_seq_length", 128, "As run_pretraining.py's.")
-    define_integer("max_predictions_per_seq", 20, "As run_pretraining.py's.")
-    define_integer("train_batch_size", 32, "Sequences of an update.", lower_bound=1)
+    for name, default, text, least in (
+        ("num_train_steps", 1000, "Updates of each training.", 1),
+        ("num_warmup_steps", 100, "As run_pretraining.py's.", None),
+        ("max_seq_length", 128, "As run_pretraining.py's.", None),
+        ("max_predictions_per_seq", 20, "As run_pretraining.py's.", None),
+        ("train_batch_size", 32, "Sequences of an update.", 1),
+        ("display_loss_steps", 10, "Updates of a line in log.jsonl.", 1),
+        ("num_threads", None, "Of each training; all cores if not given.", None),
+        ("smoothing_steps", 100, "Updates that a point of a curve is the mean of.", None),
+    ):
+        flags.DEFINE_integer(name, default, text, lower_bound=least, flag_values=values)
     flags.DEFINE_float("learning_rate", 2e-3, "As run_pretraining.py's.", flag_values=values)
-    define_integer("display_loss_steps", 10, "Updates of a line in log.jsonl.", lower_bound=1)
-    define_integer("num_threads", None, "Of each training; all cores if not given.")
-    define_integer("smoothing_steps", 100, "Updates that a point of a curve is the mean of.")
     define_string("json", None, "Where to write the results.")
     define_string("picture", None, "Where to write the picture, an SVG.")
 

@@ -40,7 +40,7 @@ class Difference(NamedTuple):
 
 
 def smooth(curve: Curve, window_steps: int) -> Curve:
-    """The means of the last ``window_steps`` updates, from where there are so many.
+    """The means of the last ``window_steps`` updates, from the first step that has that many.
 
     Raises UserError as :func:`points_of_window` does.
     """
@@ -53,7 +53,7 @@ def smooth(curve: Curve, window_steps: int) -> Curve:
 def points_of_window(window_steps: int, *, spacing: int, last_step: int) -> int:
     """How many points of a curve, ``spacing`` updates apart, a mean of ``window_steps`` takes.
 
-    Raises UserError for a window that is no multiple of the spacing or longer than the curve.
+    Raises UserError for a window that is not a multiple of the spacing or longer than the curve.
     """
     points, rest = divmod(window_steps, spacing)
     if rest or not spacing <= window_steps <= last_step:
@@ -65,7 +65,7 @@ def points_of_window(window_steps: int, *, spacing: int, last_step: int) -> int:
 
 
 def difference(one: Curve, other: Curve) -> Difference:
-    """How far two smoothed curves are from each other; infinite where one is no number."""
+    """How far two smoothed curves are from each other; infinite where one is not a number."""
     apart = np.abs(deviations(one, other))
     return Difference(
         float(apart.mean()), float(apart.max()), abs(_gap(one.held_out, other.held_out))

@@ -5,21 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.loss_curves_compare import Curve
+from benchmarks.speed.process import ROOT, as_flag, run_logged
 from bert_tf.errors import UserError
 from bert_tf.files import read_json
 from bert_tf.progress import Progress
 
-ROOT = Path(__file__).resolve().parents[1]
-
-# Name -> flags of run_pretraining.py beside those that all have. A row more is a variant more.
+# Name -> flags of run_pretraining.py in addition to the shared ones. A row more is a variant more.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fp32": {"precision": "fp32"},
     "bf16": {"precision": "bf16"},
@@ -45,7 +41,7 @@ class Training:
       variant: its name.
       seed: of weights, data order, masks and dropout.
       flags: all of run_pretraining.py's that are given, name to value.
-      directory: its --output_dir; what it prints goes to a file beside it.
+      directory: its --output_dir; what it prints goes to a file next to it.
     """
 
     variant: str
@@ -66,7 +62,7 @@ class Training:
     def command(self) -> list[str]:
         """The command, without the interpreter."""
         flags = {**self.flags, "output_dir": self.directory}
-        return [str(ROOT / "run_pretraining.py"), *(_flag(n, v) for n, v in flags.items())]
+        return [str(ROOT / "run_pretraining.py"), *(as_flag(n, v) for n, v in flags.items())]
 
 
 def plan_trainings(
@@ -116,7 +112,7 @@ def read_curve(training: Training) -> Curve:
 
 
 def skipped_updates(training: Training) -> int:
-    """Updates that the loss scale skipped; a process that goes on counts from 0 again."""
+    """Updates that the loss scale skipped; a resumed process counts from 0 again."""
     total, before = 0, 0
     for line in _log(training):
         count = int(line.get("skipped_updates", 0))
@@ -132,32 +128,18 @@ def record_of(training: Training) -> dict[str, Any]:
 
 def _run(training: Training, progress: Progress) -> None:
     """Runs a training, or the rest of it; its output goes to a file."""
-    words = training.command()
-    print(f"{training.name}:\n$ python {' '.join(map(shlex.quote, words))}", flush=True)
-    output = training.directory.with_suffix(".txt")
     done = _steps_done(training)
-    with (
-        open(output, "w", encoding="utf-8", buffering=1) as file,
-        subprocess.Popen(
-            [sys.executable, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
-        for line in process.stdout:
-            file.write(line)
-            if found := _STEP_LINE.match(line):
-                step = int(found[1])
-                progress.advance(max(0, step - done))
-                done = max(done, step)
-    if process.returncode:
-        raise UserError(
-            f"{training.name} ended with status {process.returncode}; {output} says why. Start "
-            "again to go on from there."
-        )
+
+    def advance(line: str) -> None:
+        nonlocal done
+        if found := _STEP_LINE.match(line):
+            step = int(found[1])
+            progress.advance(max(0, step - done))
+            done = max(done, step)
+
+    print(f"{training.name}:", flush=True)
+    output = training.directory.with_suffix(".txt")
+    run_logged(training.name, training.command(), output, on_line=advance)
     if not _is_finished(training):
         raise UserError(f"{training.name} ended before its last update; {output} says why.")
 
@@ -190,12 +172,6 @@ def _log(training: Training) -> list[dict[str, Any]]:
     from bert_tf.training.run_log import STEPS, read_history  # brings TensorFlow
 
     return read_history(training.directory, STEPS)
-
-
-def _flag(name: str, value: object) -> str:
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no{name}"
-    return f"--{name}={value}"
 
 
 def _number(value: float | None) -> float:

@@ -22,3 +22,9 @@ def describe_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, object]
         "cpu_features": [feature for feature in _FEATURES if feature in present],
         "cores": environment.available_cores(),
     }
+
+
+def machine_line() -> str:
+    """The CPU, what it has for fast products, and the cores."""
+    machine = describe_machine()
+    return f"{machine['cpu']}, {machine['cores']} cores, {' '.join(machine['cpu_features'])}"

@@ -11,37 +11,36 @@ docs/memory.md says who takes part.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
 from benchmarks.largest_batch import Line, largest_fitting, least_exceeding, search
-from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import Result, read_network
+from benchmarks.machine import describe_machine, machine_line
+from benchmarks.results import Result, result
+from benchmarks.script import check_length, define_shared_flags, run_benchmark, whole_numbers
+from benchmarks.speed.batches import masked_words
 from benchmarks.speed.comparison import (
     define_subject_flags,
     google_bert_dir_from_flags,
     subjects_from_flags,
 )
 from benchmarks.speed.process import run_in_process
-from benchmarks.speed.report import machine_line
 from benchmarks.speed.steps import PRETRAINING, StepJob
-from benchmarks.speed.subjects import BERT_BASE, IN_MEMORY, Subject
-from bert_tf import environment
-from bert_tf.command_line import run_command
+from benchmarks.speed.subjects import IN_MEMORY, Subject
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _GOOGLE_FILES = ("modeling.py", "optimization.py", "run_pretraining.py")
-_MASKED_SHARE = 0.15  # Devlin et al. 2018
 
 Peaks = dict[int, float]
 
 
 def measure_peak(subject: Subject, job: StepJob, batch_size: int) -> float:
-    """The largest memory of a process that takes some steps of so many sequences, in bytes."""
+    """Bytes of memory that a process takes at most in some steps of ``batch_size`` sequences."""
     of_size = dataclasses.replace(job, batch_size=batch_size)
     found = run_in_process(subject, of_size.to_json(), "train")
     peak = found["peak_memory_bytes"]
@@ -66,48 +65,40 @@ def memory_results(
       peaks: bytes by batch size, for each subject's name and length.
       subjects: of these, those that are in ``peaks``.
       limit: bytes that a process may take.
-      config: beside the machine, for each result.
+      config: of each result, in addition to the machine.
     """
     results: list[Result] = []
     largest: dict[tuple[str, int], int] = {}
     by_name = {subject.name: subject for subject in subjects}
+    config = {**config, **describe_machine()}
     for (name, length), found in peaks.items():
         described = {
             **config,
-            **describe_machine(),
             "seq_length": length,
             "settings": dict(by_name[name].settings),
             "environment": dict(by_name[name].environment),
         }
-
-        def add(what, value, unit, name=name, described=described, **facts):
-            facts = {**described, **facts}
-            results.append(
-                {"name": what, "subject": name, "value": value, "unit": unit, "config": facts}
-            )
-
         for size, peak in sorted(found.items()):
-            add("peak memory", peak / _MIB, "MiB", batch_size=size)
+            of_size = {**described, "batch_size": size}
+            results.append(result("peak memory", peak / _MIB, "MiB", of_size, name))
         line = Line.through(found)
-        add("memory of a sequence", line.of_a_sequence / _MIB, "MiB")
-        add("memory without sequences", line.fixed / _MIB, "MiB")
         exceeds = least_exceeding(found, limit)
         # What was tried counts; where nothing too large was, the line does.
         largest[name, length] = (
             line.largest_batch(limit) if exceeds is None else largest_fitting(found, limit)
         )
-        facts = {"limit_bytes": limit, "smallest_that_exceeds": exceeds}
-        add("largest batch", largest[name, length], "sequences", **facts)
+        of_limit = {**described, "limit_bytes": limit, "smallest_that_exceeds": exceeds}
+        results += [
+            result("memory of a sequence", line.of_a_sequence / _MIB, "MiB", described, name),
+            result("memory without sequences", line.fixed / _MIB, "MiB", described, name),
+            result("largest batch", largest[name, length], "sequences", of_limit, name),
+        ]
     for (ours, length), batch in largest.items():
         for (other, of_length), theirs in largest.items():
-            if of_length != length or not by_name[ours].is_ours or by_name[other].is_ours:
-                continue
-            facts = {**config, **describe_machine(), "seq_length": length, "limit_bytes": limit}
-            name = f"largest batch, {ours} to {other}"
-            ratio = batch / max(theirs, 1)
-            results.append(
-                {"name": name, "subject": ours, "value": ratio, "unit": "ratio", "config": facts}
-            )
+            if of_length == length and by_name[ours].is_ours and not by_name[other].is_ours:
+                what = f"largest batch, {ours} to {other}"
+                described = {**config, "seq_length": length, "limit_bytes": limit}
+                results.append(result(what, batch / max(theirs, 1), "ratio", described, ours))
     return results
 
 
@@ -141,42 +132,27 @@ def memory_table(results: Sequence[Result], limit_gib: float) -> list[str]:
 def measure() -> None:
     """Measures as the flags say; prints a table and writes the results after each subject."""
     values = flags.FLAGS
-    network = read_network(values.bert_config_file, BERT_BASE)
-    lengths = [_count("lengths", text, 2) for text in values.lengths]
-    tokens = sorted({_count("tokens", text, 2 * max(lengths)) for text in values.tokens})
+    lengths = whole_numbers("lengths", least=2)
+    tokens = sorted(set(whole_numbers("tokens", least=2 * max(lengths))))
     if len(tokens) < 2:
         raise UserError(f"--tokens={','.join(values.tokens)}: give two numbers, to draw a line.")
-    positions = network.max_position_embeddings
-    if max(lengths) > positions:
-        raise UserError(
-            f"--lengths: {max(lengths)} is more than the network's {positions} positions; lower it."
-        )
-    subjects = subjects_from_flags(IN_MEMORY)
-    job = StepJob(
-        task=PRETRAINING,
-        network=network,
+    job = StepJob.from_flags(
+        PRETRAINING,
         batch_size=1,
         seq_length=lengths[0],
-        predictions=1,
-        accumulation_steps=1,
-        threads=values.threads or environment.available_cores(),
-        warmup_steps=values.warmup_steps,
-        timed_steps=values.steps,
         google_bert_dir=google_bert_dir_from_flags(_GOOGLE_FILES),
     )
+    check_length("lengths", max(lengths), job.network)
+    subjects = subjects_from_flags(IN_MEMORY)
     limit = values.limit_gib * _GIB
-    config = {"network": network.to_dict(), "steps": values.warmup_steps + values.steps}
+    config = {"network": job.network.to_dict(), "steps": values.warmup_steps + values.steps}
     print(machine_line(), flush=True)
     peaks: dict[tuple[str, int], Peaks] = {}
     results: list[Result] = []
     for length in lengths:
-        predictions = max(1, round(_MASKED_SHARE * length))
-        of_length = dataclasses.replace(job, seq_length=length, predictions=predictions)
+        of_length = dataclasses.replace(job, seq_length=length, predictions=masked_words(length))
         for subject in subjects:
-
-            def peak_of(batch: int, subject=subject, of_length=of_length) -> float:
-                return measure_peak(subject, of_length, batch)
-
+            peak_of = functools.partial(measure_peak, subject, of_length)
             first = {of // length: peak_of(of // length) for of in tokens}
             peaks[subject.name, length] = search(peak_of, first, limit=limit, tries=values.tries)
             results = memory_results(peaks, subjects, limit=limit, config=config)
@@ -188,25 +164,14 @@ def measure() -> None:
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.memory``."""
     define_subject_flags(IN_MEMORY)
-    flags.DEFINE_string("bert_config_file", None, "The network; BERT-base if not given.")
+    define_shared_flags("bert_config_file", warmup_steps=1, steps=2)
     flags.DEFINE_list("lengths", ["128", "256", "512"], "Tokens of a sequence.")
     flags.DEFINE_list(
         "tokens", ["2048", "8192"], "Tokens of the batches that the line is drawn through."
     )
     flags.DEFINE_float("limit_gib", 16.0, "Memory that a process may take.", lower_bound=0.1)
     flags.DEFINE_integer("tries", 4, "Further batches about the limit, 0: none.", lower_bound=0)
-    flags.DEFINE_integer("threads", None, "Cores to use; all if not given.", lower_bound=1)
-    flags.DEFINE_integer("warmup_steps", 1, "Steps before the timed ones.", lower_bound=1)
-    flags.DEFINE_integer("steps", 2, "Timed steps.", lower_bound=1)
-    flags.DEFINE_string("json", None, "Where to write the results.")
-
-
-def _count(flag: str, text: str, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise UserError(f"--{flag}: {text} must be a whole number of at least {least}.")
-    return int(text)
 
 
 if __name__ == "__main__":
-    define_flags()
-    run_command(lambda _: measure())
+    run_benchmark(define_flags, measure)

@@ -35,8 +35,8 @@ from absl import flags
 
 from benchmarks.glue import GLUE_TASKS
 from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import Result, print_result, ratio_result, read_network, spread_result
-from benchmarks.script import run_benchmark
+from benchmarks.results import Result, print_result, ratio_result, spread_result
+from benchmarks.script import network_from_flags, run_benchmark
 from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.subjects import BERT_BASE
 from benchmarks.squad_finetuning import cut_squad, parse_seeds
@@ -231,7 +231,7 @@ def measure() -> None:
         unknown = [one for one in given if one not in known]
         if unknown:
             raise UserError(f"--{name}: {unknown[0]!r} is none of {', '.join(known)}.")
-    network = read_network(values.bert_config_file, BERT_BASE)
+    network = network_from_flags(BERT_BASE)
     small = _network_to_fine_tune() if SCORES in values.parts else None
     for name in values.tasks:
         for flag in _FILES[name]:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from benchmarks import communication_model as model
 from benchmarks.communication_model import Cluster, Link
 from benchmarks.published_speedups import PUBLISHED, V100_LOCAL, V100_RATES
-from benchmarks.rank_jobs import Result, spread_result
+from benchmarks.results import Result, spread_result
+from benchmarks.speed.subjects import BERT_BASE
 from bert_tf.config.bert_config import BertConfig
 
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 GPUS_OF_A_HOST = 8
-BERT_BASE = BertConfig(vocab_size=30522, type_vocab_size=2)
 BERT_LARGE = dataclasses.replace(
     BERT_BASE,
     hidden_size=1024,
@@ -88,7 +88,7 @@ def print_efficiencies(
 
 
 def print_published() -> Iterator[Result]:
-    """Prints the published speed-ups beside the model's and yields both as results."""
+    """Prints the published speed-ups next to the model's and yields both as results."""
     print(f"\n{'speed-up':40}{'GPUs':>12}{'published':>11}{'model':>8}")
     for published in PUBLISHED:
         predicted = published.predicted(parameters_of(BERT_LARGE))

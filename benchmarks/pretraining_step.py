@@ -10,19 +10,12 @@ and the order of the subjects changes from turn to turn. docs/speed.md says who 
 
 from __future__ import annotations
 
-from absl import flags
-
+from benchmarks.script import run_benchmark
 from benchmarks.speed.step_comparison import compare_steps, define_step_flags
 from benchmarks.speed.steps import PRETRAINING
-from bert_tf.command_line import run_command
-
-
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.pretraining_step``."""
-    define_step_flags(batch_size=16, seq_length=128)
-    flags.DEFINE_integer("predictions", 20, "Masked words of a sequence.", lower_bound=1)
-
 
 if __name__ == "__main__":
-    define_flags()
-    run_command(lambda _: compare_steps(PRETRAINING))
+    run_benchmark(
+        lambda: define_step_flags("predictions", batch_size=16, seq_length=128),
+        lambda: compare_steps(PRETRAINING),
+    )

@@ -80,14 +80,12 @@ class Published:
     assumed: str
 
     def predicted(self, parameters: int) -> float:
-        """The model's speed-up for a network of so many weights."""
-        base = self.setting.update_seconds(self.base_ranks, parameters)
-        return (
-            self.ranks
-            / self.base_ranks
-            * base
-            / self.setting.update_seconds(self.ranks, parameters)
+        """The model's speed-up for a network of ``parameters`` weights."""
+        base, many = (
+            self.setting.update_seconds(ranks, parameters)
+            for ranks in (self.base_ranks, self.ranks)
         )
+        return self.ranks / self.base_ranks * base / many
 
 
 # Links of a GPU within its host: NVLink of 150 (V100) and 300 (A100) GB/s. Of a host: 8 ports of
@@ -100,40 +98,19 @@ V100_RATES = {"BERT-base": 3.0 * V100_LARGE, "BERT-large": V100_LARGE}
 
 _DEEPSPEED = GpuCluster(_DGX_2, V100_LARGE, 16384 // 64)
 _DEEPSPEED_ASSUMED = "64 V100 in 4 DGX-2; the published text names no number of GPUs"
+_OF_V100 = "the rate of a V100 of 16 or 32 GB"
+_BANDWIDTHS = "nothing but the bandwidths"
+_DGX_2H = GpuCluster(_DGX_2, V100_LARGE, 65536 // 512)
+_A100_TENSORFLOW = GpuCluster(_DGX_A100, 357.0, 65536 // 256)
+_A100_PYTORCH = GpuCluster(_DGX_A100, 580.0, 65536 // 256)
+_BRIGHTICS = EqualLinks(delay_factor=2.0, accumulation_steps=50, base_ranks=8)
+_EQUAL = "equal links; their speed is that which gives the published factor of 2.0 on 8 GPUs"
 
 PUBLISHED = (
     Published("DeepSpeed, Adam", 53.0, 64, 1, _DEEPSPEED, _DEEPSPEED_ASSUMED),
     Published("DeepSpeed, LAMB", 57.4, 64, 1, _DEEPSPEED, _DEEPSPEED_ASSUMED),
-    Published(
-        "NVIDIA, TensorFlow, 32 DGX-2H",
-        28.1,
-        512,
-        16,
-        GpuCluster(_DGX_2, V100_LARGE, 65536 // 512),
-        "the rate of a V100 of 16 or 32 GB",
-    ),
-    Published(
-        "NVIDIA, TensorFlow, 32 DGX A100",
-        27.0,
-        256,
-        8,
-        GpuCluster(_DGX_A100, 357.0, 65536 // 256),
-        "nothing but the bandwidths",
-    ),
-    Published(
-        "NVIDIA, PyTorch, 32 DGX A100",
-        30.4,
-        256,
-        8,
-        GpuCluster(_DGX_A100, 580.0, 65536 // 256),
-        "nothing but the bandwidths",
-    ),
-    Published(
-        "Brightics, 50 micro batches",
-        6.4,
-        64,
-        8,
-        EqualLinks(delay_factor=2.0, accumulation_steps=50, base_ranks=8),
-        "equal links; their speed is that which gives the published factor of 2.0 on 8 GPUs",
-    ),
+    Published("NVIDIA, TensorFlow, 32 DGX-2H", 28.1, 512, 16, _DGX_2H, _OF_V100),
+    Published("NVIDIA, TensorFlow, 32 DGX A100", 27.0, 256, 8, _A100_TENSORFLOW, _BANDWIDTHS),
+    Published("NVIDIA, PyTorch, 32 DGX A100", 30.4, 256, 8, _A100_PYTORCH, _BANDWIDTHS),
+    Published("Brightics, 50 micro batches", 6.4, 64, 8, _BRIGHTICS, _EQUAL),
 )

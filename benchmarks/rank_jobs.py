@@ -12,10 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from absl import flags
+
 from benchmarks.cases import Case
+from benchmarks.machine import describe_machine
+from benchmarks.script import network_from_flags
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.files import read_json, require_file, write_json
+from bert_tf.files import read_json, write_json
 from tools.hosts import Hosts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,8 +27,6 @@ LOOPBACK = "loopback"
 _TIMEOUT_SECONDS = 3600
 # Open MPI refuses to run as root unless told twice; namespaces need root.
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-Result = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +47,23 @@ class Job:
     micro_batches_a_turn: int = 8
     options: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
+    @classmethod
+    def from_flags(cls, default: BertConfig) -> Job:
+        """The job of the flags, with the network ``default`` without --bert_config_file."""
+        names = ("micro_batch_size", "seq_length", "precision", "turns", "micro_batches_a_turn")
+        given = {name: flags.FLAGS[name].value for name in names if name in flags.FLAGS}
+        return cls(network=network_from_flags(default), **given)
+
     def flags(self) -> dict[str, object]:
         """Flags of update_time, but for the network, the cases and Horovod."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         del values["network"], values["options"]
         return {**values, **self.options}
+
+    def described(self, **more: object) -> dict[str, object]:
+        """For results: the network, the flags, ``more`` and the machine."""
+        network = self.network.to_dict()
+        return {"network": network, **self.flags(), **more, **describe_machine()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +72,11 @@ class Measured:
 
     Attributes:
       seconds: of one run of each case on the slowest rank, a figure a turn.
-      facts: ``ranks``, ``hosts``, ``threads``, ``precision`` and ``gradient_bytes``.
+      details: ``ranks``, ``hosts``, ``threads``, ``precision`` and ``gradient_bytes``.
     """
 
     seconds: dict[Case, list[float]]
-    facts: dict[str, Any]
+    details: dict[str, Any]
 
     def median(self, case: Case) -> float:
         """Seconds of one run, the median of the turns."""
@@ -71,15 +85,15 @@ class Measured:
 
 def run_alone(job: Job, cases: Sequence[Case]) -> Measured:
     """Measures in one process without Horovod."""
-    return _run(job, cases, [], horovod=False)
+    return _run(job, cases, [])
 
 
 def run_on_one_host(
     job: Job, cases: Sequence[Case], *, ranks: int, bind_to: str = "none"
 ) -> Measured:
-    """Measures with so many ranks under mpirun, on this machine as it is."""
+    """Measures with ``ranks`` ranks under mpirun, on this machine as it is."""
     launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", bind_to]
-    return _run(job, cases, launcher, horovod=True)
+    return _run(job, cases, launcher)
 
 
 def run_on_hosts(
@@ -123,44 +137,10 @@ def describe_link(link: str) -> str:
     return "one host" if link == LOOPBACK else f"{mbit_of(link) / 1000:g} Gbit/s"
 
 
-def read_network(path: str | None, default: BertConfig) -> BertConfig:
-    """The network of --bert_config_file, or ``default`` without that flag."""
-    if path is None:
-        return default
-    return BertConfig.from_json_file(require_file(path, flag="bert_config_file"))
-
-
-def spread_result(
-    name: str, values: Sequence[float], unit: str, config: Mapping[str, Any], subject: str = "ours"
-) -> Result:
-    """The median of the turns as a result, with all of them beside it."""
-    described = {**config, "turns": list(values)}
-    median = statistics.median(values)
-    return {"name": name, "subject": subject, "value": median, "unit": unit, "config": described}
-
-
-def ratio_result(
-    name: str,
-    above: Sequence[float],
-    below: Sequence[float],
-    config: Mapping[str, Any],
-    subject: str = "ours",
-) -> Result:
-    """The ratio of two measurements, turn by turn: what disturbs a turn disturbs both."""
-    return spread_result(name, [a / b for a, b in zip(above, below)], "ratio", config, subject)
-
-
-def print_result(result: Result) -> None:
-    """One line: the median and, in brackets, the smallest and the largest turn."""
-    turns = result["config"].get("turns", [])
-    spread = f"  ({min(turns):.4g} to {max(turns):.4g})" if len(turns) > 1 else ""
-    print(f"{result['name']:62}{result['value']:10.4g} {result['unit']}{spread}", flush=True)
-
-
-def _run(job: Job, cases: Sequence[Case], launcher: Sequence[str], *, horovod: bool) -> Measured:
+def _run(job: Job, cases: Sequence[Case], launcher: Sequence[str]) -> Measured:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     with tempfile.TemporaryDirectory() as directory:
-        command = [*launcher, *_program(job, cases, Path(directory), horovod=horovod)]
+        command = [*launcher, *_program(job, cases, Path(directory), horovod=bool(launcher))]
         done = subprocess.run(
             command,
             cwd=ROOT,
@@ -179,14 +159,14 @@ def _run(job: Job, cases: Sequence[Case], launcher: Sequence[str], *, horovod: b
 def _program(job: Job, cases: Sequence[Case], directory: Path, *, horovod: bool) -> list[str]:
     network = directory / "network.json"
     write_json(network, job.network.to_dict())
-    flags = {
+    values = {
         **job.flags(),
         "bert_config_file": network,
         "cases": ",".join(map(str, cases)),
         "horovod": str(horovod).lower(),
         "json": directory / "measured.json",
     }
-    given = [f"--{name}={value}" for name, value in flags.items()]
+    given = [f"--{name}={value}" for name, value in values.items()]
     return [sys.executable, "-m", "benchmarks.update_time", *given]
 
 

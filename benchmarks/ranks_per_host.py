@@ -17,22 +17,10 @@ from absl import flags
 
 from benchmarks import cases as kinds
 from benchmarks.cases import Case
-from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import (
-    Job,
-    Measured,
-    Result,
-    print_result,
-    ratio_result,
-    read_network,
-    run_alone,
-    run_on_one_host,
-    spread_result,
-)
-from benchmarks.script import run_benchmark
+from benchmarks.rank_jobs import Job, Measured, run_alone, run_on_one_host
+from benchmarks.results import Result, print_result, ratio_result, spread_result
+from benchmarks.script import define_shared_flags, known_names, run_benchmark
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
-from bert_tf.files import write_json
 
 # Four of BERT-base's layers at two thirds of their width: most of an update is products.
 NETWORK = BertConfig(
@@ -83,24 +71,18 @@ def measure(
         job, micro_batch_size=ranks * job.micro_batch_size, num_threads=ranks * job.num_threads
     )
     found: dict[str, dict[Case, list[float]]] = {}
+
+    def add(name: str, measured: Measured) -> None:
+        for case, seconds in measured.seconds.items():
+            found.setdefault(name, {}).setdefault(case, []).extend(seconds)
+
     for _ in range(rounds):
-        _add(found, _ONE_PROCESS, run_alone(whole, [_UPDATE]))
+        add(_ONE_PROCESS, run_alone(whole, [_UPDATE]))
         for name in settings:
-            setting = SETTINGS[name]
-            of_ranks = run_on_one_host(
-                dataclasses.replace(job, options=setting.options),
-                [_UPDATE, _COMPUTE, _COMMUNICATION],
-                ranks=ranks,
-                bind_to=setting.bind_to,
-            )
-            _add(found, name, of_ranks)
+            setting, cases = SETTINGS[name], [_UPDATE, _COMPUTE, _COMMUNICATION]
+            of_rank = dataclasses.replace(job, options=setting.options)
+            add(name, run_on_one_host(of_rank, cases, ranks=ranks, bind_to=setting.bind_to))
     return found
-
-
-def _add(found: dict[str, dict[Case, list[float]]], name: str, measured: Measured) -> None:
-    of_name = found.setdefault(name, {})
-    for case, seconds in measured.seconds.items():
-        of_name.setdefault(case, []).extend(seconds)
 
 
 def results_of(
@@ -123,46 +105,25 @@ def results_of(
         described = {**config, "bind_to": setting.bind_to, **setting.options}
         rates = [sequences / taken for taken in seconds[_UPDATE]]
         yield spread_result(f"ranks, {name}", rates, "sequences/s", described)
-        for part, case in (
-            ("ranks to one process", _UPDATE),
-            ("ranks without communication to one process", _COMPUTE),
+        update, communication = seconds[_UPDATE], seconds[_COMMUNICATION]
+        for part, *compared in (
+            ("ranks to one process", alone, update),
+            ("ranks without communication to one process", alone, seconds[_COMPUTE]),
+            ("allreduce alone to an update", communication, update),
         ):
-            yield ratio_result(f"{part}, {name}", alone, seconds[case], described)
-        yield ratio_result(
-            f"allreduce alone to an update, {name}",
-            seconds[_COMMUNICATION],
-            seconds[_UPDATE],
-            described,
-        )
+            yield ratio_result(f"{part}, {name}", *compared, described)
 
 
-def run() -> None:
+def run() -> Iterator[Result]:
     """Runs the benchmark from its flags."""
     values = flags.FLAGS
-    unknown = [name for name in values.settings if name not in SETTINGS]
-    if unknown:
-        raise UserError(f"--settings: {unknown[0]!r} is unknown; known are {', '.join(SETTINGS)}.")
-    job = Job(
-        network=read_network(values.bert_config_file, NETWORK),
-        micro_batch_size=values.micro_batch_size,
-        seq_length=values.seq_length,
-        precision=values.precision,
-        turns=values.turns,
-        micro_batches_a_turn=values.micro_batches_a_turn,
-    )
-    found = measure(job, values.settings, ranks=values.ranks, rounds=values.rounds)
-    config = {
-        "network": job.network.to_dict(),
-        **job.flags(),
-        "ranks": values.ranks,
-        **describe_machine(),
-    }
+    settings, job = known_names("settings", SETTINGS), Job.from_flags(NETWORK)
+    found = measure(job, settings, ranks=values.ranks, rounds=values.rounds)
+    config = job.described(ranks=values.ranks)
     sequences = values.ranks * job.micro_batch_size
-    results = list(results_of(found, sequences=sequences, config=config))
-    for result in results:
+    for result in results_of(found, sequences=sequences, config=config):
         print_result(result)
-    if values.json:
-        write_json(values.json, results)
+        yield result
 
 
 def define_flags() -> None:
@@ -170,13 +131,8 @@ def define_flags() -> None:
     flags.DEFINE_integer("ranks", 2, "Ranks, and threads of the one process.", lower_bound=2)
     flags.DEFINE_list("settings", ["unbound", "core"], f"Of {', '.join(SETTINGS)}.")
     flags.DEFINE_integer("rounds", 3, "Jobs of each side.", lower_bound=1)
-    flags.DEFINE_integer("turns", 2, "Turns of a job.", lower_bound=1)
-    flags.DEFINE_integer("micro_batches_a_turn", 4, "Updates of a turn.", lower_bound=1)
-    flags.DEFINE_string("bert_config_file", None, "Another network than the middling one.")
-    flags.DEFINE_integer("micro_batch_size", 8, "Sequences of a rank.", lower_bound=1)
-    flags.DEFINE_integer("seq_length", 128, "Tokens of a sequence.", lower_bound=2)
-    flags.DEFINE_string("precision", "auto", "Precision of products, as in training.")
-    flags.DEFINE_string("json", None, "Where to write the results.")
+    shared = ("bert_config_file", "micro_batch_size", "seq_length", "precision", "json")
+    define_shared_flags(*shared, turns=2, micro_batches_a_turn=4)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ the first number of hosts. ``--hosts=`` leaves this part out.
 
 Part two takes the speed of one GPU from NVIDIA's published figures and predicts the efficiency of 8
 to 1024 of them for BERT-base and BERT-large. Part three does the same for clusters whose speed-up
-was published. Neither knows of stragglers, of input or of an optimizer that works beside others:
+was published. Neither knows of stragglers, of input or of an optimizer that works at the same time:
 what published figures lack to the prediction is what those cost.
 """
 
@@ -27,22 +27,12 @@ from benchmarks import communication_model as model
 from benchmarks.cases import Case
 from benchmarks.communication_model import Link
 from benchmarks.delayed_allreduce import NETWORK
-from benchmarks.machine import describe_machine
 from benchmarks.predicted_scaling import print_efficiencies, print_published
-from benchmarks.rank_jobs import (
-    Job,
-    Measured,
-    Result,
-    describe_link,
-    mbit_of,
-    read_network,
-    run_on_hosts,
-    spread_result,
-)
-from benchmarks.script import run_benchmark
+from benchmarks.rank_jobs import Job, Measured, describe_link, mbit_of, run_on_hosts
+from benchmarks.results import Result, spread_result
+from benchmarks.script import define_shared_flags, run_benchmark, whole_numbers
 from bert_tf import environment
 from bert_tf.errors import UserError
-from bert_tf.files import write_json
 from tools.hosts import Hosts
 
 # Open MPI would choose by size and number of ranks; the model speaks of the ring.
@@ -90,7 +80,7 @@ def fit(pair: Pair) -> Fitted:
     """Fits the model to jobs that timed ``_FITTED_BYTES`` and an update of one micro batch."""
     added = [pair.link_seconds(Case(kinds.ALLREDUCE, size)) for size in _FITTED_BYTES]
     try:
-        link = model.fit_ring(_FITTED_BYTES, added, pair.slow.facts["ranks"])
+        link = model.fit_ring(_FITTED_BYTES, added, pair.slow.details["ranks"])
     except ValueError as error:
         raise UserError(f"the link cannot be measured here: {error}; use a slower one.") from error
     hidden = model.hidden_share(
@@ -108,40 +98,35 @@ def check_results(
     An update of several micro batches communicates after the last, so nothing is hidden; how much
     is in an update of one was measured on the fewest hosts.
     """
-    facts = pair.slow.facts
-    on_link = model.ring_allreduce_seconds(facts["gradient_bytes"], facts["ranks"], fitted.link)
+    details = pair.slow.details
+    on_link = model.ring_allreduce_seconds(details["gradient_bytes"], details["ranks"], fitted.link)
     hidden_shares = {
         _COMMUNICATION: 0.0,
         _UPDATE: fitted.hidden_share,
         Case(kinds.DELAYED, accumulation_steps): 0.0,
     }
-    described = {**config, **facts, "fitted": dataclasses.asdict(fitted)}
+    described = {**config, **details, "fitted": dataclasses.asdict(fitted)}
     for case, hidden in hidden_shares.items():
         name = "allreduce of the gradients"
         if case.kind == kinds.DELAYED:
             name = f"update of {case.number} micro batches"
-        name = f"{name}, {facts['ranks']} hosts"
+        name = f"{name}, {details['ranks']} hosts"
         seconds = model.update_seconds(pair.free.median(case), on_link, hidden)
         yield spread_result(name, pair.slow.seconds[case], "s", described)
         yield spread_result(f"{name}, by themselves", pair.free.seconds[case], "s", described)
-        yield spread_result(name, [seconds], "s", described, subject="model")
+        yield spread_result(name, [seconds], "s", described, "model")
         error = 100.0 * (seconds / pair.slow.median(case) - 1.0)
-        yield spread_result(f"{name}, error", [error], "%", described, subject="model")
+        yield spread_result(f"{name}, error", [error], "%", described, "model")
 
 
 def measure_check(
     job: Job, hosts: Sequence[int], link: str, accumulation_steps: int, config: dict[str, object]
-) -> list[Result]:
+) -> Iterator[Result]:
     """Part one on one link: two jobs on each number of hosts, the first of which is fitted to."""
     checked = [_COMMUNICATION, _UPDATE, Case(kinds.DELAYED, accumulation_steps)]
     sizes = [Case(kinds.ALLREDUCE, size) for size in _FITTED_BYTES]
-    described = {
-        **config,
-        "link": describe_link(link),
-        "environment": RING,
-        "congestion_control": CONGESTION_CONTROL,
-    }
-    results: list[Result] = []
+    how = {"environment": RING, "congestion_control": CONGESTION_CONTROL}
+    described = {**config, "link": describe_link(link), **how}
     fitted = None
     for count in hosts:
         pair = _measure_pair(job, [*checked, *(sizes if fitted is None else ())], count, link)
@@ -150,7 +135,7 @@ def measure_check(
             print(
                 f"\n{describe_link(link)}: {fitted.link.bytes_per_second / 1e6:.1f} MB/s, "
                 f"{fitted.link.latency_seconds * 1e3:.2f} ms before the first byte, "
-                f"{fitted.hidden_share:.0%} of the time on it beside the backward pass",
+                f"{fitted.hidden_share:.0%} of the time on it hidden by the backward pass",
                 flush=True,
             )
         found = list(check_results(pair, fitted, accumulation_steps, described))
@@ -160,8 +145,7 @@ def measure_check(
                 f"   model{predicted['value']:8.3f} s{error['value']:+7.1f} %",
                 flush=True,
             )
-        results += found
-    return results
+        yield from found
 
 
 def _measure_pair(job: Job, cases: Sequence[Case], count: int, link: str) -> Pair:
@@ -171,39 +155,22 @@ def _measure_pair(job: Job, cases: Sequence[Case], count: int, link: str) -> Pai
         return Pair(free, run_on_hosts(job, cases, hosts, RING))
 
 
-def run() -> None:
+def run() -> Iterator[Result]:
     """Runs the benchmark from its flags."""
     values = flags.FLAGS
-    hosts = _numbers(values.hosts, flag="hosts")
+    hosts, gbits, steps = (
+        whole_numbers(name, may_be_empty=True)
+        for name in ("hosts", "host_gbits", "predicted_accumulation_steps")
+    )
     if hosts and hosts[0] < 2:
         raise UserError(f"--hosts={','.join(values.hosts)}: one host sends nothing; start with 2.")
-    job = Job(
-        network=read_network(values.bert_config_file, NETWORK),
-        micro_batch_size=values.micro_batch_size,
-        seq_length=values.seq_length,
-        turns=values.turns,
-        micro_batches_a_turn=values.micro_batches_a_turn,
-    )
-    config = {"network": job.network.to_dict(), **job.flags(), **describe_machine()}
-    results: list[Result] = []
+    job = Job.from_flags(NETWORK)
     for link in values.links if hosts else ():
-        results += measure_check(job, hosts, link, values.accumulation_steps, config)
+        config = job.described()
+        yield from measure_check(job, hosts, link, values.accumulation_steps, config)
     environment.quiet_tensorflow(verbose=False)
-    results += print_efficiencies(
-        _numbers(values.host_gbits, flag="host_gbits"),
-        _numbers(values.predicted_accumulation_steps, flag="predicted_accumulation_steps"),
-        values.gpu_micro_batch_size,
-    )
-    results += print_published()
-    if values.json:
-        write_json(values.json, results)
-
-
-def _numbers(texts: Sequence[str], *, flag: str) -> list[int]:
-    numbers = [int(text) if text.isdecimal() else 0 for text in texts]
-    if numbers and min(numbers) < 1:
-        raise UserError(f"--{flag}={','.join(texts)}: give whole numbers from 1 on.")
-    return numbers
+    yield from print_efficiencies(gbits, steps, values.gpu_micro_batch_size)
+    yield from print_published()
 
 
 def define_flags() -> None:
@@ -211,15 +178,11 @@ def define_flags() -> None:
     flags.DEFINE_list("hosts", ["2", "3", "4"], "Hosts to check on; the first is fitted to.")
     flags.DEFINE_list("links", ["1000"], "Mbit/s of each link to check on.")
     flags.DEFINE_integer("accumulation_steps", 4, "Micro batches of an update.", lower_bound=2)
-    flags.DEFINE_string("bert_config_file", None, "Another network than the small one.")
-    flags.DEFINE_integer("micro_batch_size", 8, "Sequences of a micro batch.", lower_bound=1)
-    flags.DEFINE_integer("seq_length", 64, "Tokens of a sequence.", lower_bound=2)
-    flags.DEFINE_integer("turns", 5, "Turns of every case.", lower_bound=1)
-    flags.DEFINE_integer("micro_batches_a_turn", 8, "About this many a case.", lower_bound=1)
     flags.DEFINE_list("host_gbits", ["10", "100"], "Gbit/s of a host of 8 GPUs, to predict for.")
     flags.DEFINE_list("predicted_accumulation_steps", ["1", "50"], "Micro batches to predict for.")
     flags.DEFINE_integer("gpu_micro_batch_size", 32, "Sequences of a GPU's.", lower_bound=1)
-    flags.DEFINE_string("json", None, "Where to write the results.")
+    shared = ("bert_config_file", "micro_batch_size", "turns", "micro_batches_a_turn", "json")
+    define_shared_flags(*shared, seq_length=64)
 
 
 if __name__ == "__main__":

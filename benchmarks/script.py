@@ -1,22 +1,133 @@
-"""The outermost layer of a benchmark that computes with TensorFlow."""
+"""What the programs of all benchmarks share: flags, their checks, and writing the results."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Callable
 
+from absl import flags
+
+from benchmarks.results import Result
 from bert_tf import environment
 from bert_tf.command_line import run_command
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
+from bert_tf.files import require_file, write_json
+
+# Name -> how it is defined, default, help and, of a number, the least that it may be.
+_SHARED_FLAGS = {
+    "accumulation_steps": (flags.DEFINE_integer, 1, "Micro batches of an update.", 1),
+    "batch_size": (flags.DEFINE_integer, 16, "Sequences of a micro batch.", 1),
+    "bert_config_file": (flags.DEFINE_string, None, "Another network than the default one."),
+    "json": (flags.DEFINE_string, None, "Where to write the results."),
+    "micro_batch_size": (flags.DEFINE_integer, 8, "Sequences of a rank's micro batch.", 1),
+    "micro_batches_a_turn": (flags.DEFINE_integer, 8, "About this many a case.", 1),
+    "precision": (flags.DEFINE_string, "auto", "Precision of products, as in training."),
+    "predictions": (flags.DEFINE_integer, 20, "Masked words of a sequence.", 1),
+    "seq_length": (flags.DEFINE_integer, 128, "Tokens of a sequence.", 2),
+    "steps": (flags.DEFINE_integer, 5, "Timed steps of a turn.", 1),
+    "threads": (flags.DEFINE_integer, None, "Cores to use; all if not given.", 1),
+    "turns": (flags.DEFINE_integer, 5, "Turns of everything that is compared.", 1),
+    "warmup_steps": (flags.DEFINE_integer, 3, "Steps before the timed ones.", 1),
+}
 
 
-def run_benchmark(define_flags: Callable[[], None], measure: Callable[[], None]) -> None:
-    """Parses the flags and measures, without TensorFlow's start-up messages.
+def define_shared_flags(*names: str, **defaults: object) -> None:
+    """Defines ``names`` of the flags that several benchmarks have, and others with ``defaults``."""
+    for name in (*names, *defaults):
+        define, default, text, *least = _SHARED_FLAGS[name]
+        bound = {"lower_bound": least[0]} if least else {}
+        define(name, defaults.get(name, default), text, **bound)
 
-    A UserError ends the process as one sentence.
+
+def define_flag(name: str, default: bool | int | float | str, text: str) -> None:
+    """Defines a flag of its default's type."""
+    kinds = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+    kinds.get(type(default), flags.DEFINE_string)(name, default, text)
+
+
+def run_benchmark(
+    define_flags: Callable[[], None], measure: Callable[[], Iterable[Result] | None]
+) -> None:
+    """Parses the flags, measures without TensorFlow's messages, and writes --json.
+
+    ``measure`` gives the results, if it does not write them itself. What it had given when it
+    raised an error is written too; a UserError ends the process as one sentence.
     """
     define_flags()
 
     def main(_) -> None:
         environment.prepare_environment(verbose=False, use_xla=False)
-        measure()
+        results: list[Result] = []
+        try:
+            for found in measure() or ():
+                results.append(found)
+        finally:
+            if results and flags.FLAGS.json:
+                write_json(flags.FLAGS.json, results)
 
     run_command(main)
+
+
+def start_tensorflow() -> None:
+    """TensorFlow with graphs, as training has it, and without its messages."""
+    import tensorflow.compat.v1 as tf
+
+    environment.quiet_tensorflow(verbose=False)
+    tf.disable_eager_execution()
+
+
+def network_from_flags(default: BertConfig | None = None) -> BertConfig:
+    """The network of --bert_config_file, or ``default`` where that flag may be left out.
+
+    Raises UserError where --seq_length is given and the network has fewer positions.
+    """
+    values = flags.FLAGS
+    path = values.bert_config_file
+    if path is None and default is not None:
+        network = default
+    else:
+        network = BertConfig.from_json_file(require_file(path, flag="bert_config_file"))
+    if "seq_length" in values:
+        check_length("seq_length", values.seq_length, network)
+    return network
+
+
+def check_length(flag: str, length: int, network: BertConfig) -> None:
+    """Raises UserError where the network has fewer positions."""
+    positions = network.max_position_embeddings
+    if length > positions:
+        raise UserError(
+            f"--{flag}={length} is more than the network's {positions} positions; lower it."
+        )
+
+
+def threads_from_flags() -> int:
+    """--threads, or all cores."""
+    return flags.FLAGS.threads or environment.available_cores()
+
+
+def whole_numbers(
+    flag: str,
+    *,
+    least: int = 1,
+    may_be_empty: bool = False,
+    values: flags.FlagValues = flags.FLAGS,
+) -> list[int]:
+    """The numbers of a flag that is a list; raises UserError for what is less or no number."""
+    texts = values[flag].value
+    numbers = [int(text) if text.isdecimal() else least - 1 for text in texts]
+    if min(numbers, default=least if may_be_empty else least - 1) < least:
+        raise UserError(f"--{flag}={','.join(texts)}: give whole numbers from {least} on.")
+    return numbers
+
+
+def known_names(
+    flag: str, known: Iterable[str], values: flags.FlagValues = flags.FLAGS
+) -> list[str]:
+    """The names of a flag that is a list, each once; raises UserError for an unknown one."""
+    names = list(dict.fromkeys(values[flag].value))
+    for name in names:
+        if name not in known:
+            raise UserError(f"--{flag}: {name!r} is none of {', '.join(known)}.")
+    return names

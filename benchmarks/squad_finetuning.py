@@ -17,40 +17,42 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import operator
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from absl import flags
 
-from benchmarks.machine import describe_machine
-from benchmarks.squad_subjects import SUBJECTS, Job, Run, Subject, run_subject
-from bert_tf.command_line import run_command
+from benchmarks.machine import describe_machine, machine_line
+from benchmarks.results import Result, result
+from benchmarks.script import define_flag, define_shared_flags, known_names, run_benchmark
+from benchmarks.speed.subjects import Subject
+from benchmarks.squad_subjects import SUBJECTS, Job, Run, run_subject
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json, require_file, write_json
-from bert_tf.squad.examples import SquadFile, read_squad
+from bert_tf.squad.examples import read_squad
 from bert_tf.squad.metrics import evaluate
 
-Result = dict[str, Any]
-
-_JOB_FLAGS = (
-    "max_seq_length",
-    "doc_stride",
-    "train_batch_size",
-    "predict_batch_size",
-    "learning_rate",
-    "num_train_epochs",
-    "warmup_proportion",
-    "weight_decay",
-    "version_2_with_negative",
-)
+# Flags of the job, as in run_squad.py, with their defaults.
+_JOB_FLAGS = {
+    "max_seq_length": 384,
+    "doc_stride": 128,
+    "train_batch_size": 12,
+    "predict_batch_size": 8,
+    "learning_rate": 3e-5,
+    "num_train_epochs": 2.0,
+    "warmup_proportion": 0.1,
+    "weight_decay": 0.01,
+    "version_2_with_negative": False,
+}
 _SPEEDS = {"training": "train_timings", "prediction": "predict_timings"}
 _SCORES = ("exact_match", "f1")
 
 
 def cut_squad(source: Path, most_questions: int, target: Path) -> Path:
-    """Writes a SQuAD file with so many questions, spread evenly over those of another one."""
+    """Writes a SQuAD file with some questions of another one, spread evenly over them."""
     content = read_json(source, what="SQuAD file")
     total = sum(len(p["qas"]) for article in content["data"] for p in article["paragraphs"])
     kept, number, articles = min(most_questions, total), 0, []
@@ -82,14 +84,15 @@ def speed_results(
     """Medians of the turns of every subject, and how many times faster ours is than the others."""
     results = []
     for name, attribute in _SPEEDS.items():
-        medians = {}
-        for subject, turns in runs.items():
-            rates = [rate(getattr(run, attribute), skipped=skipped) for run in turns]
-            medians[subject] = statistics.median(rates)
-            results.append(
-                _result(name, subject, medians[subject], "sequences/s", {**config, "turns": rates})
-            )
-        results += _comparisons(name, medians, "ratio", config, lambda ours, peer: ours / peer)
+        rates = {
+            subject: [rate(getattr(run, attribute), skipped=skipped) for run in turns]
+            for subject, turns in runs.items()
+        }
+        rows = [
+            result(name, statistics.median(r), "sequences/s", {**config, "turns": r}, subject)
+            for subject, r in rates.items()
+        ]
+        results += _with_comparisons(rows, "ratio", config, operator.truediv)
     return results
 
 
@@ -99,62 +102,55 @@ def score_results(
     """Means of the seeds of every subject, with their spread, and what ours is above the others."""
     results = []
     for name in _SCORES:
-        means = {}
+        rows = []
         for subject, of_seeds in scores.items():
             values = [score[name] for score in of_seeds]
-            means[subject] = statistics.mean(values)
             deviation = statistics.stdev(values) if len(values) > 1 else None
-            details = {**config, "of_seeds": values, "standard_deviation": deviation}
-            results.append(_result(name, subject, means[subject], "%", details))
-        results += _comparisons(name, means, "points", config, lambda ours, peer: ours - peer)
+            described = {**config, "of_seeds": values, "standard_deviation": deviation}
+            rows.append(result(name, statistics.mean(values), "%", described, subject))
+        results += _with_comparisons(rows, "points", config, operator.sub)
     return results
 
 
-def _comparisons(
-    name: str,
-    values: Mapping[str, float],
+def _with_comparisons(
+    rows: Sequence[Result],
     unit: str,
     config: Mapping[str, Any],
     compare: Callable[[float, float], float],
 ) -> list[Result]:
-    return [
-        _result(
-            f"{name}, {ours} to {peer}", ours, compare(values[ours], values[peer]), unit, config
+    """A row of each subject and those of ours against each peer, all with the machine."""
+    compared = [
+        result(
+            f"{ours['name']}, {ours['subject']} to {peer['subject']}",
+            compare(ours["value"], peer["value"]),
+            unit,
+            config,
+            ours["subject"],
         )
-        for ours in values
-        for peer in values
-        if SUBJECTS[ours].is_ours and not SUBJECTS[peer].is_ours
+        for ours in rows
+        for peer in rows
+        if SUBJECTS[ours["subject"]].is_ours and not SUBJECTS[peer["subject"]].is_ours
     ]
-
-
-def _result(name: str, subject: str, value: float, unit: str, config: Mapping[str, Any]) -> Result:
-    return {
-        "name": name,
-        "subject": subject,
-        "value": value,
-        "unit": unit,
-        "config": {**config, **describe_machine()},
-    }
+    machine = describe_machine()
+    return [{**row, "config": {**row["config"], **machine}} for row in (*rows, *compared)]
 
 
 def print_table(results: Sequence[Result]) -> None:
     """A line for each result, with the spread where there is one."""
-    machine = describe_machine()
-    features = " ".join(machine["cpu_features"])
-    print(f"\n{machine['cpu']}, {machine['cores']} cores, {features}")
-    for result in results:
-        deviation = result["config"].get("standard_deviation")
+    print(f"\n{machine_line()}")
+    for row in results:
+        deviation = row["config"].get("standard_deviation")
         spread = "" if deviation is None else f" (standard deviation {deviation:.2f})"
-        name = result["name"]
-        label = name if result["unit"] in ("ratio", "points") else f"{name}, {result['subject']}"
-        print(f"{label:60} {result['value']:10.2f} {result['unit']}{spread}")
+        is_comparison = row["unit"] in ("ratio", "points")
+        label = row["name"] if is_comparison else f"{row['name']}, {row['subject']}"
+        print(f"{label:60} {row['value']:10.2f} {row['unit']}{spread}")
 
 
-def measure() -> None:
+def measure() -> Iterator[Result]:
     """Runs the benchmark from its flags."""
     values = flags.FLAGS
     is_quality = values.mode == "quality"
-    subjects = chosen_subjects(values.subjects)
+    subjects = _chosen_subjects()
     seeds = parse_seeds(values.seeds) if is_quality else list(range(1, values.turns + 1))
     work_dir = make_output_dir(values.work_dir, flag="work_dir")
     job = _job(values, work_dir)
@@ -168,25 +164,29 @@ def measure() -> None:
     config = {**job.flags, **files, "seeds": seeds}
     results = speed_results(runs, skipped=values.untimed_steps, config=config)
     if is_quality:
-        squad = _read_squad(job)
-        scores = {name: [_score(squad, run) for run in of_seeds] for name, of_seeds in runs.items()}
+        squad = read_squad(
+            job.predict_file,
+            flag="predict_file",
+            version_2_with_negative=job.flags["version_2_with_negative"],
+            needs_answers=False,
+        )
+        scores = {
+            name: [evaluate(squad, read_json(run.predictions, what="predictions")) for run in of]
+            for name, of in runs.items()
+        }
         results += score_results(scores, config=config)
     print_table(results)
-    if values.json:
-        write_json(values.json, results)
+    yield from results
 
 
-def chosen_subjects(text: str) -> list[Subject]:
-    """The subjects of a comma-separated list; raises UserError for a name that is none."""
-    names = [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in SUBJECTS]
-    if unknown:
-        raise UserError(f"--subjects: {unknown[0]!r} is none of {', '.join(SUBJECTS)}.")
+def _chosen_subjects() -> list[Subject]:
+    """The subjects of the flag; raises UserError where what they need is not installed."""
+    subjects = [SUBJECTS[name] for name in known_names("subjects", SUBJECTS)]
     needed = "torch", "transformers"
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing and not all(SUBJECTS[name].is_ours for name in names):
+    if missing and not all(subject.is_ours for subject in subjects):
         raise UserError(f"--subjects: the peer needs {missing[0]}; install the dev requirements.")
-    return [SUBJECTS[name] for name in names]
+    return subjects
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -220,19 +220,6 @@ def _job(values: flags.FlagValues, work_dir: Path) -> Job:
     return Job(checkpoint, **files, flags=job_flags)
 
 
-def _read_squad(job: Job) -> SquadFile:
-    return read_squad(
-        job.predict_file,
-        flag="predict_file",
-        version_2_with_negative=job.flags["version_2_with_negative"],
-        needs_answers=False,
-    )
-
-
-def _score(squad: SquadFile, run: Run) -> dict[str, float]:
-    return evaluate(squad, read_json(run.predictions, what="predictions"))
-
-
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.squad_finetuning``."""
     flags.DEFINE_enum("mode", None, ["throughput", "quality"], "What to compare.", required=True)
@@ -240,32 +227,23 @@ def define_flags() -> None:
         "init_checkpoint": "Directory of Hugging Face's form: config, vocabulary, weights.",
         "train_file": "SQuAD JSON to train on.",
         "predict_file": "SQuAD JSON to answer.",
-        "work_dir": "Where runs are kept; a comparison started again goes on from there.",
+        "work_dir": "Where runs are kept; a comparison started again resumes from there.",
     }.items():
         flags.DEFINE_string(name, None, text, required=True)
-    flags.DEFINE_string(
-        "subjects",
-        "ours-auto,transformers-fp32-malloc,transformers-bf16-malloc",
-        f"Comma-separated, of {', '.join(SUBJECTS)}.",
-    )
+    default = ["ours-auto", "transformers-fp32-malloc", "transformers-bf16-malloc"]
+    flags.DEFINE_list("subjects", default, f"Of {', '.join(SUBJECTS)}.")
     flags.DEFINE_string("seeds", "1,2,3", "Seeds of --mode=quality.")
     flags.DEFINE_integer("turns", 3, "Runs of every subject in --mode=throughput.")
     flags.DEFINE_integer("untimed_steps", 10, "Steps at the start that no rate counts.")
     flags.DEFINE_integer("timed_steps", 20, "Steps after these, in --mode=throughput.")
-    flags.DEFINE_integer("max_train_questions", None, "Train on so many, spread over the file.")
-    flags.DEFINE_integer("max_predict_questions", None, "Answer so many, spread over the file.")
-    flags.DEFINE_integer("max_seq_length", 384, "As in run_squad.py.")
-    flags.DEFINE_integer("doc_stride", 128, "Step between windows (ours), overlap (the peer's).")
-    flags.DEFINE_integer("train_batch_size", 12, "As in run_squad.py.")
-    flags.DEFINE_integer("predict_batch_size", 8, "As in run_squad.py.")
-    flags.DEFINE_float("learning_rate", 3e-5, "As in run_squad.py.")
-    flags.DEFINE_float("num_train_epochs", 2.0, "As in run_squad.py; 1 in --mode=throughput.")
-    flags.DEFINE_float("warmup_proportion", 0.1, "As in run_squad.py.")
-    flags.DEFINE_float("weight_decay", 0.01, "As in run_squad.py.")
-    flags.DEFINE_bool("version_2_with_negative", False, "As in run_squad.py.")
-    flags.DEFINE_string("json", None, "Where to write the results.")
+    flags.DEFINE_integer("max_train_questions", None, "Train on this many, spread over the file.")
+    flags.DEFINE_integer("max_predict_questions", None, "Answer this many, spread over the file.")
+    notes = {"doc_stride": "Step between windows (ours), overlap (the peer's)."}
+    notes["num_train_epochs"] = "As in run_squad.py; 1 in --mode=throughput."
+    for name, default in _JOB_FLAGS.items():
+        define_flag(name, default, notes.get(name, "As in run_squad.py."))
+    define_shared_flags("json")
 
 
 if __name__ == "__main__":
-    define_flags()
-    run_command(lambda _: measure())
+    run_benchmark(define_flags, measure)

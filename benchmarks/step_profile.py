@@ -3,7 +3,8 @@
     python -m benchmarks.step_profile --task=pretraining --precision=bf16
 
 Traced steps with all operations one after the other, so that their times add up: the whole is
-slower than a step in training, where some run side by side.
+slower than a step in training, where some run side by side. What the optimizer costs in each form
+is in the runs with ``--native_ops`` and without, for ``--optimizer_type`` adamw and lamb.
 """
 
 from __future__ import annotations
@@ -11,19 +12,15 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import Result, print_result, read_network, spread_result
-from benchmarks.script import run_benchmark
-from benchmarks.speed.comparison import check_length
+from benchmarks.results import Result, print_result, spread_result
+from benchmarks.script import define_shared_flags, run_benchmark, start_tensorflow
 from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob
-from benchmarks.speed.subjects import BERT_BASE
-from bert_tf import environment
-from bert_tf.files import write_json
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
@@ -43,7 +40,7 @@ _RULES = [
         ("softmax and losses", r"^BertTfSoftmaxDropout", ""),
         ("heads and their biases", r"^BertTfSplitHeads", ""),
         ("optimizer and clip", r"^ResourceApply|^Assign|^L2Loss$", ""),
-        ("optimizer and clip", "", r"^(cond|AdamW|global_norm|mul(_\d+)?$|truediv(_\d+)?$)"),
+        ("optimizer and clip", "", r"^(cond|AdamW|Lamb|global_norm|mul(_\d+)?$|truediv(_\d+)?$)"),
         ("dropout", r"^Stateless|^Random|^GreaterEqual$|^Bitcast$", ""),
         ("softmax and losses", r"Softmax", ""),
         ("softmax and losses", "", r"Softmax|/loss/"),
@@ -83,7 +80,7 @@ def seconds_by_class(metadata: tf.RunMetadata) -> Counter[str]:
     return seconds
 
 
-def trace(job: StepJob, precision: str, *, native: bool) -> list[Counter[str]]:
+def trace(job: StepJob, precision: str, *, native: bool, optimizer_type: str) -> list[Counter[str]]:
     """Seconds of each class in each of the job's timed steps."""
     import tensorflow.compat.v1 as tf
 
@@ -99,7 +96,10 @@ def trace(job: StepJob, precision: str, *, native: bool) -> list[Counter[str]]:
     with tf.Graph().as_default(), tf.Session(config=config) as session:
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in features.items()}
         kernels = choose(Settings(native=native))
-        step = build_update(job, policy_for(precision), fed, kernels).train_op
+        update = build_update(
+            job, policy_for(precision), fed, kernels, optimizer_type=optimizer_type
+        )
+        step = update.train_op
         feed = {fed[name]: value for name, value in features.items()}
         session.run(tf.global_variables_initializer())
         for _ in range(job.warmup_steps):
@@ -131,62 +131,37 @@ def _longest_first(traced: Sequence[Mapping[str, float]]) -> Iterable[str]:
     )
 
 
-def measure() -> None:
+def measure() -> Iterator[Result]:
     """Profiles the step of the flags."""
-    import tensorflow.compat.v1 as tf
-
     from bert_tf.ranks.distribution import SingleProcess
     from bert_tf.tuning.speed_choice import Wanted, measured_choice
 
     values = flags.FLAGS
-    environment.quiet_tensorflow(verbose=False)
-    tf.disable_eager_execution()
-    network = read_network(values.bert_config_file, BERT_BASE)
-    check_length(values.seq_length, network.max_position_embeddings)
-    job = StepJob(
-        task=values.task,
-        network=network,
-        batch_size=values.batch_size,
-        seq_length=values.seq_length,
-        predictions=values.predictions,
-        accumulation_steps=1,
-        threads=values.threads or environment.available_cores(),
-        warmup_steps=_WARMUP_STEPS,
-        timed_steps=values.steps,
-    )
+    start_tensorflow()
+    job = StepJob.from_flags(values.task, warmup_steps=_WARMUP_STEPS)
     precision = measured_choice(
         Wanted(values.precision, values.native_ops),
-        network,
+        job.network,
         sequences=job.batch_size,
         length=job.seq_length,
         accumulation_steps=1,
         ranks=SingleProcess(job.threads),
     ).precision
-    config = {
-        **job.to_json(),
-        "precision": precision,
-        "native_ops": values.native_ops,
-        **describe_machine(),
-    }
-    results = profile_results(trace(job, precision, native=values.native_ops), config)
-    for result in results:
+    how = {"native_ops": values.native_ops, "optimizer_type": values.optimizer_type}
+    config = {**job.to_json(), "precision": precision, **how, **describe_machine()}
+    traced = trace(job, precision, native=values.native_ops, optimizer_type=values.optimizer_type)
+    for result in profile_results(traced, config):
         print_result(result)
-    if values.json:
-        write_json(values.json, results)
+        yield result
 
 
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.step_profile``."""
     flags.DEFINE_enum("task", PRETRAINING, [PRETRAINING, SPANS], "What the step is of.")
-    flags.DEFINE_string("bert_config_file", None, "The network; BERT-base if not given.")
-    flags.DEFINE_string("precision", "auto", "Precision of products, as in training.")
     flags.DEFINE_boolean("native_ops", True, "As in training, where they are built.")
-    flags.DEFINE_integer("batch_size", 16, "Sequences of the step.", lower_bound=1)
-    flags.DEFINE_integer("seq_length", 128, "Tokens of a sequence.", lower_bound=2)
-    flags.DEFINE_integer("predictions", 20, "Masked words of a sequence.", lower_bound=1)
-    flags.DEFINE_integer("threads", None, "Cores to use; all if not given.", lower_bound=1)
-    flags.DEFINE_integer("steps", 5, "Traced steps.", lower_bound=1)
-    flags.DEFINE_string("json", None, "Where to write the results.")
+    flags.DEFINE_enum("optimizer_type", "adamw", ["adamw", "lamb"], "As in training.")
+    shared = ("bert_config_file", "precision", "batch_size", "seq_length", "predictions")
+    define_shared_flags(*shared, "threads", "steps", "json")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from absl import flags
 
+from benchmarks.script import define_flag
 from bert_tf.command_line import run_command
 from bert_tf.files import make_output_dir, write_json
 from bert_tf.squad.examples import Example, SquadFile, read_squad
@@ -143,45 +144,23 @@ def num_train_steps(num_windows: int, settings: Settings) -> int:
 
 def train(model: torch.nn.Module, windows: Windows, settings: Settings) -> list[Timing]:
     """Fine-tunes the model; returns the sequences and the seconds of every step."""
-    import torch
-    from transformers import get_linear_schedule_with_warmup
+    from benchmarks.speed.huggingface import Updates
 
     steps = num_train_steps(len(windows), settings)
-    groups = parameter_groups(model, settings.weight_decay)
-    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
-    schedule = get_linear_schedule_with_warmup(
-        optimizer, int(steps * settings.warmup_proportion), steps
+    updates = Updates(
+        model,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        warmup_steps=int(steps * settings.warmup_proportion),
+        steps=steps,
+        precision=settings.precision,
     )
-    model.train()
     timings = []
     for rows in training_rows(len(windows), settings):
         start = time.perf_counter()
-        with _autocast(settings):
-            loss = model(**windows.batch(rows, cut=not settings.pad_to_max_length)).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        loss.item()
+        updates.update([windows.batch(rows, cut=not settings.pad_to_max_length)])
         timings.append((len(rows), time.perf_counter() - start))
     return timings
-
-
-def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """No decay for biases and layer norms, as the Trainer does it."""
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim <= 1]
-    return [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-
-
-def _autocast(settings: Settings) -> Any:
-    import torch
-
-    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.precision == "bf16")
 
 
 def predict(
@@ -190,11 +169,13 @@ def predict(
     """Start and end logits, float32 [N, S], and the sequences and the seconds of every batch."""
     import torch
 
+    from benchmarks.speed.huggingface import autocast
+
     shape = len(windows), settings.max_seq_length
     start_logits, end_logits = np.full(shape, -1e4, np.float32), np.full(shape, -1e4, np.float32)
     timings = []
     model.eval()
-    with torch.no_grad(), _autocast(settings):
+    with torch.no_grad(), autocast(settings.precision):
         for first in range(0, len(windows), settings.predict_batch_size):
             start = time.perf_counter()
             rows = range(len(windows))[first : first + settings.predict_batch_size]
@@ -258,13 +239,10 @@ def run(
     to_learn = [e for e in train_file.examples if e.question_id not in set(train_file.unusable)]
     training = make_windows(to_learn, tokenizer, settings, labelled=True)
     train_timings = train(model, training, settings)
-    asked = make_windows(predict_file.examples, tokenizer, settings, labelled=False)
-    *logits, predict_timings = predict(model, asked, settings)
-    answers = best_answers(predict_file.examples, asked, *logits, settings)
-    return answers, {
-        "train_timings": train_timings,
-        "predict_timings": predict_timings,
-    }
+    to_answer = make_windows(predict_file.examples, tokenizer, settings, labelled=False)
+    *logits, predict_timings = predict(model, to_answer, settings)
+    answers = best_answers(predict_file.examples, to_answer, *logits, settings)
+    return answers, {"train_timings": train_timings, "predict_timings": predict_timings}
 
 
 def _main() -> None:
@@ -295,10 +273,9 @@ def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.transformers_squad``: the fields of Settings."""
     for name in ("init_checkpoint", "train_file", "predict_file", "output_dir"):
         flags.DEFINE_string(name, None, "As in run_squad.py.", required=True)
-    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_bool}
     for field in dataclasses.fields(Settings):
         if field.name != "precision":
-            define[type(field.default)](field.name, field.default, "As in run_squad.py.")
+            define_flag(field.name, field.default, "As in run_squad.py.")
     flags.DEFINE_enum("precision", Settings.precision, ["fp32", "bf16"], "bf16: autocast.")
 
 

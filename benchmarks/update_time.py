@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import Any
 
 from absl import flags
 
 from benchmarks.cases import KINDS, Case
-from benchmarks.script import run_benchmark
-from bert_tf import environment
-from bert_tf.config.bert_config import BertConfig
+from benchmarks.script import (
+    define_shared_flags,
+    network_from_flags,
+    run_benchmark,
+    start_tensorflow,
+)
+from benchmarks.speed.batches import masked_words
+from benchmarks.speed.steps import PRETRAINING, StepJob
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.errors import UserError
-from bert_tf.files import require_file, write_json
+from bert_tf.files import write_json
 
 
 def run() -> None:
@@ -34,17 +37,9 @@ def run() -> None:
     from bert_tf.tuning.speed_choice import Wanted, measured_choice
 
     values = flags.FLAGS
-    environment.quiet_tensorflow(verbose=False)
-    tf.disable_eager_execution()
+    start_tensorflow()
     cases = list(dict.fromkeys(Case.parse(text) for text in values.cases))
-    network = BertConfig.from_json_file(
-        require_file(values.bert_config_file, flag="bert_config_file")
-    )
-    if values.seq_length > network.max_position_embeddings:
-        raise UserError(
-            f"--seq_length={values.seq_length} is more than the network's "
-            f"{network.max_position_embeddings} positions; lower it."
-        )
+    network = network_from_flags()
     ranks = connect(
         horovod=values.horovod,
         num_threads=values.num_threads,
@@ -60,11 +55,12 @@ def run() -> None:
         accumulation_steps=1,
         ranks=ranks,
     ).precision
-    workload = case_graphs.Workload(
-        network, values.micro_batch_size, values.seq_length, precision=chosen
-    )
+    length = values.seq_length
+    job = StepJob(PRETRAINING, network, values.micro_batch_size, length, masked_words(length))
     with tf.Graph().as_default():
-        runnables = case_graphs.build_cases(cases, workload, ranks, horovod=values.horovod)
+        runnables = case_graphs.build_cases(
+            cases, job, ranks, precision=chosen, horovod=values.horovod
+        )
         num_bytes = case_graphs.gradient_bytes()
         seconds = case_graphs.time_cases(
             runnables, ranks, turns=values.turns, micro_batches=values.micro_batches_a_turn
@@ -78,30 +74,22 @@ def run() -> None:
         "seconds": {str(case): turns for case, turns in seconds.items()},
     }
     if ranks.is_chief:
-        _report(found, values.json)
-
-
-def _report(found: dict[str, Any], path: str | None) -> None:
-    print(json.dumps(found), flush=True)
-    if path:
-        write_json(path, found)
+        print(json.dumps(found), flush=True)
+        if values.json:
+            write_json(values.json, found)
 
 
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.update_time``."""
     kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
     flags.DEFINE_list("cases", ["delayed:1"], f"What to time, KIND[:NUMBER[:COMPRESSION]]. {kinds}")
-    flags.DEFINE_string("bert_config_file", None, "The network.", required=True)
-    flags.DEFINE_integer("micro_batch_size", 8, "Sequences of a micro batch.", lower_bound=1)
-    flags.DEFINE_integer("seq_length", 64, "Tokens of a sequence.", lower_bound=2)
-    flags.DEFINE_string("precision", "auto", "Precision of products, as in training.")
     flags.DEFINE_boolean("horovod", False, "Whether mpirun started several ranks.")
     flags.DEFINE_integer("num_threads", None, "Cores of a rank; its share if not given.")
     flags.DEFINE_float("fusion_threshold_mb", None, "Most MiB that travel together.")
     flags.DEFINE_float("cycle_time_ms", None, "How often Horovod looks for gradients.")
-    flags.DEFINE_integer("turns", 3, "Turns of every case.", lower_bound=1)
-    flags.DEFINE_integer("micro_batches_a_turn", 8, "About this many a case.", lower_bound=1)
-    flags.DEFINE_string("json", None, "Where rank 0 writes the figures.")
+    shared = ("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn", "json")
+    define_shared_flags(*shared, seq_length=64, turns=3)
+    flags.mark_flag_as_required("bert_config_file")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,11 @@ def pretraining_batch(
     }
 
 
+def masked_words(seq_length: int) -> int:
+    """Masked words of a sequence of pre-training (Devlin et al. 2018: 15 %), at least 1."""
+    return max(1, round(0.15 * seq_length))
+
+
 def span_batch(
     sequences: int, *, vocab_size: int, seq_length: int, seed: int
 ) -> dict[str, np.ndarray]:

@@ -8,9 +8,9 @@ from typing import Any, Callable
 
 from absl import flags
 
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, machine_line
+from benchmarks.script import define_shared_flags
 from benchmarks.speed.process import Found, run_in_process
-from benchmarks.speed.report import machine_line
 from benchmarks.speed.subjects import (
     Subject,
     chosen_subjects,
@@ -18,7 +18,6 @@ from benchmarks.speed.subjects import (
     with_other_python,
 )
 from benchmarks.speed.turns import Comparison, Disturbance, take_turns
-from bert_tf.errors import UserError
 from bert_tf.files import require_file
 
 
@@ -32,18 +31,17 @@ def define_subject_flags(subjects: Mapping[str, Subject]) -> None:
         None,
         "The interpreter of a second environment, in which each of ours takes part once more.",
     )
+    define_shared_flags("threads", "json")
 
 
 def define_comparison_flags(subjects: Mapping[str, Subject]) -> None:
     """Flags of every comparison whose subjects take turns in processes of their own."""
     define_subject_flags(subjects)
-    flags.DEFINE_integer("threads", None, "Cores to use; all if not given.", lower_bound=1)
-    flags.DEFINE_integer("turns", 5, "Processes of every subject.", lower_bound=1)
+    define_shared_flags("turns")
     flags.DEFINE_float(
         "most_foreign_load", 0.06, "A larger share of the machine taken by others spoils a turn."
     )
     flags.DEFINE_integer("retries", 2, "How often a spoilt turn is taken again.", lower_bound=0)
-    flags.DEFINE_string("json", None, "Where to write the results.")
 
 
 def subjects_from_flags(subjects: Mapping[str, Subject]) -> list[Subject]:
@@ -73,14 +71,6 @@ def google_bert_dir_from_flags(names: Sequence[str]) -> str | None:
     for name in names:
         require_file(Path(directory, name), flag="google_bert_dir")
     return str(Path(directory).resolve())
-
-
-def check_length(seq_length: int, positions: int) -> None:
-    """Raises UserError where a network has fewer positions."""
-    if seq_length > positions:
-        raise UserError(
-            f"--seq_length={seq_length} is more than the network's {positions} positions; lower it."
-        )
 
 
 def compare(

@@ -29,7 +29,7 @@ from benchmarks.speed.steps import (
 from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.tasks.span_model import INPUTS
+from bert_tf.model.bert import INPUTS
 
 _NORM_EPSILON = 1e-12  # tf.contrib's, for float32
 
@@ -110,19 +110,22 @@ def google_spec(
     return model_fn({"unique_ids": numbers, **features}, None, mode, {})
 
 
-def _modes() -> Any:
-    """tf.estimator.ModeKeys; raises UserError where TensorFlow lacks what the checkout uses."""
+@contextlib.contextmanager
+def _session(job: StepJob | PredictionJob, *, amp: bool) -> Iterator[tf.Session]:
+    """A graph of TensorFlow 1 and its session, with TensorFlow's defaults.
+
+    ``amp`` switches its rewrite to bfloat16 products on. Raises UserError where TensorFlow lacks
+    what the checkout uses.
+    """
     if not hasattr(tf, "estimator"):
         raise UserError(
             f"google-research/bert needs tf.estimator and tf.layers, which TensorFlow "
             f"{tf.version.VERSION} no longer has; run the benchmark with 2.15 (make setup "
             "TENSORFLOW=2.15) and give this environment as --other_python"
         )
-    return tf.estimator.ModeKeys
-
-
-def session_config(threads: int, *, amp: bool) -> tf.ConfigProto:
-    """TensorFlow's defaults; ``amp`` switches its rewrite to bfloat16 products on."""
+    environment.quiet_tensorflow(verbose=False)
+    tf.disable_v2_behavior()
+    threads = job.threads
     config = tf.ConfigProto(
         intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
     )
@@ -130,45 +133,38 @@ def session_config(threads: int, *, amp: bool) -> tf.ConfigProto:
         config.graph_options.rewrite_options.auto_mixed_precision_onednn_bfloat16 = (
             rewriter_config_pb2.RewriterConfig.ON
         )
-    return config
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        tf.set_random_seed(1)
+        yield session
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the step. There is no accumulation in that code: each micro batch is an update."""
-    mode = _modes().TRAIN
-    environment.quiet_tensorflow(verbose=False)
-    tf.disable_v2_behavior()
     job = StepJob.from_json(request)
-    micro_batches = job.micro_batches()
-    with tf.Graph().as_default():
-        tf.set_random_seed(1)
+    with _session(job, amp=request["settings"]["amp"]) as session:
+        micro_batches = job.micro_batches()
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in micro_batches[0].items()}
         program = "run_pretraining" if job.task == PRETRAINING else "run_squad"
+        mode = tf.estimator.ModeKeys.TRAIN
         spec = google_spec(Path(job.google_bert_dir), program, job.network, fed, mode)
-        config = session_config(job.threads, amp=request["settings"]["amp"])
-        with tf.Session(config=config) as session:
-            session.run(tf.global_variables_initializer())
-            run = session.make_callable([spec.loss, spec.train_op], feed_list=list(fed.values()))
-            values = [[batch[name] for name in fed] for batch in micro_batches]
+        session.run(tf.global_variables_initializer())
+        run = session.make_callable([spec.loss, spec.train_op], feed_list=list(fed.values()))
+        values = [[batch[name] for name in fed] for batch in micro_batches]
 
-            def step() -> float:
-                return sum(float(run(*of_batch)[0]) for of_batch in values) / len(values)
+        def step() -> float:
+            return sum(float(run(*of_batch)[0]) for of_batch in values) / len(values)
 
-            return time_steps(job, step, started=request["started"])
+        return time_steps(job, step, started=request["started"])
 
 
 def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the logits of its SQuAD model."""
-    mode = _modes().PREDICT
-    environment.quiet_tensorflow(verbose=False)
-    tf.disable_v2_behavior()
     job = PredictionJob.from_json(request)
-    with tf.Graph().as_default():
+    with _session(job, amp=request["settings"]["amp"]) as session:
         fed = {name: tf.placeholder(tf.int32, [None, job.seq_length], name) for name in INPUTS}
+        mode = tf.estimator.ModeKeys.PREDICT
         spec = google_spec(Path(job.google_bert_dir), "run_squad", job.network, fed, mode)
         logits = [spec.predictions["start_logits"], spec.predictions["end_logits"]]
-        config = session_config(job.threads, amp=request["settings"]["amp"])
-        with tf.Session(config=config) as session:
-            session.run(tf.global_variables_initializer())
-            run = session.make_callable(logits, feed_list=list(fed.values()))
-            return time_batches(job, lambda batch: run(*(batch[name] for name in fed)))
+        session.run(tf.global_variables_initializer())
+        run = session.make_callable(logits, feed_list=list(fed.values()))
+        return time_batches(job, lambda batch: run(*(batch[name] for name in fed)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from benchmarks.speed.steps import (
     StepJob,
     time_steps,
 )
-from benchmarks.transformers_squad import parameter_groups
 from bert_tf.config.bert_config import BertConfig
 
 # transformers' names of the two forms of GELU; both are one operation of torch.
@@ -53,9 +52,60 @@ def peer_batch(batch: Batch) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
 
 
-def autocast(settings: Mapping[str, Any]) -> torch.autocast:
-    """bfloat16 products where the settings say so."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=settings["precision"] == "bf16")
+def autocast(precision: str) -> torch.autocast:
+    """bfloat16 products where the precision is bf16."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+
+
+class Updates:
+    """Updates by AdamW of one operation, as the library's Trainer takes by default.
+
+    Gradients are clipped at ``CLIP_NORM``, and the rate follows a linear schedule.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        learning_rate: float,
+        weight_decay: float,
+        warmup_steps: int,
+        steps: int,
+        precision: str,
+        compiled: bool = False,
+    ) -> None:
+        """``compiled``: whether torch.compile makes the forward and backward pass."""
+        groups = parameter_groups(model, weight_decay)
+        self._optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+        self._schedule = transformers.get_linear_schedule_with_warmup(
+            self._optimizer, warmup_steps, steps
+        )
+        self._model, self._precision = model.train(), precision
+        self._network = torch.compile(model) if compiled else model
+
+    def update(self, batches: Sequence[Mapping[str, torch.Tensor]]) -> float:
+        """One update from micro batches; returns the mean of their losses."""
+        total = 0.0
+        for batch in batches:
+            with autocast(self._precision):
+                loss = self._network(**batch).loss / len(batches)
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_NORM)
+        self._optimizer.step()
+        self._schedule.step()
+        self._optimizer.zero_grad()
+        return total
+
+
+def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """No decay for biases and layer norms, as the Trainer does it."""
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim <= 1]
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
 
 
 def predict(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +116,7 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     network = torch.compile(model) if settings["compile"] else model
 
     def run(batch: Batch) -> object:
-        with torch.inference_mode(), autocast(settings):
+        with torch.inference_mode(), autocast(settings["precision"]):
             output = network(**peer_batch(batch))
         return output.start_logits.float().numpy(), output.end_logits.float().numpy()
 
@@ -74,33 +124,22 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Times the step, with AdamW of one operation, as the library's Trainer takes by default."""
+    """Times the step."""
     job, settings = StepJob.from_json(request), request["settings"]
     torch.manual_seed(1)
     torch.set_num_threads(job.threads)
     kinds = transformers.BertForPreTraining, transformers.BertForQuestionAnswering
-    kind = kinds[job.task != PRETRAINING]
-    model = kind(peer_config(job.network)).train()
+    model = kinds[job.task != PRETRAINING](peer_config(job.network))
     if settings.get("recompute"):
         model.gradient_checkpointing_enable()
-    optimizer = torch.optim.AdamW(
-        parameter_groups(model, WEIGHT_DECAY), lr=LEARNING_RATE, fused=True
+    updates = Updates(
+        model,
+        learning_rate=LEARNING_RATE,
+        weight_decay=WEIGHT_DECAY,
+        warmup_steps=WARMUP_STEPS,
+        steps=TRAIN_STEPS,
+        precision=settings["precision"],
+        compiled=settings["compile"],
     )
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, WARMUP_STEPS, TRAIN_STEPS)
-    network = torch.compile(model) if settings["compile"] else model
     batches = [peer_batch(batch) for batch in job.micro_batches()]
-
-    def step() -> float:
-        total = 0.0
-        for batch in batches:
-            with autocast(settings):
-                loss = network(**batch).loss / len(batches)
-            loss.backward()
-            total += loss.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        return total
-
-    return time_steps(job, step, started=request["started"])
+    return time_steps(job, lambda: updates.update(batches), started=request["started"])

@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
+from benchmarks.script import start_tensorflow
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from benchmarks.speed.steps import (
     CLIP_NORM,
@@ -20,12 +21,14 @@ from benchmarks.speed.steps import (
     StepJob,
     time_steps,
 )
-from bert_tf import environment
+from bert_tf.inference.predictor import Predictor
+from bert_tf.model.bert import INPUTS
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for, probe_hardware
+from bert_tf.model.task import Task, create_network
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.tasks.pretraining import PretrainingObjective
-from bert_tf.tasks.span_model import INPUTS, SpanModel
-from bert_tf.tasks.squad import SpanObjective
+from bert_tf.tasks.pretraining_task import PretrainingTask
+from bert_tf.tasks.span_task import SpanTask
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_choice import Wanted, choose_speed, measured_choice
 from bert_tf.tuning.speed_probe import JobShapes
@@ -34,8 +37,8 @@ from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import Kernels, choose_kernels
 from bert_tf.update.loss_scale import NoLossScale
-from bert_tf.update.optimizers import AdamW
-from bert_tf.update.train_op import Objective, TrainOutputs, UpdateSettings, build_train_op
+from bert_tf.update.optimizers import AdamW, Lamb
+from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +71,7 @@ class Settings:
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the step; the result also has what ``auto`` became, and TensorFlow's release."""
-    environment.quiet_tensorflow(verbose=False)
-    tf.disable_eager_execution()
+    start_tensorflow()
     job = StepJob.from_json(request)
     with running_step(job, Settings(**request["settings"])) as (step, chosen):
         return {**time_steps(job, step, started=request["started"]), **chosen}
@@ -109,7 +111,7 @@ def running_step(
             native_layers=native_layers,
             recompute=settings.recompute,
         )
-        loss = tf.add_n([s.loss_sum / s.weight_sum for s in outputs.term_sums.values()])
+        loss = tf.add_n([s.loss / s.weight for s in outputs.term_sums.values()])
         feed = {fed[name]: features[name] for name in fed}
         session = SessionSettings(job.threads, use_xla=settings.xla, amp=settings.amp)
         with tf.Session(config=session_config(session)) as running:
@@ -127,8 +129,7 @@ def running_step(
 
 def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the logits of a span model."""
-    environment.quiet_tensorflow(verbose=False)
-    tf.disable_eager_execution()
+    start_tensorflow()
     job, settings = PredictionJob.from_json(request), Settings(**request["settings"])
     precision, native_ops = settings.precision, settings.native_ops
     if precision == "auto":
@@ -141,12 +142,15 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
             ranks=SingleProcess(job.threads),
         )
         precision, native_ops = choice.precision, choice.policy.native
-    model = SpanModel(
-        job.network, None, precision=precision, native_ops=native_ops, threads=job.threads
+    predictor = Predictor(
+        _SpanLogits(job.network),
+        None,
+        precision=precision,
+        native_ops=native_ops,
+        threads=job.threads,
     )
-    logits = [model.outputs.start_logits, model.outputs.end_logits]
-    fed = [model.inputs[name] for name in INPUTS]
-    run = model.session.make_callable(logits, feed_list=fed)
+    fed = [predictor.inputs[name] for name in INPUTS]
+    run = predictor.session.make_callable(list(predictor.predictions.values()), feed_list=fed)
     found = time_batches(
         job, lambda batch: run(*(batch[name] for name in INPUTS)), by_length=settings.by_length
     )
@@ -167,6 +171,7 @@ def build_update(
     *,
     native_layers: bool = True,
     recompute: bool = False,
+    optimizer_type: str = "adamw",
 ) -> TrainOutputs:
     """Adds the network and its update to the current graph.
 
@@ -177,9 +182,10 @@ def build_update(
       kernels: of the update.
       native_layers: whether layers are native where the update is.
       recompute: the encoder's.
+      optimizer_type: ``adamw`` or ``lamb``.
     """
-    objective = _objective(job, kernels.layers(policy) if native_layers else policy, recompute)
-    objective.create_variables()
+    policy = kernels.layers(policy) if native_layers else policy
+    network = create_network(task_of(job), ForwardOptions(policy, recompute=recompute), seed=1)
     rate = schedules.SCHEDULES["polynomial"](
         tf.train.get_or_create_global_step().read_value(),
         peak_rate=LEARNING_RATE,
@@ -188,11 +194,12 @@ def build_update(
         end_rate=0.0,
         power=1.0,
     )
+    optimizer = {"adamw": AdamW, "lamb": Lamb}[optimizer_type]
     return build_train_op(
-        objective,
+        network,
         features,
         plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
-        optimizer=AdamW(rate, weight_decay=WEIGHT_DECAY, kernels=kernels),
+        optimizer=optimizer(rate, weight_decay=WEIGHT_DECAY, kernels=kernels),
         learning_rate=rate,
         loss_scale=NoLossScale(),
         ranks=SingleProcess(job.threads),
@@ -200,10 +207,15 @@ def build_update(
     )
 
 
-def _objective(job: StepJob, policy: PrecisionPolicy, recompute: bool) -> Objective:
-    settings = {"seed": 1, "recompute": recompute}
-    if job.task == PRETRAINING:
-        return PretrainingObjective(
-            job.network, policy, masked_lm=True, next_sentence=True, **settings
-        )
-    return SpanObjective(job.network, policy, **settings)
+def task_of(job: StepJob) -> Task:
+    """What all benchmarks train: masked words and next sentence, or answers in a text."""
+    return (PretrainingTask if job.task == PRETRAINING else SpanTask)(job.network)
+
+
+class _SpanLogits(SpanTask):
+    """All scores, as the others compute them."""
+
+    def predictions(self, outputs, features, options):
+        """``start_logits`` and ``end_logits``, [B, S] float32."""
+        del features, options
+        return {"start_logits": outputs.start, "end_logits": outputs.end}

@@ -12,11 +12,10 @@ import numpy as np
 
 from benchmarks.speed.batches import span_batch
 from benchmarks.speed.load import ForeignLoad
+from benchmarks.speed.steps import Batch, job_from_json
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.input.length_buckets import LengthSortedBatches
-from bert_tf.tasks.span_model import INPUTS
-
-Batch = dict[str, np.ndarray]
+from bert_tf.model.bert import INPUTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,18 +45,10 @@ class PredictionJob:
     @classmethod
     def from_json(cls, job: Mapping[str, Any]) -> PredictionJob:
         """Reads what ``dataclasses.asdict`` gave, among other keys."""
-        values = {field.name: job[field.name] for field in dataclasses.fields(cls)}
-        return cls(
-            **{
-                **values,
-                "network": BertConfig(**job["network"]),
-                "batch_sizes": tuple(job["batch_sizes"]),
-                "lengths": tuple(job["lengths"]),
-            }
-        )
+        return job_from_json(cls, job)
 
     def batches(self, size: int, *, by_length: bool) -> list[Batch]:
-        """Batches of so many sequences, the same in every process; int32 [size, S] each.
+        """Batches of ``size`` sequences, the same in every process; int32 [size, S] each.
 
         One of full sequences or, where there are ``lengths``, all of these, the longest first.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,62 @@ def run_in_process(subject: Subject, job: Mapping[str, Any], function: str) -> F
             lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
             raise UserError(lines[-1])
         return read_json(answer, what=f"what {subject.name} found")
+
+
+def run_logged(
+    name: str,
+    words: Sequence[str],
+    output: Path,
+    *,
+    directory: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> float:
+    """Runs a Python program, says how, and keeps what it prints; returns its seconds.
+
+    Args:
+      name: of what is run.
+      words: the command without the interpreter.
+      output: the file for what it prints.
+      directory: where it runs; here if not given.
+      environment: further variables of the process.
+      on_line: called with each line that it prints.
+
+    Raises:
+      UserError: it failed.
+    """
+    print(f"$ python {' '.join(map(shlex.quote, words))}", flush=True)
+    start = time.monotonic()
+    with (
+        open(output, "w", encoding="utf-8", buffering=1) as file,
+        subprocess.Popen(
+            [sys.executable, *words],
+            cwd=directory,
+            env={**os.environ, **_QUIET, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        for line in process.stdout:
+            file.write(line)
+            if on_line:
+                on_line(line)
+    if process.returncode:
+        raise UserError(
+            f"{name} ended with status {process.returncode}; {output} says why. Start again to "
+            "resume."
+        )
+    return time.monotonic() - start
+
+
+def as_flag(name: str, value: object) -> str:
+    """A flag on a command line."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no{name}"
+    return f"--{name}={value}"
 
 
 def _child(module: str, function: str, request: str, answer: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from benchmarks.script import start_tensorflow
 from benchmarks.speed.steps import PRETRAINING, StepJob, time_steps
-from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
 
 _TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
@@ -107,8 +107,7 @@ def session_config(threads: int) -> tf.ConfigProto:
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the products of a step."""
-    environment.quiet_tensorflow(verbose=False)
-    tf.disable_eager_execution()
+    start_tensorflow()
     job = StepJob.from_json(request)
     products = list(
         forward_products(

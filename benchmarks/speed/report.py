@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks.machine import describe_machine
-from benchmarks.rank_jobs import Result, ratio_result, spread_result
+from benchmarks.results import Result, ratio_result, spread_result
 from benchmarks.speed.process import Found
 from benchmarks.speed.subjects import Subject
 
@@ -29,24 +29,36 @@ def step_results(
       subjects: of these, those that are in ``found``.
       found: what ``time_steps`` gave in each turn, by the subject's name.
       sequences: of one step.
-      config: beside the machine, for each result.
+      config: of each result, in addition to the machine.
     """
-    present = [subject for subject in subjects if subject.name in found]
-    rates = {s.name: [sequences / turn["seconds"] for turn in found[s.name]] for s in present}
+    present, rates = present_rates(subjects, found, lambda turn: sequences / turn["seconds"])
+    config = {**config, **describe_machine()}
     results = []
     for subject in present:
         turns = found[subject.name]
-        described = {**config, **describe_machine(), **_facts(subject, turns)}
-        add = _adder(results, subject, described)
+        figures = {f"{task} step": (rates[subject.name], "sequences/s")}
         if subject.is_limit:
             name = f"{task} step, products alone, {subject.settings['precision']}"
-            add(name, rates[subject.name], "sequences/s")
-            continue
-        add(f"{task} step", rates[subject.name], "sequences/s")
-        add(f"{task}, start to first step", [t["first_step_seconds"] for t in turns], "s")
-        add(f"{task}, peak memory", [t["peak_memory_bytes"] / _MIB for t in turns], "MiB")
-    machine = {**config, **describe_machine()}
-    return [*results, *ratio_results(f"{task} step", present, rates, machine)]
+            figures = {name: (rates[subject.name], "sequences/s")}
+        else:
+            starts = [turn["first_step_seconds"] for turn in turns]
+            figures[f"{task}, start to first step"] = starts, "s"
+            peaks = [turn["peak_memory_bytes"] / _MIB for turn in turns]
+            figures[f"{task}, peak memory"] = peaks, "MiB"
+        described = {**config, **_details(subject, turns)}
+        for name, (values, unit) in figures.items():
+            results.append(spread_result(name, values, unit, described, subject.reported_name))
+    return [*results, *ratio_results(f"{task} step", present, rates, config)]
+
+
+def present_rates(
+    subjects: Sequence[Subject],
+    found: Mapping[str, Sequence[Found]],
+    rate: Callable[[Found], float],
+) -> tuple[list[Subject], dict[str, list[float]]]:
+    """The subjects that are in ``found``, and the rate of each of their turns by name."""
+    present = [subject for subject in subjects if subject.name in found]
+    return present, {s.name: [rate(turn) for turn in found[s.name]] for s in present}
 
 
 def ratio_results(
@@ -70,16 +82,7 @@ def ratio_results(
     ]
 
 
-def _adder(
-    results: list[Result], subject: Subject, config: Mapping[str, Any]
-) -> Callable[[str, Sequence[float], str], None]:
-    def add(name: str, values: Sequence[float], unit: str) -> None:
-        results.append(spread_result(name, values, unit, config, subject.reported_name))
-
-    return add
-
-
-def _facts(subject: Subject, turns: Sequence[Found]) -> dict[str, Any]:
+def _details(subject: Subject, turns: Sequence[Found]) -> dict[str, Any]:
     """What belongs to a subject's results alone."""
     names = ("gflops",) if subject.is_limit else ("precision", "loss", "tensorflow")
     return {
@@ -89,12 +92,6 @@ def _facts(subject: Subject, turns: Sequence[Found]) -> dict[str, Any]:
         "step_seconds": [turn["step_seconds"] for turn in turns],
         **{name: turns[0][name] for name in names if name in turns[0]},
     }
-
-
-def machine_line() -> str:
-    """The CPU, what it has for fast products, and the cores."""
-    machine = describe_machine()
-    return f"{machine['cpu']}, {machine['cores']} cores, {' '.join(machine['cpu_features'])}"
 
 
 def step_table(
@@ -108,8 +105,7 @@ def step_table(
 
     The ratio is that of the first of ours to the subject.
     """
-    present = [subject for subject in subjects if subject.name in found]
-    rates = {s.name: [sequences / turn["seconds"] for turn in found[s.name]] for s in present}
+    present, rates = present_rates(subjects, found, lambda turn: sequences / turn["seconds"])
     ours = next((subject.name for subject in present if subject.is_ours), None)
     ratio = f"{ours} to it" if ours else ""
     lines = [f"{'':30}{'sequences/s':>12}  {'turns':18}{ratio:>14}{'start, s':>10}{'MiB':>8}"]

@@ -7,12 +7,15 @@ import math
 import statistics
 import time
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 import numpy as np
+from absl import flags
 
+from benchmarks.script import network_from_flags, threads_from_flags
 from benchmarks.speed.batches import pretraining_batch, span_batch
 from benchmarks.speed.load import ForeignLoad
+from benchmarks.speed.subjects import BERT_BASE
 from bert_tf.config.bert_config import BertConfig
 
 PRETRAINING, SPANS = "pretraining", "fine-tuning"
@@ -21,6 +24,7 @@ WEIGHT_DECAY, CLIP_NORM = 0.01, 1.0
 
 Batch = dict[str, np.ndarray]
 Step = Callable[[], float]
+Job = TypeVar("Job")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +48,31 @@ class StepJob:
     network: BertConfig
     batch_size: int
     seq_length: int
-    predictions: int
-    accumulation_steps: int
-    threads: int
-    warmup_steps: int
-    timed_steps: int
+    predictions: int = 0
+    accumulation_steps: int = 1
+    threads: int = 1
+    warmup_steps: int = 1
+    timed_steps: int = 1
     google_bert_dir: str | None = None
+
+    @classmethod
+    def from_flags(cls, task: str, **fixed: Any) -> StepJob:
+        """The step of the flags; ``fixed`` are attributes that are not taken from there.
+
+        Raises UserError for a sequence that is longer than the network allows.
+        """
+        network = network_from_flags(BERT_BASE)
+        job = {"task": task, "network": network, "threads": threads_from_flags()}
+        for field in dataclasses.fields(cls):
+            flag = "steps" if field.name == "timed_steps" else field.name
+            if flag in flags.FLAGS and field.name not in (*fixed, "threads"):
+                job[field.name] = flags.FLAGS[flag].value
+        return cls(**{**job, **fixed})
 
     @classmethod
     def from_json(cls, job: Mapping[str, Any]) -> StepJob:
         """Reads what :meth:`to_json` gave, among other keys."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        values = {name: job[name] for name in names}
-        return cls(**{**values, "network": BertConfig(**job["network"])})
+        return job_from_json(cls, job)
 
     def to_json(self) -> dict[str, Any]:
         """For the subject's process."""
@@ -67,9 +83,9 @@ class StepJob:
         """Those of one step."""
         return self.batch_size * self.accumulation_steps
 
-    def batch(self, sequences: int) -> Batch:
-        """Features of so many sequences, the same in every process."""
-        sizes = {"vocab_size": self.network.vocab_size, "seq_length": self.seq_length, "seed": 1}
+    def batch(self, sequences: int, *, seed: int = 1) -> Batch:
+        """Features of ``sequences`` sequences, the same in every process."""
+        sizes = {"vocab_size": self.network.vocab_size, "seq_length": self.seq_length, "seed": seed}
         if self.task == PRETRAINING:
             return pretraining_batch(sequences, predictions=self.predictions, **sizes)
         return span_batch(sequences, **sizes)
@@ -79,6 +95,13 @@ class StepJob:
         whole = self.batch(self.sequences)
         starts = range(0, self.sequences, self.batch_size)
         return [{n: v[s : s + self.batch_size] for n, v in whole.items()} for s in starts]
+
+
+def job_from_json(kind: type[Job], job: Mapping[str, Any]) -> Job:
+    """A job from what ``dataclasses.asdict`` gave, among other keys, after a way through JSON."""
+    values = {field.name: job[field.name] for field in dataclasses.fields(kind)}
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return kind(**{**values, "network": BertConfig(**job["network"])})
 
 
 def time_steps(job: StepJob, step: Step, *, started: float) -> dict[str, Any]:

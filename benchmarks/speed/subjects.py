@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.squad_subjects import MALLOC
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 
@@ -17,6 +16,14 @@ LIMIT = "benchmarks.speed.products"
 RECORDS = "benchmarks.speed.records"
 
 BERT_BASE = BertConfig(vocab_size=30522, type_vocab_size=2)  # Devlin et al. 2018
+
+# With these glibc keeps big blocks, and torch takes no page faults in every step. TensorFlow has
+# an allocator of its own and gains nothing.
+MALLOC = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
+    "MALLOC_TOP_PAD_": str(256 << 20),
+}
 
 _ELSEWHERE = "-other-python"  # what a subject's name ends with in another environment
 _FEATURES_OF_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
@@ -140,6 +147,17 @@ MAKING_RECORDS = {
             {"program": "tokenizers"},
             {"TOKENIZERS_PARALLELISM": "false"},
         ),
+    )
+}
+
+# TensorFlow only lends google's code its names: the threads are those of Rust and of numpy.
+_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+MAKING_FEATURES = {
+    name: Subject(name, RECORDS, {"program": program}, _ONE_THREAD)
+    for name, program in (
+        ("ours", "ours"),
+        ("google-research/bert", "google-bert"),
+        ("transformers", "transformers"),
     )
 }
 

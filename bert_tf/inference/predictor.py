@@ -27,6 +27,7 @@ class Predictor:
       graph, session: of this network alone.
       network: the task's variables, and how they are computed.
       inputs: the placeholders of the task's inputs, [B, any] int32 each.
+      predictions: the task's, computed from them.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Predictor:
                 network = Network(task, variables, network.options)
             self.network = network
             self.inputs = {n: tf.placeholder(tf.int32, [None, None], n) for n in task.inputs}
-            self._predictions = network.predictions(self.inputs)
+            self.predictions = network.predictions(self.inputs)
             settings = SessionSettings(threads=threads or available_cores())
             self.session = tf.Session(config=session_config(settings))
             with explained_reading(checkpoint):
@@ -75,7 +76,7 @@ class Predictor:
     def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The task's predictions for a batch of its inputs."""
         feed = {tensor: features[name] for name, tensor in self.inputs.items()}
-        return self.session.run(self._predictions, feed)
+        return self.session.run(self.predictions, feed)
 
 
 def _initialise(checkpoint: PathLike, network: Network) -> None:

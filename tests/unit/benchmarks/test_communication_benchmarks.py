@@ -271,7 +271,7 @@ def test_links_have_names():
         ("delayed_allreduce --accumulation_steps=1,0", "error: --accumulation_steps=1,0: give"),
         ("scaling_model --hosts=1,2", "error: --hosts=1,2: one host sends nothing"),
         ("scaling_model --hosts=x", "error: --hosts=x: give whole numbers"),
-        ("ranks_per_host --settings=socket", "error: --settings: 'socket' is unknown"),
+        ("ranks_per_host --settings=socket", "error: --settings: 'socket' is none of unbound"),
     ],
 )
 def test_bad_input_ends_in_one_sentence(command, expected):

@@ -43,14 +43,9 @@ def test_the_closed_form_of_patarasuk_and_yuan(ranks, num_bytes, bandwidth, late
     assert found == pytest.approx(expected)
 
 
-def test_an_allgather_sends_everything_but_ones_own():
-    assert model.ring_allgather_seconds(100.0, 4, LINK) == pytest.approx(3 * (1.0 + 0.5))
-    assert model.ring_allgather_seconds(100.0, 1, LINK) == 0.0
-
-
 def test_within_hosts_first():
     local, remote = Link(1000.0, 0.001), Link(10.0, 0.1)
-    found = model.hierarchical_allreduce_seconds(400.0, 3, 4, local=local, remote=remote)
+    found = Cluster(4, local, remote).allreduce_seconds(400.0, 12, hierarchical=True)
     # reduce-scatter: 3 steps of a quarter; between hosts: 4 steps of a third; allgather as before.
     expected = 2 * 3 * (100 / 1000 + 0.001) + 4 * (400 / 3 / 10 + 0.1)
     assert found == pytest.approx(expected)
@@ -92,9 +87,9 @@ def test_rows_and_table_cost_the_same_at_the_crossing():
     ranks = model.rows_pay_up_to(table_bytes=800.0, row_bytes=200.0)
     assert ranks == 8.0
     link = Link(7.0)
-    rows = model.ring_allgather_seconds(200.0, 8, link)
-    assert rows == pytest.approx(model.ring_allreduce_seconds(800.0, 8, link))
-    assert model.ring_allgather_seconds(200.0, 7, link) < model.ring_allreduce_seconds(800, 7, link)
+    allgather = {ranks: (ranks - 1) * 200.0 / 7.0 for ranks in (7, 8)}  # each sends its rows on
+    assert allgather[8] == pytest.approx(model.ring_allreduce_seconds(800.0, 8, link))
+    assert allgather[7] < model.ring_allreduce_seconds(800, 7, link)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -234,7 +234,10 @@ def test_a_training_that_fails_is_told_with_its_output(compare, tmp_path):
         ({"variants": "bf16,fp8"}, "--variants: 'fp8' is none of fp32, bf16"),
         ({"seeds": "1"}, "--seeds: give two at least"),
         ({"seeds": "1,x"}, "--seeds=1,x: give whole numbers"),
-        ({"num_train_steps": 195}, "--num_train_steps=195 is no multiple of --display_loss_steps"),
+        (
+            {"num_train_steps": 195},
+            "--num_train_steps=195 is not a multiple of --display",
+        ),
         ({"smoothing_steps": 300}, "--smoothing_steps=300: give a multiple of 10, .* up to 200"),
         ({"bert_config_file": "none.json"}, "--bert_config_file: none.json does not exist"),
     ],

@@ -88,9 +88,9 @@ def test_whole_benchmark(tmp_path):
 @pytest.mark.parametrize(
     ("flag", "sentence"),
     [
-        ("--lengths=513", "--lengths: 513 is more than the network's 512 positions"),
+        ("--lengths=513", "--lengths=513 is more than the network's 512 positions"),
         ("--tokens=4096", "--tokens=4096: give two numbers"),
-        ("--tokens=4096,x", "--tokens: x must be a whole number"),
+        ("--tokens=4096,x", "--tokens=4096,x: give whole numbers from"),
         ("--subjects=ours-xla", "--subjects: 'ours-xla' is none of ours-fp32"),
     ],
 )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.squad_features import OURS, Timing, results_of
+from benchmarks.squad_features import OURS, results_of
 from tests.support import run
 
 
@@ -42,12 +42,13 @@ def test_results_are_printed_and_written(files, tmp_path):
     assert f"ours: {ours['value']:,.1f} features/s" in done.stdout
 
 
+def turns(*seconds):
+    return [{"features": 100, "seconds": taken} for taken in seconds]
+
+
 def test_figures_are_medians_and_their_ratios():
-    timings = {
-        OURS: [Timing(100, 1.0), Timing(100, 0.5), Timing(100, 2.0)],
-        "peer": [Timing(100, 4.0), Timing(100, 10.0), Timing(100, 5.0)],
-    }
-    ours, peer, ratio = results_of(timings, {"threads": 1})
+    found = {OURS: turns(1.0, 0.5, 2.0), "peer": turns(4.0, 10.0, 5.0)}
+    ours, peer, ratio = results_of(found, {"threads": 1})
     assert (ours["value"], peer["value"], ratio["value"]) == (100.0, 20.0, 5.0)
     assert (ratio["name"], ratio["unit"]) == ("SQuAD features / peer", "ratio")
     assert peer["config"] == {"threads": 1, "features": 100, "turns": [25.0, 10.0, 20.0]}
@@ -66,3 +67,42 @@ def test_bad_input_ends_in_one_sentence(files, flag, expected):
     assert done.returncode == 2
     assert done.stderr.startswith(expected)
     assert done.stderr.count("\n") == 1
+
+
+FAKE = {
+    "run_squad.py": """
+import json
+import tensorflow as tf
+tf.flags.DEFINE_bool("version_2_with_negative", None, "")
+FLAGS = tf.flags.FLAGS
+def read_squad_examples(path, is_training):
+    assert is_training and FLAGS.version_2_with_negative is True
+    with tf.gfile.GFile(path) as file:
+        return json.load(file)["data"][0]["paragraphs"][0]["qas"]
+def convert_examples_to_features(examples, tokenizer, max_seq_length, doc_stride,
+                                 max_query_length, is_training, output_fn):
+    assert (max_seq_length, doc_stride, max_query_length) == (64, 16, 8) and is_training
+    for example in examples * tokenizer:
+        output_fn(example)
+""",
+    "tokenization.py": """
+import tensorflow
+def FullTokenizer(vocab_file, do_lower_case):
+    assert vocab_file.endswith("vocab.txt") and do_lower_case is False
+    return 2
+""",
+}
+
+
+@pytest.mark.slow
+def test_the_peers_code_gets_the_same_settings(files, tmp_path):
+    for name, text in FAKE.items():
+        (tmp_path / name).write_text(text)
+    _run(
+        *files, "--runs=1", "--max_seq_length=64", "--doc_stride=16", "--max_query_length=8",
+        "--do_lower_case=false", "--version_2_with_negative", f"--google_bert_dir={tmp_path}",
+        f"--json={tmp_path}/results.json",
+    )  # fmt: skip
+    ours, google, ratio = json.loads((tmp_path / "results.json").read_text())
+    assert (google["subject"], google["config"]["features"]) == ("google-research/bert", 6)
+    assert (ours["config"]["features"], ratio["subject"]) == (3, OURS)

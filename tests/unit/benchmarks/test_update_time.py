@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks import cases as kinds
-from benchmarks.case_graphs import Workload, synthetic_batch
 from benchmarks.cases import Case
 from benchmarks.rank_jobs import Job, run_alone, run_on_one_host
+from benchmarks.speed.batches import masked_words
+from benchmarks.speed.steps import PRETRAINING, StepJob
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from tests.support import requires_horovod, run
@@ -54,8 +55,8 @@ def test_a_turn_counts_micro_batches():
 
 
 def test_batches_have_no_padding_and_fit_the_network():
-    workload = Workload(NETWORK, micro_batch_size=2, seq_length=8, precision="fp32")
-    batch = synthetic_batch(workload, 6, seed=1)
+    job = StepJob(PRETRAINING, NETWORK, batch_size=2, seq_length=8, predictions=masked_words(8))
+    batch = job.batch(6, seed=1)
     assert {name: value.shape for name, value in batch.items()} == {
         "input_ids": (6, 8),
         "input_mask": (6, 8),
@@ -68,7 +69,7 @@ def test_batches_have_no_padding_and_fit_the_network():
     assert batch["input_mask"].all()
     assert batch["input_ids"].max() < 30
     assert batch["masked_lm_positions"].max() < 8
-    other = synthetic_batch(workload, 6, seed=2)
+    other = job.batch(6, seed=2)
     assert not np.array_equal(batch["input_ids"], other["input_ids"]), "ranks have their own"
 
 
@@ -86,8 +87,8 @@ def test_one_process_measures_every_case():
     measured = run_alone(JOB, cases)
     assert list(measured.seconds) == cases
     assert all(len(turns) == 2 and min(turns) > 0 for turns in measured.seconds.values())
-    assert measured.facts["gradient_bytes"] == 4 * parameters()
-    assert (measured.facts["ranks"], measured.facts["hosts"], measured.facts["threads"]) == (
+    assert measured.details["gradient_bytes"] == 4 * parameters()
+    assert (measured.details["ranks"], measured.details["hosts"], measured.details["threads"]) == (
         1,
         1,
         1,
@@ -104,7 +105,7 @@ def test_two_ranks_measure_every_kind():
     cases += [Case(kinds.DELAYED, 1, "fp16"), alone]
     measured = run_on_one_host(dataclasses.replace(JOB, network=network), cases, ranks=2)
     assert list(measured.seconds) == cases
-    assert measured.facts["ranks"] == 2
+    assert measured.details["ranks"] == 2
     # The same number of bytes: what sends nothing at all is a hundred times faster.
     communication = min(measured.seconds[Case(kinds.COMMUNICATION, 2)])
     assert communication > 0.1 * min(measured.seconds[alone])
