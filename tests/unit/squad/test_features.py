@@ -73,9 +73,13 @@ def _build(tmp_path, vocab_file, *, training, squad=None, name="records", **opti
     return build_features(
         squad,
         tmp_path / name,
-        tokenizer_files=TokenizerFiles(vocab_file),
         training=training,
-        **{"windows": LENGTHS, "num_workers": 1, **options},
+        **{
+            "tokenizer_files": TokenizerFiles(vocab_file),
+            "windows": LENGTHS,
+            "num_workers": 1,
+            **options,
+        },
     )
 
 
@@ -248,7 +252,7 @@ def test_any_change_makes_them_again(tmp_path, vocab_file, change):
     elif change == "vocabulary":
         vocab_file.write_text(vocab_file.read_text() + "more\n")
     elif change == "casing":
-        options["do_lower_case"] = False
+        options["tokenizer_files"] = TokenizerFiles(vocab_file, do_lower_case=False)
     assert _build(tmp_path, vocab_file, **options).sha256 != first.sha256
 
 
