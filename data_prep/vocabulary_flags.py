@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from absl import flags
 
-from bert_tf.checkpoint.model_files import model_files
+from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
 from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.command_line import flag_group
 from bert_tf.errors import UserError
+from bert_tf.records.stage import report
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 
@@ -35,8 +36,9 @@ def chosen_vocabulary(values: flags.FlagValues) -> TokenizerFiles | None:
     Returns None where neither a vocabulary nor a checkpoint was given.
 
     Raises:
-      UserError: the vocabulary or its casing is not that of the checkpoint, or nobody says which
-        one that is; or --max_seq_length is more than the model has positions for.
+      UserError: the checkpoint does not exist; the vocabulary or its casing is not that of the
+        checkpoint, or nobody says which one that is; it has more entries than the model, or
+        --max_seq_length is more than the model has positions for.
     """
     files = TokenizerFiles.from_flags(values)
     if values.init_checkpoint:
@@ -46,22 +48,39 @@ def chosen_vocabulary(values: flags.FlagValues) -> TokenizerFiles | None:
 
 def _of_model(values: flags.FlagValues, files: TokenizerFiles) -> TokenizerFiles:
     checkpoint = values.init_checkpoint
+    require_checkpoint(checkpoint, flag="init_checkpoint")
     beside = model_files(checkpoint)
     files = files.with_vocabulary_of(beside.tokenizer_files)
     if not files.file:
         raise UserError(
-            f"--init_checkpoint={checkpoint} has no vocab.txt beside it; give --vocab_file."
+            f"--init_checkpoint={checkpoint} has no vocab.txt or spm.model beside it; give "
+            "--vocab_file or --spm_model_file."
         )
-    problem, _ = other_vocabulary(beside, files.vocabulary())
+    problem, notes = other_vocabulary(beside, files.vocabulary())
     if problem:
         raise UserError(
             f"--init_checkpoint={checkpoint} cannot be trained on these records: {problem}; leave "
             "--vocab_file and --spm_model_file out, or give the model's own."
         )
-    positions = beside.config.max_position_embeddings if beside.config else None
-    if positions is not None and values.max_seq_length > positions:
+    _check_sizes(values, files, beside)
+    for note in notes:
+        report(note)
+    return files.with_casing(beside.tokenizer_files.do_lower_case)
+
+
+def _check_sizes(values: flags.FlagValues, files: TokenizerFiles, beside: ModelFiles) -> None:
+    if beside.config is None:
+        return
+    of_model = f"of --init_checkpoint={values.init_checkpoint}"
+    positions = beside.config.max_position_embeddings
+    if values.max_seq_length > positions:
         raise UserError(
             f"--max_seq_length={values.max_seq_length} is more than the max_position_embeddings="
-            f"{positions} of --init_checkpoint={checkpoint}; lower it."
+            f"{positions} {of_model}; lower it."
         )
-    return files.with_casing(beside.tokenizer_files.do_lower_case)
+    size = files.load().vocab_size
+    if size > beside.config.vocab_size:
+        raise UserError(
+            f"{files.file} has {size} entries, more than the vocab_size={beside.config.vocab_size} "
+            f"{of_model}; give the vocabulary that the model was trained with."
+        )

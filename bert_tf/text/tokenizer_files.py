@@ -107,8 +107,18 @@ class TokenizerFiles:
         return Vocabulary(self.file, frozenset(map(_sha256, spellings)))
 
     def with_vocabulary_of(self, other: TokenizerFiles) -> TokenizerFiles:
-        """These files, or the other's where there are none; the casing stays."""
-        return self if self.file else dataclasses.replace(other, do_lower_case=self.do_lower_case)
+        """These files, or the other's where there are none; the casing stays.
+
+        Raises UserError where the other has a vocabulary of each kind: it may be of either.
+        """
+        if self.file:
+            return self
+        if other.vocab_file and other.spm_model_file:
+            raise UserError(
+                f"{other.vocab_file} and {other.spm_model_file} are two vocabularies of one model; "
+                "remove the one that it was not trained with."
+            )
+        return dataclasses.replace(other, do_lower_case=self.do_lower_case)
 
     def with_casing(self, said: bool | None) -> TokenizerFiles:
         """The same with a casing, from here, from the model's files or from the entries.
@@ -123,10 +133,15 @@ class TokenizerFiles:
         return dataclasses.replace(self, do_lower_case=casing)
 
     def copy_to(self, directory: Path) -> None:
-        """Copies the vocabulary as ``vocab.txt`` or ``spm.model``; an existing file is replaced."""
-        for source, name in ((self.vocab_file, VOCAB_NAME), (self.spm_model_file, SPM_NAME)):
-            if source is not None:
-                _copy(source, directory / name)
+        """Copies the vocabulary as ``vocab.txt`` or ``spm.model``, in place of either.
+
+        Nothing is changed where there is no vocabulary.
+        """
+        if self.file is None:
+            return
+        name, other = (VOCAB_NAME, SPM_NAME) if self.vocab_file else (SPM_NAME, VOCAB_NAME)
+        _copy(self.file, directory / name)
+        (directory / other).unlink(missing_ok=True)
 
 
 def _copy(source: Path, target: Path) -> None:

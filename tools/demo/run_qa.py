@@ -78,18 +78,14 @@ def find_model(demo_dir: Path, init_checkpoint: Path | None) -> Model:
                 "give the directory of a model."
             )
         return Model([f"--init_checkpoint={init_checkpoint}"], _positions(configs[0]), OF_GIVEN)
-    config = demo_dir / "bert_config.json"
-    if not config.is_file() or not (demo_dir / "model" / "checkpoint").is_file():
+    model = demo_dir / "model"
+    config = model / "bert_config.json"
+    if not config.is_file() or not (model / "checkpoint").is_file():
         raise UserError(
             f"--demo_dir: there is no pre-trained model in {demo_dir}; run `make demo` first, or "
             "give the directory of a model by --init_checkpoint."
         )
-    flags = [
-        f"--init_checkpoint={demo_dir / 'model'}",
-        f"--bert_config_file={config}",
-        f"--vocab_file={demo_dir / 'data' / 'vocabulary' / 'vocab.txt'}",
-    ]
-    return Model(flags, _positions(config), OF_DEMO)
+    return Model([f"--init_checkpoint={model}"], _positions(config), OF_DEMO)
 
 
 def _positions(config: Path) -> int:

@@ -85,6 +85,7 @@ def test_another_vocabulary_than_the_model_s_is_refused(choose, model, tmp_path,
             "--max_seq_length=17 is more than the max_position_embeddings=16",
         ),
         (["--vocab_file=nowhere.txt"], "--vocab_file: nowhere.txt does not exist"),
+        (["--spm_model_file=spm.model", "--vocab_file=a.txt"], "are two kinds of one thing"),
     ],
 )
 def test_what_contradicts_the_model_is_refused(choose, model, given, named):
@@ -95,9 +96,30 @@ def test_what_contradicts_the_model_is_refused(choose, model, given, named):
 def test_a_checkpoint_without_a_vocabulary(choose, model):
     (model / "vocab.txt").unlink()
     with pytest.raises(
-        UserError, match=r"published has no vocab\.txt beside it; give --vocab_file"
+        UserError, match=r"published has no vocab\.txt or spm\.model beside it; give --vocab_file"
     ):
         choose(f"--init_checkpoint={model}")
+
+
+def test_a_checkpoint_that_does_not_exist(choose, model):
+    """The vocabulary of its directory is not taken for that of a checkpoint that was misspelt."""
+    with pytest.raises(UserError, match=r"--init_checkpoint=.*published/model\.ckpt-9 does not ex"):
+        choose(f"--init_checkpoint={model / 'model.ckpt-9'}")
+    (model / "model.ckpt-9.index").touch()
+    chosen = choose(f"--init_checkpoint={model / 'model.ckpt-9'}")
+    assert chosen.file == model / "vocab.txt"
+
+
+def test_a_vocabulary_that_the_model_has_no_rows_for(choose, model):
+    write_vocabulary(model / "vocab.txt", "The", "end", "of", "it", "all")
+    with pytest.raises(UserError, match=r"has 10 entries, more than the vocab_size=9 of --init"):
+        choose(f"--init_checkpoint={model}")
+
+
+def test_a_model_that_does_not_tell_its_vocabulary(choose, model, capsys):
+    own = (model / "vocab.txt").rename(model.parent / "own.txt")
+    assert choose(f"--init_checkpoint={model}", f"--vocab_file={own}").file == own
+    assert "the vocabulary was not compared: no file beside the model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "lowers"), [(["The", "end"], False), (["the", "end"], True)])

@@ -73,9 +73,13 @@ def _build(tmp_path, vocab_file, *, training, squad=None, name="records", **opti
     return build_features(
         squad,
         tmp_path / name,
-        tokenizer_files=TokenizerFiles(vocab_file),
         training=training,
-        **{"windows": LENGTHS, "num_workers": 1, **options},
+        **{
+            "tokenizer_files": TokenizerFiles(vocab_file),
+            "windows": LENGTHS,
+            "num_workers": 1,
+            **options,
+        },
     )
 
 

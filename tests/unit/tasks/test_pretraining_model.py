@@ -181,6 +181,26 @@ def test_the_vocabulary_lies_with_the_records_or_beside_the_same_weights(setting
     assert find(settings, records_of(other), init_checkpoint=directory).tokenizer_files.file is None
 
 
+@pytest.mark.parametrize("name", ["", "model.ckpt-1"], ids=["directory", "prefix"])
+def test_a_sentencepiece_model_goes_from_the_records_into_the_model(settings, tmp_path, name):
+    copy = tmp_path / "sentencepiece-1.model"
+    copy.write_bytes(b"pieces")
+    entry = VocabularyEntry(sha256_of_file(copy), 40, "sentencepiece", False, SPECIAL_IDS)
+    records = RecordVocabulary(tmp_path / "manifest.json", entry, copy)
+    found = find(settings, records, network={"hidden_size": 12})
+    assert found.tokenizer_files == TokenizerFiles(None, copy, False)
+    directory = tmp_path / "left"
+    directory.mkdir()
+    write_vocabulary(directory / "vocab.txt", 40)  # of a run that ended before its first checkpoint
+    write_model_files(directory, found.config, found.tokenizer_files)
+    again = find(settings, init_checkpoint=directory / name)
+    assert again.tokenizer_files == TokenizerFiles(None, directory / "spm.model", False)
+    assert again.config == found.config.with_explicit_gelu()
+    write_vocabulary(directory / "vocab.txt", 40)
+    with pytest.raises(UserError, match=r"vocab\.txt and .*spm\.model are two vocabularies of one"):
+        find(settings, init_checkpoint=directory / name)
+
+
 @pytest.mark.parametrize("how", ["init_checkpoint", "resumed"])
 @pytest.mark.parametrize(("in_file", "taken"), [(2000, 40), (20, 40), (40, 40)])
 def test_the_recipe_of_a_run_goes_on_with_its_weights(settings, tmp_path, how, in_file, taken):

@@ -1,0 +1,99 @@
+"""The files of a tokenizer and its casing, from flags into a directory and out of it."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+import sentencepiece
+
+from bert_tf.errors import UserError
+from bert_tf.text.tokenizer_files import TokenizerFiles
+
+ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "end"]
+
+
+@pytest.fixture(name="vocab_file")
+def wordpiece_entries(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("".join(f"{entry}\n" for entry in ENTRIES))
+    return path
+
+
+@pytest.fixture(name="spm_model_file", scope="module")
+def sentencepiece_model(tmp_path_factory):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the end of it", "it ends there"] * 50),
+        model_writer=model,
+        vocab_size=30,
+        hard_vocab_limit=False,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        minloglevel=2,
+    )
+    path = tmp_path_factory.mktemp("spm") / "some.model"
+    path.write_bytes(model.getvalue())
+    return path
+
+
+def flags(vocab_file=None, spm_model_file=None, do_lower_case=None):
+    return SimpleNamespace(
+        vocab_file=vocab_file and str(vocab_file),
+        spm_model_file=spm_model_file and str(spm_model_file),
+        do_lower_case=do_lower_case,
+    )
+
+
+def test_flags_of_either_kind(vocab_file, spm_model_file):
+    wordpiece = TokenizerFiles.from_flags(flags(vocab_file, do_lower_case=False))
+    assert wordpiece == TokenizerFiles(vocab_file, None, False)
+    assert not wordpiece.load().lower_case
+    other = TokenizerFiles.from_flags(flags(spm_model_file=spm_model_file))
+    assert other == TokenizerFiles(None, spm_model_file, None)
+    assert other.load().lower_case
+    assert TokenizerFiles.from_flags(flags()) == TokenizerFiles()
+    with pytest.raises(UserError, match="--vocab_file and --spm_model_file are two kinds of one"):
+        TokenizerFiles.from_flags(flags(vocab_file, spm_model_file))
+    with pytest.raises(UserError, match=r"--spm_model_file: nowhere\.model does not exist"):
+        TokenizerFiles.from_flags(flags(spm_model_file="nowhere.model"))
+
+
+def test_a_directory_holds_the_vocabulary_that_was_copied_last(
+    vocab_file, spm_model_file, tmp_path
+):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    wordpiece, other = TokenizerFiles(vocab_file), TokenizerFiles(spm_model_file=spm_model_file)
+    for files, name in ((wordpiece, "vocab.txt"), (other, "spm.model"), (wordpiece, "vocab.txt")):
+        files.copy_to(directory)
+        [path] = directory.iterdir()
+        assert (path.name, path.read_bytes()) == (name, files.file.read_bytes())
+        found = TokenizerFiles.in_directory(directory, do_lower_case=True)
+        assert (found.file, found.do_lower_case) == (path, True)
+        assert found.vocabulary().is_same(files.vocabulary())
+        found.copy_to(directory)  # onto itself, as a run that is resumed does
+        assert path.read_bytes() == files.file.read_bytes()
+    TokenizerFiles(do_lower_case=True).copy_to(directory)
+    assert (directory / "vocab.txt").is_file()
+
+
+def test_what_is_given_counts_first(vocab_file, tmp_path):
+    found = TokenizerFiles.in_directory(tmp_path, do_lower_case=True)
+    assert found == TokenizerFiles(do_lower_case=True)
+    assert found.vocabulary() is None
+    given = TokenizerFiles(vocab_file, do_lower_case=False)
+    assert given.with_vocabulary_of(TokenizerFiles(tmp_path / "other.txt")) is given
+    casing = TokenizerFiles(do_lower_case=False)
+    chosen = casing.with_vocabulary_of(TokenizerFiles(vocab_file, do_lower_case=True))
+    assert chosen == given
+
+
+def test_two_vocabularies_of_one_model(vocab_file, spm_model_file):
+    both = TokenizerFiles(vocab_file, spm_model_file)
+    with pytest.raises(UserError, match=r"words\.txt and .*some\.model are two vocabularies of o"):
+        TokenizerFiles().with_vocabulary_of(both)
+    given = TokenizerFiles(vocab_file)
+    assert given.with_vocabulary_of(both) is given
