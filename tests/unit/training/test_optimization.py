@@ -13,6 +13,8 @@ from bert_tf.checkpoint import names
 from bert_tf.config import flags
 from bert_tf.config.optimizers import OPTIMIZERS
 from bert_tf.errors import UserError
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.variables import VariableSpec
 from bert_tf.tasks import pretraining
 from bert_tf.training import memory, trainer
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
@@ -260,15 +262,17 @@ def test_head_only_tuning(train):
 class TwoLayers:
     """300 weights of a network, 20 of its head."""
 
-    def create_variables(self):
-        tf.get_variable("bert/kernel", [10, 30], use_resource=True)
-        tf.get_variable("cls/kernel", [20], use_resource=True)
+    config = SimpleNamespace(initializer_range=0.02)
+
+    def specs(self):
+        return [VariableSpec("bert/kernel", (10, 30)), VariableSpec("cls/kernel", (20,))]
 
 
 def test_the_estimate_of_memory_has_the_slots_of_what_is_trained(monkeypatch):
     def slot_bytes(**changes):
         job = SimpleNamespace(
-            objective=TwoLayers(),
+            task=TwoLayers(),
+            options=ForwardOptions(),
             batch=BatchPlan(4, 1, world_size=1),
             optimization=optimization_settings(**changes),
             ranks=SimpleNamespace(world_size=1, local_size=1),
