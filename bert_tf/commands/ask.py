@@ -22,10 +22,14 @@ from bert_tf.command_line import Number, flag_group, run_command
 from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
+from bert_tf.inference.model_directory import (
+    define_model_flags,
+    model_from_flags,
+    policy_from_flags,
+)
 from bert_tf.inference.native_layers import define_native_flag
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.tasks.answerer import BATCH_SIZE, Answerer, FoundAnswer, fitting_windows
-from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
 
 # Where a sentence ends: after its stop and quotes or brackets that close, or at a blank line.
 _SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|\n\s*\n|[。！？]")

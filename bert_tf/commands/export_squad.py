@@ -23,9 +23,13 @@ from bert_tf import environment
 from bert_tf.command_line import flag_group, run_command
 from bert_tf.console import say
 from bert_tf.errors import UserError
+from bert_tf.inference.model_directory import (
+    define_model_flags,
+    model_from_flags,
+    policy_from_flags,
+)
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.answerer import BATCH_SIZE
-from bert_tf.tasks.span_model import define_model_flags, model_from_flags, policy_from_flags
 
 
 @flag_group("Export")

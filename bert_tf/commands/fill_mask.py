@@ -19,8 +19,8 @@ from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.console import say
 from bert_tf.errors import UserError
+from bert_tf.inference.model_directory import define_model_files_flags, model_from_flags
 from bert_tf.inference.native_layers import define_native_flag, measured_policy
-from bert_tf.tasks.span_model import define_model_files_flags, model_from_flags
 from bert_tf.text.tokenizer import Tokenizer
 
 # Tokens for which the native operations are compared with TensorFlow's: once for all texts.

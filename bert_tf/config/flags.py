@@ -273,12 +273,25 @@ def define_runtime_flags(define: Definer) -> None:
     define.boolean("verbose_logging", False, "NVIDIA's name of --verbose.")
 
 
+# Of all scripts; see RunSettings.host_flags.
+_HOST_FLAGS = frozenset({
+    "output_dir", "dllog_path", "init_checkpoint", "bert_config_file", "vocab_file",
+    "spm_model_file", "precision_policy", "num_threads", "verbose", "verbose_logging",
+})  # fmt: skip
+
+
 def run_settings(
-    values: flags.FlagValues, *, do_eval: str, eval_batch_size: str, max_eval_steps: str | None
+    values: flags.FlagValues,
+    *,
+    do_eval: str,
+    eval_batch_size: str,
+    max_eval_steps: str | None,
+    host_flags: Iterable[str],
 ) -> RunSettings:
     """What to do, where to write and how often, from parsed flags.
 
-    The three names are those that the script's flags for evaluation have.
+    Three names are those that the script's flags for evaluation have; ``host_flags`` are the
+    script's own that may differ from host to host.
     """
     if not values.do_train and not values[do_eval].value:
         raise UserError(f"nothing to do: give --do_train, --{do_eval} or both.")
@@ -306,6 +319,7 @@ def run_settings(
         "do_eval",
         "eval_batch_size",
         "max_eval_steps",
+        "host_flags",
     }
     return RunSettings(
         output_dir=Path(values.output_dir),
@@ -314,6 +328,7 @@ def run_settings(
         do_eval=values[do_eval].value,
         eval_batch_size=values[eval_batch_size].value,
         max_eval_steps=values[max_eval_steps].value if max_eval_steps else None,
+        host_flags=_HOST_FLAGS.union(host_flags),
         **{name: values[name].value for name in same_names},
     )
 

@@ -46,6 +46,9 @@ _NETWORK_HELP = {
 
 _DEFAULT_WARMUP_PROPORTION = 0.1
 
+# Where files lie may differ from host to host.
+_FILES = ("input_file", "input_files_dir", "eval_file", "eval_files_dir")
+
 NO_MODEL = (
     "no model was given: name its architecture by --bert_config_file or by sizes such as "
     "--hidden_size, or give --init_checkpoint."
@@ -170,6 +173,7 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
             do_eval="do_eval",
             eval_batch_size="eval_batch_size",
             max_eval_steps="max_eval_steps",
+            host_flags=_FILES,
         ),
         data=_data_settings(values),
         optimization=optimization,

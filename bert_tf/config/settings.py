@@ -150,6 +150,8 @@ class RunSettings:
       keep_best: keep a copy of the checkpoint that evaluated best.
       early_stopping_evaluations: end after so many evaluations in a row that were not the best.
       flags: every flag with its value, for the record.
+      host_flags: those that may differ from host to host: where files lie, whose contents are
+        compared instead or which rank 0 alone reads and writes; threads and messages.
       report_loss: show losses in progress lines.
       dllog_path: a file that is to have the figures of steps and evaluations too, as DLLogger's
         lines.
@@ -173,6 +175,12 @@ class RunSettings:
     flags: dict[str, object]
     report_loss: bool = True
     dllog_path: str | None = None
+    host_flags: frozenset[str] = frozenset()
+
+    def compared_flags(self) -> dict[str, object]:
+        """The flags that must be equal on all ranks, by their names in messages."""
+        compared = self.flags.keys() - self.host_flags
+        return {f"--{name}": value for name, value in self.flags.items() if name in compared}
 
 
 @dataclasses.dataclass(frozen=True)

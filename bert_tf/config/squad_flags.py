@@ -135,7 +135,12 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
     if values.do_predict:
         require(values, "predict_file")
     run = run_settings(
-        values, do_eval="do_predict", eval_batch_size="predict_batch_size", max_eval_steps=None
+        values,
+        do_eval="do_predict",
+        eval_batch_size="predict_batch_size",
+        max_eval_steps=None,
+        # Where files lie may differ from host to host; the number of workers is a host's own.
+        host_flags=("train_file", "predict_file", "eval_script", "features_dir", "num_workers"),
     )
     files = ("bert_config_file", "train_file", "predict_file")
     derived = {

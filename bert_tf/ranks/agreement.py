@@ -15,15 +15,6 @@ from bert_tf.files import sha256_of_file
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.failures import name_ranks
 
-# Where files lie may differ from host to host: their contents are compared instead, or rank 0 alone
-# reads or writes them. Threads and messages are a host's own affair.
-MAY_DIFFER = frozenset({
-    "output_dir", "dllog_path", "init_checkpoint", "bert_config_file", "vocab_file",
-    "spm_model_file", "input_file", "eval_file", "input_files_dir", "eval_files_dir", "train_file",
-    "predict_file", "eval_script", "features_dir",
-    "precision_policy", "num_threads", "num_workers", "verbose", "verbose_logging",
-})  # fmt: skip
-
 _MOST_SHOWN = 4
 _CODE_DIGITS = 12
 _SOURCES = (".py", ".cc", ".inc")
@@ -61,11 +52,6 @@ def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
     )
     more = len(names) - _MOST_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def comparable_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that must be equal everywhere, as facts."""
-    return {f"--{name}": value for name, value in flags.items() if name not in MAY_DIFFER}
 
 
 def code_sha256(package: Path = Path(bert_tf.__file__).parent) -> str:

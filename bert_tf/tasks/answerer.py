@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bert_tf.errors import UserError
+from bert_tf.inference.model_directory import ModelParts
 from bert_tf.input.length_buckets import padded_length
 from bert_tf.progress import Progress
 from bert_tf.squad.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.squad.examples import Example, SquadFile
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import Window, WindowSettings, question_windows
-from bert_tf.tasks.span_model import ModelParts
 
 if TYPE_CHECKING:
     from bert_tf.model.precision import PrecisionPolicy
@@ -67,7 +67,7 @@ class Answerer:
         """Restores the weights.
 
         Args:
-          parts: the model, from ``span_model.find_model``.
+          parts: the model, from ``model_directory.find_model``.
           windows: None for run_squad.py's defaults, shorter where the network is.
           settings: None for run_squad.py's defaults.
           precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.

@@ -26,6 +26,7 @@ from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.estimator.choice import tf_estimator
 from bert_tf.files import write_json
+from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import batch_indices
@@ -34,7 +35,6 @@ from bert_tf.progress import Progress
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.span_model import ModelParts, collect_parts
 from bert_tf.training import run as training_run
 from bert_tf.training.checks import Model
 from bert_tf.training.evaluation import Evaluation, Figure, Results

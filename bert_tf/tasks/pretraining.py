@@ -84,7 +84,9 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
         steps_follow_data=optimization.scale_steps_by_ranks or not by_steps,
     )
     facts = data.facts(found.vocabulary_sha256)
-    return training_run.execute(run, job, model=model, train_data=facts)
+    return training_run.execute(
+        run, job, model=model, train_data=facts, data_names={"eval_sha256": "held-out data"}
+    )
 
 
 @dataclasses.dataclass(frozen=True)

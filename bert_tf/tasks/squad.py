@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bert_tf.config.settings import SquadSettings
 from bert_tf.errors import UserError
+from bert_tf.inference.model_directory import ModelParts
 from bert_tf.squad.answers import AnswerSettings, best_span_texts
 from bert_tf.squad.examples import SquadFile, read_squad
 from bert_tf.squad.features import (
@@ -26,7 +27,6 @@ from bert_tf.tasks.finetuning import (
     sum_up_seeds,
     with_steps,
 )
-from bert_tf.tasks.span_model import ModelParts
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation, is_scored
 from bert_tf.tasks.squad_report import Trained, write_squad_report
@@ -111,6 +111,7 @@ def _train_and_predict_on(
         job,
         model=model,
         train_data=_facts(settings, parts, train, asked),
+        data_names={"predict_sha256": "questions"},
         lists={UNUSABLE_NAME: unusable} if unusable else None,
     )
     if results is not None and asked.are_scored:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,11 +36,13 @@ class Model:
       vocabulary: of the data; None where nobody knows it.
       tokenizer_files: where it is and whether text is lower-cased, for a directory that is to
         hold both.
+      frozen: prefix of a network that is not trained -> the checkpoint with its weights.
     """
 
     task: Task
     vocabulary: Vocabulary | None
     tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
+    frozen: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def config(self) -> BertConfig:
@@ -103,6 +106,8 @@ def check_start(run: Run, model: Model, optimization: OptimizationSettings) -> N
     """
     if not run.ranks.is_chief:
         return
+    for prefix, checkpoint in model.frozen.items():
+        loading.check_initial(checkpoint, _shapes_of_frozen(model.task, prefix))
     if run.start.checkpoint is not None:
         _check_resumed(run, model, optimization)
     elif run.settings.init_checkpoint:
@@ -112,6 +117,13 @@ def check_start(run: Run, model: Model, optimization: OptimizationSettings) -> N
             f"{run.settings.output_dir} holds no checkpoint; train first, or give "
             "--init_checkpoint."
         )
+
+
+def _shapes_of_frozen(task: Task, prefix: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a network that is not trained, as its own checkpoint has them."""
+    start = f"{prefix}/"
+    found = (spec for spec in task.specs() if spec.name.startswith(start) and not spec.trainable)
+    return {spec.name[len(start) :]: spec.shape for spec in found}
 
 
 def _check_resumed(run: Run, model: Model, optimization: OptimizationSettings) -> None:

@@ -28,7 +28,6 @@ from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import (
     check_same_on_all_ranks,
     code_sha256,
-    comparable_flags,
 )
 from bert_tf.ranks.communication import communication_facts
 from bert_tf.ranks.distribution import SingleProcess
@@ -146,7 +145,7 @@ def begin(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[Run]:
             {
                 "bert_tf version": ledger.versions()["bert_tf"],
                 "bert_tf code": code_sha256(),
-                **comparable_flags(settings.flags),
+                **settings.compared_flags(),
                 **comparable_policy_changes(runtime),
             },
         )
@@ -373,6 +372,7 @@ def make_job(
         train_input=lambda: train_input(batch),
         max_seq_length=max_seq_length,
         length_flag=length_flag,
+        frozen=model.frozen,
     )
 
 
@@ -382,6 +382,7 @@ def execute(
     *,
     model: Model,
     train_data: Mapping[str, Any],
+    data_names: Mapping[str, str] | None = None,
     lists: Mapping[str, Sequence[Any]] | None = None,
 ) -> Results | None:
     """Announces, trains and evaluates as the settings say; returns the last results.
@@ -393,11 +394,12 @@ def execute(
       run, job: what to do.
       model: the job's.
       train_data: the ledger's section on the data, with ``train_records``, ``sha256`` and
-        ``vocabulary_sha256`` in it.
+        ``vocabulary_sha256`` in it; all ranks must have the same.
+      data_names: what messages call entries of it that only the task knows.
       lists: JSON files to leave in the output directory, name to content.
     """
     settings = run.settings
-    check_same_on_all_ranks(run.ranks, _facts(run, job, train_data))
+    check_same_on_all_ranks(run.ranks, _compared(run, job, train_data, data_names or {}))
     trains = settings.do_train and run.start.step < job.steps.last_step
     choice = None
     if run.runtime.use_xla is None and trains and not settings.dry_run:
@@ -469,14 +471,11 @@ def _write_files(
         )
 
 
-def _facts(run: Run, job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
+def _compared(
+    run: Run, job: Job, data: Mapping[str, Any], names: Mapping[str, str]
+) -> dict[str, Any]:
     """What ranks found on their hosts, by names for messages."""
-    names = {
-        "sha256": "training data",
-        "eval_sha256": "held-out data",
-        "predict_sha256": "questions",
-        "vocabulary_sha256": "vocabulary",
-    }
+    names = {"sha256": "training data", "vocabulary_sha256": "vocabulary", **names}
     return {
         **{names.get(name, name.replace("_", " ")): value for name, value in data.items()},
         "precision": run.precision,

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from absl import flags as absl_flags
 
-from bert_tf.config import pretraining_flags
+from bert_tf.config import pretraining_flags, squad_flags
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 
@@ -240,6 +240,31 @@ def test_every_flag_of_ours_is_in_the_record_and_no_other(parse):
     assert recorded["output_dir"].endswith("out")
     assert "flagfile" not in recorded
     assert "verbosity" not in recorded
+
+
+def test_flags_that_ranks_compare(parse):
+    """All but those of a host: data may lie anywhere on it, by either name."""
+    compared = parse("--num_threads=4", "--seed=3").run.compared_flags()
+    assert compared["--seed"] == 3
+    of_a_host = {"--output_dir", "--init_checkpoint", "--input_file", "--input_files_dir"}
+    of_a_host |= {"--eval_file", "--eval_files_dir", "--num_threads", "--verbose"}
+    assert not of_a_host & compared.keys()
+
+
+@pytest.mark.parametrize("script", ["pretraining", "squad"])
+def test_every_flag_of_a_host_is_one(script, tmp_path):
+    """A misspelt one would be compared, and stop every job over hosts."""
+    module = {"pretraining": pretraining_flags, "squad": squad_flags}[script]
+    values = absl_flags.FlagValues()
+    getattr(module, f"define_{script}_flags")(values)
+    (tmp_path / "data").write_text("content")
+    given = {
+        "pretraining": [f"--input_file={tmp_path / 'data'}", "--hidden_size=4"],
+        "squad": [f"--train_file={tmp_path / 'data'}"],
+    }
+    values(["program", f"--output_dir={tmp_path}", "--do_train", *given[script]])
+    settings = getattr(module, f"{script}_settings")(values)
+    assert settings.run.host_flags <= set(values)
 
 
 @pytest.mark.parametrize(("given", "seconds"), [([], 300), (["--rank_timeout=0"], 0),

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from bert_tf.errors import UserError
 from bert_tf.inference import text_signature as export_text
+from bert_tf.inference.model_directory import find_model
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
-from bert_tf.tasks.span_model import find_model
 from bert_tf.tasks.squad_export import export_squad
 from bert_tf.text.loading import load_tokenizer
 from tests.small_span_model import TEXT, predictor_of, write_model

@@ -6,17 +6,12 @@ import socket
 from pathlib import Path
 
 import pytest
-from absl import flags
 
 import bert_tf
-from bert_tf.config.pretraining_flags import define_pretraining_flags
-from bert_tf.config.squad_flags import define_squad_flags
 from bert_tf.errors import UserError
 from bert_tf.ranks.agreement import (
-    MAY_DIFFER,
     check_same_on_all_ranks,
     code_sha256,
-    comparable_flags,
 )
 from bert_tf.ranks.distribution import SingleProcess
 
@@ -87,26 +82,6 @@ def test_of_many_differences_the_first_are_shown():
     found = sentence(many, ("b", dict.fromkeys(many, "1")))
     assert "f3 (1 instead of 0) and 3 more; give" in found
     assert "f4" not in found
-
-
-def test_flags_are_compared_but_for_those_of_a_host():
-    given = {"learning_rate": 1e-3, "output_dir": "/somewhere", "num_threads": 4, "do_train": True}
-    assert comparable_flags(given) == {"--learning_rate": 1e-3, "--do_train": True}
-
-
-def test_data_may_lie_anywhere_on_a_host_by_either_name():
-    here = {"input_files_dir": "/a", "eval_files_dir": "/b", "input_file": None, "eval_file": None}
-    there = {"input_files_dir": "/c", "eval_files_dir": None, "input_file": None, "eval_file": "/d"}
-    assert comparable_flags(here) == comparable_flags(there) == {}
-
-
-def test_every_flag_that_may_differ_is_one():
-    defined = set()
-    for define in (define_pretraining_flags, define_squad_flags):
-        values = flags.FlagValues()
-        define(values)
-        defined |= set(values)
-    assert defined >= MAY_DIFFER
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 
 from bert_tf.commands.ask import read_document, read_questions, sentence_around
 from bert_tf.errors import UserError
+from bert_tf.inference.model_directory import find_model
 from bert_tf.progress import Progress
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.tasks.answerer import Answerer
-from bert_tf.tasks.span_model import find_model
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.small_span_model import CONFIG, TEXT, VOCABULARY, predictor_of, write_model
 from tests.support import run

@@ -12,12 +12,12 @@ import tensorflow.compat.v1 as tf
 from bert_tf.errors import UserError
 from bert_tf.estimator import estimator as own_estimator
 from bert_tf.estimator.choice import tf_estimator
+from bert_tf.inference.model_directory import find_model
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.records.manifest import FileEntry, describe_file, read_manifest, write_manifest
 from bert_tf.tasks import pretraining
 from bert_tf.tasks.pretraining_task import MASKED_LM, NEXT_SENTENCE, PretrainingTask
-from bert_tf.tasks.span_model import find_model
 from bert_tf.training import trainer
 from tests.tiny_pretraining import CONFIG, P, S, V, pretraining_settings, write_records
 

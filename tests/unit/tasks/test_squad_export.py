@@ -8,7 +8,7 @@ import tensorflow as tf2  # the loader of SavedModels that users have
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.tasks.span_model import find_model
+from bert_tf.inference.model_directory import find_model
 from bert_tf.tasks.squad_export import export_squad
 from tests.small_span_model import CONFIG, VOCABULARY, predictor_of, write_model
 from tests.support import no_room
