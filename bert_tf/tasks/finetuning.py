@@ -37,8 +37,8 @@ from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.training import run as training_run
 from bert_tf.training.checks import Model
+from bert_tf.training.context import Run
 from bert_tf.training.evaluation import Evaluation, Figure, Results
-from bert_tf.training.run import Run
 from bert_tf.training.start_point import find_start
 from bert_tf.training.summary import prediction_lines
 from bert_tf.training.trainer import Job

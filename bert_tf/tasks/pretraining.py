@@ -21,8 +21,8 @@ from bert_tf.tasks.pretraining_model import find_model
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.training import run as training_run
 from bert_tf.training.checks import Model, check_start, settle_scaling
+from bert_tf.training.context import Run
 from bert_tf.training.evaluation import LossEvaluation, Results
-from bert_tf.training.run import Run
 from bert_tf.update.batch_plan import BatchPlan
 
 

@@ -17,7 +17,7 @@ from bert_tf.config.settings import PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
-from bert_tf.training.run import Run
+from bert_tf.training.context import Run
 
 # BERT-base as it was released, but for the vocabulary.
 _BERT_BASE = {"type_vocab_size": 2}

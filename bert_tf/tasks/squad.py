@@ -32,8 +32,8 @@ from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation, is_scored
 from bert_tf.tasks.squad_report import Trained, write_squad_report
 from bert_tf.training import run as training_run
 from bert_tf.training.checks import Model, check_start, settle_scaling
+from bert_tf.training.context import Run
 from bert_tf.training.evaluation import Results
-from bert_tf.training.run import Run
 from bert_tf.training.trainer import Job
 from bert_tf.workers import resolve_num_workers
 

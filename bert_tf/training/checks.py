@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf
 
@@ -18,13 +17,11 @@ from bert_tf.errors import UserError
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
+from bert_tf.training.context import Run
 from bert_tf.training.start_point import COUNTS
 from bert_tf.training.trainer import create_run_state
 from bert_tf.tuning.hardware import needs_loss_scale
 from bert_tf.update.batch_plan import resolve_batch_plan
-
-if TYPE_CHECKING:
-    from bert_tf.training.run import Run
 
 
 @dataclasses.dataclass(frozen=True)

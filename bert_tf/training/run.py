@@ -14,14 +14,13 @@ import tensorflow.compat.v1 as tf
 from bert_tf import environment
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.checkpoint.model_files import CONFIG_NAME, require_checkpoint
-from bert_tf.checkpoint.run_record import RunRecord, read_run_record
+from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.console import say
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
 from bert_tf.files import check_output_dir, check_output_file, remove_half_written, write_json
-from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model import precision
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks import distribution
@@ -36,11 +35,12 @@ from bert_tf.records.tfrecord import records_read
 from bert_tf.training import ledger
 from bert_tf.training.changes import changed_settings, jump_of_learning_rate
 from bert_tf.training.checks import Model
+from bert_tf.training.context import Run
 from bert_tf.training.disk import checkpoint_sizes, disk_warning
 from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.memory import estimate_memory, format_memory
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.start_point import StartPoint, find_start
+from bert_tf.training.start_point import find_start
 from bert_tf.training.trainer import Job, Trainer
 from bert_tf.training.xla_choice import Choice, choose_xla
 from bert_tf.tuning.hardware import (
@@ -54,68 +54,7 @@ from bert_tf.tuning.speed_choice import Wanted, choose_speed
 from bert_tf.tuning.speed_probe import JobShapes
 from bert_tf.tuning.thread_choice import choose_threads
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
-from bert_tf.update.kernels import Kernels
 from bert_tf.watch.watch import NoWatch, watched
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A run that has begun: its ranks know each other and where they start.
-
-    Attributes:
-      settings, runtime: what the user asked for.
-      ranks: all ranks.
-      watch: over the other ranks.
-      start: where training goes on.
-      record: what the run that is resumed recorded at its last start, None where nothing did.
-      hardware: what every rank can compute on; the number of GPUs is this rank's own.
-      precision: name of the products' precision, where no file changes it; ``auto`` before
-        :func:`choose_arithmetic`, which completes what follows too.
-      policy: the type of each class of operation, and the form of the layers without a trial of
-        XLA.
-      kernels: the update's arithmetic, in one form on all ranks; None before.
-      speed: what was measured for the choice, for the ledger; empty where nothing was.
-      log: None on ranks other than 0.
-      threads: what was measured for the choice of their number, as ``speed``.
-    """
-
-    settings: RunSettings
-    runtime: RuntimeSettings
-    ranks: SingleProcess
-    watch: NoWatch
-    start: StartPoint
-    record: RunRecord | None
-    hardware: precision.Hardware
-    precision: str
-    policy: precision.PrecisionPolicy
-    kernels: Kernels | None
-    speed: Mapping[str, Any]
-    log: RunLog | None
-    threads: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def keeps_files(self) -> bool:
-        """Whether this rank is the one that writes what the run leaves behind."""
-        return self.ranks.is_chief and not self.settings.dry_run
-
-    def consumed_sequences(self, batch: BatchPlan) -> int:
-        """Sequences that the run consumed before it starts here."""
-        return self.start.consumed(batch.global_batch_size)
-
-    def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
-        """This rank's part of every global batch; they go on in the data where the run stopped."""
-        consumed_here = self.start.data_position * batch.global_batch_size
-        return GlobalBatchSlice(
-            batch.global_batch_size,
-            self.ranks.rank,
-            self.ranks.world_size,
-            origin=self.consumed_sequences(batch) - consumed_here,
-        )
-
-    def message(self, text: str) -> None:
-        """Prints a line, once for all ranks."""
-        if self.log is not None:
-            self.log.message(text)
 
 
 @contextlib.contextmanager

@@ -58,7 +58,8 @@ def directory(tmp_path_factory, text_file):
     """A directory that looks like a clone, with a text of the user's."""
     path = tmp_path_factory.mktemp("clone")
     scripts = ("run_pretraining.py", "run_squad.py")
-    for name in ("README.md", "benchmarks", "bert_tf", "data_prep", "recipes", *scripts):
+    rooms = ("benchmarks", "bert_tf", "data_prep", "recipes", "tools")
+    for name in ("README.md", *rooms, *scripts):
         (path / name).symlink_to(ROOT / name)
     (path / "my_text.txt").write_text(text_file.read_text(encoding="utf-8"), encoding="utf-8")
     return path

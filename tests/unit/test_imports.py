@@ -118,6 +118,18 @@ def test_imports_point_one_way(path):
             assert room in ALLOWED[own], f"{path} imports {imported}"
 
 
+def test_no_module_imports_itself_by_way_of_others():
+    modules = {module_name(path) for path in SOURCES}
+    imports = {}
+    for path in SOURCES:
+        found = imports_of(path)
+        of_names = {name if name in modules else name.rpartition(".")[0] for name in found}
+        imports[module_name(path)] = of_names & modules
+    while leaves := [module for module, found in imports.items() if not found]:
+        imports = {m: found.difference(leaves) for m, found in imports.items() if m not in leaves}
+    assert not imports, "these import each other, or what does"
+
+
 def test_data_preparation_needs_no_tensorflow_at_import():
     modules = [module_name(path) for path in SOURCES if path.parent.name == "data_prep"]
     code = f"import {', '.join(modules)}; import sys; assert 'tensorflow' not in sys.modules"
