@@ -16,6 +16,9 @@ ALL ?= 0
 # The tests of a marker alone, such as each_tensorflow.
 MARK ?= $(if $(filter 1,$(ALL)),,not slow)
 
+# What the tests may not do without: with ALL=1 they fail where set-up could not build it.
+NEEDED = $(if $(filter 1,$(ALL)),native_ops$(if $(filter 1,$(HOROVOD)), horovod))
+
 SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
 BIN = $(VENV)/bin
 
@@ -39,7 +42,7 @@ demo-qa: setup
 test: python
 	@$(SETUP) --dev --browser $(BROWSER) --hosts $(HOSTS)
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(MARK),-m "$(MARK)")
+	$(if $(NEEDED),BERT_TF_TESTS_NEED="$(NEEDED)" )$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(MARK),-m "$(MARK)")
 
 lint:
 	$(BIN)/ruff check .

@@ -26,14 +26,27 @@ ROOT = Path(__file__).resolve().parents[1]
 
 _PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
+# What the caller says is installed: where it is missing, tests fail and are not skipped.
+_NEEDED = os.environ.get("BERT_TF_TESTS_NEED", "").split()
+
+
+def skip_without(part: str, reason: str) -> None:
+    """Skips a test that cannot run without ``part``; fails it where that should be there."""
+    if part in _NEEDED:
+        pytest.fail(f"{part} should be installed: {reason}")
+    pytest.skip(reason)
+
+
 requires_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None or shutil.which("mpirun", path=_PATH) is None,
+    "horovod" not in _NEEDED
+    and (importlib.util.find_spec("horovod") is None or not shutil.which("mpirun", path=_PATH)),
     reason="the distributed parts are not installed: make setup without HOROVOD=0",
 )
 
 
 requires_native_ops = pytest.mark.skipif(
-    not all(map(Path.is_file, map(library.library_path, library.SOURCE.parent.glob("*.cc")))),
+    "native_ops" not in _NEEDED
+    and not all(map(Path.is_file, map(library.library_path, library.SOURCE.parent.glob("*.cc")))),
     reason="the native operations are not built: python -m bert_tf.native.build",
 )
 

@@ -3,6 +3,7 @@
 import pytest
 
 from bert_tf.native import library
+from tests.support import skip_without
 
 
 @pytest.fixture(scope="session")
@@ -10,4 +11,4 @@ def operations():
     try:
         return library.load()
     except library.MissingLibrary as error:
-        pytest.skip(str(error))
+        skip_without("native_ops", str(error))

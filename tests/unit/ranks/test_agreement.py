@@ -105,5 +105,9 @@ def test_the_hash_of_the_code_follows_content_and_names_alone(copy, tmp_path):
     assert len({before, renamed, code_sha256(copy)}) == 3
 
 
-def test_the_hash_is_of_this_package_where_none_is_named():
-    assert code_sha256() == code_sha256(Path(bert_tf.__file__).parent)
+def test_the_hash_is_of_this_package_where_none_is_named(tmp_path):
+    package = Path(bert_tf.__file__).parent
+    shutil.copytree(package, tmp_path / "copy", ignore=shutil.ignore_patterns("__pycache__"))
+    assert code_sha256() == code_sha256(tmp_path / "copy")
+    (tmp_path / "copy" / "native" / "update_ops.cc").write_text("")
+    assert code_sha256() != code_sha256(tmp_path / "copy")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import unicodedata
 
 import pytest
+import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +17,11 @@ from tests.support import ROOT
 
 GOLDEN = json.loads((ROOT / "tests/data/google_tokenizer_golden.json").read_text())
 SHARED_DATA = ROOT.parent / "shared/data"
+
+# Of these alone a small model has whole words as pieces.
+SENTENCES = [
+    f"{word} {other}" for word in ("the", "was", "in") for other in ("the", "was", "fin")
+] * 9
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -158,12 +165,30 @@ def test_offsets_of_real_text_are_those_of_transformers(name, lower_case):
     assert count > 30_000
 
 
-@pytest.fixture(scope="module")
-def piece_tokenizers():
-    """By lower_case."""
-    model_file = SHARED_DATA / "vocab/albert-30k-clean.model"
-    if not model_file.exists():
-        pytest.skip("../shared/data is not here")
+@pytest.fixture(scope="module", params=["ALBERT's", "small"])
+def piece_tokenizers(request, tmp_path_factory):
+    """By lower_case: a released model where it is at hand, and one that is trained here."""
+    if request.param == "small":
+        model_file = tmp_path_factory.mktemp("spm") / "small.model"
+        content = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(SENTENCES),
+            model_writer=content,
+            vocab_size=120,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols="[CLS],[SEP],[MASK]",
+            user_defined_symbols="fin",  # in any word
+        )
+        model_file.write_bytes(content.getvalue())
+    else:
+        model_file = SHARED_DATA / "vocab/albert-30k-clean.model"
+        if not model_file.exists():
+            pytest.skip("../shared/data is not here")
     return {
         lower_case: load_tokenizer(spm_model_file=model_file, do_lower_case=lower_case)
         for lower_case in (True, False)
@@ -200,4 +225,6 @@ def test_sentencepiece_characters_of_pieces(piece_tokenizers, text, expected):
 
 def test_sentencepiece_lower_case_that_is_longer(piece_tokenizers):
     parts = _parts(piece_tokenizers[True], "İthe")  # i and a dot, which the model does not know
-    assert parts == [("▁", ""), ("i", "İ"), ("<unk>", "İ"), ("the", "the")]
+    assert parts[:3] == [("▁", ""), ("i", "İ"), ("<unk>", "İ")]
+    assert "".join(piece for piece, _ in parts[3:]) == "the"
+    assert all(piece == characters for piece, characters in parts[3:])

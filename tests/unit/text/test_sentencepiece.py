@@ -121,10 +121,8 @@ def test_albert_model():
     assert tokenizer.tokenize("The people of country.") == pieces
 
 
-def test_model_without_special_pieces_is_refused():
-    path = SHARED_VOCAB / "sentencepiece-unigram-1k.model"
-    if not path.exists():
-        pytest.skip("../shared/data is not here")
+def test_model_without_special_pieces_is_refused(tmp_path):
+    path = _train(tmp_path / "plain.model")
     with pytest.raises(UserError, match=r"no piece <pad> or \[PAD\], no piece \[CLS\]"):
         load_tokenizer(spm_model_file=path)
 

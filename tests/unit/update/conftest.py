@@ -4,6 +4,7 @@ import pytest
 
 from bert_tf.native.library import MissingLibrary
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
+from tests.support import skip_without
 
 
 @pytest.fixture(params=["tensorflow", "native"])
@@ -13,4 +14,4 @@ def kernels(request):
     try:
         return NativeKernels()
     except MissingLibrary as error:
-        pytest.skip(str(error))
+        skip_without("native_ops", str(error))

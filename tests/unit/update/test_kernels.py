@@ -17,7 +17,7 @@ from bert_tf.update.kernels import (
     times,
 )
 from bert_tf.update.optimizers import AdamW, Lamb, clip_factor
-from tests.support import run
+from tests.support import run, skip_without
 
 MISSING = "the native operations are not built"
 
@@ -100,7 +100,7 @@ def test_both_forms_agree_over_twenty_updates(optimizer, bias_correction):
     try:
         native = NativeKernels()
     except library.MissingLibrary as error:
-        pytest.skip(str(error))
+        skip_without("native_ops", str(error))
     rng = np.random.default_rng(0)
     start = {
         "table": rng.standard_normal([301, 40], np.float32),
