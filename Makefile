@@ -17,7 +17,7 @@ ALL ?= 0
 MARK ?= $(if $(filter 1,$(ALL)),,not slow)
 
 # What the tests may not do without: with ALL=1 they fail where set-up could not build it.
-NEEDED = $(if $(filter 1,$(ALL)),native_ops$(if $(filter 1,$(HOROVOD)), horovod))
+NEEDED ?= $(if $(filter 1,$(ALL)),native_ops$(if $(filter 1,$(HOROVOD)), horovod))
 
 SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
 BIN = $(VENV)/bin

@@ -78,6 +78,15 @@ def test_the_seed_decides_the_initial_weights():
     assert not np.array_equal(first[name], other[name])
 
 
+@pytest.mark.parametrize(("share", "whole_words"), [(0.3, True), (0.1, False)])
+def test_masks_are_drawn_as_the_settings_say(settings, share, whole_words):
+    data = dataclasses.replace(settings.data, masked_lm_prob=share, whole_word=whole_words)
+    opened = pretraining._open_data(dataclasses.replace(settings, data=data))
+    masking = opened.masking
+    assert (masking.masked_lm_prob, masking.do_whole_word_mask) == (share, whole_words)
+    assert (masking.max_predictions_per_seq, masking.vocab_size) == (P, V)
+
+
 @pytest.fixture(name="settings")
 def settings_of_a_run(tmp_path):
     return pretraining_settings(tmp_path)

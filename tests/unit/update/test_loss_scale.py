@@ -40,6 +40,21 @@ def test_state_machine(initial, period):
     assert {1.0, 64.0} <= seen | {initial}  # floor and ceiling were reached
 
 
+def test_the_usual_scale_and_period():
+    """2**16, doubled after a thousand good updates; never more than NVIDIA's 2**32."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        scaling = DynamicLossScale()
+        update = scaling.update(tf.constant(True))
+        session.run(tf.global_variables_initializer())
+        good_updates = next(v for v in tf.global_variables() if "good_updates" in v.op.name)
+        session.run(good_updates.assign(998))
+        scales = []
+        for _ in range(2):
+            session.run(update)
+            scales.append(session.run(scaling.current()))
+    assert scales == [2.0**16, 2.0**17]
+
+
 def float16_update(scaling, x):
     """A tiny update: w += the gradient of x * w computed in float16, skipped on overflow."""
     weight = tf.get_variable("weight", initializer=0.0, use_resource=True)
