@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from absl import flags
 
-from benchmarks.glue import GLUE_TASKS
 from benchmarks.machine import describe_machine
 from benchmarks.results import Result, print_result, ratio_result, spread_result
 from benchmarks.script import network_from_flags, run_benchmark
@@ -45,6 +44,7 @@ from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, require_file, write_json
+from bert_tf.glue.formats import GLUE_TASKS
 from bert_tf.text.loading import load_tokenizer
 
 # TensorFlow starts when the flags are known.

@@ -11,10 +11,9 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.padding_tasks import Batch, Case, Sequences
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
-from bert_tf.model.bert import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import SingleProcess

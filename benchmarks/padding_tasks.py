@@ -8,10 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.glue.formats import GLUE_TASKS, read_rows, sequence_of
 from bert_tf.glue.metrics import METRICS
-from bert_tf.model.bert import INPUTS
 from bert_tf.model.task import Task
 from bert_tf.records.layouts import decode_example
 from bert_tf.records.tfrecord import RecordSet

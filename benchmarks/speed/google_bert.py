@@ -27,9 +27,8 @@ from benchmarks.speed.steps import (
     time_steps,
 )
 from bert_tf import environment
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.errors import UserError
-from bert_tf.model.bert import INPUTS
 
 _NORM_EPSILON = 1e-12  # tf.contrib's, for float32
 

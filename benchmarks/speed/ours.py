@@ -21,8 +21,8 @@ from benchmarks.speed.steps import (
     StepJob,
     time_steps,
 )
+from bert_tf.config.bert_config import INPUTS
 from bert_tf.inference.predictor import Predictor
-from bert_tf.model.bert import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for, probe_hardware
 from bert_tf.model.task import Task, create_network

@@ -13,9 +13,8 @@ import numpy as np
 from benchmarks.speed.batches import span_batch
 from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.steps import Batch, job_from_json
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.input.length_buckets import LengthSortedBatches
-from bert_tf.model.bert import INPUTS
 
 
 @dataclasses.dataclass(frozen=True)

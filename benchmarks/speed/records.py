@@ -42,7 +42,8 @@ def _ours(request: Mapping[str, Any], directory: Path) -> None:
         output_dir=str(directory / "records"),
         num_output_files=1,
         num_workers=request["settings"]["num_workers"] or request["threads"],
-        **_rules(request),
+        tokenizer_files=_tokenizer_files(request),
+        **{name: request[name] for name in ("input_file", "max_seq_length", "dupe_factor")},
     )
     create_pretraining_data.run(settings)
 
@@ -52,15 +53,15 @@ def _google(request: Mapping[str, Any], directory: Path) -> None:
     from benchmarks.speed.google_bert import google_module
 
     program = google_module(Path(request["google_bert_dir"]), "create_pretraining_data")
-    given = {**_rules(request), "output_file": directory / "records.tfrecord"}
+    names = ("input_file", "vocab_file", "max_seq_length", "dupe_factor", "do_lower_case")
+    given = {name: request[name] for name in names}
+    given["output_file"] = directory / "records.tfrecord"
     program.FLAGS(["create_pretraining_data", *(f"--{n}={v}" for n, v in given.items())])
     program.main(None)
 
 
-def _rules(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags of both sides, which have the same names and meanings."""
-    names = ("input_file", "vocab_file", "max_seq_length", "dupe_factor", "do_lower_case")
-    return {name: request[name] for name in names}
+def _tokenizer_files(request: Mapping[str, Any]) -> TokenizerFiles:
+    return TokenizerFiles(Path(request["vocab_file"]), do_lower_case=request["do_lower_case"])
 
 
 def _tokenizers(request: Mapping[str, Any], directory: Path) -> None:
@@ -111,9 +112,7 @@ def _our_features(request: Mapping[str, Any]) -> tuple[int, float]:
         features = build_features(
             squad,
             directory,
-            tokenizer_files=TokenizerFiles(
-                Path(request["vocab_file"]), do_lower_case=request["do_lower_case"]
-            ),
+            tokenizer_files=_tokenizer_files(request),
             windows=WindowSettings(**request["windows"]),
             training=True,
             num_workers=1,

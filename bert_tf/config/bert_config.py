@@ -19,6 +19,9 @@ from bert_tf.files import PathLike, read_json_object
 # The file of a model directory that holds a configuration.
 CONFIG_NAME = "bert_config.json"
 
+# The features that the network reads, [B, S] integers each.
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
 ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
 
 # hidden_act of transformers (4.57, activations.py) by what it computes; "gelu_fast" and

@@ -20,9 +20,6 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
 
-# The features that the network reads, [B, S] integers each.
-INPUTS = ("input_ids", "input_mask", "segment_ids")
-
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 
 _EMBEDDING_DROPOUT_SITE = 0

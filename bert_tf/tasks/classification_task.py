@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.bert import INPUTS, bert_output, bert_specs, pooled_output
+from bert_tf.config.bert_config import INPUTS, BertConfig
+from bert_tf.model.bert import bert_output, bert_specs, pooled_output
 from bert_tf.model.dropout import apply_dropout
 from bert_tf.model.heads import Head, project_to_classes
 from bert_tf.model.losses import ACCURACY, classification_sums

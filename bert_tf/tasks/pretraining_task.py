@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.bert import INPUTS
+from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD, Head
 from bert_tf.model.losses import ACCURACY
 from bert_tf.model.options import ForwardOptions

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.bert import INPUTS
+from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.model.losses import ACCURACY
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.shapes import shape_of

@@ -10,13 +10,13 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf.checkpoint.model_files import write_model_files
+from bert_tf.config.bert_config import INPUTS
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike, explained_writing
 from bert_tf.inference.model_directory import ModelParts
 from bert_tf.inference.predictor import Predictor
 from bert_tf.inference.text_signature import text_features
 from bert_tf.inference.versions import choose_version, written_at_once
-from bert_tf.model.bert import INPUTS
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.task import Features, Network
 from bert_tf.squad.windows import WindowSettings

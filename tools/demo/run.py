@@ -23,7 +23,7 @@ from bert_tf.checkpoint.run_record import read_run_record  # noqa: E402
 from bert_tf.errors import exit_on_user_error  # noqa: E402
 from bert_tf.files import expand_input_files, write_json  # noqa: E402
 from bert_tf.records.manifest import read_manifest  # noqa: E402
-from tools import demo_report  # noqa: E402
+from tools.demo import report  # noqa: E402
 
 MODEL = {
     "hidden_size": 128,
@@ -111,7 +111,7 @@ def main(output_dir: Path, text: str | None, steps: int) -> None:
         "--display_loss_steps=100",
         "--precision=auto",
     )
-    summary = demo_report.report(output_dir, config_file=config, data=data, model=model)
+    summary = report.report(output_dir, config_file=config, data=data, model=model)
     summary["seconds"] = round(time.monotonic() - start, 1)
     write_json(output_dir / "summary.json", summary)
     print(f"\nthe demo took {summary['seconds']:.0f} s; summary: {output_dir / 'summary.json'}")

@@ -27,8 +27,8 @@ from bert_tf.files import read_json, write_json  # noqa: E402
 from bert_tf.records.manifest import read_manifest  # noqa: E402
 from bert_tf.squad.examples import Example, SquadFile, read_squad  # noqa: E402
 from bert_tf.squad.metrics import evaluate  # noqa: E402
-from tools.demo import run  # noqa: E402
 from tools.demo.questions import DEV_NAME, LABEL, TRAIN_NAME  # noqa: E402
+from tools.demo.run import run  # noqa: E402
 
 NUM_SHOWN = 3
 _OPENING_WORDS = 3  # "What is the", "Which exception does": they tell the kinds of questions apart

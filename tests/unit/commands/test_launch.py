@@ -60,7 +60,9 @@ class Stub:
     def start(self, *actions, flags=("--np=2",), program=None):
         (self.directory / "script").write_text("\n".join(map(str, actions)))
         program = program or ["train.py", "--horovod", f"--output_dir={self.directory / 'out'}"]
-        code = "import sys; from absl import app; from bert_tf import errors, launch; " + (
+        code = (
+            "import sys; from absl import app; from bert_tf import errors; "
+            "from bert_tf.commands import launch; "
             "launch.define_flags(); sys.executable = sys.argv.pop(1); "
             "errors.exit_on_user_error(app.run, launch.main)"
         )

@@ -484,8 +484,14 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
         ({"output_file": "x"}, "--output_dir and --output_file; both were given"),
         ({"output_dir": None, "output_file": "a/x,b/y"}, "different names in one directory"),
         ({"output_dir": None, "output_file": "a/x,a/x"}, "different names in one directory"),
-        ({"spm_model_file": "x"}, "--vocab_file and --spm_model_file; both were given"),
-        ({"vocab_file": "missing.txt"}, r"--vocab_file: missing\.txt does not exist"),
+        (
+            {"tokenizer_files": TokenizerFiles(Path("x"), Path("x"))},
+            "--vocab_file and --spm_model_file; both were given",
+        ),
+        (
+            {"tokenizer_files": TokenizerFiles(Path("missing.txt"))},
+            r"--vocab_file: missing\.txt does not exist",
+        ),
         ({"input_file": "missing.txt"}, r"--input_file: no file matches 'missing\.txt'"),
         ({"num_workers": -1}, "--num_workers=-1"),
     ],

@@ -15,7 +15,7 @@ from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.loading import load_tokenizer
 
 ROOT = Path(__file__).parents[3]
-STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "demo_corpus", "pipeline")
+STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "pipeline")
 COMMANDS = {**dict.fromkeys(STAGES, "--output_dir"), "inspect": "--input_file"}
 COMMON = ("--vocab_size=50", "--max_seq_length=32", "--max_predictions_per_seq=4")
 COMMON += ("--num_output_files=2", "--dupe_factor=2", "--heldout_fraction=0.1", "--num_workers=1")
@@ -165,7 +165,10 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--vocab_size=3"], "--vocab_size=3: give more than the 5 special"),
         (["--vocab_file={made}/vocabulary/vocab.txt", "--vocab_size=9"], "has 50 entries"),
         (["--init_checkpoint={made}/vocabulary", "--vocab_size=9"], "has 50 entries"),
-        (["--init_checkpoint={corpus}"], "has no vocab.txt beside it; give --vocab_file"),
+        (
+            ["--init_checkpoint={corpus}"],
+            "has no vocab.txt or spm.model beside it; give --vocab_file",
+        ),
         (["--vocab_size=9", "--output_dir={corpus}"], "--output_dir: cannot write to"),
     ],
 )

@@ -7,10 +7,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert_tf.config.bert_config import INPUTS
 from bert_tf.errors import UserError
 from bert_tf.inference.model_directory import find_model
 from bert_tf.inference.native_layers import native_layers
-from bert_tf.model.bert import INPUTS
 from bert_tf.model.precision import policy_for
 from bert_tf.native import library
 from bert_tf.tasks.squad_export import export_squad

@@ -124,14 +124,19 @@ def test_variables_are_broadcast_in_each_new_session():
     """With what every Horovod has: its own hook is missing beside newer TensorFlows."""
     ranks = HorovodRanks.__new__(HorovodRanks)
     ranks._hvd = types.SimpleNamespace(
-        broadcast_global_variables=lambda root: [v.assign(root + 7) for v in tf.global_variables()]
+        broadcast_variables=lambda variables, root: [v.assign(root + 7) for v in variables]
     )
     with tf.Graph().as_default():
         variables = [tf.get_variable(name, initializer=1) for name in "ab"]
+        # One that is only read is in no checkpoint, and rank 0 alone has its weights all the same.
+        only_read = [tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.MODEL_VARIABLES]
+        variables.append(tf.get_variable("c", initializer=1, collections=only_read))
+        own = tf.get_variable("d", initializer=1, collections=[tf.GraphKeys.LOCAL_VARIABLES])
         [hook] = ranks.broadcast_hooks()
         for _ in range(2):
             with tf.train.MonitoredSession(hooks=[hook]) as session:
-                assert session.run(variables) == [7, 7]
+                assert session.run(variables) == [7, 7, 7]
+                assert session.run(own) == 1
 
 
 def test_both_kinds_of_ranks_have_the_same_methods():

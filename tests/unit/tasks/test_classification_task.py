@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.loading import check_initial, missing_heads
-from bert_tf.model.bert import INPUTS
+from bert_tf.config.bert_config import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.tasks.classification_task import (

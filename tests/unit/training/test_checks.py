@@ -9,8 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.run_record import RunRecord
+from bert_tf.config.bert_config import INPUTS
 from bert_tf.errors import UserError
-from bert_tf.model.bert import INPUTS
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import SingleProcess

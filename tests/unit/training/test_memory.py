@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.bert import INPUTS
+from bert_tf.config.bert_config import INPUTS
 from bert_tf.model.blocks import natively
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
