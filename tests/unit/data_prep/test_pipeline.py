@@ -167,7 +167,7 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--init_checkpoint={made}/vocabulary", "--vocab_size=9"], "has 50 entries"),
         (
             ["--init_checkpoint={corpus}"],
-            "has no vocab.txt or spm.model beside it; give --vocab_file",
+            "no vocab.txt or spm.model beside it; give --vocab_file",
         ),
         (["--vocab_size=9", "--output_dir={corpus}"], "--output_dir: cannot write to"),
     ],
