@@ -31,7 +31,7 @@ def demo_dir(tmp_path_factory, data, bert_config, flags):
 
 
 def run_demo(output_dir, *flags, check=True):
-    program = ROOT / "tools" / "demo_qa.py"
+    program = ROOT / "tools" / "demo" / "run_qa.py"
     return run(program, f"--output_dir={output_dir}", "--num_questions=80", *flags, check=check)
 
 
