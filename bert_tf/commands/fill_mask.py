@@ -19,7 +19,11 @@ from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.console import say
 from bert_tf.errors import UserError
-from bert_tf.inference.model_directory import define_model_files_flags, model_from_flags
+from bert_tf.inference.model_directory import (
+    check_vocabulary_fits,
+    define_model_files_flags,
+    model_from_flags,
+)
 from bert_tf.inference.native_layers import define_native_flag, measured_policy
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -66,11 +70,7 @@ class MaskFiller:
         from bert_tf.inference.predictor import Predictor
         from bert_tf.tasks.pretraining_task import PretrainingTask
 
-        if tokenizer.vocab_size > config.vocab_size:
-            raise UserError(
-                f"the vocabulary has {tokenizer.vocab_size} entries and the model "
-                f"{config.vocab_size}; give the vocabulary that the model was trained with."
-            )
+        check_vocabulary_fits(tokenizer, config)
         self._tokenizer = tokenizer
         task = PretrainingTask(config, next_sentence=False)
         self._predictor = Predictor(task, checkpoint, native_ops=native_ops)

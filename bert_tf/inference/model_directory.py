@@ -107,6 +107,15 @@ def check_same_model(
     return notes
 
 
+def check_vocabulary_fits(tokenizer: Tokenizer, config: BertConfig) -> None:
+    """Raises UserError for a vocabulary with more entries than the network's table has rows."""
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            f"the vocabulary has {tokenizer.vocab_size} entries and the model "
+            f"{config.vocab_size}; give the vocabulary that the model was trained with."
+        )
+
+
 def collect_parts(
     checkpoint: Path,
     beside: ModelFiles,
@@ -126,11 +135,7 @@ def collect_parts(
         raise UserError(f"{checkpoint} has no vocab.txt beside it; give --vocab_file.")
     files = files.with_casing(beside.tokenizer_files.do_lower_case)
     tokenizer = files.load()
-    if tokenizer.vocab_size > config.vocab_size:
-        raise UserError(
-            f"the vocabulary has {tokenizer.vocab_size} entries and the model "
-            f"{config.vocab_size}; give the vocabulary that the model was trained with."
-        )
+    check_vocabulary_fits(tokenizer, config)
     return ModelParts(
         checkpoint=checkpoint,
         config=config,

@@ -61,6 +61,11 @@ class Task(Protocol):
         """What follows from the sums of a whole evaluation, beyond the means of each term."""
 
 
+def num_sequences(features: Features) -> tf.Tensor:
+    """The sequences of a batch, a float32 scalar: the weight of a term with one decision each."""
+    return tf.cast(tf.shape(features["input_ids"])[0], tf.float32)
+
+
 @dataclasses.dataclass(frozen=True)
 class Network:
     """A task's variables in a graph, and how they are computed there."""

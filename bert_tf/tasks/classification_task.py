@@ -19,7 +19,7 @@ from bert_tf.model.heads import Head, project_to_classes
 from bert_tf.model.losses import ACCURACY, classification_sums
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
-from bert_tf.model.task import Features
+from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
 
 LABEL = "label"
@@ -77,7 +77,7 @@ class ClassificationTask:
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The number of sequences."""
-        return {LABEL: tf.cast(tf.shape(features["input_ids"])[0], tf.float32)}
+        return {LABEL: num_sequences(features)}
 
     def losses(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions

@@ -21,7 +21,7 @@ from bert_tf.model.pretraining import (
     pretraining_specs,
 )
 from bert_tf.model.sums import Sums, Terms, means
-from bert_tf.model.task import Features
+from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
 
 MASKED_LM = "masked_lm"
@@ -81,7 +81,7 @@ class PretrainingTask:
         if self.masked_lm:
             found[MASKED_LM] = tf.reduce_sum(features["masked_lm_weights"])
         if self.next_sentence:
-            found[NEXT_SENTENCE] = tf.cast(tf.shape(features["input_ids"])[0], tf.float32)
+            found[NEXT_SENTENCE] = num_sequences(features)
         return found
 
     def losses(

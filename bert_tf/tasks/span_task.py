@@ -15,7 +15,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.squad import SPAN_HEAD, SpanLogits, span_logits, span_sums, squad_specs
 from bert_tf.model.sums import Sums, Terms
-from bert_tf.model.task import Features
+from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.squad.spans import SpanCandidates
 
@@ -52,7 +52,7 @@ class SpanTask:
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The number of sequences."""
-        return {POSITION: tf.cast(tf.shape(features["input_ids"])[0], tf.float32)}
+        return {POSITION: num_sequences(features)}
 
     def losses(
         self, outputs: SpanLogits, features: Features, options: ForwardOptions
