@@ -22,12 +22,12 @@ from bert_tf.command_line import Number, flag_group, run_command
 from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, require_file
+from bert_tf.inference.arithmetic import define_native_flag
 from bert_tf.inference.model_directory import (
     define_model_flags,
     model_from_flags,
-    policy_from_flags,
+    options_from_flags,
 )
-from bert_tf.inference.native_layers import define_native_flag
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.tasks.answerer import BATCH_SIZE, Answerer, FoundAnswer, fitting_windows
 
@@ -120,7 +120,7 @@ def main(_) -> None:
     )
     settings.validate()
     environment.quiet_tensorflow(verbose=False)
-    policy, warnings = policy_from_flags(
+    options, warnings = options_from_flags(
         values,
         parts.config,
         native_ops=values.native_ops,
@@ -129,7 +129,12 @@ def main(_) -> None:
     )
     for warning in warnings:
         say(f"warning: {warning}", stream=sys.stderr)
-    answerer = Answerer(parts, settings=settings, precision=policy, native_ops=policy.native)
+    answerer = Answerer(
+        parts,
+        settings=settings,
+        precision=options.policy,
+        native_ops=options.native_layers,
+    )
     if values.question is not None:
         questions = iter([values.question])
     else:

@@ -26,7 +26,7 @@ from bert_tf.errors import UserError
 from bert_tf.inference.model_directory import (
     define_model_flags,
     model_from_flags,
-    policy_from_flags,
+    options_from_flags,
 )
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.answerer import BATCH_SIZE
@@ -64,7 +64,7 @@ def main(_) -> None:
         windows.validate()
 
     # Not what warns of this machine: what is exported may be for another one.
-    policy, _ = policy_from_flags(
+    policy, _ = options_from_flags(
         values,
         parts.config,
         native_ops=False,

@@ -19,12 +19,12 @@ from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.console import say
 from bert_tf.errors import UserError
+from bert_tf.inference.arithmetic import define_native_flag, measured_options
 from bert_tf.inference.model_directory import (
     check_vocabulary_fits,
     define_model_files_flags,
     model_from_flags,
 )
-from bert_tf.inference.native_layers import define_native_flag, measured_policy
 from bert_tf.text.tokenizer import Tokenizer
 
 # Tokens for which the native operations are compared with TensorFlow's: once for all texts.
@@ -63,7 +63,7 @@ class MaskFiller:
     ) -> None:
         """Restores the weights.
 
-        ``native_ops`` is that of ``native_layers.native_layers``. Raises UserError when the weights
+        ``native_ops`` is as in ``arithmetic.prediction_options``. Raises UserError when the weights
         are not those of the model, or there are no native operations and they are insisted on.
         """
         # Imported here: what is wrong with the flags is said before TensorFlow starts.
@@ -129,8 +129,8 @@ def main(_) -> None:
     for note in model.notes:
         say(note, stream=sys.stderr)
     length = min(_USUAL_LENGTH, config.max_position_embeddings)
-    policy, _ = measured_policy(config, native_ops=values.native_ops, sequences=1, length=length)
-    filler = MaskFiller(config, tokenizer, model.checkpoint, native_ops=policy.native)
+    options, _ = measured_options(config, native_ops=values.native_ops, sequences=1, length=length)
+    filler = MaskFiller(config, tokenizer, model.checkpoint, native_ops=options.native_layers)
     for guesses in filler.fill(ids, top=values.top):
         print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))
 

@@ -19,7 +19,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
 
 if TYPE_CHECKING:
-    from bert_tf.model.precision import PrecisionPolicy
+    from bert_tf.model.options import ForwardOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,25 +173,25 @@ def model_from_flags(values: flags.FlagValues) -> ModelParts:
     )
 
 
-def policy_from_flags(
+def options_from_flags(
     values: flags.FlagValues,
     config: BertConfig,
     *,
     native_ops: bool | None,
     sequences: int,
     length: int,
-) -> tuple[PrecisionPolicy, list[str]]:
+) -> tuple[ForwardOptions, list[str]]:
     """What the flags of :func:`define_model_flags` ask for on this machine, and warnings of it.
 
     ``sequences`` x ``length`` is the largest batch, ``native_ops`` as in
-    ``native_layers.measured_policy``. Raises UserError for an unknown precision and for a file that
+    ``arithmetic.measured_options``. Raises UserError for an unknown precision and for a file that
     is none of precision.
     """
     changes = policy_changes(values.precision_policy)
     # Imported here: what is wrong with the file is said before TensorFlow starts.
-    from bert_tf.inference.native_layers import measured_policy
+    from bert_tf.inference.arithmetic import measured_options
 
-    return measured_policy(
+    return measured_options(
         config,
         precision=values.precision,
         native_ops=native_ops,

@@ -12,9 +12,8 @@ from bert_tf.checkpoint.tensorflow_file import explained_reading
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike
+from bert_tf.inference.arithmetic import prediction_options
 from bert_tf.inference.cast_kernels import with_cast_kernels
-from bert_tf.inference.native_layers import native_layers
-from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, as_policy
 from bert_tf.model.task import Network, Task, create_network
 from bert_tf.tuning.session import SessionSettings, session_config
@@ -46,7 +45,7 @@ class Predictor:
           task: what is predicted.
           checkpoint: a file or directory with the weights; None for random ones.
           precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
-          native_ops: as in ``native_layers.native_layers``.
+          native_ops: as in ``arithmetic.prediction_options``.
           threads: cores to use; None for all.
           portable: whether others are to load the graph with nothing but a checkpoint's variables
             and TensorFlow; without native operations, whatever ``native_ops`` says.
@@ -55,15 +54,15 @@ class Predictor:
           UserError: the weights are not those of such a network, or there are no native operations
             and they are insisted on.
         """
-        policy = native_layers(as_policy(precision), False if portable else native_ops)
+        options = prediction_options(as_policy(precision), False if portable else native_ops)
         self.graph = tf.Graph()
         with self.graph.as_default():
-            network = create_network(task, ForwardOptions(policy))
+            network = create_network(task, options)
             if checkpoint is not None:
                 _initialise(checkpoint, network)
             if not portable:
-                variables = with_cast_kernels(network.variables, policy.dense)
-                network = Network(task, variables, network.options)
+                variables = with_cast_kernels(network.variables, options.policy.dense)
+                network = Network(task, variables, options)
             self.network = network
             self.inputs = {n: tf.placeholder(tf.int32, [None, None], n) for n in task.inputs}
             self.predictions = network.predictions(self.inputs)

@@ -11,7 +11,6 @@ Dimensions: B sequences, S positions, R rows, N heads, H width of a head, D = N 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from typing import NamedTuple
@@ -20,6 +19,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.dropout import Draw, Dropout, apply_dropout, nothing_dropped
 from bert_tf.model.layers import TANH_GELUS, activate, computed_in, layer_norm, operand, product
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import Dimension, shape_of
 from bert_tf.model.token_rows import TokenRows, every_row, rows_of_tokens
@@ -140,8 +140,8 @@ class PlainBlocks:
 class NativeBlocks(PlainBlocks):
     """The same by the operations of ``bert_tf/native/block_ops.cc``.
 
-    Query, key and value are one product here. The policy's products are float32 or bfloat16, both
-    classes alike, and all else float32: see :func:`natively`.
+    Query, key and value are one product here. The policy is one of those that
+    ``options.has_native_form`` knows.
     """
 
     def __init__(self, policy: PrecisionPolicy, rows: TokenRows) -> None:
@@ -220,24 +220,15 @@ class NativeBlocks(PlainBlocks):
         return {"places": self._rows.places, "row_of": self._rows.row_of}
 
 
-def blocks_for(
-    policy: PrecisionPolicy, input_mask: tf.Tensor, *, skip_padding: bool
-) -> PlainBlocks:
-    """The blocks that a policy asks for, for a batch with this mask, [B, S] integers.
+def blocks_for(options: ForwardOptions, input_mask: tf.Tensor) -> PlainBlocks:
+    """The blocks that compute a batch with this mask, [B, S] integers.
 
     Plain ones compute padding, native ones not where ``skip_padding`` is set.
     """
-    if not policy.native:
-        return PlainBlocks(policy)
-    return NativeBlocks(policy, (rows_of_tokens if skip_padding else every_row)(input_mask))
-
-
-def natively(policy: PrecisionPolicy) -> PrecisionPolicy:
-    """The policy with native operations, where there are some for its types."""
-    products = {policy.attention, policy.dense}
-    others = {policy.softmax, policy.layer_norm, policy.activations}
-    known = len(products) == 1 and products < {tf.float32, tf.bfloat16} and others == {tf.float32}
-    return dataclasses.replace(policy, native=known)
+    if not options.native_layers:
+        return PlainBlocks(options.policy)
+    rows = rows_of_tokens if options.skip_padding else every_row
+    return NativeBlocks(options.policy, rows(input_mask))
 
 
 @functools.lru_cache  # gradients can be registered once only

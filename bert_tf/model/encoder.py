@@ -66,7 +66,7 @@ def encode(
     """
     score_bias = (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
     policy, dropout = options.policy, options.dropout
-    blocks = blocks_for(policy, input_mask, skip_padding=options.skip_padding)
+    blocks = blocks_for(options, input_mask)
     stream = blocks.stream(x)
     layer = functools.partial(_encoder_layer, config=config, policy=policy, blocks=blocks)
     if options.recompute and dropout is not None:

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.blocks import native_operations
 from bert_tf.model.layers import computed_in
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.sums import Sums
 
@@ -52,14 +53,15 @@ def classification_sums(
 
 
 def score_sums(
-    scores: ClassScores, labels: tf.Tensor, weights: tf.Tensor, *, policy: PrecisionPolicy
+    scores: ClassScores, labels: tf.Tensor, weights: tf.Tensor, *, options: ForwardOptions
 ) -> Sums:
-    """As :func:`classification_sums`, of many classes: where the policy is native, without logits.
+    """As :func:`classification_sums`, of many classes: with native layers no logits are made.
 
     The native operation reads the product as it is, adds the bias and finds the best class on the
     way, and keeps one number an example for the backward pass.
     """
-    native = policy.native and {policy.logits, policy.loss} == {tf.float32}
+    policy = options.policy
+    native = options.native_layers and {policy.logits, policy.loss} == {tf.float32}
     if not native or scores.product.dtype not in (tf.float32, tf.bfloat16):
         return classification_sums(scores.logits(policy), labels, weights, policy=policy)
     labels = tf.cast(labels, tf.int32)

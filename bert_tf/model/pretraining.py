@@ -96,7 +96,7 @@ def masked_lm_sums(
             outputs.masked_lm,
             tf.reshape(features["masked_lm_ids"], [-1]),
             tf.reshape(features["masked_lm_weights"], [-1]),
-            policy=options.policy,
+            options=options,
         )
 
 

@@ -156,7 +156,7 @@ def end_if_launcher_is_gone() -> None:
     if lineage.is_cut():
         write_last_words(
             f"error: rank {launched_rank()} on host {socket.gethostname()}: the launcher that "
-            f"started it (process {lineage.launcher}) is gone; start again to go on from the "
+            f"started it (process {lineage.launcher}) is gone; start again to resume from the "
             "newest checkpoint.\n"
         )
         os._exit(STATUS[ENDED])

@@ -71,7 +71,7 @@ class Answerer:
           windows: None for run_squad.py's defaults, shorter where the network is.
           settings: None for run_squad.py's defaults.
           precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
-          native_ops: as in ``native_layers.native_layers``.
+          native_ops: as in ``arithmetic.prediction_options``.
           threads: cores to use; None for all.
 
         Raises:

@@ -35,13 +35,12 @@ from bert_tf.progress import Progress
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.training import run as training_run
-from bert_tf.training.checks import Model
-from bert_tf.training.context import Run
+from bert_tf.training.context import RunContext
 from bert_tf.training.evaluation import Evaluation, Figure, Results
+from bert_tf.training.job import Job, Model, TrainingData, make_job
+from bert_tf.training.plans import with_steps
 from bert_tf.training.start_point import find_start
 from bert_tf.training.summary import prediction_lines
-from bert_tf.training.trainer import Job
 from bert_tf.update.batch_plan import BatchPlan
 
 SEEDS_NAME = "seeds.json"
@@ -68,7 +67,10 @@ def run_with_seeds(
 
 
 def sum_up_seeds(
-    settings: FinetuningSettings, run: Run, by_seed: Mapping[int, Results], names: Sequence[str]
+    settings: FinetuningSettings,
+    context: RunContext,
+    by_seed: Mapping[int, Results],
+    names: Sequence[str],
 ) -> None:
     """After the last of several seeds: writes ``seeds.json`` and shows the figures ``names``."""
     if len(settings.seeds) < 2 or len(by_seed) < len(settings.seeds):
@@ -78,7 +80,7 @@ def sum_up_seeds(
     spread = "  ".join(
         f"{name} {summary[name]['mean']:.2f} +- {summary[name]['std']:.2f}" for name in names
     )
-    run.message(f"{len(by_seed)} seeds: {spread}")
+    context.message(f"{len(by_seed)} seeds: {spread}")
 
 
 def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, object]]:
@@ -93,7 +95,7 @@ def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, objec
     return summary
 
 
-def open_model(settings: FinetuningSettings, run: Run) -> ModelParts:
+def open_model(settings: FinetuningSettings, context: RunContext) -> ModelParts:
     """The network's configuration and vocabulary, as given or as they lie beside the weights.
 
     Raises UserError where something is missing, and for sequences that do not fit the network.
@@ -114,39 +116,43 @@ def open_model(settings: FinetuningSettings, run: Run) -> ModelParts:
             f"max_position_embeddings={positions}; lower it or use another model."
         )
     for note in parts.notes:
-        run.message(note)
+        context.message(note)
     return parts
 
 
 @contextlib.contextmanager
-def directory_of_new_records(run: Run, usual: Path) -> Iterator[Path]:
+def directory_of_new_records(context: RunContext, usual: Path) -> Iterator[Path]:
     """Where records are made: ``usual``, or for a dry run a directory that goes with it."""
-    if not run.settings.dry_run:
+    if not context.settings.dry_run:
         yield usual
         return
     prefix = "bert_tf_records_"
     directory = Path(
-        run.ranks.broadcast(tempfile.mkdtemp(prefix=prefix) if run.ranks.is_chief else None)
+        context.ranks.broadcast(tempfile.mkdtemp(prefix=prefix) if context.ranks.is_chief else None)
     )
     try:
         yield directory
-        run.ranks.gather(None)  # nobody reads them any more
+        context.ranks.gather(None)  # nobody reads them any more
     finally:
-        if run.ranks.local_rank == 0:
+        if context.ranks.local_rank == 0:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def with_steps(
-    settings: FinetuningSettings, run: Run, num_records: int, *, is_bound: bool = False
+def count_steps(
+    settings: FinetuningSettings,
+    context: RunContext,
+    num_records: int,
+    *,
+    is_bound: bool = False,
 ) -> OptimizationSettings:
     """The optimization with its steps counted from the epochs, where no steps are given.
 
     ``is_bound`` says that ``num_records`` is the most that there can be. Raises UserError as
-    ``training.run.with_steps``.
+    ``plans.with_steps``.
     """
-    return training_run.with_steps(
+    return with_steps(
         settings.optimization,
-        run.ranks,
+        context.ranks,
         records=num_records,
         epochs=settings.num_train_epochs,
         warmup_proportion=settings.warmup_proportion,
@@ -155,9 +161,9 @@ def with_steps(
     )
 
 
-def make_job(
+def finetuning_job(
     settings: FinetuningSettings,
-    run: Run,
+    context: RunContext,
     *,
     model: Model,
     train: SequenceRecords | None,
@@ -167,29 +173,29 @@ def make_job(
 
     The settings' optimization is settled (``checks.settle_scaling``).
     """
-    return training_run.make_job(
-        run,
-        model=model,
+    return make_job(
+        context,
+        model,
+        data=TrainingData(
+            lambda batch: training_batches(settings, context, model.config, train, batch),
+            max_seq_length=settings.max_seq_length,
+            counted_in_epochs=settings.optimization.num_train_steps is None,
+        ),
         evaluation=evaluation,
-        optimization=with_steps(settings, run, 1 if train is None else len(train)),
-        train_input=lambda batch: training_batches(settings, run, model.config, train, batch),
-        max_seq_length=settings.max_seq_length,
+        optimization=count_steps(settings, context, 1 if train is None else len(train)),
         skip_padding=True,
-        length_flag="--num_train_epochs",
-        steps_follow_data=settings.optimization.num_train_steps is None
-        or settings.optimization.scale_steps_by_ranks,
     )
 
 
 def training_batches(
     settings: FinetuningSettings,
-    run: Run,
+    context: RunContext,
     config: BertConfig,
     records: SequenceRecords,
     batch: BatchPlan,
 ) -> tf.data.Dataset:
     """This rank's part of every global batch, of like length where the settings say so."""
-    rank_slice = run.batch_slice(batch)
+    rank_slice = context.batch_slice(batch)
     seed = settings.run.seed
     buckets = LengthBuckets(
         records.lengths,
@@ -212,7 +218,7 @@ def training_batches(
         indices=bucketed if settings.length_buckets else shuffled,
         positions_kept=buckets.padded_length if settings.length_buckets else None,
     )
-    return dataset_of_positions(run.start.data_position, None, reader.read)
+    return dataset_of_positions(context.start.data_position, None, reader.read)
 
 
 def _reader(

@@ -19,10 +19,12 @@ from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.pretraining_model import find_model
 from bert_tf.tasks.pretraining_task import PretrainingTask
-from bert_tf.training import run as training_run
-from bert_tf.training.checks import Model, check_start, settle_scaling
-from bert_tf.training.context import Run
+from bert_tf.training.checks import check_start, settle_scaling
+from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
 from bert_tf.training.evaluation import LossEvaluation, Results
+from bert_tf.training.job import Model, TrainingData, make_job
+from bert_tf.training.plans import with_steps
+from bert_tf.training.run import run_job
 from bert_tf.update.batch_plan import BatchPlan
 
 
@@ -31,34 +33,34 @@ def run(settings: PretrainingSettings) -> Results | None:
 
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
-    with training_run.begin(settings.run, settings.runtime) as run:
-        return _train_and_evaluate(settings, run)
+    with begin_run(settings.run, settings.runtime) as context:
+        return _train_and_evaluate(settings, context)
 
 
-def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | None:
+def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> Results | None:
     data = _open_data(settings)
-    found = find_model(settings, run, data.vocabulary)
+    found = find_model(settings, context, data.vocabulary)
     config = found.config
     for note in found.notes:
-        run.message(note)
+        context.message(note)
     _check_data(settings, data, config)
-    run = training_run.choose_arithmetic(
-        run, config, settings.optimization, max_seq_length=settings.data.max_seq_length
+    context = choose_arithmetic(
+        context, config, settings.optimization, max_seq_length=settings.data.max_seq_length
     )
     model = Model(
         PretrainingTask(config, settings.masked_lm, settings.next_sentence),
         found.vocabulary,
         tokenizer_files=found.tokenizer_files,
     )
-    optimization = training_run.with_steps(
-        settle_scaling(run, settings.optimization),
-        run.ranks,
+    optimization = with_steps(
+        settle_scaling(context, settings.optimization),
+        context.ranks,
         records=len(data.train_records) if data.train_records else 1,
         epochs=settings.num_train_epochs,
         warmup_proportion=settings.warmup_proportion,
         trains=settings.run.do_train,
     )
-    check_start(run, model, optimization)
+    check_start(context, model, optimization)
 
     def train_input(batch: BatchPlan) -> tf.data.Dataset:
         return pipeline.training_dataset(
@@ -66,27 +68,25 @@ def _train_and_evaluate(settings: PretrainingSettings, run: Run) -> Results | No
             info=data.train_info,
             vocab_size=config.vocab_size,
             type_vocab_size=config.type_vocab_size,
-            batch=run.batch_slice(batch),
-            start_position=run.start.data_position,
+            batch=context.batch_slice(batch),
+            start_position=context.start.data_position,
             seed=settings.run.seed,
             masking=data.masking,
         )
 
-    by_steps = settings.num_train_epochs is None
-    job = training_run.make_job(
-        run,
-        model=model,
-        evaluation=_evaluation(settings, model.task, data, run.ranks),
+    job = make_job(
+        context,
+        model,
+        data=TrainingData(
+            train_input,
+            max_seq_length=settings.data.max_seq_length,
+            counted_in_epochs=settings.num_train_epochs is not None,
+        ),
+        evaluation=_evaluation(settings, model.task, data, context.ranks),
         optimization=optimization,
-        train_input=train_input,
-        max_seq_length=settings.data.max_seq_length,
-        length_flag="--num_train_steps" if by_steps else "--num_train_epochs",
-        steps_follow_data=optimization.scale_steps_by_ranks or not by_steps,
     )
     facts = data.facts(found.vocabulary_sha256)
-    return training_run.execute(
-        run, job, model=model, train_data=facts, data_names={"eval_sha256": "held-out data"}
-    )
+    return run_job(job, train_data=facts, data_names={"eval_sha256": "held-out data"})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bert_tf.config.settings import PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
-from bert_tf.training.context import Run
+from bert_tf.training.context import RunContext
 
 # BERT-base as it was released, but for the vocabulary.
 _BERT_BASE = {"type_vocab_size": 2}
@@ -46,15 +46,15 @@ class PretrainingModel:
 
 
 def find_model(
-    settings: PretrainingSettings, run: Run, records: RecordVocabulary | None
+    settings: PretrainingSettings, context: RunContext, records: RecordVocabulary | None
 ) -> PretrainingModel:
     """Collects network and vocabulary, on rank 0, which alone needs to see the files of a model.
 
     Raises UserError where something is missing, or two of them contradict each other.
     """
-    weights = run.start.checkpoint or settings.run.init_checkpoint
-    found = _find(settings, weights, records) if run.ranks.is_chief else None
-    return run.ranks.broadcast(found)
+    weights = context.start.checkpoint or settings.run.init_checkpoint
+    found = _find(settings, weights, records) if context.ranks.is_chief else None
+    return context.ranks.broadcast(found)
 
 
 def _find(

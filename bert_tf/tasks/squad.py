@@ -20,21 +20,22 @@ from bert_tf.squad.features import (
 from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.finetuning import (
+    count_steps,
     directory_of_new_records,
-    make_job,
+    finetuning_job,
     open_model,
     run_with_seeds,
     sum_up_seeds,
-    with_steps,
 )
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation, is_scored
 from bert_tf.tasks.squad_report import Trained, write_squad_report
-from bert_tf.training import run as training_run
-from bert_tf.training.checks import Model, check_start, settle_scaling
-from bert_tf.training.context import Run
+from bert_tf.training.checks import check_start, settle_scaling
+from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
 from bert_tf.training.evaluation import Results
-from bert_tf.training.trainer import Job
+from bert_tf.training.job import Job, Model
+from bert_tf.training.plans import resolve_plans
+from bert_tf.training.run import run_job
 from bert_tf.workers import resolve_num_workers
 
 UNUSABLE_NAME = "unusable_answers.json"
@@ -51,45 +52,45 @@ def run(settings: SquadSettings) -> Results | None:
 
 def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results | None:
     """One run; adds its results to those of earlier seeds."""
-    with training_run.begin(settings.run, settings.runtime) as run:
-        return _train_and_predict(settings, run, by_seed)
+    with begin_run(settings.run, settings.runtime) as context:
+        return _train_and_predict(settings, context, by_seed)
 
 
 def _train_and_predict(
-    settings: SquadSettings, run: Run, by_seed: dict[int, Results]
+    settings: SquadSettings, context: RunContext, by_seed: dict[int, Results]
 ) -> Results | None:
-    parts = open_model(settings, run)
-    run = training_run.choose_arithmetic(
-        run, parts.config, settings.optimization, max_seq_length=settings.max_seq_length
+    parts = open_model(settings, context)
+    context = choose_arithmetic(
+        context, parts.config, settings.optimization, max_seq_length=settings.max_seq_length
     )
     model = _described(settings, parts)
-    optimization = settle_scaling(run, settings.optimization)
+    optimization = settle_scaling(context, settings.optimization)
     settings = dataclasses.replace(settings, optimization=optimization)
     train = _read(settings, training=True) if settings.run.do_train else None
-    asked = _read_asked(settings, run) if settings.run.do_eval else None
-    _check_arithmetic(settings, run, train)
+    asked = _read_asked(settings, context) if settings.run.do_eval else None
+    _check_arithmetic(settings, context, train)
     if settings.run.eval_every_steps is not None and not is_scored(asked):
         raise UserError(
             f"--eval_every_steps compares scores, but {asked.path} has no answers; drop the flag "
             "or give a file with answers."
         )
-    check_start(run, model, optimization)
+    check_start(context, model, optimization)
     # Records take long to make: all that needs none of them has been checked.
-    with directory_of_new_records(run, settings.features_dir) as directory:
+    with directory_of_new_records(context, settings.features_dir) as directory:
         return _train_and_predict_on(
             settings,
-            run,
+            context,
             by_seed,
             parts=parts,
             model=model,
-            train=train and _questions(settings, run, parts, train, directory, training=True),
-            asked=asked and _questions(settings, run, parts, asked, directory, training=False),
+            train=train and _questions(settings, context, parts, train, directory, training=True),
+            asked=asked and _questions(settings, context, parts, asked, directory, training=False),
         )
 
 
 def _train_and_predict_on(
     settings: SquadSettings,
-    run: Run,
+    context: RunContext,
     by_seed: dict[int, Results],
     *,
     parts: ModelParts,
@@ -97,28 +98,26 @@ def _train_and_predict_on(
     train: Questions | None,
     asked: Questions | None,
 ) -> Results | None:
-    evaluation = _evaluation(settings, run, parts, asked) if asked else None
-    job = make_job(
+    evaluation = _evaluation(settings, context, parts, asked) if asked else None
+    job = finetuning_job(
         settings,
-        run,
+        context,
         model=model,
         train=train.features if train else None,
         evaluation=evaluation,
     )
     unusable = train.squad.unusable if train else ()
-    results = training_run.execute(
-        run,
+    results = run_job(
         job,
-        model=model,
         train_data=_facts(settings, parts, train, asked),
         data_names={"predict_sha256": "questions"},
         lists={UNUSABLE_NAME: unusable} if unusable else None,
     )
     if results is not None and asked.are_scored:
         by_seed[settings.run.seed] = results
-        if run.ranks.is_chief:
+        if context.ranks.is_chief:
             trained = _trained(job, train) if train else None
-            _report(settings, run, asked, evaluation, by_seed=by_seed, trained=trained)
+            _report(settings, context, asked, evaluation, by_seed=by_seed, trained=trained)
     return results
 
 
@@ -130,13 +129,15 @@ def _described(settings: SquadSettings, parts: ModelParts) -> Model:
     )
 
 
-def _check_arithmetic(settings: SquadSettings, run: Run, train: SquadFile | None) -> None:
+def _check_arithmetic(
+    settings: SquadSettings, context: RunContext, train: SquadFile | None
+) -> None:
     """Raises UserError for lengths, batches and steps that contradict each other on any records."""
     windows = _windows(settings)
     windows.validate()
     resolve_num_workers(settings.num_workers)
     most = most_windows(train, windows) if train else 1
-    training_run.resolve_plans(with_steps(settings, run, most, is_bound=True), run.ranks)
+    resolve_plans(count_steps(settings, context, most, is_bound=True), context.ranks)
 
 
 def _windows(settings: SquadSettings) -> WindowSettings:
@@ -153,19 +154,19 @@ def _read(settings: SquadSettings, *, training: bool) -> SquadFile:
     )
 
 
-def _read_asked(settings: SquadSettings, run: Run) -> SquadFile:
+def _read_asked(settings: SquadSettings, context: RunContext) -> SquadFile:
     """The questions to answer."""
     squad = _read(settings, training=False)
     if settings.max_predict_questions is not None:
         squad = squad.first(settings.max_predict_questions)
     if squad.first_of is not None:
-        run.message(f"{squad} are answered; files and scores are of these alone")
+        context.message(f"{squad} are answered; files and scores are of these alone")
     return squad
 
 
 def _questions(
     settings: SquadSettings,
-    run: Run,
+    context: RunContext,
     parts: ModelParts,
     squad: SquadFile,
     new_records: Path,
@@ -184,7 +185,7 @@ def _questions(
             windows=windows,
             training=training,
         )
-        if all(run.ranks.gather(found is not None)):
+        if all(context.ranks.gather(found is not None)):
             directory = settings.features_dir / kind
 
     def build() -> None:
@@ -197,20 +198,20 @@ def _questions(
             num_workers=settings.num_workers,
         )
 
-    run.ranks.once_on_each_host(build)
+    context.ranks.once_on_each_host(build)
     features = open_features(directory)
     counts = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in features.counts.items()
     )
-    run.message(f"{squad.path.name}: {counts}")
+    context.message(f"{squad.path.name}: {counts}")
     if training and squad.unusable and not settings.run.dry_run:
         listed = settings.run.output_dir / UNUSABLE_NAME
-        run.message(f"{squad.path.name}: the questions left out are listed in {listed}")
+        context.message(f"{squad.path.name}: the questions left out are listed in {listed}")
     return Questions(squad, features, windows)
 
 
 def _evaluation(
-    settings: SquadSettings, run: Run, parts: ModelParts, asked: Questions
+    settings: SquadSettings, context: RunContext, parts: ModelParts, asked: Questions
 ) -> SpanEvaluation:
     return SpanEvaluation(
         asked,
@@ -222,7 +223,7 @@ def _evaluation(
             version_2_with_negative=settings.version_2_with_negative,
             null_score_diff_threshold=settings.null_score_diff_threshold,
         ),
-        ranks=run.ranks,
+        ranks=context.ranks,
         batch_size=settings.run.eval_batch_size,
         length_buckets=settings.length_buckets,
     )
@@ -255,7 +256,7 @@ def _trained(job: Job, train: Questions) -> Trained:
 
 def _report(
     settings: SquadSettings,
-    run: Run,
+    context: RunContext,
     asked: Questions,
     evaluation: SpanEvaluation,
     *,
@@ -272,11 +273,11 @@ def _report(
         config=evaluation.config,
         trained=trained,
     )
-    run.message(f"the report is {path}")
+    context.message(f"the report is {path}")
     if settings.version_2_with_negative:
         best = best_threshold(squad, best_span_texts(squad, predictions), predictions.null_odds)
-        run.message(
+        context.message(
             f"--null_score_diff_threshold={best.threshold:.4f} would be best for these questions: "
             f"exact_match {best.exact:.4f}  f1 {best.f1:.4f}"
         )
-    sum_up_seeds(settings, run, by_seed, ("exact_match", "f1"))
+    sum_up_seeds(settings, context, by_seed, ("exact_match", "f1"))

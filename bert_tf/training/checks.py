@@ -3,115 +3,85 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint import loading
-from bert_tf.checkpoint.model_files import model_files, write_model_files
+from bert_tf.checkpoint.model_files import model_files
 from bert_tf.checkpoint.same_model import known_configs, other_vocabulary
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
-from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
-from bert_tf.training.context import Run
+from bert_tf.training.context import RunContext
+from bert_tf.training.job import Model
 from bert_tf.training.start_point import COUNTS
 from bert_tf.training.trainer import create_run_state
-from bert_tf.tuning.hardware import needs_loss_scale
 from bert_tf.update.batch_plan import resolve_batch_plan
 
 
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """What a run trains or measures, and how its output directory describes it.
-
-    Attributes:
-      task: with the architecture.
-      vocabulary: of the data; None where nobody knows it.
-      tokenizer_files: where it is and whether text is lower-cased, for a directory that is to
-        hold both.
-      frozen: prefix of a network that is not trained -> the checkpoint with its weights.
-    """
-
-    task: Task
-    vocabulary: Vocabulary | None
-    tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
-    frozen: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def config(self) -> BertConfig:
-        """The architecture."""
-        return self.task.config
-
-    def write_files(self, directory: Path) -> None:
-        """Makes ``directory`` a model directory of this network."""
-        write_model_files(directory, self.config, self.tokenizer_files)
-
-
-def settle_scaling(run: Run, optimization: OptimizationSettings) -> OptimizationSettings:
+def settle_scaling(context: RunContext, optimization: OptimizationSettings) -> OptimizationSettings:
     """The settings with ``scale_steps_by_ranks`` decided.
 
-    Steps of a run that is resumed go on to mean what they meant; those of a new run are scaled with
-    Horovod. Raises UserError where the flag says otherwise than the run was begun, and where nobody
-    says how it was begun although its ranks were others.
+    The steps of a resumed run keep their meaning; those of a new run are scaled with Horovod.
+    Raises UserError where the flag contradicts how the run was begun, and where that is unknown
+    although the run had another number of ranks.
     """
-    asked, recorded = optimization.scale_steps_by_ranks, None
-    if run.record is not None:
-        recorded = run.record.fact("steps", "scaled_by_ranks", bool)
-        if not recorded and run.record.fact("ranks", "world_size", int) == 1:
+    requested, recorded = optimization.scale_steps_by_ranks, None
+    if context.record is not None:
+        recorded = context.record.fact("steps", "scaled_by_ranks", bool)
+        if not recorded and context.record.fact("ranks", "world_size", int) == 1:
             recorded = None  # on one rank both come to the same
-    elif asked is None and _had_other_batches(run, optimization):
+    elif requested is None and _had_other_batches(context, optimization):
         raise UserError(
-            f"{run.start.checkpoint} comes from updates of another global batch, and no run.json "
-            "beside it says whether the steps are scaled by ranks; give "
+            f"{context.start.checkpoint} comes from updates of another global batch, and there is "
+            "no run.json beside it that says whether the steps are scaled by ranks; give "
             "--scale_steps_by_ranks=true or --scale_steps_by_ranks=false."
         )
-    if asked is not None and recorded not in (None, asked):
+    if requested is not None and recorded not in (None, requested):
         meaning = "are scaled by ranks" if recorded else "count the updates of all ranks"
         raise UserError(
-            f"--scale_steps_by_ranks={str(asked).lower()}, but the steps of the run to resume "
-            f"{meaning} ({run.record.path}), so that it would end elsewhere; leave the flag out."
+            f"--scale_steps_by_ranks={str(requested).lower()}, but the steps of the run to resume "
+            f"{meaning} ({context.record.path}), so it would end at another step; leave the flag "
+            "out."
         )
-    choices = (asked, recorded, run.runtime.horovod)
+    choices = (requested, recorded, context.runtime.horovod)
     scaled = next(choice for choice in choices if choice is not None)
     return dataclasses.replace(optimization, scale_steps_by_ranks=scaled)
 
 
-def _had_other_batches(run: Run, optimization: OptimizationSettings) -> bool:
-    if not run.settings.do_train or optimization.num_train_steps is None:
+def _had_other_batches(context: RunContext, optimization: OptimizationSettings) -> bool:
+    if not context.settings.do_train or optimization.num_train_steps is None:
         return False  # nothing is to end, or epochs tell where
     batch = resolve_batch_plan(
         micro_batch_size=optimization.micro_batch_size,
         micro_batch_flag=optimization.micro_batch_flag,
         accumulation_steps=optimization.accumulation_steps,
         global_batch_size=optimization.global_batch_size,
-        world_size=run.ranks.world_size,
+        world_size=context.ranks.world_size,
     )
-    now = run.start.data_position * batch.global_batch_size
-    return run.start.consumed_sequences not in (None, now)
+    now = context.start.data_position * batch.global_batch_size
+    return context.start.consumed_sequences not in (None, now)
 
 
-def check_start(run: Run, model: Model, optimization: OptimizationSettings) -> None:
+def check_start(context: RunContext, model: Model, optimization: OptimizationSettings) -> None:
     """Compares network, vocabulary and variables with those that the run starts from.
 
     Rank 0 alone looks; it says what was taken from --init_checkpoint, and what could not be
     compared. Raises UserError for a checkpoint that cannot be used, and where there is nothing to
     evaluate.
     """
-    if not run.ranks.is_chief:
+    if not context.ranks.is_chief:
         return
     for prefix, checkpoint in model.frozen.items():
         loading.check_initial(checkpoint, _shapes_of_frozen(model.task, prefix))
-    if run.start.checkpoint is not None:
-        _check_resumed(run, model, optimization)
-    elif run.settings.init_checkpoint:
-        _check_initial(run, model)
-    elif not run.settings.do_train:
+    if context.start.checkpoint is not None:
+        _check_resumed(context, model, optimization)
+    elif context.settings.init_checkpoint:
+        _check_initial(context, model)
+    elif not context.settings.do_train:
         raise UserError(
-            f"{run.settings.output_dir} holds no checkpoint; train first, or give "
+            f"{context.settings.output_dir} holds no checkpoint; train first, or give "
             "--init_checkpoint."
         )
 
@@ -123,8 +93,8 @@ def _shapes_of_frozen(task: Task, prefix: str) -> dict[str, tuple[int, ...]]:
     return {spec.name[len(start) :]: spec.shape for spec in found}
 
 
-def _check_resumed(run: Run, model: Model, optimization: OptimizationSettings) -> None:
-    checkpoint = run.start.checkpoint
+def _check_resumed(context: RunContext, model: Model, optimization: OptimizationSettings) -> None:
+    checkpoint = context.start.checkpoint
     # By the checkpoint's path: other weights in the directory do not count.
     files = model_files(checkpoint)
     problem = ""
@@ -139,35 +109,35 @@ def _check_resumed(run: Run, model: Model, optimization: OptimizationSettings) -
             f"cannot resume from {checkpoint}: {problem}; give what the model was trained with, or "
             "choose another --output_dir."
         )
-    if run.record is None and run.settings.do_train:
+    if context.record is None and context.settings.do_train:
         notes.append("no run.json of the last start: nothing says what has changed since then")
     with tf.Graph().as_default():
         network = create_network(model.task, ForwardOptions())
         tf.train.get_or_create_global_step()
-        if run.settings.do_train:
+        if context.settings.do_train:
             create_run_state(
                 network,
                 optimization,
-                run.runtime,
-                needs_loss_scale=needs_loss_scale(run.runtime, run.policy, run.hardware),
+                context.runtime,
+                needs_loss_scale=context.needs_loss_scale,
             )
         wanted = [v for v in tf.global_variables() if v.op.name not in COUNTS]
         loading.check_compatible(checkpoint, wanted)
     for note in notes:
-        run.message(note)
+        context.message(note)
 
 
-def _check_initial(run: Run, model: Model) -> None:
+def _check_initial(context: RunContext, model: Model) -> None:
     heads = model.task.heads
     source, report = loading.check_initial(
-        run.settings.init_checkpoint,
+        context.settings.init_checkpoint,
         {spec.name: spec.shape for spec in model.task.specs() if spec.trainable},
-        allowed_fresh=run.settings.allowed_fresh,
+        allowed_fresh=context.settings.allowed_fresh,
         heads=heads,
         config=model.config,
     )
-    missing = loading.missing_heads(report, heads, run.settings.allowed_fresh)
-    if missing and not run.settings.do_train:
+    missing = loading.missing_heads(report, heads, context.settings.allowed_fresh)
+    if missing and not context.settings.do_train:
         names = " and no ".join(head.name for head in missing)
         raise UserError(
             f"{report.checkpoint} has no {names}, so there is nothing to evaluate yet; train with "
@@ -180,4 +150,4 @@ def _check_initial(run: Run, model: Model) -> None:
             "and data made with it, or another checkpoint."
         )
     for line in [*report.summary(), *notes]:
-        run.message(line)
+        context.message(line)

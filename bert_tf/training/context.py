@@ -1,42 +1,72 @@
-"""A run that has begun, as everything that it does sees it."""
+"""A run that has begun, as everything that it does sees it; and how it begins."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bert_tf.checkpoint.run_record import RunRecord
-from bert_tf.config.settings import RunSettings, RuntimeSettings
+import tensorflow.compat.v1 as tf
+
+from bert_tf import environment
+from bert_tf.checkpoint.model_files import require_checkpoint
+from bert_tf.checkpoint.run_record import RunRecord, read_run_record
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.console import say
+from bert_tf.directory_lock import hold_directory
+from bert_tf.files import check_output_dir, check_output_file
 from bert_tf.input.order import GlobalBatchSlice
-from bert_tf.model import precision
+from bert_tf.model.options import ForwardOptions
+from bert_tf.ranks import distribution
+from bert_tf.ranks.agreement import check_same_on_all_ranks, code_sha256
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.launched import binding_warning
+from bert_tf.records.tfrecord import records_read
+from bert_tf.training.ledger import versions
+from bert_tf.training.plans import batch_plan
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.start_point import StartPoint
+from bert_tf.training.start_point import StartPoint, find_start
+from bert_tf.tuning.hardware import (
+    Hardware,
+    agree_on_hardware,
+    choose_policy,
+    comparable_policy_changes,
+    needs_loss_scale,
+    probe_hardware,
+    resolve_precision,
+    slow_policy_warnings,
+)
+from bert_tf.tuning.session import SessionSettings, gpu_of_a_rank
+from bert_tf.tuning.speed_choice import Wanted, choose_speed
+from bert_tf.tuning.speed_probe import JobShapes
+from bert_tf.tuning.thread_choice import choose_threads
+from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import Kernels
-from bert_tf.watch.watch import NoWatch
+from bert_tf.update.kernels import Kernels, kernels_for
+from bert_tf.watch.watch import NoWatch, watched
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class RunContext:
     """A run that has begun: its ranks know each other and where they start.
 
     Attributes:
       settings, runtime: what the user asked for.
       ranks: all ranks.
       watch: over the other ranks.
-      start: where training goes on.
+      start: the checkpoint and the position in the data that training starts from.
       record: what the run that is resumed recorded at its last start, None where nothing did.
-      hardware: what every rank can compute on; the number of GPUs is this rank's own.
+      hardware: what every rank can compute on; the number of GPUs is this rank's alone.
       precision: name of the products' precision, where no file changes it; ``auto`` before
-        :func:`bert_tf.training.run.choose_arithmetic`, which completes what follows too.
-      policy: the type of each class of operation, and the form of the layers without a trial of
+        :func:`choose_arithmetic`, which completes what follows too.
+      options: the type of each class of operation, and the form of the layers without a trial of
         XLA.
-      kernels: the update's arithmetic, in one form on all ranks; None before.
-      speed: what was measured for the choice, for the ledger; empty where nothing was.
       log: None on ranks other than 0.
-      threads: what was measured for the choice of their number, as ``speed``.
+      kernels: the update's arithmetic, in one form on all ranks; None before.
+      measured: what was measured for the choice, sections for the ledger; empty where nothing was.
     """
 
     settings: RunSettings
@@ -45,25 +75,38 @@ class Run:
     watch: NoWatch
     start: StartPoint
     record: RunRecord | None
-    hardware: precision.Hardware
+    hardware: Hardware
     precision: str
-    policy: precision.PrecisionPolicy
-    kernels: Kernels | None
-    speed: Mapping[str, Any]
+    options: ForwardOptions
     log: RunLog | None
-    threads: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    kernels: Kernels | None = None
+    measured: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def keeps_files(self) -> bool:
         """Whether this rank is the one that writes what the run leaves behind."""
         return self.ranks.is_chief and not self.settings.dry_run
 
+    @property
+    def needs_loss_scale(self) -> bool:
+        """Whether gradients may underflow (float16)."""
+        return needs_loss_scale(self.runtime, self.options.policy, self.hardware)
+
+    def session_settings(self) -> SessionSettings:
+        """How this rank's sessions execute, without a trial of XLA."""
+        return SessionSettings(
+            threads=self.ranks.threads,
+            use_xla=bool(self.runtime.use_xla),
+            amp=self.runtime.amp,
+            gpu=gpu_of_a_rank(self.ranks.local_rank, self.hardware.gpu_count),
+        )
+
     def consumed_sequences(self, batch: BatchPlan) -> int:
         """Sequences that the run consumed before it starts here."""
         return self.start.consumed(batch.global_batch_size)
 
     def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
-        """This rank's part of every global batch; they go on in the data where the run stopped."""
+        """This rank's part of every global batch, from where in the data the run stopped."""
         consumed_here = self.start.data_position * batch.global_batch_size
         return GlobalBatchSlice(
             batch.global_batch_size,
@@ -76,3 +119,158 @@ class Run:
         """Prints a line, once for all ranks."""
         if self.log is not None:
             self.log.message(text)
+
+
+@contextlib.contextmanager
+def begin_run(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[RunContext]:
+    """Connects the ranks, finds the checkpoint to resume from and checks the precision.
+
+    The ranks watch each other while the body runs. Raises UserError for ranks that were given
+    different flags or code, for an output directory that cannot be used, and for float16 on a CPU.
+    """
+    environment.quiet_tensorflow(verbose=runtime.verbose)
+    if runtime.deterministic:
+        tf.compat.v2.config.experimental.enable_op_determinism()
+    environment.limit_stalls(runtime.rank_timeout_seconds)
+    ranks = distribution.connect(
+        horovod=runtime.horovod,
+        num_threads=runtime.num_threads,
+        communication=runtime.communication,
+    )
+    with watched(
+        ranks,
+        settings,
+        timeout_seconds=runtime.rank_timeout_seconds,
+        records_read=records_read,
+    ) as watch:
+        check_same_on_all_ranks(
+            ranks,
+            {
+                "bert_tf version": versions()["bert_tf"],
+                "bert_tf code": code_sha256(),
+                **settings.compared_flags(),
+                **comparable_policy_changes(runtime),
+            },
+        )
+        with _only_run(settings, ranks):
+            yield _begin(settings, runtime, ranks, watch)
+
+
+@contextlib.contextmanager
+def _only_run(settings: RunSettings, ranks: SingleProcess) -> Iterator[None]:
+    """Keeps other runs out of the output directory, unless this one writes nothing there."""
+    if not ranks.is_chief:
+        yield
+        return
+    if settings.dllog_path:
+        check_output_file(settings.dllog_path, flag="dllog_path")
+    if settings.dry_run:
+        check_output_dir(settings.output_dir, flag="output_dir")
+        yield
+        return
+    with hold_directory(settings.output_dir, flag="output_dir") as killed:
+        if killed is not None:
+            say(f"{settings.output_dir} was left by {killed}, which did not end by itself")
+        yield
+
+
+def _begin(
+    settings: RunSettings, runtime: RuntimeSettings, ranks: SingleProcess, watch: NoWatch
+) -> RunContext:
+    start = ranks.broadcast(find_start(settings.output_dir) if ranks.is_chief else None)
+    record = None
+    if ranks.is_chief and start.checkpoint is not None:
+        record = read_run_record(settings.output_dir)
+    elif ranks.is_chief and settings.init_checkpoint:
+        require_checkpoint(settings.init_checkpoint, flag="init_checkpoint")
+    record = ranks.broadcast(record)
+    hardware = agree_on_hardware(ranks, probe_hardware())
+    precision = resolve_precision(runtime.precision, hardware)
+    policy = choose_policy(runtime, precision, hardware)
+    log = None
+    if ranks.is_chief:
+        log = RunLog(
+            settings.output_dir,
+            report_loss=settings.report_loss,
+            dllog_path=settings.dllog_path,
+        )
+    context = RunContext(
+        settings=settings,
+        runtime=runtime,
+        ranks=ranks,
+        watch=watch,
+        start=start,
+        record=record,
+        hardware=hardware,
+        precision=precision,
+        options=ForwardOptions(policy, recompute=runtime.recompute),
+        log=log,
+    )
+    idle = binding_warning(
+        os.environ,
+        allowed_cores=environment.allowed_cores(),
+        all_cores=os.cpu_count() or 1,
+        local_size=ranks.local_size,
+    )
+    if idle is not None:
+        context.message(f"warning: {idle}")
+    return context
+
+
+def choose_arithmetic(
+    context: RunContext,
+    config: BertConfig,
+    optimization: OptimizationSettings,
+    *,
+    max_seq_length: int,
+) -> RunContext:
+    """The context with the precision and operations that compute its network fastest. Collective.
+
+    What the user asked for is kept. Raises UserError where native operations are insisted on and
+    missing, and for batches that contradict each other.
+    """
+    runtime, settings, ranks = context.runtime, context.settings, context.ranks
+    batch = batch_plan(optimization, ranks)
+    shapes = JobShapes.of(
+        config,
+        sequences=batch.micro_batch_size if settings.do_train else settings.eval_batch_size,
+        length=max_seq_length,
+        accumulation_steps=batch.accumulation_steps if settings.do_train else 0,
+    )
+    wanted = Wanted(
+        precision=runtime.precision,
+        native_ops=runtime.native_ops,
+        policy_changes=runtime.policy_changes,
+        # TensorFlow's rewrite and XLA know TensorFlow's operations only, and would find none left.
+        native_layers=not (runtime.amp or runtime.use_xla),
+        amp=runtime.amp_flag if runtime.amp else None,
+    )
+    earlier = {} if context.record is None else context.record.ledger
+    choice = choose_speed(
+        wanted,
+        shapes,
+        hardware=context.hardware,
+        ranks=ranks,
+        earlier=earlier.get("speed"),
+        update=update_pieces,
+    )
+    slow = slow_policy_warnings(choice.options.policy, context.hardware)
+    for warning in [*slow, *choice.warnings]:
+        context.message(f"warning: {warning}")
+    options = dataclasses.replace(choice.options, recompute=runtime.recompute)
+    measured = {"speed": choice.facts}
+    if runtime.num_threads is None and not context.hardware.has_gpu:
+        measured["threads"] = choose_threads(
+            ranks,
+            shapes,
+            options=options,
+            native_update=choice.against_native_ops is None,
+            earlier=earlier.get("threads"),
+        )
+    return dataclasses.replace(
+        context,
+        precision=choice.precision,
+        options=options,
+        kernels=kernels_for(choice.against_native_ops),
+        measured={section: found for section, found in measured.items() if found},
+    )

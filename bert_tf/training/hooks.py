@@ -88,7 +88,7 @@ class NonFiniteGuard(StepHook):
             f"the loss or a gradient is not finite in the update after step {self.step}{scaling} "
             f"(learning rate {fetched['rate']:.3g}); nothing was overwritten: lower "
             "--learning_rate or check the data and the weights that the run began with, then start "
-            "again to go on from the last checkpoint."
+            "again to resume from the last checkpoint."
         )
 
 

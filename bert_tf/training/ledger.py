@@ -19,6 +19,7 @@ from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.training.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 
 _PACKAGES = ("tensorflow-cpu", "tensorflow", "horovod", "numpy", "sentencepiece", "tokenizers")
@@ -35,21 +36,19 @@ def training_ledger(
     operations: str,
     precision: Mapping[str, Any],
     communication: Mapping[str, Any],
-    num_records: int,
     data: Mapping[str, Any],
-    start_step: int,
-    consumed_sequences: int,
+    start: StartPoint,
 ) -> Ledger:
-    """Sections of facts, in the order in which they are shown.
+    """Sections of facts, in the order in which they are shown. Collective.
 
-    ``operations`` names those of the update, ``precision``, ``communication`` and ``data`` are
-    sections made by the caller;
-    ``consumed_sequences`` is how many there were before ``start_step``. Collective: every rank must
-    call it.
+    ``operations`` names those of the update; ``precision``, ``communication`` and ``data`` are
+    sections made by the caller, of which the last has ``train_records``; training starts from
+    ``start``.
     """
     hosts = ranks.gather(socket.gethostname())
-    updates_left = max(0, steps.last_step - start_step)
-    consumed = consumed_sequences + updates_left * batch.global_batch_size
+    updates_left = max(0, steps.last_step - start.step)
+    consumed = start.consumed(batch.global_batch_size) + updates_left * batch.global_batch_size
+    num_records = data["train_records"]
     return {
         "ranks": {"world_size": ranks.world_size, "hosts": sorted(set(hosts))},
         "batch": {
@@ -64,7 +63,7 @@ def training_ledger(
             "scaled_by_ranks": optimization.scale_steps_by_ranks,
             "train_steps": steps.num_train_steps,
             "warmup_steps": steps.num_warmup_steps,
-            "start_step": start_step,
+            "start_step": start.step,
             "schedule_offset": steps.schedule_offset,
             "last_step": steps.last_step,
         },

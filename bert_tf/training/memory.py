@@ -18,7 +18,7 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.recompute import SCOPE
 from bert_tf.model.task import Network, create_network
 from bert_tf.model.variables import num_weights
-from bert_tf.training.trainer import Job
+from bert_tf.training.job import Job
 
 # Measured on Linux with BERT-base, a network of 6 x 384 and a tiny one, micro batches of 4 to 32,
 # fp32 or bf16: with these numbers the estimate is within 11 % of the peak.
@@ -81,7 +81,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         again = max(map(sum, recomputed_bytes(backward)), default=0)
     accumulates = job.batch.accumulation_steps > 1
     copies = _GRADIENT_COPIES_OF_SUMS if accumulates else _GRADIENT_COPIES
-    communicates = job.ranks.world_size > 1
+    communicates = job.context.ranks.world_size > 1
     return MemoryEstimate(
         process=PROCESS_BYTES,
         weights=4 * weights,
@@ -89,7 +89,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         optimizer=optimizer_row(job.optimization.optimizer).slot_bytes(trained),
         activations=sum(kept) + again + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
-        local_size=job.ranks.local_size,
+        local_size=job.context.ranks.local_size,
     )
 
 
@@ -145,7 +145,7 @@ def _one_micro_batch(job: Job, network: Network) -> tuple[list[tf.Operation], li
     features["input_mask"] = tf.ones_like(features["input_mask"])
     before = set(graph.get_operations())
     place = tf.zeros([], tf.int64)
-    dropout = Dropout(job.run.seed, data_position=place, first_example=place)
+    dropout = Dropout(job.context.settings.seed, data_position=place, first_example=place)
     sums = network.losses(features, dropout=dropout)
     loss = tf.add_n([term.loss for term in sums.values()])
     forward = [op for op in graph.get_operations() if op not in before]
@@ -157,7 +157,7 @@ def _one_micro_batch(job: Job, network: Network) -> tuple[list[tf.Operation], li
 def _placeholder(spec: tf.TensorSpec, job: Job) -> tf.Tensor:
     """A micro batch of a feature; sequences are as long as they get."""
     _, *rest = spec.shape.as_list()
-    shape = [job.max_seq_length if size is None else size for size in rest]
+    shape = [job.data.max_seq_length if size is None else size for size in rest]
     return tf.placeholder(spec.dtype, [job.batch.micro_batch_size, *shape])
 
 

@@ -1,18 +1,16 @@
-"""From an objective and settings to an Estimator that trains, pauses to evaluate and goes on.
+"""From a job to an Estimator that trains, pauses to evaluate and resumes.
 
-Every job of the toolkit trains through this module; a job brings its objective, its data and its
-names.
+Every job of the toolkit trains through this module.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -24,88 +22,36 @@ from bert_tf.environment import seconds_since_launch
 from bert_tf.errors import UserError, first_line
 from bert_tf.estimator.choice import tf_estimator
 from bert_tf.input.batches import user_errors
-from bert_tf.model.options import ForwardOptions
-from bert_tf.model.task import Features, Network, Task, create_network
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.model.task import Features, Network, create_network
 from bert_tf.training import evaluation, hooks, ledger
-from bert_tf.training.evaluation import Evaluation
-from bert_tf.training.run_log import EVALUATIONS, RunLog, read_history
-from bert_tf.training.start_point import ResumingSaver, StartPoint, find_start
+from bert_tf.training.job import Job
+from bert_tf.training.run_log import EVALUATIONS, read_history
+from bert_tf.training.start_point import ResumingSaver, find_start
 from bert_tf.training.summary import UpdateTimes, training_facts, training_lines
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.training.xla import XlaReport, compile_first_cluster
-from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.session import session_config
 from bert_tf.update import schedules
-from bert_tf.update.batch_plan import BatchPlan, StepPlan
 from bert_tf.update.kernels import Kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import Optimizer, optimizer_class
 from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
-from bert_tf.watch.watch import NoWatch
 
 LOSS_SCALE_FLOOR = 1.0
-
-InputFn = Callable[[], tf.data.Dataset]
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """Everything that one training job is made of.
-
-    Attributes:
-      task: what is trained.
-      options: how its network is computed.
-      evaluation: how it is measured, None for a job that is only trained.
-      watch: knows of lost ranks, and when all stop.
-      start: where it goes on.
-      batch, steps: resolved arithmetic.
-      kernels: the update's arithmetic.
-      needs_loss_scale: whether gradients may underflow (float16).
-      train_input: the data of this rank.
-      max_seq_length: positions of the longest sequence.
-      length_flag: what makes the training longer, for messages.
-      frozen: prefix of a network that is not trained -> the checkpoint with its weights.
-    """
-
-    task: Task
-    options: ForwardOptions
-    evaluation: Evaluation | None
-    run: RunSettings
-    ranks: SingleProcess
-    watch: NoWatch
-    start: StartPoint
-    batch: BatchPlan
-    steps: StepPlan
-    optimization: OptimizationSettings
-    runtime: RuntimeSettings
-    session: SessionSettings
-    kernels: Kernels
-    needs_loss_scale: bool
-    train_input: InputFn
-    max_seq_length: int
-    length_flag: str
-    frozen: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def with_xla(self) -> Job:
-        """The same job with XLA, and with layers that XLA knows."""
-        policy = dataclasses.replace(self.options.policy, native=False)
-        return dataclasses.replace(
-            self,
-            options=dataclasses.replace(self.options, policy=policy),
-            session=dataclasses.replace(self.session, use_xla=True),
-        )
 
 
 class Trainer:
     """Trains and evaluates one job on this rank; all ranks call the same methods."""
 
-    def __init__(self, job: Job, log: RunLog | None) -> None:
-        """``log`` is None on ranks other than 0."""
+    def __init__(self, job: Job) -> None:
+        """Creates no graph and no file."""
         self._job = job
-        self._log = log
+        self._context = job.context
+        self._settings = job.context.settings
+        self._log = job.context.log
         self._last_results: evaluation.Results | None = None
         self._times = UpdateTimes()
-        if job.session.use_xla and not job.runtime.verbose:
+        if job.session.use_xla and not self._context.runtime.verbose:
             compile_first_cluster(session_config(job.session))
         self._estimator = tf_estimator.Estimator(
             model_fn=self._model_fn, model_dir=self._model_dir(), config=self._run_config()
@@ -117,9 +63,9 @@ class Trainer:
         Asked to stop by a signal, all ranks save a checkpoint first, then exit with 128 + signal.
         """
         job = self._job
-        stop = hooks.StopOnSignal(job.watch)
+        stop = hooks.StopOnSignal(self._context.watch)
         started = time.monotonic()
-        with _explained_errors(job.run):
+        with _explained_errors(self._settings):
             self._estimator.train(
                 job.train_input,
                 max_steps=job.steps.last_step,
@@ -131,9 +77,10 @@ class Trainer:
             if self._log is not None:
                 self._log.message(
                     f"stopped by {stop.agreed.name}; {self._latest_checkpoint()} is saved, start "
-                    "again to go on"
+                    "again to resume"
                 )
-            job.ranks.gather(None)  # mpirun ends all ranks as soon as one ends with a status
+            # mpirun ends all ranks as soon as one of them ends with a status.
+            self._context.ranks.gather(None)
             raise SystemExit(128 + stop.agreed)
 
     def _sum_up(self, seconds: float) -> None:
@@ -142,13 +89,13 @@ class Trainer:
         )
         for line in training_lines(facts):
             self._log.message(line)
-        ledger.add_to_run_json(self._job.run.output_dir, {"training": facts})
+        ledger.add_to_run_json(self._settings.output_dir, {"training": facts})
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
         job = self._job
-        with _explained_errors(job.run):
-            results = job.evaluation.run(self._estimator, job.run.output_dir)
+        with _explained_errors(self._settings):
+            results = job.evaluation.run(self._estimator, self._settings.output_dir)
         if self._log is not None:
             self._keep(results)
         self._last_results = results
@@ -157,8 +104,9 @@ class Trainer:
     def evaluate_at_end(self) -> evaluation.Results:
         """As :meth:`evaluate`, without measuring the same weights a second time."""
         # Other ranks' directories of this name, on disks of their own, are not this run's.
-        newest = find_start(self._job.run.output_dir).step if self._job.ranks.is_chief else None
-        step = self._job.ranks.broadcast(newest)
+        ranks = self._context.ranks
+        newest = find_start(self._settings.output_dir).step if ranks.is_chief else None
+        step = ranks.broadcast(newest)
         if self._last_results is not None and self._last_results["global_step"] == step:
             return self._last_results
         return self.evaluate()
@@ -169,14 +117,14 @@ class Trainer:
         Whether training ends early, and which checkpoint is the best, is then what it would be
         without the kill.
         """
-        run, step = self._job.run, self._job.start.step
-        if run.eval_every_steps is None or step == 0 or step % run.eval_every_steps:
+        settings, step = self._settings, self._context.start.step
+        if settings.eval_every_steps is None or step == 0 or step % settings.eval_every_steps:
             return
         is_missing = None
         if self._log is not None:
-            history = read_history(run.output_dir, EVALUATIONS)
+            history = read_history(settings.output_dir, EVALUATIONS)
             is_missing = all(record["step"] != step for record in history)
-        if self._job.ranks.broadcast(is_missing):
+        if self._context.ranks.broadcast(is_missing):
             self.evaluate()
 
     def _evaluate_on_the_way(self) -> bool:
@@ -186,16 +134,18 @@ class Trainer:
 
     def has_stalled(self) -> bool:
         """Whether as many evaluations as early stopping allows were none of them the best."""
-        run = self._job.run
-        if run.early_stopping_evaluations is None:
+        settings = self._settings
+        if settings.early_stopping_evaluations is None:
             return False
         since = None
         if self._log is not None:
-            since = evaluation.evaluations_since_best(run.output_dir, self._job.evaluation.figure)
-        since = self._job.ranks.broadcast(since)
-        stalled = since >= run.early_stopping_evaluations
+            figure = self._job.evaluation.figure
+            since = evaluation.evaluations_since_best(settings.output_dir, figure)
+        since = self._context.ranks.broadcast(since)
+        stalled = since >= settings.early_stopping_evaluations
         if stalled and self._log is not None:
-            kept = f", which is in {run.output_dir / evaluation.BEST_DIRECTORY}" * run.keep_best
+            best = settings.output_dir / evaluation.BEST_DIRECTORY
+            kept = f", which is in {best}" * settings.keep_best
             self._log.message(
                 f"stopped early: the last {since} evaluations were not better by "
                 f"{self._job.evaluation.figure.name} than the best one{kept}"
@@ -204,9 +154,9 @@ class Trainer:
 
     def _keep(self, results: evaluation.Results) -> None:
         job = self._job
-        output_dir = job.run.output_dir
+        output_dir = self._settings.output_dir
         evaluation.write_results(output_dir, results)
-        checkpoint = self._latest_checkpoint() if job.run.keep_best else None
+        checkpoint = self._latest_checkpoint() if self._settings.keep_best else None
         best = checkpoint is not None and evaluation.keep_if_best(
             output_dir, checkpoint, results, job.evaluation.figure
         )
@@ -216,8 +166,8 @@ class Trainer:
 
     def _model_dir(self) -> str:
         """Rank 0 writes checkpoints; Estimator insists on a directory on every other rank too."""
-        if self._job.ranks.is_chief:
-            return str(self._job.run.output_dir)
+        if self._context.ranks.is_chief:
+            return str(self._settings.output_dir)
         directory = tempfile.mkdtemp(prefix="bert_tf_rank_")
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         return directory
@@ -225,7 +175,7 @@ class Trainer:
     def _run_config(self) -> tf_estimator.RunConfig:
         # Checkpoints, summaries and progress lines are written by the hooks of this package.
         return tf_estimator.RunConfig(
-            tf_random_seed=self._job.run.seed,
+            tf_random_seed=self._settings.seed,
             session_config=session_config(self._job.session),
             save_checkpoints_steps=None,
             save_checkpoints_secs=None,
@@ -236,7 +186,7 @@ class Trainer:
     def _model_fn(self, features, labels, mode) -> tf_estimator.EstimatorSpec:
         del labels
         job = self._job
-        network = create_network(job.task, job.options, seed=job.run.seed)
+        network = create_network(job.task, job.options, seed=self._settings.seed)
         self._initialise_weights(network)
         if mode != tf_estimator.ModeKeys.TRAIN:
             return job.evaluation.spec(network, features)
@@ -248,20 +198,20 @@ class Trainer:
         job = self._job
         if self._log is None:
             return
-        for prefix, checkpoint in job.frozen.items():
+        for prefix, checkpoint in job.model.frozen.items():
             loading.initialise_from_checkpoint(
                 checkpoint, network.variables.frozen(prefix), prefix=f"{prefix}/"
             )
-        if job.run.init_checkpoint and not self._latest_checkpoint():
+        if self._settings.init_checkpoint and not self._latest_checkpoint():
             loading.initialise_from_checkpoint(
-                job.run.init_checkpoint,
+                self._settings.init_checkpoint,
                 network.variables.trainable(),
-                allowed_fresh=job.run.allowed_fresh,
+                allowed_fresh=self._settings.allowed_fresh,
                 heads=job.task.heads,
             )
 
     def _latest_checkpoint(self) -> str | None:
-        return newest_checkpoint(self._job.run.output_dir)
+        return newest_checkpoint(self._settings.output_dir)
 
     def _training_spec(
         self, outputs: TrainOutputs, features: Features
@@ -272,24 +222,24 @@ class Trainer:
         # Relative paths: a directory of checkpoints may be moved and still be resumed.
         saver = ResumingSaver(
             tf.global_variables(),
-            consumed=job.start.consumed(job.batch.global_batch_size),
-            max_to_keep=job.run.keep_checkpoint_max,
+            consumed=self._context.start.consumed(job.batch.global_batch_size),
+            max_to_keep=self._settings.keep_checkpoint_max,
             save_relative_paths=True,
         )
         total_steps = job.steps.last_step
-        floor = LOSS_SCALE_FLOOR if job.needs_loss_scale else None
+        floor = LOSS_SCALE_FLOOR if self._context.needs_loss_scale else None
         session_hooks: list[tf.train.SessionRunHook] = [
-            *job.ranks.broadcast_hooks(),
+            *self._context.ranks.broadcast_hooks(),
             hooks.NonFiniteGuard(outputs, scale_floor=floor),
             hooks.ProgressHook(
                 outputs,
                 plan=job.batch,
-                ranks=job.ranks,
-                every_steps=job.run.display_loss_steps,
+                ranks=self._context.ranks,
+                every_steps=self._settings.display_loss_steps,
                 total_steps=total_steps,
                 log=self._log,
-                checkpoint_steps=job.run.save_checkpoints_steps,
-                skipped=job.start.data_position - job.start.step,
+                checkpoint_steps=self._settings.save_checkpoints_steps,
+                skipped=self._context.start.data_position - self._context.start.step,
                 warm_up=warm_up,
                 batch_shape=_shape_of_batch(features) if use_xla else None,
                 times=self._times,
@@ -298,18 +248,18 @@ class Trainer:
         if self._log is not None:
             checkpoint = hooks.CheckpointHook(
                 outputs,
-                output_dir=job.run.output_dir,
-                every_steps=job.run.save_checkpoints_steps,
+                output_dir=self._settings.output_dir,
+                every_steps=self._settings.save_checkpoints_steps,
                 saver=saver,
             )
             session_hooks += [checkpoint, hooks.FirstUpdate(self._report_first_update)]
             if use_xla:
                 session_hooks.append(XlaReport(warm_up, self._report_xla))
-        if job.run.eval_every_steps is not None:
+        if self._settings.eval_every_steps is not None:
             session_hooks.append(
                 hooks.EvaluationHook(
                     outputs,
-                    every_steps=job.run.eval_every_steps,
+                    every_steps=self._settings.eval_every_steps,
                     total_steps=total_steps,
                     evaluate=self._evaluate_on_the_way,
                     at_start=job.evaluation.at_start,
@@ -328,7 +278,7 @@ class Trainer:
 
     def _report_first_update(self) -> None:
         seconds = {"seconds_to_first_update": seconds_since_launch()}
-        ledger.add_to_run_json(self._job.run.output_dir, seconds)
+        ledger.add_to_run_json(self._settings.output_dir, seconds)
 
     def _report_xla(self, clusters: int, seconds: float, shapes: int) -> None:
         of_shapes = f" for {shapes} shapes of batches" if shapes > 1 else ""
@@ -341,7 +291,7 @@ class Trainer:
             "xla_compile_seconds": round(seconds, 2),
             "xla_shapes": shapes,
         }
-        ledger.add_to_run_json(self._job.run.output_dir, facts)
+        ledger.add_to_run_json(self._settings.output_dir, facts)
 
 
 def build_update(job: Job, network: Network, features: Features) -> TrainOutputs:
@@ -362,16 +312,16 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
         network,
         features,
         plan=job.batch,
-        optimizer=_optimizer(optimization, learning_rate, job.kernels),
+        optimizer=_optimizer(optimization, learning_rate, job.context.kernels),
         learning_rate=learning_rate,
-        loss_scale=_loss_scale(job.runtime, needed=job.needs_loss_scale),
-        ranks=job.ranks,
+        loss_scale=_loss_scale(job.context.runtime, needed=job.context.needs_loss_scale),
+        ranks=job.context.ranks,
         settings=UpdateSettings(
             clip_norm=optimization.clip_norm,
             loss_normalization=optimization.loss_normalization,
             allreduce_every_micro_batch=optimization.allreduce_every_micro_batch,
-            most_rows=job.batch.micro_batch_size * job.max_seq_length,
-            seed=job.run.seed,
+            most_rows=job.batch.micro_batch_size * job.data.max_seq_length,
+            seed=job.context.settings.seed,
         ),
     )
 
@@ -419,17 +369,17 @@ def _shape_of_batch(features: Features) -> tf.Tensor:
 
 
 @contextlib.contextmanager
-def _explained_errors(run: RunSettings) -> Iterator[None]:
+def _explained_errors(settings: RunSettings) -> Iterator[None]:
     """Turns errors that TensorFlow reports for bad files into one sentence each."""
     try:
         with user_errors():
             yield
     except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
-        newest = tf.train.latest_checkpoint(str(run.output_dir))
+        newest = tf.train.latest_checkpoint(str(settings.output_dir))
         if newest is None:
-            raise damaged(run.init_checkpoint, error) from error
+            raise damaged(settings.init_checkpoint, error) from error
         advice = (
-            f"name an older one in {run.output_dir / 'checkpoint'}, or start anew in another "
+            f"name an older one in {settings.output_dir / 'checkpoint'}, or start anew in another "
             "--output_dir"
         )
         raise damaged(newest, error, advice=advice) from error

@@ -21,7 +21,8 @@ import tensorflow.compat.v1 as tf
 from bert_tf.errors import first_line
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import create_network
-from bert_tf.training.trainer import Job, build_update
+from bert_tf.training.job import Job
+from bert_tf.training.trainer import build_update
 from bert_tf.training.xla import compile_first_cluster, count_compiled_clusters, traced
 from bert_tf.tuning.session import session_config
 
@@ -71,8 +72,8 @@ def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
       earlier: rank 0's facts of the choice that a run which goes on was begun with, None without
         one; it holds where the conditions are the same.
     """
-    conditions = job.ranks.broadcast(_conditions(job))
-    earlier = job.ranks.broadcast(earlier)
+    conditions = job.context.ranks.broadcast(_conditions(job))
+    earlier = job.context.ranks.broadcast(earlier)
     if earlier is not None and earlier.get("conditions") == conditions:
         kept = bool(earlier["kept"])
         return Choice(kept, f"{_verdict(kept)}, as when this run began", dict(earlier))
@@ -89,7 +90,7 @@ def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
     return decide(
         without,
         with_xla,
-        updates=job.steps.last_step - job.start.step,
+        updates=job.steps.last_step - job.context.start.step,
         global_batch_size=job.batch.global_batch_size,
         conditions=conditions,
     )
@@ -130,7 +131,7 @@ def time_updates(job: Job, batch: Batch) -> Trial:
             name: tf.placeholder(spec.dtype, spec.shape)
             for name, spec in job.train_input().element_spec.items()
         }
-        network = create_network(job.task, job.options, seed=job.run.seed)
+        network = create_network(job.task, job.options, seed=job.context.settings.seed)
         outputs = build_update(job, network, fed)
         initial_values = tf.global_variables_initializer()
         feed = {fed[name]: value for name, value in batch.items()}
@@ -146,10 +147,10 @@ def time_updates(job: Job, batch: Batch) -> Trial:
             *others, last = (update() for _ in range(_WARM_UP_UPDATES - 1))
             wanted = math.ceil(_TIMED_SECONDS / last)
             updates = min(max(wanted, _FEWEST_UPDATES), _MOST_UPDATES)
-            seconds = [update() for _ in range(job.ranks.broadcast(updates))]
+            seconds = [update() for _ in range(job.context.ranks.broadcast(updates))]
     median = statistics.median(seconds)
     warm_up = max(0.0, first + sum(others) + last - _WARM_UP_UPDATES * median)
-    of_all_ranks = job.ranks.gather((median, warm_up, count_compiled_clusters(metadata)))
+    of_all_ranks = job.context.ranks.gather((median, warm_up, count_compiled_clusters(metadata)))
     return Trial(*map(max, zip(*of_all_ranks)))
 
 
@@ -179,7 +180,7 @@ def _problem_with_xla(job: Job) -> str | None:
         compile_first_cluster(session_config(job.session))
     except tf.errors.OpError as error:
         problem = first_line(error)
-    return next(filter(None, job.ranks.gather(problem)), None)
+    return next(filter(None, job.context.ranks.gather(problem)), None)
 
 
 def _without_trial(conditions: str, reason: str) -> Choice:
@@ -193,8 +194,9 @@ def _verdict(use_xla: bool) -> str:
 
 def _conditions(job: Job) -> str:
     """What a choice depends on, for those who go on with a run."""
-    form = "native" if job.options.policy.native else "TensorFlow's"
+    threads = job.context.ranks.threads
+    form = "native" if job.options.native_layers else "TensorFlow's"
     return (
-        f"{socket.gethostname()}, {job.ranks.threads} threads a rank, {job.batch.arithmetic()}, "
-        f"length {job.max_seq_length}, dense {job.options.policy.dense.name}, {form} layers"
+        f"{socket.gethostname()}, {threads} threads a rank, {job.batch.arithmetic()}, "
+        f"length {job.data.max_seq_length}, dense {job.options.policy.dense.name}, {form} layers"
     )

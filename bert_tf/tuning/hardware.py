@@ -1,22 +1,80 @@
-"""What all ranks can compute on, and the precisions that go with it."""
+"""The hardware that all ranks have, and the precisions that it computes.
+
+The one module that asks TensorFlow which devices there are.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import socket
+from collections.abc import Sequence
+
+import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import RuntimeSettings
 from bert_tf.errors import UserError
-from bert_tf.model import precision
-from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.precision import PRECISIONS, PrecisionPolicy, policy_for
 from bert_tf.ranks.distribution import SingleProcess
 
 
-def agree_on_hardware(ranks: SingleProcess, own: precision.Hardware) -> precision.Hardware:
-    """``own``, reduced to what all ranks can do, so that they choose one precision.
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """What a job computes on: GPUs, or the CPU where there is none.
+
+    Attributes:
+      gpu_compute_capability: (major, minor) of the weakest GPU, None without one.
+      gpu_count: GPUs that this process sees; a job system may show it one of several.
+    """
+
+    gpu_compute_capability: tuple[int, int] | None = None
+    gpu_count: int = 0
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether TensorFlow can use a GPU here."""
+        return self.gpu_compute_capability is not None
+
+    def native_precisions(self) -> tuple[str, ...]:
+        """The precisions whose products are not emulated: a GPU's the fastest first.
+
+        Of a CPU nobody can tell without measuring which of its precisions is the fastest.
+        """
+        if not self.has_gpu:
+            return ("fp32", "bf16")
+        major = self.gpu_compute_capability[0]
+        if major >= 8:
+            return ("bf16", "fp16", "fp32")
+        return ("fp16", "fp32") if major == 7 else ("fp32",)
+
+
+def probe_hardware() -> Hardware:
+    """Asks the machine. Starts the GPU driver, so only entry scripts call it."""
+    capabilities = [
+        tf.config.experimental.get_device_details(device).get("compute_capability", (0, 0))
+        for device in tf.config.list_physical_devices("GPU")
+    ]
+    return Hardware(
+        gpu_compute_capability=min(capabilities) if capabilities else None,
+        gpu_count=len(capabilities),
+    )
+
+
+def weakest(local: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
+    """This rank's hardware, reduced to what the GPUs of every rank can do."""
+    capabilities = [hardware.gpu_compute_capability for hardware in everywhere]
+    return dataclasses.replace(
+        local, gpu_compute_capability=None if None in capabilities else min(capabilities)
+    )
+
+
+def agree_on_hardware(ranks: SingleProcess, local: Hardware) -> Hardware:
+    """What all ranks can compute on, so that they choose one precision.
+
+    ``local`` is this rank's hardware.
 
     Raises UserError on every rank where some have a GPU and others have none.
     """
-    everywhere = ranks.gather((socket.gethostname(), own))
+    everywhere = ranks.gather((socket.gethostname(), local))
     without = [(rank, host) for rank, (host, found) in enumerate(everywhere) if not found.has_gpu]
     if 0 < len(without) < len(everywhere):
         rank, host = without[0]
@@ -24,18 +82,16 @@ def agree_on_hardware(ranks: SingleProcess, own: precision.Hardware) -> precisio
             f"rank {rank} on host {host} finds no GPU, and others have one; look at nvidia-smi on "
             "that host, or hide all GPUs with CUDA_VISIBLE_DEVICES=-1."
         )
-    return precision.weakest(own, [found for _, found in everywhere])
+    return weakest(local, [found for _, found in everywhere])
 
 
-def choose_policy(
-    runtime: RuntimeSettings, base: str, hardware: precision.Hardware
-) -> PrecisionPolicy:
+def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> PrecisionPolicy:
     """The policy of the precision ``base`` with the changes that the user asked for.
 
     That of ``auto`` is float32's, until something has been measured. Raises UserError for float16
     on a CPU.
     """
-    policy = precision.policy_for("fp32" if base == "auto" else base)
+    policy = policy_for("fp32" if base == "auto" else base)
     policy = policy.changed(runtime.policy_changes)
     in_float16 = policy.classes_in("fp16")
     if in_float16 and not hardware.has_gpu and not runtime.allow_slow_fp16:
@@ -57,9 +113,38 @@ def comparable_policy_changes(runtime: RuntimeSettings) -> dict[str, str]:
     return {f"--precision_policy's {name}": changes[name] for name in sorted(changes)}
 
 
-def needs_loss_scale(
-    runtime: RuntimeSettings, policy: PrecisionPolicy, hardware: precision.Hardware
-) -> bool:
+def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy, hardware: Hardware) -> bool:
     """Whether gradients pass through float16: in the network, by --amp or on their way."""
     compressed = runtime.horovod and runtime.communication.compression == "fp16"
     return bool(policy.classes_in("fp16")) or (runtime.amp and hardware.has_gpu) or compressed
+
+
+def resolve_precision(requested: str, hardware: Hardware) -> str:
+    """Turns ``--precision`` into one of ``PRECISIONS``, as far as that can be told.
+
+    ``auto`` takes the best of a GPU, and stays ``auto`` on a CPU, which is to be measured
+    (``speed_choice.py``).
+    """
+    if requested == "auto":
+        return hardware.native_precisions()[0] if hardware.has_gpu else requested
+    if requested not in PRECISIONS:
+        choices = ", ".join(("auto", *PRECISIONS))
+        raise UserError(f"--precision={requested} is unknown; choose one of {choices}.")
+    return requested
+
+
+def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
+    """One sentence when the hardware only emulates ``precision``, else None."""
+    known = hardware.native_precisions()
+    if precision in known:
+        return None
+    where = "GPU" if hardware.has_gpu else "CPU"
+    return (
+        f"this {where} only emulates {precision} products, very slowly; {known[0]} is faster here"
+    )
+
+
+def slow_policy_warnings(policy: PrecisionPolicy, hardware: Hardware) -> list[str]:
+    """A sentence for each precision that some class has and the hardware only emulates."""
+    used = [name for name in PRECISIONS if policy.classes_in(name)]
+    return [warning for name in used if (warning := slow_precision_warning(name, hardware))]

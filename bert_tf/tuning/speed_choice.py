@@ -24,18 +24,14 @@ from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
-from bert_tf.model.precision import (
-    Hardware,
-    PrecisionPolicy,
-    policy_for,
-    probe_hardware,
-    resolve_precision,
-)
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tuning import speed_probe
+from bert_tf.tuning.hardware import Hardware, probe_hardware, resolve_precision
+from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings
-from bert_tf.tuning.speed_probe import PRODUCTS, Figures, JobShapes
-from bert_tf.update.kernels import Kernels, NativeKernels, TensorFlowKernels, choose_kernels
+from bert_tf.tuning.speed_probe import PRODUCTS, Figures, JobShapes, UpdatePieces
 
 # The precisions that CPUs compute, the one to prefer first. float16 is none of them: TensorFlow
 # emulates it, and it would need a loss scale.
@@ -86,15 +82,15 @@ class SpeedChoice:
 
     Attributes:
       precision: one of ``precision.PRECISIONS``.
-      policy: its types, and the form of the layers.
-      kernels: the arithmetic of updates.
+      options: its policy, and whether layers are native.
+      against_native_ops: why updates are computed by TensorFlow's operations; None for native ones.
       facts: what was measured, for the ledger; empty where nothing was.
       warnings: sentences on what was asked for and is slower than something else.
     """
 
     precision: str
-    policy: PrecisionPolicy
-    kernels: Kernels
+    options: ForwardOptions
+    against_native_ops: str | None
     facts: dict[str, Any]
     warnings: tuple[str, ...] = ()
 
@@ -106,6 +102,7 @@ def choose_speed(
     hardware: Hardware,
     ranks: SingleProcess,
     earlier: Mapping[str, Any] | None = None,
+    update: UpdatePieces | None = None,
 ) -> SpeedChoice:
     """What a job computes fastest with, where the user leaves that open. Collective.
 
@@ -116,33 +113,42 @@ def choose_speed(
       ranks: all ranks.
       earlier: facts of the choice that a run which is resumed was begun with, the same on all
         ranks, None without one; they hold where the conditions are the same.
+      update: ``update_probe.update_pieces`` for a training, None for a prediction.
 
-    Raises UserError as :func:`choose_kernels` does.
+    Raises UserError as :func:`reason_against_native_ops` does.
     """
-    kernels = choose_kernels(wanted.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
-    asked = resolve_precision(wanted.precision, hardware)
-    precisions = _to_measure(asked, wanted, hardware)
+    reason = reason_against_native_ops(wanted.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
+    requested = resolve_precision(wanted.precision, hardware)
+    precisions = _to_measure(requested, wanted, hardware)
     if shapes.operations < LEAST_OPERATIONS:
         precisions = ()
-    forms: dict[str, Kernels] = {_TENSORFLOW: kernels}
-    if isinstance(kernels, NativeKernels):
-        forms = {_NATIVE: kernels}
+    forms = [_TENSORFLOW]
+    if reason is None:
+        forms = [_NATIVE]
         if wanted.native_ops is None and wanted.native_layers and precisions:
-            forms[_TENSORFLOW] = TensorFlowKernels("measured, and faster here")
+            forms.append(_TENSORFLOW)
     if len(precisions) < 2 and len(forms) < 2:
-        precision = asked if asked != "auto" else _ON_CPUS[0]
-        return _choice(wanted, precision, kernels, {})
-    own = _conditions(wanted, shapes, precisions, forms, ranks)
-    conditions = "; ".join(sorted(set(ranks.gather(own))))
+        precision = requested if requested != "auto" else _ON_CPUS[0]
+        return _choice(wanted, precision, reason, {})
+    local_conditions = _conditions(wanted, shapes, precisions, forms, ranks)
+    conditions = "; ".join(sorted(set(ranks.gather(local_conditions))))
     known = earlier or {}
     if known.get("conditions") == conditions and _are_figures(
-        known.get("seconds"), precisions, list(forms)
+        known.get("seconds"), precisions, forms
     ):
         figures, when = known["seconds"], "when the run began"
     else:
-        figures, when = _figures(wanted, shapes, forms, precisions, own, ranks)
-    choosable = [asked] if asked != "auto" else list(precisions)
-    precision, form = decide(figures, choosable, list(forms))
+        figures, when = _figures(
+            wanted,
+            shapes,
+            forms,
+            precisions,
+            conditions=local_conditions,
+            ranks=ranks,
+            update=update,
+        )
+    choosable = [requested] if requested != "auto" else list(precisions)
+    precision, form = decide(figures, choosable, forms)
     rates = speed_probe.gflops(figures, shapes)
     of = precision if form in figures[precision] else _ON_CPUS[0]
     shown = [name for name in forms if name in figures[of]]
@@ -155,8 +161,10 @@ def choose_speed(
         "conditions": conditions,
         "seconds": figures,
     }
-    warnings = _warnings(asked, wanted, figures, rates)
-    return _choice(wanted, precision, forms[form], facts, warnings)
+    warnings = _warnings(requested, wanted, figures, rates)
+    if reason is None and form == _TENSORFLOW:
+        reason = "measured, and faster here"
+    return _choice(wanted, precision, reason, facts, warnings)
 
 
 def measured_choice(
@@ -167,6 +175,7 @@ def measured_choice(
     length: int,
     accumulation_steps: int,
     ranks: SingleProcess,
+    update: UpdatePieces | None = None,
 ) -> SpeedChoice:
     """As :func:`choose_speed`, of micro batches of ``sequences`` x ``length`` on this hardware.
 
@@ -175,7 +184,7 @@ def measured_choice(
     shapes = JobShapes.of(
         network, sequences=sequences, length=length, accumulation_steps=accumulation_steps
     )
-    return choose_speed(wanted, shapes, hardware=probe_hardware(), ranks=ranks)
+    return choose_speed(wanted, shapes, hardware=probe_hardware(), ranks=ranks, update=update)
 
 
 def decide(figures: Figures, precisions: Sequence[str], forms: Sequence[str]) -> tuple[str, str]:
@@ -268,35 +277,38 @@ def _are_figures(value: Any, precisions: Sequence[str], forms: Sequence[str]) ->
     return True
 
 
-def _to_measure(asked: str, wanted: Wanted, hardware: Hardware) -> tuple[str, ...]:
+def _to_measure(requested: str, wanted: Wanted, hardware: Hardware) -> tuple[str, ...]:
     """The precisions that the choice or a warning needs figures of; the first is always float32."""
-    policy = wanted.policy(_ON_CPUS[0] if asked == "auto" else asked)
+    policy = wanted.policy(_ON_CPUS[0] if requested == "auto" else requested)
     if hardware.has_gpu or policy.classes_in("fp16"):
         return ()
-    is_open = asked == "auto" or wanted.amp or policy.classes_in("bf16")
+    is_open = requested == "auto" or wanted.amp or policy.classes_in("bf16")
     return _ON_CPUS if is_open else _ON_CPUS[:1]
 
 
 def _figures(
     wanted: Wanted,
     shapes: JobShapes,
-    forms: Mapping[str, Kernels],
+    forms: Sequence[str],
     precisions: Sequence[str],
+    *,
     conditions: str,
     ranks: SingleProcess,
+    update: UpdatePieces | None,
 ) -> tuple[Figures, str]:
     """The figures of the slowest rank, and when they were measured."""
     directory = cache_directory()
-    kept = read_figures(directory, conditions, precisions=precisions, forms=list(forms))
+    kept = read_figures(directory, conditions, precisions=precisions, forms=forms)
     everywhere, when = ranks.gather(kept), "before"
     # All measure where one has to: at once, as they will compute, and none waits for another.
     if None in everywhere:
         measured = speed_probe.measure(
             shapes,
             {name: wanted.compared_policy(name) for name in precisions},
-            forms,
+            {form: form == _NATIVE for form in forms},
             native_layers=wanted.native_layers,
             settings=SessionSettings(threads=ranks.threads),
+            update=update,
         )
         if kept is None:
             keep(directory, conditions, measured)
@@ -307,22 +319,21 @@ def _figures(
 def _choice(
     wanted: Wanted,
     precision: str,
-    kernels: Kernels,
+    reason: str | None,
     facts: dict[str, Any],
     warnings: tuple[str, ...] = (),
 ) -> SpeedChoice:
-    policy = wanted.policy(precision)
-    if wanted.native_layers:
-        policy = kernels.layers(policy)
-    return SpeedChoice(precision, policy, kernels, facts, warnings)
+    is_native = wanted.native_layers and reason is None
+    options = ForwardOptions(wanted.policy(precision)).with_native_layers(is_native)
+    return SpeedChoice(precision, options, reason, facts, warnings)
 
 
 def _warnings(
-    asked: str, wanted: Wanted, figures: Figures, rates: Mapping[str, float]
+    requested: str, wanted: Wanted, figures: Figures, rates: Mapping[str, float]
 ) -> tuple[str, ...]:
     """What is asked for and computes more slowly than float32."""
     preferred, half = _ON_CPUS
-    in_half = wanted.policy(preferred if asked == "auto" else asked).classes_in(half)
+    in_half = wanted.policy(preferred if requested == "auto" else requested).classes_in(half)
     if half not in figures or not (in_half or wanted.amp):
         return ()
     if figures[half][PRODUCTS] <= _TIE * figures[preferred][PRODUCTS]:
@@ -339,7 +350,7 @@ def _conditions(
     wanted: Wanted,
     shapes: JobShapes,
     precisions: Sequence[str],
-    forms: Mapping[str, Kernels],
+    forms: Sequence[str],
     ranks: SingleProcess,
 ) -> str:
     """What the figures of a rank depend on."""

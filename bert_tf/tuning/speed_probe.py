@@ -3,8 +3,8 @@
 What a processor's features are called does not tell: there are processors with bfloat16
 instructions on which products in bfloat16 take twice as long as in float32. So pieces of one layer
 are timed, in the shapes of the job but for as many tokens as take a moment: the products of a dense
-layer and of attention with those of their gradients, the casts of kernels, what lies between the
-products, and the update of a layer's weights.
+layer and of attention with those of their gradients, the casts of kernels, and what lies between
+the products. A training adds the update of a layer's weights (``update_probe.py``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.variables import Variables, create_variables
 from bert_tf.tuning.session import SessionSettings, session_config
-from bert_tf.update.kernels import Kernels
-from bert_tf.update.optimizers import AdamW, Parameter
 
 # A dense product with those of its gradients makes about so many operations a thread and turn.
 _OPERATIONS_A_THREAD = 1_000_000_000
@@ -49,7 +47,7 @@ PRODUCTS = "products"
 Figures = dict[str, dict[str, float]]
 
 # An operation, and how many of it a layer has.
-_Pieces = list[tuple[tf.Operation, float]]
+Pieces = list[tuple[tf.Operation, float]]
 _Key = TypeVar("_Key")
 
 
@@ -126,6 +124,10 @@ class JobShapes:
         )
 
 
+# The pieces of an update of a layer for a policy, native or not, and a number of tokens.
+UpdatePieces = Callable[[JobShapes, PrecisionPolicy, bool, int], Pieces]
+
+
 def gflops(figures: Figures, shapes: JobShapes) -> dict[str, float]:
     """Precision -> rate of its products, with the casts that they need, in 10**9 a second."""
     return {name: shapes.operations / found[PRODUCTS] / 1e9 for name, found in figures.items()}
@@ -134,10 +136,11 @@ def gflops(figures: Figures, shapes: JobShapes) -> dict[str, float]:
 def measure(
     shapes: JobShapes,
     policies: Mapping[str, PrecisionPolicy],
-    forms: Mapping[str, Kernels],
+    forms: Mapping[str, bool],
     *,
     native_layers: bool,
     settings: SessionSettings,
+    update: UpdatePieces | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Figures:
     """Times the pieces of a layer in turn, so that what else the machine does hits all alike.
@@ -145,9 +148,11 @@ def measure(
     Args:
       shapes: the job's.
       policies: by precision; the others are compared with the first.
-      forms: by name, of what lies between the products and of the update.
+      forms: name -> whether native operations compute what lies between the products, and the
+        update.
       native_layers: whether layers have the form of the update at all.
       settings: of the job's session.
+      update: what a training times too.
       clock: tells seconds.
     """
     first, *others = policies
@@ -165,10 +170,11 @@ def measure(
         pieces = {}
         for name, policy in tried.items():
             pieces[name, PRODUCTS] = _products(shapes, policy, tokens)
-            for form, kernels in forms.items():
-                layers = kernels.layers(policy) if native_layers else policy
-                pieces[name, form] = _between(shapes, layers, tokens)
-                pieces[name, form] += _update(shapes, policy, kernels, tokens)
+            for form, is_native in forms.items():
+                options = ForwardOptions(policy).with_native_layers(is_native and native_layers)
+                pieces[name, form] = _between(shapes, options, tokens)
+                if update is not None:
+                    pieces[name, form] += update(shapes, policy, is_native, tokens)
         session.run(tf.global_variables_initializer())
         figures = _medians(session, pieces, first, clock)
     for name, ratio in hopeless.items():
@@ -182,10 +188,11 @@ def measure(
 
 def time_threads(
     shapes: JobShapes,
-    policy: PrecisionPolicy,
-    kernels: Kernels,
+    options: ForwardOptions,
     numbers: Sequence[int],
     *,
+    update: UpdatePieces,
+    native_update: bool,
     is_disturbed: Callable[[], bool],
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float] | None:
@@ -196,10 +203,11 @@ def time_threads(
 
     Args:
       shapes: the job's.
-      policy: its types, and the form of its layers.
-      kernels: its update.
+      options: how its layers are computed.
       numbers: of threads, the largest first; ``environment.give_sessions_their_own_threads`` was
         called.
+      update: what to time too.
+      native_update: whether native operations compute it.
       is_disturbed: asked after each turn; where it says so, nothing more is timed.
       clock: tells seconds.
 
@@ -211,8 +219,9 @@ def time_threads(
         runs = {}
         for number in numbers:
             with tf.Graph().as_default() as graph:
-                pieces = [(_layer(shapes, policy, sequences), 1.0)]
-                pieces += _update(shapes, policy, kernels, sequences * shapes.length)
+                pieces = [(_layer(shapes, options, sequences), 1.0)]
+                tokens = sequences * shapes.length
+                pieces += update(shapes, options.policy, native_update, tokens)
                 initial_values = tf.global_variables_initializer()
             config = _config(SessionSettings(threads=number))
             session = tf.Session(graph=graph, config=config)
@@ -244,7 +253,7 @@ def _time_once(
 
 def _medians(
     session: tf.Session,
-    pieces: Mapping[tuple[str, str], _Pieces],
+    pieces: Mapping[tuple[str, str], Pieces],
     first: str,
     clock: Callable[[], float],
 ) -> Figures:
@@ -293,7 +302,7 @@ def _small_products(
     return {name: min(seconds[1:]) for name, seconds in found.items()}
 
 
-def _layer(shapes: JobShapes, policy: PrecisionPolicy, sequences: int) -> tf.Operation:
+def _layer(shapes: JobShapes, options: ForwardOptions, sequences: int) -> tf.Operation:
     """A layer of the encoder for so many full sequences, and the gradients of all its variables."""
     config = BertConfig(
         vocab_size=1,
@@ -308,10 +317,11 @@ def _layer(shapes: JobShapes, policy: PrecisionPolicy, sequences: int) -> tf.Ope
     variables = create_variables(
         encoder_specs(config, scope="layers"), initializer_range=config.initializer_range
     )
-    x = _held([sequences, shapes.length, shapes.hidden_size])
+    options = options.with_dropout(_dropout(shapes))
+    x = held([sequences, shapes.length, shapes.hidden_size])
     mask = tf.ones([sequences, shapes.length], tf.int32)
-    with variables.scope("layers") as own:
-        outputs = encode(x, mask, own, config, ForwardOptions(policy, _dropout(shapes)))
+    with variables.scope("layers") as in_scope:
+        outputs = encode(x, mask, in_scope, config, options)
     return _with_gradients(outputs, [x, *variables.all()], shapes)
 
 
@@ -322,7 +332,7 @@ def _dropout(shapes: JobShapes) -> Dropout | None:
     return Dropout(1, data_position=place, first_example=place)
 
 
-def _products(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> _Pieces:
+def _products(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> Pieces:
     hidden, intermediate = shapes.hidden_size, shapes.intermediate_size
     dense = _dense(tokens, hidden, intermediate, policy.dense, passes=shapes.passes)
     share = shapes.kernel_numbers / (hidden * intermediate)
@@ -330,32 +340,32 @@ def _products(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> _Piece
     attention = _attention(shapes, matrices, policy.attention)
     pieces = [(dense, share), (attention, share_of_matrices)]
     if shapes.trains and policy.dense != tf.float32:
-        cast = tf.cast(_held([hidden, intermediate]), policy.dense)
-        pieces.append((cast.op, share * _updates(shapes, tokens)))
+        cast = tf.cast(held([hidden, intermediate]), policy.dense)
+        pieces.append((cast.op, share * updates(shapes, tokens)))
     return pieces
 
 
-def _between(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> _Pieces:
+def _between(shapes: JobShapes, options: ForwardOptions, tokens: int) -> Pieces:
     """What lies between a layer's products, and its gradients; heads are not moved.
 
     Softmax is timed for as many matrices as the products of attention are.
     """
-    hidden, length = shapes.hidden_size, shapes.length
+    policy, hidden, length = options.policy, shapes.hidden_size, shapes.length
     matrices, share = _matrices(shapes, tokens)
-    blocks = blocks_for(policy, tf.ones([1, tokens], tf.int32), skip_padding=False)
-    rows = [tokens] if policy.native else [1, tokens]
+    blocks = blocks_for(options, tf.ones([1, tokens], tf.int32))
+    rows = [tokens] if options.native_layers else [1, tokens]
     site = DropoutSite(_dropout(shapes), 1, _DROPOUT_RATE)
     widened, closed = (
-        _held([*rows, width], policy.dense) for width in (shapes.intermediate_size, hidden)
+        held([*rows, width], policy.dense) for width in (shapes.intermediate_size, hidden)
     )
-    residual = PlainBlocks(policy).stream(_held([*rows, hidden]))
-    wide, narrow = _held([shapes.intermediate_size]), _held([hidden])
+    residual = PlainBlocks(policy).stream(held([*rows, hidden]))
+    wide, narrow = held([shapes.intermediate_size]), held([hidden])
     of_residual = dict.fromkeys(("dense/bias", "LayerNorm/gamma", "LayerNorm/beta"), narrow)
-    own = Variables({"bias": wide, **of_residual})
-    activated = blocks.activated(widened, own, shapes.activation)
-    output = blocks.close_residual(closed, residual, own, site=site)
-    scores = _held([1, matrices, length, length], policy.attention)
-    softmax = blocks.attention_probabilities(scores, _held([1, length]), site=site)
+    variables = Variables({"bias": wide, **of_residual})
+    activated = blocks.activated(widened, variables, shapes.activation)
+    output = blocks.close_residual(closed, residual, variables, site=site)
+    scores = held([1, matrices, length, length], policy.attention)
+    softmax = blocks.attention_probabilities(scores, held([1, length]), site=site)
     # In the plain form casts to the type of the next product are a price of that type.
     activated, operand = (tf.cast(x, policy.dense) for x in (activated, output.operand))
     return [
@@ -365,25 +375,8 @@ def _between(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> _Pieces
     ]
 
 
-def _update(shapes: JobShapes, policy: PrecisionPolicy, kernels: Kernels, tokens: int) -> _Pieces:
-    """AdamW of a layer's kernels, as far as these tokens have to pay for it."""
-    if not shapes.trains:
-        return []
-    shape = [shapes.hidden_size, shapes.intermediate_size]
-    weights, *moments = (_variable(shape, tf.float32, name) for name in ("weights", "m", "v"))
-    parameter = Parameter(
-        weights,
-        slots=tuple(moments),
-        gradient=tf.cast(_held(shape, policy.dense), tf.float32),
-        decays=True,
-    )
-    update = AdamW(0.0, kernels=kernels).apply_update([parameter], tf.constant(1e-6))
-    share = shapes.kernel_numbers / (shape[0] * shape[1])
-    return [(update, share * _updates(shapes, tokens))]
-
-
-def _updates(shapes: JobShapes, tokens: int) -> float:
-    """How many updates there are for so many tokens."""
+def updates(shapes: JobShapes, tokens: int) -> float:
+    """How many updates there are for ``tokens`` tokens."""
     return tokens / (shapes.tokens * shapes.accumulation_steps)
 
 
@@ -394,8 +387,8 @@ def _matrices(shapes: JobShapes, tokens: int) -> tuple[int, float]:
 
 
 def _dense(tokens: int, inputs: int, outputs: int, dtype: tf.DType, *, passes: int) -> tf.Operation:
-    x, kernel = _held([tokens, inputs], dtype), _held([inputs, outputs], dtype)
-    dy = _held([tokens, outputs], dtype)
+    x, kernel = held([tokens, inputs], dtype), held([inputs, outputs], dtype)
+    dy = held([tokens, outputs], dtype)
     products = [
         lambda: tf.matmul(x, kernel),
         lambda: tf.matmul(dy, kernel, transpose_b=True),
@@ -406,8 +399,8 @@ def _dense(tokens: int, inputs: int, outputs: int, dtype: tf.DType, *, passes: i
 
 def _attention(shapes: JobShapes, matrices: int, dtype: tf.DType) -> tf.Operation:
     width = shapes.hidden_size // shapes.heads
-    rows = _held([matrices, shapes.length, width], dtype)  # of queries, keys and values alike
-    scores = _held([matrices, shapes.length, shapes.length], dtype)
+    rows = held([matrices, shapes.length, width], dtype)  # of queries, keys and values alike
+    scores = held([matrices, shapes.length, shapes.length], dtype)
     forward = [tf.matmul(rows, rows, transpose_b=True), tf.matmul(scores, rows)]
     if not shapes.trains:
         return tf.group(*forward)
@@ -426,12 +419,13 @@ def _with_gradients(
     return tf.group(*results, *gradients)
 
 
-def _held(shape: list[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+def held(shape: list[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
     """Ones that the session keeps; equal requests share them."""
-    return tf.convert_to_tensor(_variable(shape, dtype, "ones"))
+    return tf.convert_to_tensor(variable(shape, dtype, "ones"))
 
 
-def _variable(shape: list[int], dtype: tf.DType, kind: str) -> tf.Variable:
+def variable(shape: list[int], dtype: tf.DType, kind: str) -> tf.Variable:
+    """Ones; equal requests share a variable."""
     with tf.variable_scope("", reuse=tf.AUTO_REUSE):
         name = "_".join([kind, dtype.name, *map(str, shape)])
         ones = tf.ones_initializer()

@@ -16,12 +16,12 @@ import tensorflow.compat.v1 as tf
 
 import bert_tf
 from bert_tf import environment
-from bert_tf.model.precision import PrecisionPolicy
+from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tuning import speed_probe
 from bert_tf.tuning.speed_choice import LEAST_OPERATIONS, cache_directory, keep, read_kept
 from bert_tf.tuning.speed_probe import JobShapes
-from bert_tf.update.kernels import Kernels
+from bert_tf.tuning.update_probe import update_pieces
 
 # Share of a host's processors that other processes may have while a measurement shows anything:
 # where one of two processors is taken, a rank with one thread waits for nobody and looks faster.
@@ -36,8 +36,8 @@ def choose_threads(
     ranks: SingleProcess,
     shapes: JobShapes,
     *,
-    policy: PrecisionPolicy,
-    kernels: Kernels,
+    options: ForwardOptions,
+    native_update: bool,
     earlier: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Halves the threads of all ranks where that is faster on all of them. Collective.
@@ -47,8 +47,8 @@ def choose_threads(
     Args:
       ranks: all ranks, with a thread for each processor; ``threads`` may change.
       shapes: the job's.
-      policy: its types, and the form of its layers.
-      kernels: its update.
+      options: how its layers are computed.
+      native_update: whether native operations compute its update.
       earlier: facts of the choice that a run which is resumed was begun with, the same on all
         ranks, None without one; they hold where the conditions are the same.
 
@@ -56,8 +56,8 @@ def choose_threads(
     """
     numbers = (ranks.threads, ranks.threads // 2)
     has_choice = ranks.threads > 1 and shapes.operations >= LEAST_OPERATIONS
-    own = _conditions(ranks, shapes, policy, kernels) if has_choice else ""
-    everywhere = set(ranks.gather(own))
+    local = _conditions(ranks, shapes, options, native_update) if has_choice else ""
+    everywhere = set(ranks.gather(local))
     if "" in everywhere:
         return {}
     environment.give_sessions_their_own_threads()
@@ -66,7 +66,8 @@ def choose_threads(
     if known.get("conditions") == conditions and isinstance(known.get("halved"), bool):
         facts = dict(known)
     else:
-        facts = {**_measure(ranks, shapes, policy, kernels, numbers, own), "conditions": conditions}
+        found = _measure(ranks, shapes, options, native_update, numbers, local)
+        facts = {**found, "conditions": conditions}
     if facts["halved"]:
         ranks.threads = numbers[1]
     return facts
@@ -75,8 +76,8 @@ def choose_threads(
 def _measure(
     ranks: SingleProcess,
     shapes: JobShapes,
-    policy: PrecisionPolicy,
-    kernels: Kernels,
+    options: ForwardOptions,
+    native_update: bool,
     numbers: tuple[int, int],
     conditions: str,
 ) -> dict[str, Any]:
@@ -88,7 +89,12 @@ def _measure(
         when = "now"
         others = OtherProcesses(ranks.local_size)
         found = speed_probe.time_threads(
-            shapes, policy, kernels, numbers, is_disturbed=others.are_busy
+            shapes,
+            options,
+            numbers,
+            update=update_pieces,
+            native_update=native_update,
+            is_disturbed=others.are_busy,
         )
         if None in ranks.gather(found):
             return {"halved": False, "measured": "not, other processes are busy"}
@@ -110,8 +116,8 @@ class OtherProcesses:
 
     def are_busy(self) -> bool:
         """Whether they have had so much that times show nothing; also where nobody can tell."""
-        own, busy, clock = (now - then for then, now in zip(self._start, self._read()))
-        others = busy - self._local_size * own
+        mine, busy, clock = (now - then for then, now in zip(self._start, self._read()))
+        others = busy - self._local_size * mine
         return not others <= _OTHERS_SHARE * clock * environment.allowed_cores()
 
     @staticmethod
@@ -129,14 +135,16 @@ def _as_kept(value: Any, numbers: tuple[int, int]) -> dict[str, float] | None:
 
 
 def _conditions(
-    ranks: SingleProcess, shapes: JobShapes, policy: PrecisionPolicy, kernels: Kernels
+    ranks: SingleProcess, shapes: JobShapes, options: ForwardOptions, native_update: bool
 ) -> str:
     """What the figures of a rank depend on."""
-    types = " ".join(sorted(set(policy.describe().values())))
-    form = "native" if policy.native else "TensorFlow's"
+    types = " ".join(sorted(set(options.policy.describe().values())))
+    layers, update = (
+        "native" if native else "TensorFlow's" for native in (options.native_layers, native_update)
+    )
     return (
         f"{environment.processor()}, TensorFlow {tf.version.VERSION}, bert_tf "
         f"{bert_tf.__version__}, {ranks.threads} threads a rank or half of them, "
-        f"{ranks.local_size} ranks a host, {shapes}, {types}, {form} layers, "
-        f"{type(kernels).__name__}"
+        f"{ranks.local_size} ranks a host, {shapes}, {types}, {layers} layers, "
+        f"{update} update"
     )

@@ -122,7 +122,7 @@ class StepPlan:
         """global_step after the last update."""
         return self.num_train_steps - self.schedule_offset
 
-    def going_on(
+    def resumed(
         self, *, data_position: int, consumed_sequences: int, global_batch_size: int
     ) -> StepPlan:
         """The plan for a run whose first ``data_position`` updates had other global batches.

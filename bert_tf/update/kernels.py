@@ -7,18 +7,13 @@ optimizer says what it does in TensorFlow's form; that it has a native one as we
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Union
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
-from bert_tf.model.blocks import native_operations, natively
-from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.native import library
-from bert_tf.ranks.distribution import SingleProcess
 
 # Numbers that TensorFlow adds up in one thread: with ten times as many it takes several.
 _LONGEST_ROW = 1024
@@ -38,10 +33,6 @@ class TensorFlowKernels:
 
     def __init__(self, reason: str = "asked for"):
         self.description = f"TensorFlow's ({reason})"
-
-    def layers(self, policy: PrecisionPolicy) -> PrecisionPolicy:
-        """The policy whose layers are computed in the same form as the update: as it is."""
-        return policy
 
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums over micro batches with those of one more, float32."""
@@ -98,10 +89,6 @@ class NativeKernels:
     def __init__(self) -> None:
         self.operations = library.load()
 
-    def layers(self, policy: PrecisionPolicy) -> PrecisionPolicy:
-        """The policy with native layers, where there are operations for its types."""
-        return natively(policy)
-
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums over micro batches with those of one more, float32: in the memory of the sums."""
         made = [without_cast(gradient) for gradient in gradients]
@@ -125,39 +112,9 @@ def without_cast(gradient: tf.Tensor) -> tf.Tensor:
 Kernels = Union[TensorFlowKernels, NativeKernels]
 
 
-def choose_kernels(wanted: bool | None, *, has_gpu: bool, ranks: SingleProcess) -> Kernels:
-    """The form that all ranks use. Collective.
+def kernels_for(reason: str | None) -> Kernels:
+    """TensorFlow's form for a ``reason``, the native form without one.
 
-    Args:
-      wanted: true insists on the native form, false on TensorFlow's, None takes the native one
-        where all ranks have it and compute on CPUs.
-      has_gpu: whether the job computes on GPUs.
-      ranks: all ranks.
-
-    Raises UserError on every rank where the native form is wanted and one of them lacks it.
+    The reason is that of ``tuning.native_ops``. Raises ``library.MissingLibrary``.
     """
-    if wanted is False:
-        return TensorFlowKernels("--native_ops=false")
-    native, problem = _native_kernels(has_gpu)
-    found = ranks.gather((socket.gethostname(), problem))
-    missing = [
-        problem if len(found) == 1 else f"rank {rank} on host {host}: {problem}"
-        for rank, (host, problem) in enumerate(found)
-        if problem
-    ]
-    if wanted and missing:
-        raise UserError(
-            f"--native_ops: {missing[0]}; drop the flag to use TensorFlow's operations."
-        )
-    return TensorFlowKernels(missing[0]) if missing else native
-
-
-def _native_kernels(has_gpu: bool) -> tuple[NativeKernels | None, str | None]:
-    """The native form, or why this rank has none."""
-    if has_gpu:
-        return None, "the native operations are for CPUs, and this job runs on GPUs"
-    try:
-        native_operations()  # the layers': a job takes all or none
-        return NativeKernels(), None
-    except library.MissingLibrary as error:
-        return None, str(error)
+    return NativeKernels() if reason is None else TensorFlowKernels(reason)

@@ -338,4 +338,4 @@ def _how_to_go_on(output_dir: Path, *, look: bool) -> str:
     if found == [None]:
         return "start again (no checkpoint was saved yet)"
     name = found[0] if found else f"the newest checkpoint in {output_dir}"
-    return f"start again to go on from {name}, which is intact"
+    return f"start again to resume from {name}, which is intact"

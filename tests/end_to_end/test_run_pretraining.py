@@ -19,7 +19,7 @@ SCRIPT = "run_pretraining.py"
 OUR_LINES = re.compile(
     r"-- ledger -|-{70}$|(ranks|batch|steps|learning_rate|consumption|optimizer|communication"
     r"|precision|data|speed|checkpoints) +\S+=| {15}\S|step \d+/\d+  loss|evaluation at step"
-    r"|going on from|output is in|XLA: |training (took|without them took) "
+    r"|resuming from|output is in|XLA: |training (took|without them took) "
 )
 
 

@@ -254,11 +254,11 @@ def test_out_of_time_a_run_goes_on_from_its_checkpoint(
     assert status == 0, log
     requeued = [c for c in slurm.calls("scontrol") if c["arguments"][0] == "requeue"]
     assert len(requeued) == 1
-    assert "queued again, to go on from the last checkpoint" in log
+    assert "queued again, to resume from the last checkpoint" in log
     # Both runs are in one log, and the second one began at a checkpoint of the first.
     assert log.count("-- ledger") == 2
     first, second = log.split("queued again")
-    [start] = map(int, re.findall(r"going on from .* \(step (\d+)\)", second))
+    [start] = map(int, re.findall(r"resuming from .* \(step (\d+)\)", second))
     assert 3 <= start < 60
     assert "step 60/60" not in first
     assert second.count("step 60/60") == 1

@@ -198,5 +198,5 @@ def test_killed_while_saving_a_run_is_started_again_from_the_checkpoint_before(t
         assert "the newest checkpoint in" in sentence
     assert done.sentences or "process rank 0" in done.stderr
     assert "launch: ended with status 137; restart 1 of 3" in done.stderr
-    assert f"going on from {tmp_path / 'out' / 'model.ckpt-3'} (step 3)" in done.stdout
+    assert f"resuming from {tmp_path / 'out' / 'model.ckpt-3'} (step 3)" in done.stdout
     assert newest_step(tmp_path) == 6

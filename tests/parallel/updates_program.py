@@ -25,9 +25,10 @@ from bert_tf.ranks.distribution import connect
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training.xla import count_compiled_clusters
+from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import choose_kernels
+from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW, Lamb
 from bert_tf.update.train_op import UpdateSettings, build_train_op
@@ -104,7 +105,7 @@ def global_batches(task):
     }
 
 
-def make_network(kind, kernels):
+def make_network(kind, *, native):
     config = BertConfig(
         vocab_size=V,
         hidden_size=16,
@@ -115,7 +116,7 @@ def make_network(kind, kernels):
         hidden_dropout_prob=kind.dropout,
         attention_probs_dropout_prob=kind.dropout,
     )
-    options = ForwardOptions(kernels.layers(policy_for(kind.precision)))
+    options = ForwardOptions(policy_for(kind.precision)).with_native_layers(native)
     task = SpanTask(config) if kind.task == "squad" else PretrainingTask(config)
     return create_network(task, options, seed=3)
 
@@ -123,7 +124,8 @@ def make_network(kind, kernels):
 def run_updates(ranks, kind, plan, scope):
     """What ten updates did, as arrays by name; everything of the network in one row."""
     batches = global_batches(kind.task)
-    kernels = choose_kernels(kind.native, has_gpu=False, ranks=ranks)
+    reason = reason_against_native_ops(kind.native, has_gpu=False, ranks=ranks)
+    kernels = kernels_for(reason)
     session_settings = SessionSettings(ranks.threads, use_xla=kind.xla)
     start = ranks.rank * plan.rank_batch_size
     mine = {k: v[:, start : start + plan.rank_batch_size] for k, v in batches.items()}
@@ -134,7 +136,7 @@ def run_updates(ranks, kind, plan, scope):
             )
             for name, value in mine.items()
         }
-        network = make_network(kind, kernels)
+        network = make_network(kind, native=reason is None)
         rate = tf.constant(LEARNING_RATE)
         optimizer = OPTIMIZERS[kind.optimizer](rate, weight_decay=0.01, kernels=kernels)
         # A scale that grows on the way and that nothing overflows with.

@@ -26,7 +26,13 @@ ALLOWED = {
     "bert_tf.ranks": {"bert_tf.config"},
     "bert_tf.watch": {"bert_tf.config", "bert_tf.ranks"},
     "bert_tf.update": {"bert_tf.config", "bert_tf.model", "bert_tf.native", "bert_tf.ranks"},
-    "bert_tf.tuning": {"bert_tf.config", "bert_tf.model", "bert_tf.ranks", "bert_tf.update"},
+    "bert_tf.tuning": {
+        "bert_tf.config",
+        "bert_tf.model",
+        "bert_tf.native",
+        "bert_tf.ranks",
+        "bert_tf.update",
+    },
     "bert_tf.inference": {
         "bert_tf.checkpoint",
         "bert_tf.config",
@@ -35,7 +41,6 @@ ALLOWED = {
         "bert_tf.squad",
         "bert_tf.text",
         "bert_tf.tuning",
-        "bert_tf.update",
     },
     "bert_tf.training": {
         "bert_tf.checkpoint",
@@ -151,6 +156,16 @@ for name in {modules!r}:
 assert (dict(os.environ), set(flags.FLAGS), tf.executing_eagerly()) == before
 assert "horovod" not in sys.modules and "torch" not in sys.modules
 assert not tf.get_default_graph().get_operations()
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), check=True)
+
+
+def test_a_prediction_needs_no_update():
+    code = """
+import sys
+from bert_tf.inference.predictor import Predictor
+from bert_tf.tuning.speed_choice import measured_choice
+assert not [name for name in sys.modules if name.startswith("bert_tf.update")]
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), check=True)
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.blocks import NativeBlocks, PlainBlocks, blocks_for, natively
+from bert_tf.model.blocks import NativeBlocks, PlainBlocks, blocks_for
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
@@ -63,7 +63,7 @@ def batch(config, length, *, known):
     }
 
 
-def loss_and_gradients(config, policy, *, length, dropout, known=True):
+def loss_and_gradients(config, options, *, length, dropout, known=True):
     """The loss, and each variable's gradient by name."""
     with tf.Graph().as_default(), tf.Session() as session:
         variables = create_variables(pretraining_specs(config), initializer_range=0.2)
@@ -72,7 +72,7 @@ def loss_and_gradients(config, policy, *, length, dropout, known=True):
             position, first = tf.constant(3, tf.int64), tf.constant(7, tf.int64)
             source = Dropout(5, data_position=position, first_example=first)
         features = batch(config, length, known=known)
-        sums = sums_of_heads(variables, config, features, ForwardOptions(policy, source))
+        sums = sums_of_heads(variables, config, features, options.with_dropout(source))
         loss = sums.total_loss()
         gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, variables.all())]
         session.run(tf.global_variables_initializer())
@@ -96,13 +96,13 @@ def norm(gradients):
     ],
 )
 def test_a_network_has_the_same_loss_and_gradients(precision, dropout, name):
-    policy = policy_for(precision)
+    options = ForwardOptions(policy_for(precision))
     plain_loss, plain = loss_and_gradients(
-        CONFIGS[name], policy, length=LENGTHS[name], dropout=dropout
+        CONFIGS[name], options, length=LENGTHS[name], dropout=dropout
     )
     native_loss, native = loss_and_gradients(
         CONFIGS[name],
-        natively(policy),
+        options.with_native_layers(),
         length=LENGTHS[name],
         dropout=dropout,
     )
@@ -121,9 +121,10 @@ def test_a_network_has_the_same_loss_and_gradients(precision, dropout, name):
 
 
 def test_unknown_dimensions_change_nothing():
-    policy = natively(policy_for("fp32"))  # rounding to bfloat16 would enlarge float32's noise
+    # In float32: rounding to bfloat16 would enlarge its noise.
+    options = ForwardOptions(native_layers=True)
     known, unknown = (
-        loss_and_gradients(CONFIGS["odd"], policy, length=19, dropout=True, known=known)
+        loss_and_gradients(CONFIGS["odd"], options, length=19, dropout=True, known=known)
         for known in (True, False)
     )
     assert known[0] == pytest.approx(unknown[0], rel=1e-6)
@@ -131,15 +132,16 @@ def test_unknown_dimensions_change_nothing():
         assert norm([unknown[1][variable] - gradient]) <= 1e-5 * norm(known[1].values()), variable
 
 
-def test_what_runs_natively():
+def test_which_layers_are_native():
     mask = tf.ones([1, 2], tf.int32)
     for precision in ("fp32", "bf16"):
-        policy = natively(policy_for(precision))
-        assert isinstance(blocks_for(policy, mask, skip_padding=True), NativeBlocks)
+        options = ForwardOptions(policy_for(precision)).with_native_layers()
+        assert isinstance(blocks_for(options, mask), NativeBlocks)
+        assert not options.with_native_layers(False).native_layers
     for policy in (
         policy_for("fp16"),
         PrecisionPolicy(dense=tf.bfloat16),
         PrecisionPolicy(softmax=tf.bfloat16),
     ):
-        assert natively(policy) == policy
-    assert type(blocks_for(policy_for("bf16"), mask, skip_padding=True)) is PlainBlocks
+        assert not ForwardOptions(policy).with_native_layers().native_layers
+    assert type(blocks_for(ForwardOptions(policy_for("bf16")), mask)) is PlainBlocks

@@ -1,11 +1,12 @@
 """Layers computed again in the backward pass: the same bits, and nothing kept that need not be."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from bert_tf.model.blocks import natively
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
@@ -22,10 +23,6 @@ PRODUCTS = {"MatMul", "_MklMatMul", "_MklNativeFusedMatMul", "BatchMatMulV2", "_
 # In a layer: of query, key and value, two of attention, its output, two feed-forward layers.
 PRODUCTS_OF_A_LAYER = {"plain": 8, "native": 6}
 
-FORMS = {
-    "plain": policy_for,
-    "native": lambda precision: natively(policy_for(precision)),
-}
 forms = pytest.mark.parametrize(
     "form", ["plain", pytest.param("native", marks=requires_native_ops)]
 )
@@ -34,7 +31,7 @@ forms = pytest.mark.parametrize(
 class Built:
     """The gradients of the small batch in a graph of their own, and what a traced run shows."""
 
-    def __init__(self, config, batch, policy, *, recompute, training=True, micro_batches=1):
+    def __init__(self, config, batch, options, *, recompute, training=True, micro_batches=1):
         with tf.Graph().as_default() as graph:
             variables = create_variables(
                 pretraining_specs(config), initializer_range=config.initializer_range
@@ -53,8 +50,10 @@ class Built:
                 dropout = Dropout(
                     5, data_position=place, first_example=tf.cast(start, tf.int64) + 7
                 )
-                options = ForwardOptions(policy, dropout if training else None, recompute)
-                self.loss = sums_of_heads(variables, config, part, options).total_loss()
+                used = dataclasses.replace(
+                    options, dropout=dropout if training else None, recompute=recompute
+                )
+                self.loss = sums_of_heads(variables, config, part, used).total_loss()
                 self.forward = graph.get_operations()
                 return self.loss, tf.stack([self.loss])
 
@@ -105,11 +104,11 @@ class Built:
 @forms
 @pytest.mark.parametrize(("precision", "micro_batches"), [("fp32", 1), ("bf16", 2)])
 def test_gradients_are_the_same_bits(config, batch, precision, micro_batches, form):
-    policy = FORMS[form](precision)
+    options = ForwardOptions(policy_for(precision), native_layers=form == "native")
     # Native operations leave no sums to regroup in a layer: the session is that of a training.
     usual = {"regroup_sums": form == "native"}
     kept, again = (
-        Built(config, batch, policy, recompute=recompute, micro_batches=micro_batches).run(**usual)
+        Built(config, batch, options, recompute=recompute, micro_batches=micro_batches).run(**usual)
         for recompute in (False, True)
     )
     assert all(np.any(gradient != 0) for gradient in kept)
@@ -120,7 +119,7 @@ def test_gradients_are_the_same_bits(config, batch, precision, micro_batches, fo
 @forms
 def test_what_runs_is_computed_again_and_only_when_it_is_due(config, batch, form):
     kept, again = (
-        Built(config, batch, FORMS[form]("fp32"), recompute=recompute)
+        Built(config, batch, ForwardOptions(native_layers=form == "native"), recompute=recompute)
         for recompute in (False, True)
     )
     kept.run(regroup_sums=True)
@@ -136,7 +135,7 @@ def test_what_runs_is_computed_again_and_only_when_it_is_due(config, batch, form
 
 @forms
 def test_only_the_inputs_of_layers_are_kept(config, batch, form):
-    again = Built(config, batch, FORMS[form]("fp32"), recompute=True)
+    again = Built(config, batch, ForwardOptions(native_layers=form == "native"), recompute=True)
     of_layers = [op for op in again.forward if "/layer_" in op.name]
     B, S = batch["input_ids"].shape
     layer_input = 4 * B * S * config.hidden_size
@@ -145,7 +144,7 @@ def test_only_the_inputs_of_layers_are_kept(config, batch, form):
     assert kept == [layer_input] * (config.num_hidden_layers - 1)
     parts = recomputed_bytes(again.backward)
     assert len(parts) == config.num_hidden_layers
-    without = Built(config, batch, FORMS[form]("fp32"), recompute=False)
+    without = Built(config, batch, ForwardOptions(native_layers=form == "native"), recompute=False)
     all_layers = kept_bytes(
         [op for op in without.forward if "/layer_" in op.name], without.backward
     )
@@ -153,7 +152,7 @@ def test_only_the_inputs_of_layers_are_kept(config, batch, form):
 
 
 def test_evaluation_is_left_alone(config, batch):
-    with_flag = Built(config, batch, policy_for("fp32"), recompute=True, training=False)
-    without = Built(config, batch, policy_for("fp32"), recompute=False, training=False)
+    with_flag = Built(config, batch, ForwardOptions(), recompute=True, training=False)
+    without = Built(config, batch, ForwardOptions(), recompute=False, training=False)
     names = [op.name for op in with_flag.graph.get_operations()]
     assert names == [op.name for op in without.graph.get_operations()]

@@ -1,5 +1,7 @@
 """Rows of tokens against numpy, and an encoder that skips padding against one that computes it."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -7,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.blocks import natively
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
@@ -83,7 +84,7 @@ CONFIG = BertConfig(
 LENGTHS = np.array([40, 3, 17, 9, 22])
 
 
-def encoded(policy, *, skip_padding, recompute=False):
+def encoded(options, *, skip_padding, recompute=False):
     """Rows computed, logits of the tokens, loss and gradients of a batch with padding."""
     draw = np.random.default_rng(0)
     shape = (len(LENGTHS), LENGTHS.max())
@@ -99,11 +100,11 @@ def encoded(policy, *, skip_padding, recompute=False):
         fed = {name: tf.placeholder_with_default(v, v.shape) for name, v in features.items()}
         variables = create_variables(squad_specs(CONFIG), initializer_range=0.2, seed=3)
         place = tf.constant(3, tf.int64), tf.constant(7, tf.int64)
-        options = ForwardOptions(
-            policy,
-            Dropout(5, data_position=place[0], first_example=place[1]),
-            recompute,
-            skip_padding,
+        options = dataclasses.replace(
+            options,
+            dropout=Dropout(5, data_position=place[0], first_example=place[1]),
+            recompute=recompute,
+            skip_padding=skip_padding,
         )
         logits = span_logits(variables, CONFIG, fed, options)
         loss = span_sums(logits, fed, options).loss
@@ -121,9 +122,9 @@ def encoded(policy, *, skip_padding, recompute=False):
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 2.0**-6)])
 def test_skipped_padding_changes_nothing(precision, tolerance, recompute):
     """Dropout included: every token draws what it would draw with all padding."""
-    policy = natively(policy_for(precision))
-    rows, logits, loss, gradients = encoded(policy, skip_padding=True, recompute=recompute)
-    all_rows, *expected = encoded(policy, skip_padding=False)
+    options = ForwardOptions(policy_for(precision), native_layers=True)
+    rows, logits, loss, gradients = encoded(options, skip_padding=True, recompute=recompute)
+    all_rows, *expected = encoded(options, skip_padding=False)
     assert (rows, all_rows) == (2 * STEP, len(LENGTHS) * LENGTHS.max())
     np.testing.assert_allclose(logits, expected[0], atol=tolerance * np.abs(logits).max())
     assert loss == pytest.approx(expected[1], rel=tolerance)
@@ -133,5 +134,5 @@ def test_skipped_padding_changes_nothing(precision, tolerance, recompute):
 
 
 def test_the_plain_form_computes_padding_all_the_same():
-    skipped, computed = (encoded(policy_for("fp32"), skip_padding=s) for s in (True, False))
+    skipped, computed = (encoded(ForwardOptions(), skip_padding=s) for s in (True, False))
     np.testing.assert_array_equal(skipped[1], computed[1])

@@ -236,7 +236,7 @@ def test_epochs_count_passes_over_the_records(more, capsys):
     assert (steps["last_step"], steps["warmup_steps"]) == (5, 2)
     assert tf.train.latest_checkpoint(str(directory)).endswith("-5")
     pretraining.run(dataclasses.replace(more, num_train_epochs=1.0))
-    assert "raise --num_train_epochs to go on" in capsys.readouterr().out
+    assert "raise --num_train_epochs to train further" in capsys.readouterr().out
     pretraining.run(dataclasses.replace(more, num_train_epochs=3.0))
     assert tf.train.latest_checkpoint(str(directory)).endswith("-8")
 

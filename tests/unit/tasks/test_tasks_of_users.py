@@ -10,9 +10,11 @@ import tensorflow.compat.v1 as tf
 from bert_tf.errors import UserError
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.variables import create_variables
-from bert_tf.training import run as training_run
-from bert_tf.training.checks import Model, check_start, settle_scaling
+from bert_tf.training.checks import check_start, settle_scaling
+from bert_tf.training.context import begin_run, choose_arithmetic
 from bert_tf.training.evaluation import LossEvaluation
+from bert_tf.training.job import Model, TrainingData, make_job
+from bert_tf.training.run import run_job
 from tests.regression_task import RegressionTask
 from tests.support import optimization_settings, runtime_settings, variables_of
 from tests.teacher_task import TEACHER, TeacherTask
@@ -53,24 +55,23 @@ def training(tmp_path):
             usual, output_dir=tmp_path / directory, do_eval=True, **changes
         )
         optimization = optimization_settings(num_train_steps=steps, learning_rate=rate)
-        with training_run.begin(settings, runtime_settings(precision="fp32")) as run:
-            run = training_run.choose_arithmetic(run, task.config, optimization, max_seq_length=S)
-            optimization = settle_scaling(run, optimization)
+        with begin_run(settings, runtime_settings(precision="fp32")) as context:
+            context = choose_arithmetic(context, task.config, optimization, max_seq_length=S)
+            optimization = settle_scaling(context, optimization)
             model = Model(task, None, frozen=frozen or {})
-            check_start(run, model, optimization)
-            job = training_run.make_job(
-                run,
-                model=model,
+            check_start(context, model, optimization)
+            start = context.start.data_position
+            job = make_job(
+                context,
+                model,
+                data=TrainingData(lambda _: dataset(start, steps, read), max_seq_length=S),
                 evaluation=LossEvaluation(
-                    lambda: dataset(1000, 2, read), ranks=run.ranks, task=task
+                    lambda: dataset(1000, 2, read), ranks=context.ranks, task=task
                 ),
                 optimization=optimization,
-                train_input=lambda _: dataset(run.start.data_position, steps, read),
-                max_seq_length=S,
-                steps_follow_data=False,
             )
             data = {"train_records": 0, "sha256": "none", "vocabulary_sha256": None}
-            return training_run.execute(run, job, model=model, train_data=data)
+            return run_job(job, train_data=data)
 
     return train
 

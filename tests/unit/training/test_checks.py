@@ -12,6 +12,7 @@ from bert_tf.checkpoint.run_record import RunRecord
 from bert_tf.config.bert_config import INPUTS
 from bert_tf.errors import UserError
 from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks import pretraining
@@ -19,8 +20,7 @@ from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training.checks import settle_scaling
 from bert_tf.training.start_point import COUNTS, StartPoint
 from bert_tf.training.trainer import build_update, create_run_state
-from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
-from bert_tf.update.kernels import TensorFlowKernels
+from tests.jobs import job_of, run_context
 from tests.small_span_model import CONFIG as SPAN_CONFIG
 from tests.support import optimization_settings, runtime_settings
 from tests.tiny_pretraining import CONFIG, pretraining_settings, write_records
@@ -215,17 +215,8 @@ def test_what_is_checked_is_what_a_training_saves():
             return {variable.op.name: variable.shape for variable in tf.global_variables()}
 
     def a_training(network):
-        job = SimpleNamespace(
-            batch=BatchPlan(2, 1, world_size=1),
-            steps=step_plan(),
-            optimization=settings,
-            runtime=runtime_settings(),
-            run=SimpleNamespace(seed=1),
-            ranks=SingleProcess(1),
-            kernels=TensorFlowKernels(),
-            needs_loss_scale=True,
-            max_seq_length=4,
-        )
+        in_half = ForwardOptions(policy_for("fp16"))
+        job = job_of(network.task, context=run_context(options=in_half), optimization=settings)
         inputs = {name: tf.ones([2, 4], tf.int32) for name in INPUTS}
         labels = {name: tf.ones([2, 1], tf.int32) for name in LABELS}
         build_update(job, network, {**inputs, **labels})
@@ -237,17 +228,6 @@ def test_what_is_checked_is_what_a_training_saves():
     assert saved.keys() - checked.keys() == COUNTS
     assert checked.items() <= saved.items()
     assert len(checked) > 3 * len(names(lambda objective: None))
-
-
-def step_plan():
-    return resolve_step_plan(
-        num_train_steps=5,
-        num_warmup_steps=1,
-        learning_rate=1e-3,
-        world_size=1,
-        scale_steps_by_ranks=False,
-        learning_rate_scaling="none",
-    )
 
 
 def edit_record(settings, section, **facts):
@@ -301,7 +281,7 @@ def test_steps_of_another_meaning_are_refused(asked, recorded):
 
 def test_steps_whose_meaning_nobody_knows():
     run = resumed(None, horovod=False, consumed=16)
-    with pytest.raises(UserError, match="comes from updates of another global batch, and no run"):
+    with pytest.raises(UserError, match="another global batch, and there is no run"):
         settle_scaling(run, optimization_settings())
     for asked in (True, False):
         found = settle_scaling(run, optimization_settings(scale_steps_by_ranks=asked))

@@ -14,6 +14,7 @@ import bert_tf
 from bert_tf.errors import UserError
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import ledger
+from bert_tf.training.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from tests.support import optimization_settings
 
@@ -54,11 +55,9 @@ def make_ledger(ranks=None, *, num_records=3000, **changes):
         optimization=optimization,
         operations="native",
         precision={"policy": "bf16", "xla": False},
-        num_records=num_records,
         communication={"compression": "none"},
-        data={"sha256": "abc"},
-        start_step=7,
-        consumed_sequences=7 * 24,
+        data={"sha256": "abc", "train_records": num_records},
+        start=StartPoint("model.ckpt-7", 7, 7, 7 * 24),
     )
 
 
@@ -89,7 +88,7 @@ def test_the_numbers_of_a_run_on_two_ranks():
     # 501 steps of 24 sequences are 12,024, a little more than four times 3,000.
     assert found["consumption"] == {"sequences": 12_024, "records": 3000, "epochs": 4.008}
     assert found["precision"] == {"policy": "bf16", "xla": False}
-    assert found["data"] == {"sha256": "abc"}
+    assert found["data"] == {"sha256": "abc", "train_records": 3000}
 
 
 def test_ranks_of_one_host_name_it_once():

@@ -1,19 +1,16 @@
 """The estimate of memory: against a network small enough to count by hand."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import INPUTS
-from bert_tf.model.blocks import natively
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.precision import policy_for
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training.memory import MemoryEstimate, estimate_memory, format_memory, kept_bytes
 from bert_tf.update.batch_plan import BatchPlan
+from tests.jobs import job_of
 from tests.small_span_model import CONFIG
-from tests.support import optimization_settings, requires_native_ops
+from tests.support import requires_native_ops
 
 
 def test_what_the_backward_pass_reads_is_counted_once():
@@ -46,15 +43,12 @@ def test_padding_that_is_skipped_is_counted():
 
     estimates = [
         estimate_memory(
-            SimpleNamespace(
-                task=SpanTask(CONFIG),
-                options=ForwardOptions(natively(policy_for("fp32")), skip_padding=skips),
-                train_input=sequences,
+            job_of(
+                SpanTask(CONFIG),
+                options=ForwardOptions(native_layers=True, skip_padding=skips),
+                batches=sequences,
                 batch=BatchPlan(4, 1, world_size=1),
                 max_seq_length=60,
-                run=SimpleNamespace(seed=1),
-                optimization=optimization_settings(),
-                ranks=SimpleNamespace(world_size=1, local_size=1),
             )
         )
         for skips in (True, False)

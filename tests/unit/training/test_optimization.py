@@ -13,14 +13,13 @@ from bert_tf.checkpoint import names
 from bert_tf.config import flags
 from bert_tf.config.optimizers import OPTIMIZERS
 from bert_tf.errors import UserError
-from bert_tf.model.options import ForwardOptions
 from bert_tf.model.variables import VariableSpec
 from bert_tf.tasks import pretraining
 from bert_tf.training import memory, trainer
-from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizers import AdamW, Lamb
 from tests import momentum_optimizer
+from tests.jobs import job_of, run_context, step_plan
 from tests.support import (
     optimization_settings,
     requires_native_ops,
@@ -51,23 +50,13 @@ def what_is_built(monkeypatch):
 
     def build(*given, kernels=None):
         settings = optimization(*given)
-        job = SimpleNamespace(
-            batch=BatchPlan(2, 1, world_size=1),
-            steps=resolve_step_plan(
-                num_train_steps=settings.num_train_steps,
-                num_warmup_steps=settings.num_warmup_steps,
-                learning_rate=settings.learning_rate,
-                world_size=1,
-                scale_steps_by_ranks=False,
-                learning_rate_scaling="none",
+        job = job_of(
+            None,
+            context=run_context(kernels=kernels),
+            steps=step_plan(
+                settings.num_train_steps, settings.num_warmup_steps, settings.learning_rate
             ),
             optimization=settings,
-            runtime=runtime_settings(),
-            run=SimpleNamespace(seed=1),
-            ranks=None,
-            kernels=kernels,
-            needs_loss_scale=False,
-            max_seq_length=4,
         )
         trainer.build_update(job, None, {})
         return calls[-1]
@@ -208,7 +197,7 @@ def test_an_optimizer_is_added_by_a_file_and_a_row(train, capsys):
         path.unlink()
     (directory / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1"\n')
     train(**changes)
-    assert f"going on from {directory / 'model.ckpt-1'}" in capsys.readouterr().out
+    assert f"resuming from {directory / 'model.ckpt-1'}" in capsys.readouterr().out
     resumed = variables_of(directory / "model.ckpt-2")
     assert resumed.keys() == straight.keys()
     for name, value in straight.items():
@@ -270,13 +259,7 @@ class TwoLayers:
 
 def test_the_estimate_of_memory_has_the_slots_of_what_is_trained(monkeypatch):
     def slot_bytes(**changes):
-        job = SimpleNamespace(
-            task=TwoLayers(),
-            options=ForwardOptions(),
-            batch=BatchPlan(4, 1, world_size=1),
-            optimization=optimization_settings(**changes),
-            ranks=SimpleNamespace(world_size=1, local_size=1),
-        )
+        job = job_of(TwoLayers(), optimization=optimization_settings(**changes))
         return memory.estimate_memory(job).optimizer
 
     # Activations are another matter.

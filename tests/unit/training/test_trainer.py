@@ -9,6 +9,7 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.start_point import StartPoint
 from bert_tf.training.trainer import Trainer
+from tests.jobs import run_context
 
 
 class Ranks(SingleProcess):
@@ -25,12 +26,12 @@ class Measuring(Trainer):
     """A trainer that notes evaluations instead of making them."""
 
     def __init__(self, ranks, output_dir, *, step=0, every=2, patience=None):
-        run = SimpleNamespace(
+        settings = SimpleNamespace(
             output_dir=output_dir, eval_every_steps=every, early_stopping_evaluations=patience
         )
-        self._job = SimpleNamespace(
-            ranks=ranks, run=run, start=StartPoint("model.ckpt", step, step, step)
-        )
+        start = StartPoint("model.ckpt", step, step, step)
+        self._context = run_context(settings=settings, ranks=ranks, start=start)
+        self._settings = settings
         self._log = RunLog(output_dir) if ranks.is_chief else None
         self._last_results = {"global_step": 7, "loss": 1.0}
         self.evaluations = 0

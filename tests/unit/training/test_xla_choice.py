@@ -1,7 +1,6 @@
 """The choice between both ways: the arithmetic by hand, the trial on a very small job."""
 
 import dataclasses
-import types
 
 import numpy as np
 import pytest
@@ -14,15 +13,12 @@ from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training import xla_choice
-from bert_tf.training.start_point import StartPoint
-from bert_tf.training.trainer import Job, build_update
+from bert_tf.training.trainer import build_update
 from bert_tf.training.xla_choice import Trial, choose_xla, decide, time_updates
-from bert_tf.tuning.session import SessionSettings, session_config
-from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
-from bert_tf.update.kernels import TensorFlowKernels
-from bert_tf.watch.watch import NoWatch
+from bert_tf.tuning.session import session_config
+from bert_tf.update.batch_plan import BatchPlan
+from tests.jobs import job_of, run_context
 from tests.parallel.updates_program import GLOBAL_BATCH, S, V, global_batches
-from tests.support import optimization_settings, runtime_settings
 
 LENGTHS = (8, 16, 12)
 CONFIG = BertConfig(
@@ -63,31 +59,12 @@ def dataset():
 
 @pytest.fixture
 def job():
-    return Job(
-        task=SpanTask(CONFIG),
-        options=ForwardOptions(policy_for("fp32"), skip_padding=True),
-        evaluation=None,
-        run=types.SimpleNamespace(seed=1),
-        ranks=SingleProcess(1),
-        watch=NoWatch(SingleProcess(1)),
-        start=StartPoint(None, 0, 0, 0),
-        batch=BatchPlan(GLOBAL_BATCH, 1, 1),
-        steps=resolve_step_plan(
-            num_train_steps=100,
-            num_warmup_steps=0,
-            learning_rate=1e-3,
-            world_size=1,
-            scale_steps_by_ranks=False,
-            learning_rate_scaling="none",
-        ),
-        optimization=optimization_settings(),
-        runtime=runtime_settings(),
-        session=SessionSettings(threads=1),
-        kernels=TensorFlowKernels(),
-        needs_loss_scale=False,
-        train_input=dataset,
+    return job_of(
+        SpanTask(CONFIG),
+        batches=dataset,
         max_seq_length=S,
-        length_flag="--num_train_epochs",
+        options=ForwardOptions(policy_for("fp32"), skip_padding=True),
+        batch=BatchPlan(GLOBAL_BATCH, 1, 1),
     )
 
 
@@ -133,13 +110,13 @@ def test_both_ways_go_over_the_batch_of_middle_size_one_after_the_other(job, tri
 
 
 def test_with_xla_the_layers_are_those_that_it_knows(job):
-    policy = dataclasses.replace(job.options.policy, native=True)
-    native = dataclasses.replace(job, options=dataclasses.replace(job.options, policy=policy))
+    options = dataclasses.replace(job.options, native_layers=True)
+    native = dataclasses.replace(job, options=options)
     changed = native.with_xla()
     assert changed.session.use_xla
     assert changed.options == job.options  # nothing else has changed
-    assert native.options.policy.native
-    assert not changed.options.policy.native
+    assert native.options.native_layers
+    assert not changed.options.native_layers
     assert not native.session.use_xla
 
 
@@ -155,7 +132,7 @@ def test_a_run_that_goes_on_keeps_its_choice(job, trials):
 def test_other_conditions_are_tried_anew(job, trials):
     first = choose_xla(job, earlier=None)
     trials.clear()
-    on_more_threads = dataclasses.replace(job, ranks=SingleProcess(7))
+    on_more_threads = dataclasses.replace(job, context=run_context(ranks=SingleProcess(7)))
     choose_xla(on_more_threads, earlier=first.facts)
     assert len(trials) == 2
 
@@ -184,7 +161,7 @@ def weights_after_updates(job):
     with tf.Graph().as_default():
         iterator = tf.data.make_initializable_iterator(job.train_input())
         features = iterator.get_next()
-        network = create_network(job.task, job.options, seed=job.run.seed)
+        network = create_network(job.task, job.options, seed=job.context.settings.seed)
         outputs = build_update(job, network, features)
         with tf.Session(config=session_config(job.session)) as session:
             session.run([tf.global_variables_initializer(), iterator.initializer])
@@ -207,7 +184,7 @@ def test_the_slowest_rank_counts(job, monkeypatch):
     two = TwoRanks(1)
     gather = two.gather
     monkeypatch.setattr(two, "gather", lambda value: seen.append(value) or gather(value))
-    trial = time_updates(dataclasses.replace(job, ranks=two), next(batches()))
+    trial = time_updates(dataclasses.replace(job, context=run_context(ranks=two)), next(batches()))
     updates, (seconds, warm_up, clusters) = seen
     assert updates == xla_choice._FEWEST_UPDATES
     assert trial == Trial(2 * seconds, 2 * warm_up, 2 * clusters)

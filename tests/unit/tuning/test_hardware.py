@@ -8,26 +8,30 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.errors import UserError
-from bert_tf.model.precision import (
-    Hardware,
-    PrecisionPolicy,
-    policy_for,
-    resolve_precision,
-    slow_policy_warnings,
-)
+from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tuning.hardware import (
+    Hardware,
     agree_on_hardware,
     choose_policy,
     comparable_policy_changes,
     needs_loss_scale,
+    probe_hardware,
+    resolve_precision,
+    slow_policy_warnings,
+    slow_precision_warning,
+    weakest,
 )
 from tests.support import runtime_settings
 
 CPU = Hardware()
 NEW_GPU = Hardware(gpu_compute_capability=(9, 0))
 OLD_GPU = Hardware(gpu_compute_capability=(7, 0))
+
+
+def gpu(major, minor):
+    return Hardware(gpu_compute_capability=(major, minor))
 
 
 def chosen_policy(hardware, **changes):
@@ -204,3 +208,65 @@ def test_loss_scaling_goes_with_compressed_gradients():
     for horovod in (False, True):
         settings = runtime_settings(horovod=horovod, communication=half)
         assert needs_loss_scale(settings, policy_for("fp32"), CPU) == horovod
+
+
+@pytest.mark.parametrize(
+    ("hardware", "expected"),
+    [
+        (CPU, "auto"),
+        (gpu(9, 0), "bf16"),
+        (gpu(8, 0), "bf16"),
+        (gpu(7, 5), "fp16"),
+        (gpu(7, 0), "fp16"),
+        (gpu(6, 1), "fp32"),
+    ],
+)
+def test_auto_follows_a_gpu_and_is_measured_on_a_cpu(hardware, expected):
+    assert resolve_precision("auto", hardware) == expected
+
+
+def test_explicit_precision_is_kept_and_an_unknown_one_refused():
+    assert resolve_precision("fp16", CPU) == "fp16"
+    with pytest.raises(UserError, match=r"--precision=fp8 is unknown; choose one of auto, fp32"):
+        resolve_precision("fp8", CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "hardware", "warns"),
+    [
+        ("fp32", CPU, False),
+        ("bf16", CPU, False),  # whether it is slow is measured
+        ("fp16", CPU, True),
+        ("fp16", gpu(8, 0), False),
+        ("bf16", gpu(7, 5), True),
+    ],
+)
+def test_emulated_precision_gives_a_warning(name, hardware, warns):
+    warning = slow_precision_warning(name, hardware)
+    assert (warning is not None) == warns
+    if warns:
+        assert name in warning
+
+
+def test_without_a_gpu_there_is_the_cpu(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    assert probe_hardware() == Hardware()
+
+
+def test_the_weakest_of_all_ranks_decides():
+    old, new = gpu(7, 5), gpu(9, 0)
+    local = dataclasses.replace(new, gpu_count=4)
+    found = weakest(local, [local, old])
+    assert found.gpu_compute_capability == (7, 5)
+    assert found.gpu_count == 4, "that is each rank's own matter"
+    assert weakest(local, [local, local]) == local
+    assert weakest(local, [local, CPU]).gpu_compute_capability is None
+    assert resolve_precision("auto", weakest(local, [local, old])) == "fp16"
+
+
+def test_probe_takes_the_weakest_gpu(monkeypatch):
+    details = {"a": {"compute_capability": (9, 0)}, "b": {"compute_capability": (7, 5)}}
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a", "b"])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", details.__getitem__)
+    found = probe_hardware()
+    assert (found.gpu_compute_capability, found.gpu_count) == ((7, 5), 2)

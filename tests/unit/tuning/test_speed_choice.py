@@ -9,11 +9,13 @@ import pytest
 
 from bert_tf.checkpoint.run_record import RunRecord
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.precision import Hardware, policy_for
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import policy_for
 from bert_tf.native import library
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.training import run as training_run
-from bert_tf.tuning import speed_choice, speed_probe
+from bert_tf.training.context import choose_arithmetic
+from bert_tf.tuning import native_ops, speed_choice, speed_probe
+from bert_tf.tuning.hardware import Hardware
 from bert_tf.tuning.session import SessionSettings
 from bert_tf.tuning.speed_choice import (
     Wanted,
@@ -24,8 +26,9 @@ from bert_tf.tuning.speed_choice import (
     slowest,
 )
 from bert_tf.tuning.speed_probe import JobShapes, measure
-from bert_tf.update import kernels
-from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
+from bert_tf.tuning.update_probe import update_pieces
+from bert_tf.update.kernels import NativeKernels
+from tests.jobs import run_context
 from tests.support import optimization_settings, requires_native_ops, runtime_settings
 from tests.thread_ranks import run_ranks
 from tests.tiny_pretraining import pretraining_settings
@@ -50,7 +53,7 @@ def measured(monkeypatch, tmp_path):
     """What is to be measured, and how often it was; native operations count as built."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(library, "load", lambda: object())
-    monkeypatch.setattr(kernels, "native_operations", lambda: object())
+    monkeypatch.setattr(native_ops, "native_operations", lambda: object())
     found = {"figures": figures(320.0, 170.0), "calls": 0}
 
     def stand_in(shapes, policies, forms, **_):
@@ -119,8 +122,8 @@ def test_the_slowest_rank_counts_and_what_one_lacks_is_missing():
 def test_what_was_measured_is_in_the_facts(measured):
     choice = choose()
     assert choice.precision == "fp32"
-    assert choice.policy == dataclasses.replace(policy_for("fp32"), native=True)
-    assert isinstance(choice.kernels, NativeKernels)
+    assert choice.options == ForwardOptions(policy_for("fp32"), native_layers=True)
+    assert choice.against_native_ops is None
     rates = choice.facts["fp32_gflops"], choice.facts["bf16_gflops"]
     assert rates[0] / rates[1] == pytest.approx(320 / 170, rel=0.01)
     # Six dense products of a layer and two of attention, each three times, for 2048 tokens.
@@ -148,17 +151,17 @@ def test_the_choice_is_kept_for_the_processor(measured, monkeypatch):
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (figures(320.0, 170.0, native=9.0), "TensorFlow's (measured, and faster here)"),
-        (figures(320.0, 170.0), "native"),
+        (figures(320.0, 170.0, native=9.0), "measured, and faster here"),
+        (figures(320.0, 170.0), None),
     ],
 )
 def test_native_operations_that_nobody_asked_for_are_measured(measured, found, expected):
     measured["figures"] = found
     choice = choose(precision="fp32")
-    assert choice.kernels.description == expected
-    assert choice.policy.native == (expected == "native")
+    assert choice.against_native_ops == expected
+    assert choice.options.native_layers == (expected is None)
     asked = choose(precision="fp32", native_ops=True)
-    assert asked.kernels.description == "native"
+    assert asked.against_native_ops is None
     assert asked.facts == {}, "nothing is open"
 
 
@@ -233,29 +236,24 @@ def test_a_run_has_the_choice_in_its_policy(measured, tmp_path):
     record = RunRecord(tmp_path / "run.json", {"ledger": {}})
     said = []
     log = type("Log", (), {"message": staticmethod(said.append)})
-    run = training_run.Run(
-        settings.run,
-        runtime_settings(precision="bf16"),
-        SingleProcess(1),
-        None,
-        None,
-        record,
-        CPU,
-        "auto",
-        policy_for("fp32"),
-        None,
-        {},
-        log,
+    context = run_context(
+        settings=settings.run,
+        runtime=runtime_settings(precision="bf16"),
+        record=record,
+        precision="auto",
+        log=log,
+        kernels=None,
     )
     optimization = optimization_settings(micro_batch_size=16)
-    chosen = training_run.choose_arithmetic(run, BASE, optimization, max_seq_length=128)
+    chosen = choose_arithmetic(context, BASE, optimization, max_seq_length=128)
     assert chosen.precision == "bf16"
-    assert chosen.policy == dataclasses.replace(policy_for("bf16"), native=True)
-    assert chosen.speed["bf16_gflops"] > chosen.speed["fp32_gflops"]
+    assert chosen.options == ForwardOptions(policy_for("bf16"), native_layers=True)
+    assert isinstance(chosen.kernels, NativeKernels)
+    assert chosen.measured["speed"]["bf16_gflops"] > chosen.measured["speed"]["fp32_gflops"]
     measured["figures"] = figures(320.0, 170.0)
-    record.content["ledger"]["speed"] = chosen.speed
-    again = training_run.choose_arithmetic(run, BASE, optimization, max_seq_length=128)
-    assert (again.speed["measured"], said) == ("when the run began", [])
+    record.content["ledger"]["speed"] = chosen.measured["speed"]
+    again = choose_arithmetic(context, BASE, optimization, max_seq_length=128)
+    assert (again.measured["speed"]["measured"], said) == ("when the run began", [])
 
 
 def conditions_of(directory):
@@ -380,9 +378,10 @@ def test_every_piece_of_a_layer_is_timed(monkeypatch, accumulation_steps, tokens
     found = measure(
         shapes,
         {name: policy_for(name) for name in BOTH},
-        {"native": NativeKernels(), "tensorflow": TensorFlowKernels()},
+        {"native": True, "tensorflow": False},
         native_layers=True,
         settings=SessionSettings(threads=1),
+        update=update_pieces,
         clock=lambda: float(next(ticks)),
     )
     # Every operation takes one tick here, and counts as often as a layer has it. All of attention's

@@ -6,13 +6,14 @@ import threading
 import pytest
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.model.precision import Hardware, policy_for
+from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.training import run as training_run
+from bert_tf.training.context import choose_arithmetic
 from bert_tf.tuning import speed_probe, thread_choice
 from bert_tf.tuning.speed_probe import JobShapes, time_threads
 from bert_tf.tuning.thread_choice import OtherProcesses, choose_threads
-from bert_tf.update.kernels import TensorFlowKernels
+from bert_tf.tuning.update_probe import update_pieces
+from tests.jobs import run_context
 from tests.support import optimization_settings, runtime_settings
 from tests.thread_ranks import run_ranks
 from tests.tiny_pretraining import pretraining_settings
@@ -43,7 +44,7 @@ def measured(monkeypatch, tmp_path):
 
 def choose(ranks, *, shapes=SHAPES, earlier=None):
     return choose_threads(
-        ranks, shapes, policy=policy_for("fp32"), kernels=TensorFlowKernels("here"), earlier=earlier
+        ranks, shapes, options=ForwardOptions(), native_update=False, earlier=earlier
     )
 
 
@@ -139,13 +140,10 @@ def test_a_run_leaves_the_number_that_was_asked_for(tmp_path, asked, expected):
     ranks = SingleProcess(8)
     settings = pretraining_settings(tmp_path)
     runtime = runtime_settings(precision="fp32", native_ops=False, num_threads=asked)
-    run = training_run.Run(
-        *(settings.run, runtime, ranks, None, None, None, Hardware(), "fp32", policy_for("fp32")),
-        *(None, {}, None),
-    )
+    context = run_context(settings=settings.run, runtime=runtime, ranks=ranks)
     optimization = optimization_settings(micro_batch_size=16)
-    chosen = training_run.choose_arithmetic(run, BASE, optimization, max_seq_length=128)
-    assert (ranks.threads, bool(chosen.threads)) == (expected, asked is None)
+    chosen = choose_arithmetic(context, BASE, optimization, max_seq_length=128)
+    assert (ranks.threads, "threads" in chosen.measured) == (expected, asked is None)
 
 
 @pytest.mark.parametrize(("steps", "pieces"), [(1, 2), (0, 1)], ids=["training", "prediction"])
@@ -154,9 +152,10 @@ def test_every_number_of_threads_is_timed_alike(steps, pieces):
     ticks = itertools.count()
     found = time_threads(
         shapes,
-        policy_for("fp32"),
-        TensorFlowKernels("here"),
+        ForwardOptions(),
         (2, 1),
+        update=update_pieces,
+        native_update=False,
         is_disturbed=lambda: False,
         clock=lambda: float(next(ticks)),
     )
@@ -172,9 +171,10 @@ def test_nothing_more_is_timed_once_others_are_busy():
     answers = iter([False, True])
     found = time_threads(
         shapes,
-        policy_for("fp32"),
-        TensorFlowKernels("here"),
+        ForwardOptions(),
         (2, 1),
+        update=update_pieces,
+        native_update=False,
         is_disturbed=lambda: next(answers),
         clock=lambda: float(next(ticks)),
     )

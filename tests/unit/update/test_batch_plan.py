@@ -101,7 +101,7 @@ def test_other_ranks_end_the_run_with_the_same_data(ranks, others, micro, steps)
     done = plan(ranks).num_train_steps // 2
     consumed = done * ranks * micro
     batch = others * micro
-    rest = plan(others).going_on(
+    rest = plan(others).resumed(
         data_position=done, consumed_sequences=consumed, global_batch_size=batch
     )
     total = consumed + max(0, rest.last_step - done) * batch

@@ -1,4 +1,4 @@
-"""Which form of the arithmetic a job takes; and that both forms agree."""
+"""Both forms of an update's arithmetic agree."""
 
 import hashlib
 
@@ -6,86 +6,22 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.errors import UserError
 from bert_tf.native import library
-from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.update import kernels as module
 from bert_tf.update.kernels import (
     NativeKernels,
     TensorFlowKernels,
-    choose_kernels,
+    kernels_for,
     times,
 )
 from bert_tf.update.optimizers import AdamW, Lamb, clip_factor
 from tests.support import run, skip_without
 
-MISSING = "the native operations are not built"
 
-
-@pytest.fixture
-def built(monkeypatch):
+def test_the_form_follows_from_the_reason(monkeypatch):
     monkeypatch.setattr(library, "load", lambda: object())
-    monkeypatch.setattr(module, "native_operations", lambda: object())
-
-
-@pytest.fixture
-def not_built(monkeypatch):
-    def fail():
-        raise library.MissingLibrary(MISSING)
-
-    monkeypatch.setattr(module, "native_operations", fail)
-
-
-class WithAnother(SingleProcess):
-    """Rank 0 of two; the other one has the given problem."""
-
-    def __init__(self, problem):
-        super().__init__(1)
-        self._problem = problem
-
-    def gather(self, value):
-        return [value, ("host-b", self._problem)]
-
-
-def choose(wanted=None, *, has_gpu=False, ranks=None):
-    return choose_kernels(wanted, has_gpu=has_gpu, ranks=ranks or SingleProcess(1))
-
-
-@pytest.mark.usefixtures("built")
-def test_native_where_it_is_built():
-    for wanted in (None, True):
-        chosen = choose(wanted, ranks=WithAnother(None))
-        assert isinstance(chosen, NativeKernels)
-        assert chosen.description == "native"
-
-
-@pytest.mark.usefixtures("built")
-def test_tensorflows_where_it_is_asked_for():
-    assert choose(False).description == "TensorFlow's (--native_ops=false)"
-
-
-@pytest.mark.usefixtures("not_built")
-def test_tensorflows_where_nothing_is_built():
-    chosen = choose()
-    assert isinstance(chosen, TensorFlowKernels)
-    assert chosen.description == f"TensorFlow's ({MISSING})"
-    with pytest.raises(UserError, match=f"^--native_ops: {MISSING}; drop the flag"):
-        choose(True)
-
-
-@pytest.mark.usefixtures("built")
-def test_tensorflows_on_gpus():
-    assert "runs on GPUs" in choose(has_gpu=True).description
-    with pytest.raises(UserError, match=r"--native_ops: .* GPUs"):
-        choose(True, has_gpu=True)
-
-
-@pytest.mark.usefixtures("built")
-def test_all_ranks_use_one_form():
-    chosen = choose(ranks=WithAnother(MISSING))
-    assert chosen.description == f"TensorFlow's (rank 1 on host host-b: {MISSING})"
-    with pytest.raises(UserError, match="--native_ops: rank 1 on host host-b"):
-        choose(True, ranks=WithAnother(MISSING))
+    assert isinstance(kernels_for(None), NativeKernels)
+    assert kernels_for(None).description == "native"
+    assert kernels_for("not built").description == "TensorFlow's (not built)"
 
 
 def test_times_none_is_times_one():

@@ -422,12 +422,12 @@ def test_no_watch_without_other_ranks_or_a_timeout(tmp_path):
 
 @pytest.mark.parametrize(("newest", "says"), [
     (None, "start again (no checkpoint was saved yet)"),
-    ("out/model.ckpt-5", "start again to go on from out/model.ckpt-5, which is intact"),
+    ("out/model.ckpt-5", "start again to resume from out/model.ckpt-5, which is intact"),
 ])  # fmt: skip
 def test_how_to_go_on(monkeypatch, newest, says):
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
     assert watch._how_to_go_on("out", look=True) == says
-    other = "start again to go on from the newest checkpoint in out, which is intact"
+    other = "start again to resume from the newest checkpoint in out, which is intact"
     assert watch._how_to_go_on("out", look=False) == other
 
 

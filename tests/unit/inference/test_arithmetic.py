@@ -9,12 +9,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.config.bert_config import INPUTS
 from bert_tf.errors import UserError
+from bert_tf.inference.arithmetic import prediction_options
 from bert_tf.inference.model_directory import find_model
-from bert_tf.inference.native_layers import native_layers
 from bert_tf.model.precision import policy_for
 from bert_tf.native import library
 from bert_tf.tasks.squad_export import export_squad
-from bert_tf.update import kernels
+from bert_tf.tuning import native_ops
 from tests.small_span_model import VOCABULARY, predictor_of, write_model
 from tests.support import requires_native_ops
 
@@ -79,21 +79,21 @@ def test_an_export_loads_without_them(parts, tmp_path):
 
 
 def test_false_does_without():
-    assert not native_layers(policy_for("bf16"), False).native
+    assert not prediction_options(policy_for("bf16"), False).native_layers
 
 
 @requires_native_ops
 def test_types_that_they_are_not_for():
     policy = dataclasses.replace(policy_for("fp32"), softmax=tf.bfloat16)
-    assert native_layers(policy_for("fp32"), None).native
-    assert not native_layers(policy, None).native
+    assert prediction_options(policy_for("fp32"), None).native_layers
+    assert not prediction_options(policy, None).native_layers
 
 
 def test_insisting_where_they_are_not_built(monkeypatch, parts):
     def fail():
         raise library.MissingLibrary("they are not built")
 
-    monkeypatch.setattr(kernels, "native_operations", fail)
-    assert not native_layers(policy_for("fp32"), None).native
+    monkeypatch.setattr(native_ops, "native_operations", fail)
+    assert not prediction_options(policy_for("fp32"), None).native_layers
     with pytest.raises(UserError, match=r"^--native_ops: they are not built; drop the flag"):
         predictor_of(parts, native_ops=True)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bert_tf.config.bert_config import BertConfig
+    from bert_tf.model.options import ForwardOptions
     from bert_tf.model.precision import PrecisionPolicy
 
 
@@ -26,26 +27,28 @@ def define_native_flag() -> None:
     )
 
 
-def native_layers(policy: PrecisionPolicy, wanted: bool | None) -> PrecisionPolicy:
-    """The policy with native operations between the products, where it should have them.
+def prediction_options(policy: PrecisionPolicy, native_ops: bool | None) -> ForwardOptions:
+    """How a prediction computes its network's layers.
 
     Args:
-      policy: the type of each class of operation; there are native operations for some only.
-      wanted: true insists on operations that are built, false does without, None takes them on
+      policy: the type of each class of operation; native operations exist for some types only.
+      native_ops: true insists on operations that are built, false does without, None takes them on
         CPUs where they are built.
 
     Raises UserError where they are insisted on and missing.
     """
     # Imported here: flags are defined without TensorFlow.
-    from bert_tf.model.precision import probe_hardware
+    from bert_tf.model.options import ForwardOptions
     from bert_tf.ranks.distribution import SingleProcess
-    from bert_tf.update.kernels import choose_kernels
+    from bert_tf.tuning.hardware import probe_hardware
+    from bert_tf.tuning.native_ops import reason_against_native_ops
 
     has_gpu = probe_hardware().has_gpu
-    return choose_kernels(wanted, has_gpu=has_gpu, ranks=SingleProcess(1)).layers(policy)
+    reason = reason_against_native_ops(native_ops, has_gpu=has_gpu, ranks=SingleProcess(1))
+    return ForwardOptions(policy).with_native_layers(reason is None)
 
 
-def measured_policy(
+def measured_options(
     config: BertConfig,
     *,
     precision: str = "fp32",
@@ -53,7 +56,7 @@ def measured_policy(
     policy_changes: Mapping[str, str] | None = None,
     sequences: int,
     length: int,
-) -> tuple[PrecisionPolicy, list[str]]:
+) -> tuple[ForwardOptions, list[str]]:
     """The types and the form of the layers that a prediction is computed with, and warnings.
 
     Args:
@@ -68,8 +71,8 @@ def measured_policy(
     missing.
     """
     # Imported here: flags are defined without TensorFlow.
-    from bert_tf.model.precision import probe_hardware, slow_policy_warnings
     from bert_tf.ranks.distribution import SingleProcess
+    from bert_tf.tuning.hardware import probe_hardware, slow_policy_warnings
     from bert_tf.tuning.speed_choice import Wanted, measured_choice
 
     choice = measured_choice(
@@ -80,5 +83,5 @@ def measured_policy(
         accumulation_steps=0,
         ranks=SingleProcess(),
     )
-    slow = slow_policy_warnings(choice.policy, probe_hardware())
-    return choice.policy, [*slow, *choice.warnings]
+    slow = slow_policy_warnings(choice.options.policy, probe_hardware())
+    return choice.options, [*slow, *choice.warnings]

@@ -1,0 +1,147 @@
+"""A training or an evaluation, with everything that decides it resolved."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.model_files import write_model_files
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.settings import OptimizationSettings
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.task import Task
+from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary
+from bert_tf.training.context import RunContext
+from bert_tf.training.evaluation import Evaluation
+from bert_tf.training.plans import resolve_plans
+from bert_tf.tuning.session import SessionSettings
+from bert_tf.update.batch_plan import BatchPlan, StepPlan
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What a run trains or measures, and how its output directory describes it.
+
+    Attributes:
+      task: with the architecture.
+      vocabulary: of the data; None where nobody knows it.
+      tokenizer_files: where it is and whether text is lower-cased, for a directory that is to
+        hold both.
+      frozen: prefix of a network that is not trained -> the checkpoint with its weights.
+    """
+
+    task: Task
+    vocabulary: Vocabulary | None
+    tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
+    frozen: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def config(self) -> BertConfig:
+        """The architecture."""
+        return self.task.config
+
+    def write_files(self, directory: Path) -> None:
+        """Makes ``directory`` a model directory of this network."""
+        write_model_files(directory, self.config, self.tokenizer_files)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingData:
+    """What a job trains on.
+
+    Attributes:
+      batches: this rank's part of every global batch, from ``context.start`` on.
+      max_seq_length: positions of the longest sequence.
+      counted_in_epochs: whether the length of the training was given as passes over the data. It
+        then is an amount of data, so that a run that is resumed with another global batch needs
+        another number of steps; and it is what messages advise to raise.
+    """
+
+    batches: Callable[[BatchPlan], tf.data.Dataset]
+    max_seq_length: int
+    counted_in_epochs: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What the trainer does.
+
+    Attributes:
+      context: the run that it is part of.
+      model: what is trained or measured.
+      evaluation: how it is measured, None for a job that is only trained.
+      data: what it is trained on.
+      optimization: the settings, with ``scale_steps_by_ranks`` decided.
+      batch, steps: resolved arithmetic.
+      options: how the network is computed.
+      session: how sessions execute.
+    """
+
+    context: RunContext
+    model: Model
+    evaluation: Evaluation | None
+    data: TrainingData
+    optimization: OptimizationSettings
+    batch: BatchPlan
+    steps: StepPlan
+    options: ForwardOptions
+    session: SessionSettings
+
+    @property
+    def task(self) -> Task:
+        """The model's."""
+        return self.model.task
+
+    @property
+    def length_flag(self) -> str:
+        """What makes the training longer, for messages."""
+        return "--num_train_epochs" if self.data.counted_in_epochs else "--num_train_steps"
+
+    def train_input(self) -> tf.data.Dataset:
+        """The batches of this rank."""
+        return self.data.batches(self.batch)
+
+    def with_xla(self) -> Job:
+        """The same job with XLA, and with layers that XLA knows."""
+        return dataclasses.replace(
+            self,
+            options=dataclasses.replace(self.options, native_layers=False),
+            session=dataclasses.replace(self.session, use_xla=True),
+        )
+
+
+def make_job(
+    context: RunContext,
+    model: Model,
+    *,
+    data: TrainingData,
+    evaluation: Evaluation | None,
+    optimization: OptimizationSettings,
+    skip_padding: bool = False,
+) -> Job:
+    """The job of a run.
+
+    ``optimization`` is settled (``checks.settle_scaling``); ``skip_padding`` is for batches that
+    may be padded. Raises UserError for batches and steps that contradict each other.
+    """
+    batch, steps = resolve_plans(optimization, context.ranks)
+    if data.counted_in_epochs or optimization.scale_steps_by_ranks:
+        steps = steps.resumed(
+            data_position=context.start.data_position,
+            consumed_sequences=context.consumed_sequences(batch),
+            global_batch_size=batch.global_batch_size,
+        )
+    return Job(
+        context=context,
+        model=model,
+        evaluation=evaluation,
+        data=data,
+        optimization=optimization,
+        batch=batch,
+        steps=steps,
+        options=dataclasses.replace(context.options, skip_padding=skip_padding),
+        session=context.session_settings(),
+    )

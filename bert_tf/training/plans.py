@@ -1,0 +1,80 @@
+"""The arithmetic of a run: batches, steps and learning rate from settings and ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from bert_tf.config.settings import OptimizationSettings
+from bert_tf.errors import UserError
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
+
+
+def resolve_plans(
+    optimization: OptimizationSettings, ranks: SingleProcess
+) -> tuple[BatchPlan, StepPlan]:
+    """The arithmetic of batches, steps and learning rate; raises UserError for contradictions."""
+    return batch_plan(optimization, ranks), resolve_step_plan(
+        num_train_steps=optimization.num_train_steps,
+        num_warmup_steps=optimization.num_warmup_steps,
+        learning_rate=optimization.learning_rate,
+        world_size=ranks.world_size,
+        scale_steps_by_ranks=optimization.scale_steps_by_ranks,
+        learning_rate_scaling=optimization.learning_rate_scaling,
+    )
+
+
+def batch_plan(optimization: OptimizationSettings, ranks: SingleProcess) -> BatchPlan:
+    """The arithmetic of batches alone."""
+    return resolve_batch_plan(
+        micro_batch_size=optimization.micro_batch_size,
+        micro_batch_flag=optimization.micro_batch_flag,
+        accumulation_steps=optimization.accumulation_steps,
+        global_batch_size=optimization.global_batch_size,
+        world_size=ranks.world_size,
+    )
+
+
+def with_steps(
+    optimization: OptimizationSettings,
+    ranks: SingleProcess,
+    *,
+    records: int,
+    epochs: float | None,
+    warmup_proportion: float | None,
+    trains: bool,
+    is_bound: bool = False,
+) -> OptimizationSettings:
+    """The optimization with its steps counted from epochs, where no steps are given.
+
+    An epoch is one pass over all training records by all ranks together. Raises UserError for a
+    warm-up that is longer than the epochs.
+
+    Args:
+      optimization: settled (``checks.settle_scaling``).
+      ranks: all ranks.
+      records: to train on.
+      epochs, warmup_proportion: of the training; None where steps are given.
+      trains: whether there is a training that a warm-up must fit.
+      is_bound: whether ``records`` is the most that there can be.
+    """
+    steps, warmup = optimization.num_train_steps, optimization.num_warmup_steps
+    if steps is None:
+        batch = batch_plan(optimization, ranks)
+        # Steps are those of one rank where they are divided by the ranks later.
+        of_one_rank = optimization.scale_steps_by_ranks
+        sequences = batch.rank_batch_size if of_one_rank else batch.global_batch_size
+        steps = max(1, math.ceil(records * epochs / sequences))
+        if trains and warmup is not None and warmup > steps:
+            at_most = "at most " * is_bound
+            raise UserError(
+                f"--num_warmup_steps={warmup} is more than the {at_most}{steps} steps of "
+                f"--num_train_epochs={epochs:g}, so that the learning rate would never reach its "
+                "peak; lower it, or give --warmup_proportion instead."
+            )
+    if warmup is None:
+        warmup = int(steps * warmup_proportion)
+    elif not trains:
+        warmup = min(warmup, steps)
+    return dataclasses.replace(optimization, num_train_steps=steps, num_warmup_steps=warmup)
