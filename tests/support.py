@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.settings import CommunicationSettings, OptimizationSettings, RuntimeSettings
+from bert_tf.config.settings import OptimizationSettings, RuntimeSettings
 from bert_tf.native import library
 from tests import preloaded
 
@@ -148,43 +148,14 @@ def _checked(done, check):
 def optimization_settings(**changes: object) -> OptimizationSettings:
     """Settings of a plain AdamW run with micro batches of four; ``changes`` replace some."""
     plain = OptimizationSettings(
-        micro_batch_size=4,
-        accumulation_steps=None,
-        global_batch_size=None,
-        num_train_steps=1,
-        num_warmup_steps=0,
-        learning_rate=1e-3,
-        end_learning_rate=0.0,
-        decay_power=1.0,
-        schedule="polynomial",
-        scale_steps_by_ranks=None,
-        learning_rate_scaling="none",
-        optimizer="adam",
-        weight_decay=0.01,
-        clip_norm=1.0,
-        loss_normalization="global_batch",
-        allreduce_every_micro_batch=False,
+        micro_batch_size=4, num_train_steps=1, num_warmup_steps=0, learning_rate=1e-3
     )
     return dataclasses.replace(plain, **changes)
 
 
 def runtime_settings(**changes: object) -> RuntimeSettings:
     """Settings of one quiet process; ``changes`` replace some."""
-    plain = RuntimeSettings(
-        horovod=False,
-        rank_timeout_seconds=0.0,
-        communication=CommunicationSettings(),
-        precision="auto",
-        policy_changes={},
-        amp=False,
-        use_xla=False,
-        initial_loss_scale=2.0**16,
-        allow_slow_fp16=False,
-        native_ops=None,
-        num_threads=1,
-        deterministic=False,
-        verbose=False,
-    )
+    plain = RuntimeSettings(rank_timeout_seconds=0.0, num_threads=1)
     return dataclasses.replace(plain, **changes)
 
 

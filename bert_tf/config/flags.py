@@ -118,7 +118,9 @@ def define_run_flags(define: Definer) -> None:
     define.boolean(
         "dry_run", False, "Show the ledger and an estimate of the memory, write nothing and end."
     )
-    define.integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
+    define.integer(
+        "save_checkpoints_steps", RunSettings.save_checkpoints_steps, "Steps between checkpoints."
+    )
     define.integer(
         "eval_every_steps",
         None,
@@ -126,7 +128,9 @@ def define_run_flags(define: Definer) -> None:
         "after training if not given.",
     )
     define.boolean(
-        "keep_best", True, "Keep a copy of the checkpoint that evaluated best, in best/."
+        "keep_best",
+        RunSettings.keep_best,
+        "Keep a copy of the checkpoint that evaluated best, in best/.",
     )
     define.integer(
         "early_stopping_evaluations",
@@ -134,9 +138,15 @@ def define_run_flags(define: Definer) -> None:
         "End the training after so many evaluations in a row that were not the best "
         "(with --eval_every_steps).",
     )
-    define.integer("keep_checkpoint_max", 5, "Checkpoints to keep beside the best one.")
-    define.integer("display_loss_steps", 10, "Steps between progress lines.")
-    define.integer("seed", 12345, "Seed of weights, data order, masking and dropout.")
+    define.integer(
+        "keep_checkpoint_max",
+        RunSettings.keep_checkpoint_max,
+        "Checkpoints to keep besides the best one.",
+    )
+    define.integer(
+        "display_loss_steps", RunSettings.display_loss_steps, "Steps between progress lines."
+    )
+    define.integer("seed", RunSettings.seed, "Seed of weights, data order, masking and dropout.")
     define.boolean("report_loss", True, "NVIDIA's name: show losses in progress lines.")
     define.string(
         "dllog_path",
@@ -177,29 +187,39 @@ def define_optimization_flags(
         "Divide --num_train_steps and --num_warmup_steps by the number of ranks (default: as the "
         "run that is resumed; a new one: on with --horovod).",
     )
-    define.number("learning_rate", 5e-5, "Peak learning rate.")
+    define.number("learning_rate", OptimizationSettings.learning_rate, "Peak learning rate.")
     define.choice(
         "learning_rate_scaling",
-        "none",
+        OptimizationSettings.learning_rate_scaling,
         ["none", "linear", "sqrt"],
         "Multiply the learning rate by nothing, the number of ranks or its square root.",
     )
     define.choice(
         "lr_schedule",
-        "polynomial",
+        OptimizationSettings.schedule,
         ["polynomial", "google"],
         "polynomial: warm-up, then decay from there; google: google-research/bert's overlaid form.",
     )
-    define.number("lr_decay_power", 1.0, "Power of the polynomial decay; 1 is linear.")
-    define.number("end_learning_rate", 0.0, "Learning rate after the last step.")
+    define.number(
+        "lr_decay_power",
+        OptimizationSettings.decay_power,
+        "Power of the polynomial decay; 1 is linear.",
+    )
+    define.number(
+        "end_learning_rate",
+        OptimizationSettings.end_learning_rate,
+        "Learning rate after the last step.",
+    )
     _define_optimizer_flags(define, optimizer)
-    define.number("weight_decay", 0.01, "Decoupled weight decay.")
+    define.number("weight_decay", OptimizationSettings.weight_decay, "Decoupled weight decay.")
     define.number_or_infinity(
-        "clip_norm", 1.0, "Largest global norm of the gradient; 0 or inf is no limit."
+        "clip_norm",
+        OptimizationSettings.clip_norm,
+        "Largest global norm of the gradient; 0 or inf is no limit.",
     )
     define.choice(
         "loss_normalization",
-        "global_batch",
+        OptimizationSettings.loss_normalization,
         ["global_batch", "micro_batch"],
         "What the loss is divided by; micro_batch is google-research/bert's.",
     )
@@ -225,13 +245,13 @@ def define_runtime_flags(define: Definer) -> None:
     define.boolean("horovod", False, "Train on all ranks that mpirun or horovodrun started.")
     define.number(
         "rank_timeout",
-        300.0,
+        RuntimeSettings.rank_timeout_seconds,
         "Seconds after which a rank that is not heard of, or hangs, ends the job; 0: never.",
     )
     _define_communication_flags(define)
     define.choice(
         "precision",
-        "auto",
+        RuntimeSettings.precision,
         ["auto", "fp32", "bf16", "fp16"],
         "Type of dense and attention products; auto measures which is the fastest here.",
     )
@@ -245,11 +265,13 @@ def define_runtime_flags(define: Definer) -> None:
     define.boolean("use_fp16", None, "The name of --amp in NVIDIA's older scripts.")
     define.boolean_or_auto(
         "use_xla",
-        False,
+        RuntimeSettings.use_xla,
         "Compile clusters of the graph with XLA; auto tries both ways for some updates before the "
         "training and takes the faster.",
     )
-    define.number("init_loss_scale", 2.0**16, "First loss scale, with fp16.")
+    define.number(
+        "init_loss_scale", RuntimeSettings.initial_loss_scale, "First loss scale, with fp16."
+    )
     define.boolean("allow_slow_fp16", False, "Compute in float16 on a CPU all the same.")
     define.boolean(
         "native_ops",

@@ -1,4 +1,8 @@
-"""What a run is told, as frozen dataclasses: entry scripts make them from flags."""
+"""The settings of a run, as frozen dataclasses.
+
+Entry scripts make them from flags, and programs of users directly: the defaults here are those of
+the flags.
+"""
 
 from __future__ import annotations
 
@@ -48,22 +52,22 @@ class OptimizationSettings:
         variable's name says what its learning rate is multiplied by, 0 freezes it.
     """
 
-    micro_batch_size: int | None
-    accumulation_steps: int | None
-    global_batch_size: int | None
-    num_train_steps: int | None
-    num_warmup_steps: int | None
-    learning_rate: float
-    end_learning_rate: float
-    decay_power: float
-    schedule: str
-    scale_steps_by_ranks: bool | None
-    learning_rate_scaling: str
-    optimizer: str
-    weight_decay: float
-    clip_norm: float | None
-    loss_normalization: str
-    allreduce_every_micro_batch: bool
+    micro_batch_size: int | None = None
+    accumulation_steps: int | None = None
+    global_batch_size: int | None = None
+    num_train_steps: int | None = None
+    num_warmup_steps: int | None = None
+    learning_rate: float = 5e-5
+    end_learning_rate: float = 0.0
+    decay_power: float = 1.0
+    schedule: str = "polynomial"
+    scale_steps_by_ranks: bool | None = None
+    learning_rate_scaling: str = "none"
+    optimizer: str = "adam"
+    weight_decay: float = 0.01
+    clip_norm: float | None = 1.0
+    loss_normalization: str = "global_batch"
+    allreduce_every_micro_batch: bool = False
     optimizer_options: Options = dataclasses.field(default_factory=dict)
     micro_batch_flag: str = "train_batch_size"
     rate_factors: tuple[tuple[str, float], ...] = ()
@@ -119,19 +123,19 @@ class RuntimeSettings:
       precision_flag, amp_flag: what a user gave to have float16, and TensorFlow's rewrite.
     """
 
-    horovod: bool
-    rank_timeout_seconds: float
-    communication: CommunicationSettings
-    precision: str
-    policy_changes: Mapping[str, str]
-    amp: bool
-    use_xla: bool | None
-    initial_loss_scale: float
-    allow_slow_fp16: bool
-    native_ops: bool | None
-    num_threads: int | None
-    deterministic: bool
-    verbose: bool
+    horovod: bool = False
+    rank_timeout_seconds: float = 300.0
+    communication: CommunicationSettings = dataclasses.field(default_factory=CommunicationSettings)
+    precision: str = "auto"
+    policy_changes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    amp: bool = False
+    use_xla: bool | None = False
+    initial_loss_scale: float = 2.0**16
+    allow_slow_fp16: bool = False
+    native_ops: bool | None = None
+    num_threads: int | None = None
+    deterministic: bool = False
+    verbose: bool = False
     recompute: bool = False
     precision_flag: str = "--precision=fp16"
     amp_flag: str = "--amp"
@@ -158,21 +162,21 @@ class RunSettings:
     """
 
     output_dir: Path
-    init_checkpoint: str | None
-    allowed_fresh: tuple[str, ...]
-    do_train: bool
-    do_eval: bool
-    dry_run: bool
-    eval_batch_size: int
-    max_eval_steps: int | None
-    save_checkpoints_steps: int
-    eval_every_steps: int | None
-    keep_best: bool
-    early_stopping_evaluations: int | None
-    keep_checkpoint_max: int
-    display_loss_steps: int
-    seed: int
-    flags: dict[str, object]
+    init_checkpoint: str | None = None
+    allowed_fresh: tuple[str, ...] = ()
+    do_train: bool = False
+    do_eval: bool = False
+    dry_run: bool = False
+    eval_batch_size: int = 8
+    max_eval_steps: int | None = None
+    save_checkpoints_steps: int = 1000
+    eval_every_steps: int | None = None
+    keep_best: bool = True
+    early_stopping_evaluations: int | None = None
+    keep_checkpoint_max: int = 5
+    display_loss_steps: int = 10
+    seed: int = 12345
+    flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
     report_loss: bool = True
     dllog_path: str | None = None
     host_flags: frozenset[str] = frozenset()

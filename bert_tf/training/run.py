@@ -1,25 +1,81 @@
-"""What every job does around its training: ledger, resuming, results."""
+"""What every run does around its training: ledger, resuming, results."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.checkpoint.model_files import CONFIG_NAME
+from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.files import remove_half_written, write_json
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import communication_facts
 from bert_tf.training import ledger
 from bert_tf.training.changes import changed_settings, jump_of_learning_rate
-from bert_tf.training.context import RunContext
+from bert_tf.training.checks import check_start, settle_scaling
+from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
 from bert_tf.training.disk import checkpoint_sizes, disk_warning
-from bert_tf.training.evaluation import Results, finish_exchange
-from bert_tf.training.job import Job
+from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
+from bert_tf.training.job import Job, Model, TrainingData, make_job
 from bert_tf.training.memory import estimate_memory, format_memory
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.xla_choice import Choice, choose_xla
+from bert_tf.update.batch_plan import BatchPlan
+
+_UNKNOWN_DATA = {"train_records": 0, "sha256": "none", "vocabulary_sha256": None}
+
+
+def run_task(
+    model: Model,
+    settings: RunSettings,
+    optimization: OptimizationSettings,
+    runtime: RuntimeSettings | None = None,
+    *,
+    batches: Callable[[RunContext, BatchPlan], tf.data.Dataset],
+    max_seq_length: int,
+    evaluation: Callable[[RunContext], Evaluation] | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> Results | None:
+    """Trains and evaluates a task on batches of its own; returns the last results. Collective.
+
+    Args:
+      model: the task, and what its directory is to hold.
+      settings: what to do, where to write and how often.
+      optimization: batch, schedule and optimizer; a training needs a number of steps.
+      runtime: precision, ranks and threads; None for the defaults.
+      batches: this rank's part of every global batch of a plan, each [accumulation steps x micro
+        batch, ...], from position ``context.start.data_position`` on and without end.
+      max_seq_length: positions of the longest sequence, for the choice of the fastest arithmetic.
+      evaluation: makes what measures the task, where ``settings.do_eval``.
+      data: more about the data, for the ledger.
+
+    Raises UserError for what does not go together, ValueError for a training without steps.
+    """
+    if settings.do_train and optimization.num_train_steps is None:
+        raise ValueError("a training needs OptimizationSettings.num_train_steps")
+    with begin_run(settings, runtime or RuntimeSettings()) as context:
+        context = choose_arithmetic(
+            context, model.config, optimization, max_seq_length=max_seq_length
+        )
+        optimization = dataclasses.replace(
+            settle_scaling(context, optimization),
+            num_train_steps=optimization.num_train_steps or 1,
+            num_warmup_steps=optimization.num_warmup_steps or 0,
+        )
+        check_start(context, model, optimization)
+        job = make_job(
+            context,
+            model,
+            data=TrainingData(lambda plan: batches(context, plan), max_seq_length),
+            evaluation=evaluation(context) if evaluation and settings.do_eval else None,
+            optimization=optimization,
+        )
+        return run_job(job, train_data={**_UNKNOWN_DATA, **(data or {})})
 
 
 def run_job(

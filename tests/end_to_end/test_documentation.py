@@ -26,6 +26,7 @@ NOT_RUN = {
     "docs/memory.md": "they want a machine's whole memory",
     "docs/padding.md": "they take hours, and files that are not here",
     "docs/speed.md": "they need the code of others",
+    "docs/your_own_task.md": "they want a file; test_your_own_task.py runs the page's program",
 }
 SHORT = {
     "--num_train_steps": "4",

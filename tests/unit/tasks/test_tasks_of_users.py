@@ -10,11 +10,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.errors import UserError
 from bert_tf.model.bert import bert_specs
 from bert_tf.model.variables import create_variables
-from bert_tf.training.checks import check_start, settle_scaling
-from bert_tf.training.context import begin_run, choose_arithmetic
 from bert_tf.training.evaluation import LossEvaluation
-from bert_tf.training.job import Model, TrainingData, make_job
-from bert_tf.training.run import run_job
+from bert_tf.training.job import Model
+from bert_tf.training.run import run_task
 from tests.regression_task import RegressionTask
 from tests.support import optimization_settings, runtime_settings, variables_of
 from tests.teacher_task import TEACHER, TeacherTask
@@ -55,23 +53,17 @@ def training(tmp_path):
             usual, output_dir=tmp_path / directory, do_eval=True, **changes
         )
         optimization = optimization_settings(num_train_steps=steps, learning_rate=rate)
-        with begin_run(settings, runtime_settings(precision="fp32")) as context:
-            context = choose_arithmetic(context, task.config, optimization, max_seq_length=S)
-            optimization = settle_scaling(context, optimization)
-            model = Model(task, None, frozen=frozen or {})
-            check_start(context, model, optimization)
-            start = context.start.data_position
-            job = make_job(
-                context,
-                model,
-                data=TrainingData(lambda _: dataset(start, steps, read), max_seq_length=S),
-                evaluation=LossEvaluation(
-                    lambda: dataset(1000, 2, read), ranks=context.ranks, task=task
-                ),
-                optimization=optimization,
-            )
-            data = {"train_records": 0, "sha256": "none", "vocabulary_sha256": None}
-            return run_job(job, train_data=data)
+        return run_task(
+            Model(task, None, frozen=frozen or {}),
+            settings,
+            optimization,
+            runtime_settings(precision="fp32"),
+            batches=lambda context, _: dataset(context.start.data_position, steps, read),
+            max_seq_length=S,
+            evaluation=lambda context: LossEvaluation(
+                lambda: dataset(1000, 2, read), ranks=context.ranks, task=task
+            ),
+        )
 
     return train
 
