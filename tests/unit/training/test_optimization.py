@@ -16,7 +16,7 @@ from bert_tf.errors import UserError
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.variables import VariableSpec
 from bert_tf.tasks import pretraining
-from bert_tf.training import memory, trainer
+from bert_tf.training import hooks, memory, trainer
 from bert_tf.update.batch_plan import BatchPlan, resolve_step_plan
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizers import AdamW, Lamb
@@ -49,7 +49,8 @@ def what_is_built(monkeypatch):
     calls = []
     monkeypatch.setattr(trainer, "build_train_op", lambda *_, **given: calls.append(given))
 
-    def build(*given, kernels=None):
+    def build(*given, kernels=None, initial_loss_scale=None):
+        """Gradients may underflow where there is an ``initial_loss_scale``."""
         settings = optimization(*given)
         job = SimpleNamespace(
             batch=BatchPlan(2, 1, world_size=1),
@@ -62,11 +63,11 @@ def what_is_built(monkeypatch):
                 learning_rate_scaling="none",
             ),
             optimization=settings,
-            runtime=runtime_settings(),
+            runtime=runtime_settings(initial_loss_scale=initial_loss_scale),
             run=SimpleNamespace(seed=1),
             ranks=None,
             kernels=kernels,
-            needs_loss_scale=False,
+            needs_loss_scale=initial_loss_scale is not None,
             max_seq_length=4,
         )
         trainer.build_update(job, None, {})
@@ -159,6 +160,25 @@ def test_the_learning_rate_is_the_one_that_flags_describe(built, given, rates):
     np.testing.assert_allclose(found, rates, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("initial", [2.0**20, 8.0])
+def test_the_loss_scale_begins_as_asked_and_stays_at_its_floor(built, initial):
+    with tf.Graph().as_default(), tf.Session() as session:
+        scaling = built(initial_loss_scale=initial)["loss_scale"]
+        update = scaling.update(tf.constant(False))
+        session.run(tf.global_variables_initializer())
+        scales = [session.run(scaling.current())]
+        for _ in range(22):
+            session.run(update)
+            scales.append(session.run(scaling.current()))
+    assert scales == [max(1.0, initial / 2**number) for number in range(23)]
+
+
+def test_no_loss_scale_where_nothing_underflows(built):
+    with tf.Graph().as_default(), tf.Session() as session:
+        assert session.run(built()["loss_scale"].current()) == 1.0
+        assert built()["loss_scale"].inverse() is None
+
+
 def test_a_misspelt_optimizer_trains_nothing():
     settings = optimization_settings(optimizer="Lamb")
     with tf.Graph().as_default(), pytest.raises(UserError, match="'Lamb' is not one of adam, lamb"):
@@ -173,17 +193,47 @@ def trained_run(tmp_path):
     """Trains up to step 2, with a checkpoint of each step, and returns the directory."""
     plain = pretraining_settings(tmp_path)
 
-    def train(**changes):
+    def train(*, keep_checkpoint_max=9, runtime=None, **changes):
+        run = dataclasses.replace(
+            plain.run, save_checkpoints_steps=1, keep_checkpoint_max=keep_checkpoint_max
+        )
         settings = dataclasses.replace(
             plain,
-            run=dataclasses.replace(plain.run, save_checkpoints_steps=1, keep_checkpoint_max=9),
-            runtime=dataclasses.replace(plain.runtime, native_ops=False),
+            run=run,
+            runtime=dataclasses.replace(plain.runtime, native_ops=False, **(runtime or {})),
             optimization=dataclasses.replace(plain.optimization, num_train_steps=2, **changes),
         )
         pretraining.run(settings)
         return settings.run.output_dir
 
     return train
+
+
+def test_as_many_checkpoints_are_kept_as_asked(train):
+    directory = train(keep_checkpoint_max=2)
+    found = sorted(path.stem for path in directory.glob("*.index"))
+    assert found == ["model.ckpt-1", "model.ckpt-2"]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_a_run_has_the_loss_scale_of_its_precision(train, monkeypatch, precision):
+    floors = []
+
+    class Guard(hooks.NonFiniteGuard):
+        def __init__(self, outputs, *, scale_floor):
+            floors.append(scale_floor)
+            super().__init__(outputs, scale_floor=scale_floor)
+
+    monkeypatch.setattr(hooks, "NonFiniteGuard", Guard)
+    asked = {"precision": precision, "allow_slow_fp16": True, "initial_loss_scale": 64.0}
+    found = variables_of(train(runtime=asked) / "model.ckpt-2")
+    if precision == "fp16":
+        assert floors == [1.0]
+        assert found["loss_scale/scale"] == 64.0
+        assert found["loss_scale/good_updates"] == 2
+    else:
+        assert floors == [None]
+        assert not any(name.startswith("loss_scale/") for name in found)
 
 
 @pytest.fixture(name="with_momentum")
