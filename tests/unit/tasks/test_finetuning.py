@@ -65,9 +65,7 @@ def test_another_global_batch_goes_on_where_the_data_stopped(records, length_buc
     )
     run = run_at(StartPoint("model.ckpt-2", 2, 2, consumed_sequences=12))
     plan = BatchPlan(4, 1, world_size=1)
-    found = numbers_of(
-        lambda: finetuning.training_batches(settings, run, CONFIG, records, plan), 3
-    )
+    found = numbers_of(lambda: finetuning.training_batches(settings, run, CONFIG, records, plan), 3)
     if length_buckets:
         order = LengthBuckets(LENGTHS, global_batch_size=4, seed=SEED, max_length=LENGTH)
         # Batches of four from the start on: the fourth is the first with none of the twelve.

@@ -54,10 +54,14 @@ def test_whole_text_gives_the_ids_of_its_lines(golden_tokenizers, casing):
 
 
 BLOCKS = [
-    tuple(int(end, 16) for end in block.split("-"))
-    for block in (
-        "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
-    ).split()
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
 ]
 
 
