@@ -16,8 +16,9 @@ ALL ?= 0
 # The tests of a marker alone, such as each_tensorflow.
 MARK ?= $(if $(filter 1,$(ALL)),,not slow)
 
-# What the tests may not do without: with ALL=1 they fail where set-up could not build it.
-NEEDED ?= $(if $(filter 1,$(ALL)),native_ops$(if $(filter 1,$(HOROVOD)), horovod))
+# What the tests may not do without: they fail where set-up could not build or install it.
+BUILT = $(if $(filter 1,$(ALL)),native_ops $(if $(filter 1,$(HOROVOD)),horovod))
+NEEDED ?= $(strip $(BUILT) $(if $(filter 1,$(BROWSER)),browser) $(if $(filter 1,$(HOSTS)),hosts))
 
 SETUP = $(PYTHON) tools/setup_env.py --venv $(VENV) --horovod $(HOROVOD) --accelerator $(ACCELERATOR) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
 BIN = $(VENV)/bin

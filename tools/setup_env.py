@@ -297,7 +297,7 @@ def horovod_build_env(venv, accelerator, tensorflow):
 def install_programs(environment, name, programs, packages):
     """Installs programs that only some tests need, by Debian's package manager and as root.
 
-    What cannot be installed is said and no failure: those tests are skipped then.
+    What cannot be installed is said and no failure: those tests say it again, and fail.
     """
     if all(map(shutil.which, programs)):
         print(f"setup: {name} is up to date", flush=True)
@@ -309,7 +309,7 @@ def install_programs(environment, name, programs, packages):
     except (SetupError, OSError) as error:
         programs = " and ".join(programs)
         print(
-            f"setup: {programs} could not be installed, tests that need them are skipped ({error})",
+            f"setup: {programs} could not be installed, tests that need them will fail ({error})",
             flush=True,
         )
 

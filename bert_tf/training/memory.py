@@ -141,8 +141,9 @@ def _one_micro_batch(job: Job, network: Network) -> tuple[list[tf.Operation], li
     graph = tf.get_default_graph()
     specs = job.train_input().element_spec
     features = {name: _placeholder(spec, job) for name, spec in specs.items()}
-    # Without padding there are as many rows as there can be, and the graph knows how many.
-    features["input_mask"] = tf.ones_like(features["input_mask"])
+    if "input_mask" in features:
+        # Without padding there are as many rows as there can be, and the graph knows how many.
+        features["input_mask"] = tf.ones_like(features["input_mask"])
     before = set(graph.get_operations())
     place = tf.zeros([], tf.int64)
     dropout = Dropout(job.context.settings.seed, data_position=place, first_example=place)

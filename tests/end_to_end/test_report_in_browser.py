@@ -1,23 +1,19 @@
 """The report in a real browser: filters, highlights, links and paging do what they say."""
 
+import contextlib
 import random
 import shutil
 
 import pytest
 
 from bert_tf.report.page import QuestionRow, ReportData, write_report
+from tests.support import skip_without
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-By = pytest.importorskip("selenium.webdriver.common.by").By
-support = pytest.importorskip("selenium.webdriver.support.ui")
-Select, WebDriverWait = support.Select, support.WebDriverWait
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None,
-    reason="no chromium or no chromedriver on PATH: install Debian's chromium and chromium-driver",
-)
+with contextlib.suppress(ImportError):  # it has no package for Python 3.9
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select, WebDriverWait
 
 BROWSER_FLAGS = (
     "--headless",
@@ -152,15 +148,22 @@ def address(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
-    from selenium.webdriver.chrome.service import Service
-
+    if "webdriver" not in globals():
+        skip_without("browser", "selenium is not installed")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    driver_program = shutil.which("chromedriver")
+    if program is None or driver_program is None:
+        skip_without(
+            "browser",
+            "no chromium or no chromedriver on PATH: install Debian's chromium and chromium-driver",
+        )
     options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
+    options.binary_location = program
     profile = tmp_path_factory.mktemp("profile")
     for flag in (*BROWSER_FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver = webdriver.Chrome(options=options, service=Service(driver_program))
     yield driver
     driver.quit()
 

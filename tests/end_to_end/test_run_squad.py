@@ -220,8 +220,23 @@ def test_version_2(flags, files, tmp_path):
     written = evaluate(squad, answers)
     assert {name: results[name] for name in written} == written
     assert results["best_f1"] >= results["f1"]
-    shown = f"--null_score_diff_threshold={results['best_f1_thresh']:.4f} would be best"
-    assert shown in done.stdout or results["best_f1_thresh"] == 0
+
+    # The advice is to be found by trying: below all odds everything is answered with "".
+    nbest = json.loads((tmp_path / "nbest_predictions.json").read_text())
+    texts = {key: next(e["text"] for e in found if e["text"]) for key, found in nbest.items()}
+    tried = {}
+    for limit in [min(odds.values()) - 1, *odds.values()]:
+        answered = {key: "" if odds[key] > limit else text for key, text in texts.items()}
+        tried[limit] = evaluate(squad, answered)
+    best_f1 = max(scores["f1"] for scores in tried.values())
+    assert best_f1 == pytest.approx(results["best_f1"])
+    advice = [
+        f"--null_score_diff_threshold={limit:.4f} would be best for these questions: "
+        f"exact_match {scores['exact']:.4f}  f1 {scores['f1']:.4f}\n"
+        for limit, scores in tried.items()
+        if scores["f1"] == pytest.approx(best_f1, abs=1e-9)
+    ]
+    assert sum(line in done.stdout for line in advice) == 1
 
 
 def test_seeds(flags, tmp_path):

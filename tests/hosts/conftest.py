@@ -3,6 +3,7 @@
 import pytest
 
 from tests.small_pretraining import make_data_of_documentation
+from tests.support import skip_without
 from tools.hosts import why_not
 
 
@@ -10,7 +11,7 @@ from tools.hosts import why_not
 def _hosts_can_be_made():
     reason = why_not()
     if reason:
-        pytest.skip(reason)
+        skip_without("hosts", reason)
 
 
 @pytest.fixture(scope="session")

@@ -186,6 +186,20 @@ def test_half_precision_is_widened_and_reported(tmp_path, model, dtype, name):
     assert source.notes == (expected,)
 
 
+def test_double_precision_is_rounded_and_reported(tmp_path):
+    state = {
+        "pooler.dense.weight": torch.tensor([[1 / 3, 1.0], [0.0, 2.0]], dtype=torch.float64),
+        "pooler.dense.bias": torch.tensor([0.1, 0.2], dtype=torch.float64),
+        "embeddings.LayerNorm.weight": torch.ones(2),
+    }
+    save_file(state, tmp_path / "model.safetensors")
+    source = open_source(tmp_path)
+    bias = source.read("bert/pooler/dense/bias")
+    assert bias.dtype == np.float32
+    np.testing.assert_array_equal(bias, np.float32([0.1, 0.2]))
+    assert source.notes == ("2 variables are stored as float64 and rounded to float32",)
+
+
 def test_views_of_one_storage(tmp_path):
     whole = torch.arange(48, dtype=torch.float32).reshape(4, 12)
     state = {"pooler.dense.weight": whole[:, 3:5].t(), "pooler.dense.bias": whole[2]}
@@ -205,6 +219,17 @@ def test_an_untied_masked_lm_head_is_left_out(tmp_path, model, changed):
     source = open_source(tmp_path / "untied.safetensors")
     assert not any(name.startswith("cls/predictions") for name in source.stored)
     assert f"cls.predictions.{changed} differs from " in source.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "notes"),
+    [("false", ["turns tokenize_chinese_chars off, but"]), ("true", []), ("null", [])],
+)
+def test_a_tokenizer_that_leaves_chinese_characters_joined_is_told(theirs, value, notes):
+    (theirs / "tokenizer_config.json").write_text(f'{{"tokenize_chinese_chars": {value}}}')
+    found = open_source(theirs).notes
+    assert len(found) == len(notes)
+    assert all(words in note for words, note in zip(notes, found))
 
 
 def test_settings_that_our_network_does_not_follow_are_told(theirs):

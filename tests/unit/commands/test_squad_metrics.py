@@ -11,7 +11,13 @@ from bert_tf.squad.examples import read_squad
 from bert_tf.squad.metrics import evaluate, questions_without_answer, read_answers
 from bert_tf.squad.scores import normalize_answer, question_scores
 from bert_tf.squad.thresholds import best_threshold, threshold_curve
-from tests.naive_squad_metric import naive_result, naive_scores, naive_words, squad_of
+from tests.naive_squad_metric import (
+    naive_best,
+    naive_result,
+    naive_scores,
+    naive_words,
+    squad_of,
+)
 from tests.support import ROOT
 
 DATA = ROOT.parent / "shared/data/squad"
@@ -116,6 +122,11 @@ def test_what_cannot_be_scored():
 # Thresholds.
 
 
+def squad_golds(squad, key):
+    [example] = [example for example in squad.examples if example.question_id == key]
+    return [answer.text for answer in example.answers]
+
+
 def with_threshold(answers, odds, threshold):
     return {key: "" if odds[key] > threshold else answer for key, answer in answers.items()}
 
@@ -152,8 +163,11 @@ def test_every_point_of_the_curve_holds(rows):
 
 @settings(max_examples=200, deadline=None)
 @given(SWEEPS.filter(lambda rows: len({odds for *_, odds in rows}) == len(rows)))
+@example([(["cat"], "cat", -1.0), ([], "tom", 2.0)])
+@example([([], "cat", -1.0), (["tom cat", "cat"], "tom", 0.0)])
+@example([([], "cat", 1.0), (["cat"], "cat", 2.0)])
 def test_the_advice_is_the_official_best(rows):
-    """Where some threshold is better than to answer nothing, and no two odds are equal."""
+    """Where no two odds are equal. The official script has 0.0 for to answer nothing at all."""
     golds, texts, numbers = zip(*rows)
     squad = squad_of([*golds, []], is_v2=True)
     answers = {str(i): text for i, text in enumerate([*texts, ""])}
@@ -161,10 +175,23 @@ def test_the_advice_is_the_official_best(rows):
     official = evaluate(squad, answers, odds)
     advised = best_threshold(squad, answers, odds)
     assert advised.f1 == pytest.approx(official["best_f1"], abs=1e-9)
+    _, official_threshold = naive_best(
+        {key: naive_scores(squad_golds(squad, key), text, is_v2=True)[1]
+         for key, text in answers.items()},
+        answers,
+        odds,
+        {key: bool(squad_golds(squad, key)) for key in answers},
+    )  # fmt: skip
+    assert official["best_f1_thresh"] == official_threshold
+    of_nothing = 100.0 * sum(not example.answers for example in squad.examples) / len(answers)
     if advised.threshold >= min(odds.values()):
-        assert advised.threshold == official["best_f1_thresh"]
+        assert advised.threshold == official_threshold
+        assert advised.f1 > of_nothing
     else:
-        assert official["best_f1_thresh"] == 0.0
+        assert official_threshold == 0.0
+        assert (advised.exact, advised.f1) == (of_nothing, of_nothing)
+        nothing = with_threshold(answers, odds, advised.threshold)
+        assert set(nothing.values()) == {""}
 
 
 def test_a_long_curve_is_thinned():

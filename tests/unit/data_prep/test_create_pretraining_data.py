@@ -333,6 +333,35 @@ def test_the_output_is_the_same_for_any_number_of_workers(corpus, tmp_path, stat
         assert contents(other) == contents(static)
 
 
+def test_the_output_is_the_same_however_many_instances_are_encoded_at_once(
+    corpus, tmp_path, static, monkeypatch
+):
+    for at_once in (7, 10_000):
+        monkeypatch.setattr(stage, "_ENCODE_AT_ONCE", at_once)
+        other = stage.run(settings_for(corpus, tmp_path / str(at_once)))
+        assert contents(other) == contents(static)
+
+
+def test_the_order_of_a_block_is_the_one_it_always_had(tmp_path):
+    """Literal: records that are made again from the same text are the same."""
+    words = [f"w{number:02}" for number in range(16)]
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL + words) + "\n")
+    (tmp_path / "a.txt").write_text("\n".join(f"{word} {word}\n" for word in words))
+    settings = settings_for(
+        tmp_path,
+        tmp_path / "records",
+        input_file=str(tmp_path / "a.txt"),
+        nsp=False,
+        masking="dynamic",
+        short_seq_prob=0.0,
+        dupe_factor=1,
+        num_output_files=1,
+    )
+    found = read_features(stage.run(settings))["input_ids"][:, 1] - len(SPECIAL)
+    assert sorted(found) == list(range(16))
+    assert found.tolist() == [12, 10, 4, 9, 13, 3, 14, 7, 15, 1, 0, 5, 11, 8, 2, 6]
+
+
 def test_other_seeds_and_passes_give_other_records(corpus, tmp_path, static):
     other = stage.run(settings_for(corpus, tmp_path / "seed", random_seed=1))
     assert contents(other) != contents(static)

@@ -123,6 +123,11 @@ def test_number_of_shards_from_their_size(tmp_path):
     total = sum(map(len, documents))
     out = _run(tmp_path, documents, shard_megabytes=total / 4e6, heldout_fraction=0.0)
     assert len(_read(out, "train")) in (4, 5)  # the blank lines between documents count
+    for share, numbers in ((0.25, (5, 2)), (0.5, (4, 4))):
+        # 6.4 shards in all; by hand, 6.4 x 0.75 = 4.8 and a third of 5, 6.4 x 0.5 = 3.2 and 4.
+        size = (total + len(documents) - 1) / 6.4e6
+        out = _run(tmp_path, documents, f"{share}", shard_megabytes=size, heldout_fraction=share)
+        assert tuple(len(_read(out, kind)) for kind in ("train", "heldout")) == numbers
     # More shards than documents are not made.
     out = _run(tmp_path, documents[:3], "small", shard_megabytes=1e-6)
     assert len(_flat(_read(out, "train"))) == len(_read(out, "train"))

@@ -79,9 +79,10 @@ def _naive_wordpiece(words, vocab_size, min_frequency):
         for word, parts in pieces.items():
             for pair in zip(parts, parts[1:]):
                 pairs[pair] += words[word]
-        best = min(pairs, key=lambda pair: (-pairs[pair], ids[pair[0]], ids[pair[1]]))
-        if pairs[best] < min_frequency:
+        pairs = {pair: count for pair, count in pairs.items() if count >= min_frequency}
+        if not pairs:
             break
+        best = min(pairs, key=lambda pair: (-pairs[pair], ids[pair[0]], ids[pair[1]]))
         joined = best[0] + best[1][2:]
         ids.setdefault(joined, len(ids))
         for parts in pieces.values():
@@ -98,6 +99,20 @@ def test_wordpiece_agrees_with_a_naive_trainer(tmp_path):
     entries = read_vocab_file(_run(tmp_path, text, character_coverage=1.0))
     words = collections.Counter(BasicTokenizer(lower_case=True).words(text))
     assert entries[5:] == _naive_wordpiece(words, 115, 2)
+
+
+@pytest.mark.parametrize(("options", "min_frequency"), [({}, 2), ({"min_frequency": 9}, 9)])
+def test_pairs_that_are_too_rare_are_no_entries(tmp_path, options, min_frequency):
+    different = dict.fromkeys(BasicTokenizer(lower_case=True).words(_text(40)))
+    words = {word: place % 12 + 1 for place, word in enumerate(different)}
+    text = " ".join(" ".join([word] * count) for word, count in words.items())
+    options = {"character_coverage": 1.0, **options}
+    every = _naive_wordpiece(words, 10**6, min_frequency)
+    assert len(every) < len(_naive_wordpiece(words, 10**6, min_frequency - 1))
+    size = len(SPECIAL_TOKENS) + len(every)
+    assert read_vocab_file(_run(tmp_path, text, size, **options))[5:] == every
+    with pytest.raises(UserError, match=f"it gives only {size} entries"):
+        _run(tmp_path, text, size + 1, name="more", **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)

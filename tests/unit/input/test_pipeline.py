@@ -170,7 +170,11 @@ def test_the_global_batch_does_not_depend_on_the_ranks(data):
 
 def numbers(data, found):
     """The numbers of the records in batches, by which they are known."""
-    return np.concatenate([data.maker.numbers(batch["segment_ids"]) for batch in found])
+    return np.concatenate([numbers_of(data.maker, batch) for batch in found])
+
+
+def numbers_of(maker, batch):
+    return maker.numbers(batch["segment_ids"])
 
 
 def test_an_epoch_has_every_record_once_across_batches(data):
@@ -227,6 +231,31 @@ def test_ranks_take_the_batches_of_one_process_in_turn(data, world_size):
     in_turn = [batch for same in zip(*parts) for batch in same]
     assert_equal(in_turn[: len(whole)], whole)
     assert not any(batch["example_weights"].any() for batch in in_turn[len(whole) :])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_masks_are_drawn_from_a_record_without_its_padding(record_maker, tmp_path, training):
+    lengths = np.array([12, 4, 9, 2, 7, 6, 12, 3])
+    examples = record_maker.examples(8, masked=False)
+    within = np.arange(12) < lengths[:, None]
+    examples["input_mask"] = within.astype(np.int64)
+    path = tmp_path / "a.tfrecord"
+    with TFRecordWriter(path) as writer:
+        for record in PRETRAINING_UNMASKED.encode_batch(examples):
+            writer.write(record)
+    record_maker.write_manifest(tmp_path)
+    info = pipeline.inspect_records([path])
+    found = batches(dataset_of, 2, path=path, info=info, training=training)
+    found = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
+    order = numbers_of(record_maker, found)
+    assert sorted(order) == list(range(8))
+    # A share of 0.3 of each one's own tokens: of padding that looks like words, none.
+    counts = found["masked_lm_weights"].sum(axis=1)
+    np.testing.assert_array_equal(counts, np.clip(np.round(0.3 * lengths[order]), 1, 3))
+    used = found["masked_lm_weights"] > 0
+    assert (found["masked_lm_positions"] < lengths[order][:, None])[used].all()
+    unchanged = found["input_ids"] == examples["input_ids"][order]
+    assert unchanged[~within[order]].all()
 
 
 def test_evaluation_always_asks_for_the_same_words(unmasked):

@@ -53,10 +53,20 @@ def test_whole_text_gives_the_ids_of_its_lines(golden_tokenizers, casing):
     assert golden_tokenizers[casing].encode(text) == ids
 
 
+BLOCKS = [
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+]
+
+
 def _is_ideograph(char):
-    blocks = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF"
-    ranges = [block.split("-") for block in (blocks + " 2F800-2FA1F").split()]
-    return any(int(low, 16) <= ord(char) <= int(high, 16) for low, high in ranges)
+    return any(low <= ord(char) <= high for low, high in BLOCKS)
 
 
 def _naive_words(text, lower_case):
@@ -112,6 +122,16 @@ def test_words_and_pieces_follow_the_rules(golden_tokenizers, text, lower_case):
     pieces = [piece for word in words for piece in _naive_pieces(word, entries)]
     assert tokenizer._basic.words(text) == words
     assert tokenizer.tokenize(text) == pieces
+
+
+@pytest.mark.parametrize(("low", "high"), BLOCKS, ids=lambda end: f"{end:X}")
+def test_the_ends_of_every_block_of_ideographs(golden_tokenizers, low, high):
+    """Too rare for real or random text."""
+    for code in (low - 1, low, high, high + 1):
+        text = f"a{chr(code)}b"
+        words = golden_tokenizers["cased"]._basic.words(text)
+        assert words == _naive_words(text, lower_case=False), hex(code)
+        assert len(words) == 3 or not low <= code <= high
 
 
 REAL_TEXTS = (

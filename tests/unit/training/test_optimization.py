@@ -13,9 +13,11 @@ from bert_tf.checkpoint import names
 from bert_tf.config import flags
 from bert_tf.config.optimizers import OPTIMIZERS
 from bert_tf.errors import UserError
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import VariableSpec
 from bert_tf.tasks import pretraining
-from bert_tf.training import memory, trainer
+from bert_tf.training import hooks, memory, trainer
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizers import AdamW, Lamb
 from tests import momentum_optimizer
@@ -48,11 +50,18 @@ def what_is_built(monkeypatch):
     calls = []
     monkeypatch.setattr(trainer, "build_train_op", lambda *_, **given: calls.append(given))
 
-    def build(*given, kernels=None):
+    def build(*given, kernels=None, initial_loss_scale=None):
+        """Gradients may underflow where there is an ``initial_loss_scale``."""
         settings = optimization(*given)
+        in_half = initial_loss_scale is not None
+        context = run_context(
+            runtime=runtime_settings(initial_loss_scale=initial_loss_scale),
+            options=ForwardOptions(policy_for("fp16" if in_half else "fp32")),
+            kernels=kernels,
+        )
         job = job_of(
             None,
-            context=run_context(kernels=kernels),
+            context=context,
             steps=step_plan(
                 settings.num_train_steps, settings.num_warmup_steps, settings.learning_rate
             ),
@@ -148,6 +157,25 @@ def test_the_learning_rate_is_the_one_that_flags_describe(built, given, rates):
     np.testing.assert_allclose(found, rates, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("initial", [2.0**20, 8.0])
+def test_the_loss_scale_begins_as_asked_and_stays_at_its_floor(built, initial):
+    with tf.Graph().as_default(), tf.Session() as session:
+        scaling = built(initial_loss_scale=initial)["loss_scale"]
+        update = scaling.update(tf.constant(False))
+        session.run(tf.global_variables_initializer())
+        scales = [session.run(scaling.current())]
+        for _ in range(22):
+            session.run(update)
+            scales.append(session.run(scaling.current()))
+    assert scales == [max(1.0, initial / 2**number) for number in range(23)]
+
+
+def test_no_loss_scale_where_nothing_underflows(built):
+    with tf.Graph().as_default(), tf.Session() as session:
+        assert session.run(built()["loss_scale"].current()) == 1.0
+        assert built()["loss_scale"].inverse() is None
+
+
 def test_a_misspelt_optimizer_trains_nothing():
     settings = optimization_settings(optimizer="Lamb")
     with tf.Graph().as_default(), pytest.raises(UserError, match="'Lamb' is not one of adam, lamb"):
@@ -162,17 +190,47 @@ def trained_run(tmp_path):
     """Trains up to step 2, with a checkpoint of each step, and returns the directory."""
     plain = pretraining_settings(tmp_path)
 
-    def train(**changes):
+    def train(*, keep_checkpoint_max=9, runtime=None, **changes):
+        run = dataclasses.replace(
+            plain.run, save_checkpoints_steps=1, keep_checkpoint_max=keep_checkpoint_max
+        )
         settings = dataclasses.replace(
             plain,
-            run=dataclasses.replace(plain.run, save_checkpoints_steps=1, keep_checkpoint_max=9),
-            runtime=dataclasses.replace(plain.runtime, native_ops=False),
+            run=run,
+            runtime=dataclasses.replace(plain.runtime, native_ops=False, **(runtime or {})),
             optimization=dataclasses.replace(plain.optimization, num_train_steps=2, **changes),
         )
         pretraining.run(settings)
         return settings.run.output_dir
 
     return train
+
+
+def test_as_many_checkpoints_are_kept_as_asked(train):
+    directory = train(keep_checkpoint_max=2)
+    found = sorted(path.stem for path in directory.glob("*.index"))
+    assert found == ["model.ckpt-1", "model.ckpt-2"]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_a_run_has_the_loss_scale_of_its_precision(train, monkeypatch, precision):
+    floors = []
+
+    class Guard(hooks.NonFiniteGuard):
+        def __init__(self, outputs, *, scale_floor):
+            floors.append(scale_floor)
+            super().__init__(outputs, scale_floor=scale_floor)
+
+    monkeypatch.setattr(hooks, "NonFiniteGuard", Guard)
+    asked = {"precision": precision, "allow_slow_fp16": True, "initial_loss_scale": 64.0}
+    found = variables_of(train(runtime=asked) / "model.ckpt-2")
+    if precision == "fp16":
+        assert floors == [1.0]
+        assert found["loss_scale/scale"] == 64.0
+        assert found["loss_scale/good_updates"] == 2
+    else:
+        assert floors == [None]
+        assert not any(name.startswith("loss_scale/") for name in found)
 
 
 @pytest.fixture(name="with_momentum")

@@ -206,6 +206,30 @@ def test_a_rank_that_loses_rank_0(job, capfd):
     assert said.startswith("error: the process of rank 0 on host host0 ended without a word")
 
 
+@pytest.mark.parametrize(("rank", "turn"), [(1, 0.0), (2, 0.5), (5, 2.0), (200, 5.0)])
+def test_ranks_that_lose_rank_0_speak_in_turn(capfd, rank, turn):
+    """So that one of them says it, and the others are ended by then. No thread, no time goes by."""
+    statuses = []
+    own, other = socket.socketpair()
+    made = RankWatch(
+        types.SimpleNamespace(rank=rank, world_size=201, is_chief=False),
+        [Link(own, rank=0, host="host0")],
+        timeout_seconds=LIMIT,
+        records_read=int,
+        how_to_go_on=lambda: "start again",
+        end_process=statuses.append,
+    )
+    with contextlib.closing(own), other:
+        lost = made._others[0].heard
+        made._note(0, failures.Failure(failures.ENDED), lost)
+        if turn:
+            made._judge(lost + turn - 0.01)
+            assert statuses == []
+        made._judge(lost + turn + 0.01)
+    assert statuses == [3]
+    assert "the process of rank 0 on host host0 ended" in capfd.readouterr().err
+
+
 def test_a_rank_that_fails_when_rank_0_does_not_answer_says_so_itself(job, capfd, monkeypatch):
     monkeypatch.setattr(watch, "_SECONDS_FOR_RANK_0_TO_SPEAK", 0.5)
     made = job(2)
