@@ -12,6 +12,7 @@ from bert_tf.checkpoint.directory import PREFIX
 from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.model.variables import VariableSpec, num_weights
+from bert_tf.training.plans import trained_specs
 
 _BYTES_OF_A_WEIGHT = 4
 _GIB = 1 << 30
@@ -66,7 +67,7 @@ def checkpoint_sizes(
     """
     saved = [spec for spec in specs if spec.trainable]
     weights = _BYTES_OF_A_WEIGHT * num_weights(saved)
-    trained = num_weights(spec for spec in saved if optimization.rate_factor(spec.name))
+    trained = num_weights(trained_specs(specs, optimization))
     every = settings.save_checkpoints_steps
     at_start = start_step == 0
     written = 0

@@ -17,15 +17,16 @@ from bert_tf.config.optimizers import optimizer_row
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.recompute import SCOPE
 from bert_tf.model.task import Network, create_network
-from bert_tf.model.variables import num_weights
+from bert_tf.model.variables import VariableSpec, num_weights
 from bert_tf.training.job import Job
+from bert_tf.training.plans import trained_specs
 
 # Measured on Linux with BERT-base, a network of 6 x 384 and a tiny one, micro batches of 4 to 32,
 # fp32 or bf16: with these numbers the estimate is within 11 % of the peak.
 # Resident memory of a process that has imported TensorFlow and built a graph.
 PROCESS_BYTES = 512 << 20
-# How many times the bytes of all parameters gradients take: as they come, clipped, the parts of the
-# embeddings', freed blocks that nothing fits into; with several micro batches their sums as well.
+# How many times the bytes of the trained weights gradients take: as they come, clipped, the parts
+# of the embeddings', freed blocks that nothing fits into; with several micro batches their sums too.
 _GRADIENT_COPIES, _GRADIENT_COPIES_OF_SUMS = 4, 7
 # Horovod's buffer for tensors that travel together.
 FUSION_BUFFER_BYTES = 128 << 20
@@ -72,11 +73,11 @@ class MemoryEstimate:
 def estimate_memory(job: Job) -> MemoryEstimate:
     """Estimates the peak of a training; builds one micro batch of its graph and runs nothing."""
     specs = job.task.specs()
-    weights, parameters = num_weights(specs), num_weights(s for s in specs if s.trainable)
-    trained = num_weights(s for s in specs if s.trainable and job.optimization.rate_factor(s.name))
+    trained = trained_specs(specs, job.optimization)
+    parameters = num_weights(trained)
     with tf.Graph().as_default():
         network = create_network(job.task, job.options)
-        forward, backward = _one_micro_batch(job, network)
+        forward, backward = _one_micro_batch(job, network, trained)
         kept = kept_bytes(forward, backward)
         again = max(map(sum, recomputed_bytes(backward)), default=0)
     accumulates = job.batch.accumulation_steps > 1
@@ -84,9 +85,9 @@ def estimate_memory(job: Job) -> MemoryEstimate:
     communicates = job.context.ranks.world_size > 1
     return MemoryEstimate(
         process=PROCESS_BYTES,
-        weights=4 * weights,
+        weights=4 * num_weights(specs),
         gradients=4 * parameters * copies,
-        optimizer=optimizer_row(job.optimization.optimizer).slot_bytes(trained),
+        optimizer=optimizer_row(job.optimization.optimizer).slot_bytes(parameters),
         activations=sum(kept) + again + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
         local_size=job.context.ranks.local_size,
@@ -136,7 +137,9 @@ def recomputed_bytes(backward: Sequence[tf.Operation]) -> list[list[int]]:
     return [kept_bytes(part, gradients) for part in parts.values()]
 
 
-def _one_micro_batch(job: Job, network: Network) -> tuple[list[tf.Operation], list[tf.Operation]]:
+def _one_micro_batch(
+    job: Job, network: Network, trained: Sequence[VariableSpec]
+) -> tuple[list[tf.Operation], list[tf.Operation]]:
     """The operations of the forward and of the backward pass, in the current graph."""
     graph = tf.get_default_graph()
     specs = job.train_input().element_spec
@@ -150,7 +153,7 @@ def _one_micro_batch(job: Job, network: Network) -> tuple[list[tf.Operation], li
     sums = network.losses(features, dropout=dropout)
     loss = tf.add_n([term.loss for term in sums.values()])
     forward = [op for op in graph.get_operations() if op not in before]
-    tf.gradients(loss, network.variables.trainable())
+    tf.gradients(loss, [network.variables[spec.name] for spec in trained])
     known = before.union(forward)
     return forward, [op for op in graph.get_operations() if op not in known]
 

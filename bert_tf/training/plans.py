@@ -1,12 +1,14 @@
-"""The arithmetic of a run: batches, steps and learning rate from settings and ranks."""
+"""The arithmetic of a run: batches, steps, learning rate and what is trained, from settings."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
+from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
 
@@ -34,6 +36,13 @@ def batch_plan(optimization: OptimizationSettings, ranks: SingleProcess) -> Batc
         global_batch_size=optimization.global_batch_size,
         world_size=ranks.world_size,
     )
+
+
+def trained_specs(
+    specs: Sequence[VariableSpec], optimization: OptimizationSettings
+) -> list[VariableSpec]:
+    """Those of the variables that an update changes: they alone have gradients and slots."""
+    return [spec for spec in specs if spec.trainable and optimization.rate_factor(spec.name)]
 
 
 def with_steps(

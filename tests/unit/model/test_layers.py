@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.model.blocks import DropoutSite, blocks_for, natively
+from bert_tf.model.blocks import DropoutSite, blocks_for
 from bert_tf.model.layers import layer_norm
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import create_variables, dense_specs, layer_norm_specs
 from tests.support import requires_native_ops
@@ -45,11 +46,10 @@ def test_small_variances_are_normalised_with_googles_epsilon():
 @pytest.mark.parametrize("form", ["plain", pytest.param("native", marks=requires_native_ops)])
 def test_so_they_are_behind_a_residual(form):
     x, expected = rows()
-    policy = policy_for("fp32")
-    policy = natively(policy) if form == "native" else policy
+    options = ForwardOptions(native_layers=form == "native")
 
     def close(own):
-        blocks = blocks_for(policy, tf.ones([B, S], tf.int32), skip_padding=False)
+        blocks = blocks_for(options, tf.ones([B, S], tf.int32))
         residual = blocks.stream(tf.constant(x))
         nothing = tf.zeros_like(residual.full)
         site = DropoutSite(None, 0, 0.0)

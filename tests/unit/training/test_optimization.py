@@ -315,10 +315,14 @@ class TwoLayers:
         return [VariableSpec("bert/kernel", (10, 30)), VariableSpec("cls/kernel", (20,))]
 
 
-def test_the_estimate_of_memory_has_the_slots_of_what_is_trained(monkeypatch):
+def test_the_estimate_of_memory_has_slots_and_gradients_of_what_is_trained(monkeypatch):
     def slot_bytes(**changes):
         job = job_of(TwoLayers(), optimization=optimization_settings(**changes))
-        return memory.estimate_memory(job).optimizer
+        estimate = memory.estimate_memory(job)
+        of_a_weight = 4 if changes.get("optimizer") == "momentum" else 8
+        assert estimate.gradients == 4 * 4 * estimate.optimizer // of_a_weight, "four copies"
+        assert estimate.weights == 4 * 320
+        return estimate.optimizer
 
     # Activations are another matter.
     monkeypatch.setattr(memory, "_one_micro_batch", lambda *_: ([], []))
