@@ -26,7 +26,7 @@ from bert_tf.training.plans import trained_specs
 # Resident memory of a process that has imported TensorFlow and built a graph.
 PROCESS_BYTES = 512 << 20
 # How many times the bytes of the trained weights gradients take: as they come, clipped, the parts
-# of the embeddings', freed blocks that nothing fits into; with several micro batches their sums too.
+# of the embeddings', freed blocks that nothing fits into; with several micro batches sums too.
 _GRADIENT_COPIES, _GRADIENT_COPIES_OF_SUMS = 4, 7
 # Horovod's buffer for tensors that travel together.
 FUSION_BUFFER_BYTES = 128 << 20
