@@ -30,19 +30,20 @@ from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import batch_indices
-from bert_tf.model.task import Features, Network
+from bert_tf.model.task import Features, Network, Task
 from bert_tf.progress import Progress
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.training import run as training_run
-from bert_tf.training.checks import Model
+from bert_tf.training.checks import Model, check_start, settle_scaling
 from bert_tf.training.context import Run
 from bert_tf.training.evaluation import Evaluation, Figure, Results
 from bert_tf.training.start_point import find_start
 from bert_tf.training.summary import prediction_lines
-from bert_tf.training.trainer import Job
+from bert_tf.training.trainer import Job, Trainer
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.workers import resolve_num_workers
 
 SEEDS_NAME = "seeds.json"
 RATE = "predict_sequences_per_second"
@@ -68,15 +69,24 @@ def run_with_seeds(
 
 
 def sum_up_seeds(
-    settings: FinetuningSettings, run: Run, by_seed: Mapping[int, Results], names: Sequence[str]
+    settings: FinetuningSettings,
+    run: Run,
+    by_seed: Mapping[int, Results],
+    names: Sequence[str],
+    *,
+    digits: int = 2,
 ) -> None:
-    """After the last of several seeds: writes ``seeds.json`` and shows the figures ``names``."""
+    """After the last of several seeds: writes ``seeds.json`` and shows the figures ``names``.
+
+    They are shown with so many digits after the point.
+    """
     if len(settings.seeds) < 2 or len(by_seed) < len(settings.seeds):
         return
     summary = summarize_seeds(by_seed)
     write_json(settings.run.output_dir.parent / SEEDS_NAME, summary)
     spread = "  ".join(
-        f"{name} {summary[name]['mean']:.2f} +- {summary[name]['std']:.2f}" for name in names
+        f"{name} {summary[name]['mean']:.{digits}f} +- {summary[name]['std']:.{digits}f}"
+        for name in names
     )
     run.message(f"{len(by_seed)} seeds: {spread}")
 
@@ -91,6 +101,37 @@ def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, objec
         mean = statistics.mean(values.values())
         summary[name] = {"mean": mean, "std": spread, "by_seed": values}
     return summary
+
+
+def open_finetuning(
+    settings: Settings, run: Run, make_task: Callable[[BertConfig], Task]
+) -> tuple[Settings, Run, ModelParts, Model]:
+    """The model of a run that has begun, and its arithmetic.
+
+    Returns the settings with their optimization settled, the run with the arithmetic chosen, the
+    network's parts and what is trained. Raises UserError as :func:`open_model`, and for settings
+    that contradict each other or the run that is resumed.
+    """
+    parts = open_model(settings, run)
+    run = training_run.choose_arithmetic(
+        run, parts.config, settings.optimization, max_seq_length=settings.max_seq_length
+    )
+    model = Model(make_task(parts.config), parts.vocabulary, tokenizer_files=parts.tokenizer_files)
+    optimization = settle_scaling(run, settings.optimization)
+    return dataclasses.replace(settings, optimization=optimization), run, parts, model
+
+
+def check_without_records(
+    settings: FinetuningSettings, run: Run, model: Model, *, most_records: int
+) -> None:
+    """Raises UserError for what is wrong whatever the records are: they take long to make.
+
+    ``most_records`` is the most that there can be to train on.
+    """
+    resolve_num_workers(settings.num_workers)
+    optimization = with_steps(settings, run, most_records, is_bound=True)
+    training_run.resolve_plans(optimization, run.ranks)
+    check_start(run, model, settings.optimization)
 
 
 def open_model(settings: FinetuningSettings, run: Run) -> ModelParts:
@@ -136,6 +177,64 @@ def directory_of_new_records(run: Run, usual: Path) -> Iterator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
+def obtain_records(
+    settings: FinetuningSettings,
+    run: Run,
+    new_records: Path,
+    *,
+    kind: str,
+    source: Path,
+    find: Callable[[Path], SequenceRecords | None],
+    build: Callable[[Path], SequenceRecords],
+    reopen: Callable[[Path], SequenceRecords],
+) -> SequenceRecords:
+    """The records of a file, which rank 0 of each host makes where they are not there yet.
+
+    Args:
+      settings, run: of the fine-tuning.
+      new_records: as of :func:`directory_of_new_records`.
+      kind: name of their directory.
+      source: the file, for the line that counts them.
+      find: opens the records in a directory, if they are there and of this file.
+      build: makes them in a directory, unless they are there.
+      reopen: opens what ``build`` has made, on any rank of the host.
+    """
+    directory = new_records / kind
+    if settings.run.dry_run:
+        found = find(settings.features_dir / kind)
+        if all(run.ranks.gather(found is not None)):
+            directory = settings.features_dir / kind
+    run.ranks.once_on_each_host(lambda: build(directory))
+    records = reopen(directory)
+    counts = ", ".join(
+        f"{count} {name.replace('_', ' ')}" for name, count in records.counts.items()
+    )
+    run.message(f"{source.name}: {counts}")
+    return records
+
+
+def data_facts(
+    settings: FinetuningSettings,
+    parts: ModelParts,
+    *,
+    train: SequenceRecords | None,
+    **others: SequenceRecords | None,
+) -> dict[str, object]:
+    """The ledger's section on the data, for ``training.run.execute``.
+
+    ``others`` are records that are predicted, by the beginnings of their facts' names.
+    """
+    hashes = {f"{name}_sha256": r.sha256 if r else "none" for name, r in others.items()}
+    return {
+        "sha256": train.sha256 if train else "none",
+        **hashes,
+        "vocabulary_sha256": parts.tokenizer.vocab_sha256,
+        "lower_case": parts.tokenizer.lower_case,
+        "length_buckets": settings.length_buckets,
+        "train_records": len(train) if train else 0,
+    }
+
+
 def with_steps(
     settings: FinetuningSettings, run: Run, num_records: int, *, is_bound: bool = False
 ) -> OptimizationSettings:
@@ -179,6 +278,12 @@ def make_job(
         steps_follow_data=settings.optimization.num_train_steps is None
         or settings.optimization.scale_steps_by_ranks,
     )
+
+
+def predict_at_end(run: Run, job: Job, prediction: PredictionEvaluation) -> None:
+    """Predicts with the newest checkpoint of a job that has ended; nothing in a dry run."""
+    if not run.settings.dry_run:
+        Trainer(dataclasses.replace(job, evaluation=prediction), run.log).predict()
 
 
 def training_batches(
