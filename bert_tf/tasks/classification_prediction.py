@@ -93,7 +93,8 @@ def write_predictions(task: GlueTask, logits: np.ndarray, output_dir: Path) -> N
     """
     found = answers(task, logits)
     if task.is_rating:
-        shown = numbers = [[f"{rating:.3f}"] for rating in found]
+        numbers = [[str(rating)] for rating in found.tolist()]
+        shown = [[f"{rating:.3f}"] for rating in found]
     else:
         numbers = [list(map(str, row)) for row in np.exp(log_probabilities(logits)).tolist()]
         shown = [[task.classes[n]] for n in found]

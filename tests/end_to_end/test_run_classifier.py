@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_tf.glue.formats import GLUE_TASKS, read_glue
-from bert_tf.glue.metrics import spearman
+from bert_tf.glue.metrics import pearson, spearman
 from tests.end_to_end.glue_files import LENGTHS, write_data
 from tests.end_to_end.squad_files import write_model
 from tests.support import ROOT, mpirun, requires_horovod, run, variables_of
@@ -223,6 +223,7 @@ def test_ratings_of_real_pairs(flags, files, tmp_path):
     assert {"eval_spearman", "eval_pearson", "eval_loss"} <= results.keys()
     path = SHARED_GLUE / "STS-B" / "sts-dev.csv"
     rows = read_glue(GLUE_TASKS["sts-b"], path, flag="f", needs_labels=True).rows
-    ratings = [float(row[1]) for row in table_of(tmp_path / "model" / "predictions.tsv")[1:]]
-    found = spearman(np.array([row.label for row in rows]), np.array(ratings))
-    assert results["eval_spearman"] == pytest.approx(found, abs=2e-3), "three digits are written"
+    ratings = probabilities_of(tmp_path / "model")[:, 0]
+    labels = np.array([row.label for row in rows])
+    for metric in (spearman, pearson):
+        assert results[f"eval_{metric.__name__}"] == pytest.approx(metric(labels, ratings))

@@ -127,5 +127,5 @@ def test_files_of_classes(tmp_path):
 
 def test_files_of_ratings(tmp_path):
     write_predictions(GLUE_TASKS["sts-b"], np.array([[2.5004], [-0.1]]), tmp_path)
-    assert (tmp_path / "test_results.tsv").read_text() == "2.500\n-0.100\n"
+    assert (tmp_path / "test_results.tsv").read_text() == "2.5004\n-0.1\n"
     assert (tmp_path / "predictions.tsv").read_text() == "index\tprediction\n0\t2.500\n1\t-0.100\n"
