@@ -18,7 +18,7 @@ ALLOWED = {
     "bert_tf.estimator": set(),
     "bert_tf.records": {"bert_tf.text"},
     "bert_tf.input": {"bert_tf.records"},
-    "bert_tf.squad": {"bert_tf.config", "bert_tf.records", "bert_tf.text"},
+    "bert_tf.squad": {"bert_tf.records", "bert_tf.text"},
     "bert_tf.glue": {"bert_tf.records", "bert_tf.text"},
     "bert_tf.report": {"bert_tf.squad"},
     "bert_tf.model": {"bert_tf.config", "bert_tf.native"},
