@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_tf.config.settings import ClassificationSettings
+from bert_tf.errors import UserError
 from bert_tf.glue.features import build_features, check_length, find_features, open_features
-from bert_tf.glue.formats import DEV, GLUE_TASKS, TEST, TRAIN, GlueFile, find_file, read_glue
+from bert_tf.glue.formats import (
+    DEV,
+    GLUE_TASKS,
+    TEST,
+    TRAIN,
+    GlueFile,
+    GlueTask,
+    find_file,
+    read_glue,
+)
 from bert_tf.inference.model_directory import ModelParts
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.tasks.classification_prediction import (
@@ -59,6 +69,7 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
             settings, run, lambda config: ClassificationTask(config, task.num_outputs)
         )
         check_length(task, settings.max_seq_length)
+        _check_resumed(run, task)
         files = _read(settings)
         most_records = len(files.train.rows) if files.train else 1
         check_without_records(settings, run, model, most_records=most_records)
@@ -70,6 +81,16 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
                 names = [f"eval_{name}" for name in task.metrics]
                 sum_up_seeds(settings, run, by_seed, names, digits=4)
         return results
+
+
+def _check_resumed(run: Run, task: GlueTask) -> None:
+    """Raises UserError where the run to resume learnt another task: its head would fit."""
+    learnt = run.record.ledger.get("data", {}).get("task") if run.record else None
+    if learnt not in (None, task.name):
+        raise UserError(
+            f"cannot resume from {run.start.checkpoint}: it was trained on {learnt}, not on "
+            f"{task.name}; choose another --output_dir."
+        )
 
 
 def _read(settings: ClassificationSettings) -> Files:

@@ -134,6 +134,18 @@ def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_pat
     assert "test.tsv: 11 examples" in done.stdout
 
 
+def test_a_directory_of_another_task_is_left_as_it_is(trained, files, flags):
+    before = (trained[0] / "run.json").read_bytes()
+    changes = ["--task_name=CoLA", "--do_train", f"--output_dir={trained[0]}"]
+    done = run(SCRIPT, *flags, *changes, check=False)
+    sentence = (
+        f"cannot resume from {trained[0]}/model.ckpt-40: it was trained on SST-2, not on CoLA"
+    )
+    assert sentence in done.stderr
+    assert done.returncode == 2
+    assert (trained[0] / "run.json").read_bytes() == before
+
+
 def test_padding_changes_no_prediction(trained, files, flags, tmp_path):
     changes = ["--length_buckets=false", "--predict_batch_size=7", f"--output_dir={tmp_path}"]
     file = f"--predict_file={files / 'SST-2' / 'dev.tsv'}"
