@@ -81,6 +81,8 @@ def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files, monke
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
     made = [build_features(mrpc, tmp_path / str(n), num_workers=n, **options) for n in (1, 2)]
     assert made[0].sha256 == made[1].sha256
+    records = map(made[1].spec.decode, RecordSet(made[1].files).read([0, 1]))
+    assert [record["unique_ids"].tolist() for record in records] == [[0], [1]]
 
 
 def test_they_are_made_once(tmp_path, mrpc, tokenizer_files, capsys):

@@ -56,6 +56,7 @@ WRONG = {
         "train.tsv names no column 'label'",
     ),
     "length": (["--do_eval", "--max_seq_length=2"], "--max_seq_length=2 has no place for"),
+    "no length": (["--do_eval", "--max_seq_length=0"], "--max_seq_length=0 must be at least 1"),
     "length of the network": (["--do_eval", "--max_seq_length=65"], "max_position_embeddings=64"),
     "batch": (["--do_eval", "--eval_batch_size=0"], "--eval_batch_size=0 must be at least 1"),
     "prediction batch": (["--do_predict", "--predict_batch_size=0"], "must be at least 1"),
