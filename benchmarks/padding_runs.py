@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,64 +28,63 @@ from bert_tf.update.train_op import UpdateSettings, build_train_op
 _WEIGHT_DECAY, _WARMUP_SHARE = 0.01, 0.1
 
 
-class TrainingOrder:
-    """The batches of a training, as run_squad.py has them with and without --length_buckets."""
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Which sequences each batch has, and how many positions.
 
-    def __init__(self, case: Case, sequences: Sequences, *, by_length: bool, seed: int) -> None:
-        self._sequences, self._by_length, self._seed = sequences, by_length, seed
-        self._max_length = case.max_seq_length
-        self._slice = GlobalBatchSlice(case.batch_size)
-        self._buckets = LengthBuckets(
-            sequences.lengths,
-            global_batch_size=case.batch_size,
-            seed=seed,
-            max_length=case.max_seq_length,
-        )
-        self.batches_in_an_epoch = max(1, len(sequences.lengths) // case.batch_size)
+    Attributes:
+      sequences: all of them.
+      num_batches: of an epoch of training, or of a prediction.
+      indices: from a batch's number to its sequences, [batch size].
+      positions: from a batch's number to the positions of its sequences.
+      is_record: from a batch's number to which of them do not only fill it up; all for None.
+    """
 
-    def positions(self, number: int) -> int:
-        """Positions of the sequences of a batch."""
-        return self._buckets.padded_length(number) if self._by_length else self._max_length
-
-    def indices(self, number: int) -> np.ndarray:
-        """Which sequences a batch has: int64 [batch size]."""
-        if self._by_length:
-            return self._buckets.indices(number, self._slice)
-        total = len(self._sequences.lengths)
-        return batch_indices(number, self._slice, num_records=total, seed=self._seed)
+    sequences: Sequences
+    num_batches: int
+    indices: Callable[[int], np.ndarray]
+    positions: Callable[[int], int]
+    is_record: Callable[[int], np.ndarray] | None = None
 
     def batch(self, number: int) -> Batch:
         """The features of a batch."""
-        return self._sequences.batch(self.indices(number), self.positions(number))
+        return self.sequences.batch(self.indices(number), self.positions(number))
+
+    def batches(self) -> Iterator[Batch]:
+        """Those of an epoch, or of the prediction."""
+        return map(self.batch, range(self.num_batches))
 
 
-class PredictionOrder:
+def training_order(case: Case, sequences: Sequences, *, by_length: bool, seed: int) -> Order:
+    """The batches of a training, as run_squad.py has them with and without --length_buckets."""
+    rank_slice, total = GlobalBatchSlice(case.batch_size), len(sequences.lengths)
+    buckets = LengthBuckets(
+        sequences.lengths,
+        global_batch_size=case.batch_size,
+        seed=seed,
+        max_length=case.max_seq_length,
+    )
+
+    def indices(number: int) -> np.ndarray:
+        if by_length:
+            return buckets.indices(number, rank_slice)
+        return batch_indices(number, rank_slice, num_records=total, seed=seed)
+
+    positions = buckets.padded_length if by_length else lambda _: case.max_seq_length
+    return Order(sequences, max(1, total // case.batch_size), indices, positions)
+
+
+def prediction_order(case: Case, sequences: Sequences, *, by_length: bool) -> Order:
     """All sequences once, the longest first; not ``by_length`` they are padded all the same."""
-
-    def __init__(self, case: Case, sequences: Sequences, *, by_length: bool) -> None:
-        self._sequences, self._by_length = sequences, by_length
-        self._max_length = case.max_seq_length
-        self._sorted = LengthSortedBatches(
-            sequences.lengths,
-            batch_size=case.batch_size,
-            max_length=case.max_seq_length,
-            rank=0,
-            world_size=1,
-        )
-
-    def positions(self, number: int) -> int:
-        """Positions of the sequences of a batch."""
-        return self._sorted.padded_length(number) if self._by_length else self._max_length
-
-    def batches(self) -> Iterator[tuple[np.ndarray, Batch]]:
-        """The numbers of the sequences of each batch, without what fills it up, and its features.
-
-        The features are those of a whole batch.
-        """
-        for number in range(self._sorted.num_batches):
-            indices = self._sorted.indices(number)
-            batch = self._sequences.batch(indices, self.positions(number))
-            yield indices[self._sorted.is_record(number)], batch
+    batches = LengthSortedBatches(
+        sequences.lengths,
+        batch_size=case.batch_size,
+        max_length=case.max_seq_length,
+        rank=0,
+        world_size=1,
+    )
+    positions = batches.padded_length if by_length else lambda _: case.max_seq_length
+    return Order(sequences, batches.num_batches, batches.indices, positions, batches.is_record)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +116,7 @@ class TrainedNetwork:
         training: Training,
         *,
         checkpoint: Path | None = None,
-        precision: str = "auto",
+        precision: str,
         threads: int,
         skip_padding: bool,
     ) -> None:
@@ -125,18 +124,19 @@ class TrainedNetwork:
 
         ``precision`` is as --precision, ``skip_padding`` the encoder's.
         """
+        ranks = SingleProcess(threads)
         choice = measured_choice(
             Wanted(precision),
             config,
             sequences=case.batch_size,
             length=case.max_seq_length,
             accumulation_steps=1,
-            ranks=SingleProcess(threads),
+            ranks=ranks,
         )
-        self.precision, policy, kernels = choice.precision, choice.policy, choice.kernels
+        self.precision = choice.precision
         with tf.Graph().as_default():
             task = case.task(config)
-            options = ForwardOptions(policy, skip_padding=skip_padding)
+            options = ForwardOptions(choice.policy, skip_padding=skip_padding)
             network = create_network(task, options, seed=training.seed)
             if checkpoint is not None:
                 variables = network.variables.trainable()
@@ -154,10 +154,10 @@ class TrainedNetwork:
                 network,
                 self._inputs,
                 plan=BatchPlan(case.batch_size, 1, world_size=1),
-                optimizer=AdamW(rate, weight_decay=_WEIGHT_DECAY, kernels=kernels),
+                optimizer=AdamW(rate, weight_decay=_WEIGHT_DECAY, kernels=choice.kernels),
                 learning_rate=rate,
                 loss_scale=NoLossScale(),
-                ranks=SingleProcess(threads),
+                ranks=ranks,
                 settings=UpdateSettings(
                     most_rows=case.batch_size * case.max_seq_length, seed=training.seed
                 ),
@@ -181,21 +181,15 @@ class TrainedNetwork:
         feed = {self._inputs[name]: batch[name] for name in INPUTS}
         return self._session.run(self._outputs, feed)
 
-    def train(self, order: TrainingOrder, steps: int) -> None:
-        """The first so many updates of an order."""
-        for number in range(steps):
-            self.update(order.batch(number))
-
-    def predict(self, order: PredictionOrder) -> dict[str, np.ndarray]:
+    def predict(self, order: Order) -> dict[str, np.ndarray]:
         """The outputs of all sequences of an order, [N, ...]."""
-        found: dict[str, list[np.ndarray]] = {}
-        places = []
-        for indices, batch in order.batches():
-            places.append(indices)
+        found: dict[str, np.ndarray] = {}
+        for number, batch in enumerate(order.batches()):
+            kept = order.is_record(number)
             for name, values in self.outputs(batch).items():
-                found.setdefault(name, []).append(values[: len(indices)])
-        back = np.argsort(np.concatenate(places))
-        return {name: np.concatenate(parts)[back] for name, parts in found.items()}
+                empty = np.zeros((len(order.sequences.lengths), *values.shape[1:]), values.dtype)
+                found.setdefault(name, empty)[order.indices(number)[kept]] = values[kept]
+        return found
 
 
 def _placeholders(sequences: Sequences, *, batch_size: int) -> dict[str, tf.Tensor]:

@@ -309,14 +309,17 @@ def run_settings(
     eval_batch_size: str,
     max_eval_steps: str | None,
     host_flags: Iterable[str],
+    does: Iterable[str] = (),
 ) -> RunSettings:
     """What to do, where to write and how often, from parsed flags.
 
     Three names are those that the script's flags for evaluation have; ``host_flags`` are the
-    script's own that may differ from host to host.
+    script's own that may differ from host to host, ``does`` those of other things to do.
     """
-    if not values.do_train and not values[do_eval].value:
-        raise UserError(f"nothing to do: give --do_train, --{do_eval} or both.")
+    does = [f"--{name}" for name in ("do_train", do_eval, *does)]
+    if not any(values[name[2:]].value for name in does):
+        several = "both" if len(does) == 2 else "several"
+        raise UserError(f"nothing to do: give {', '.join(does)} or {several}.")
     for name in (*_COUNTS, eval_batch_size, *filter(None, [max_eval_steps])):
         at_least_one(values, name)
     every = values.eval_every_steps

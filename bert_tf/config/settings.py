@@ -224,6 +224,7 @@ class FinetuningSettings:
       num_train_epochs, warmup_proportion: length of the training where no steps are given.
       length_buckets: batches of like length instead of padding each to max_seq_length.
       seeds: repeat the run with each; empty for one run with ``run.seed``.
+      features_dir: where records are kept between runs.
       num_workers: processes that make records, 0 for all cores.
     """
 
@@ -234,6 +235,7 @@ class FinetuningSettings:
     warmup_proportion: float
     length_buckets: bool
     seeds: tuple[int, ...]
+    features_dir: Path
     num_workers: int
     run: RunSettings
     optimization: OptimizationSettings
@@ -247,7 +249,6 @@ class SquadSettings(FinetuningSettings):
     Attributes:
       train_file, predict_file: SQuAD JSON.
       max_predict_questions: how many of predict_file's questions are answered, None for all.
-      features_dir: where records are kept between runs.
       version_2_with_negative: questions may have no answer.
       null_score_diff_threshold: a question has no answer where the null score is higher than the
         best span's by more than this.
@@ -256,10 +257,28 @@ class SquadSettings(FinetuningSettings):
     train_file: Path | None
     predict_file: Path | None
     max_predict_questions: int | None
-    features_dir: Path
     doc_stride: int
     max_query_length: int
     n_best_size: int
     max_answer_length: int
     version_2_with_negative: bool
     null_score_diff_threshold: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationSettings(FinetuningSettings):
+    """Fine-tuning on and prediction of classes or ratings of sentences and pairs.
+
+    Attributes:
+      task_name: a key of ``glue.formats.GLUE_TASKS``.
+      data_dir: the task's files; None where none of them is read.
+      do_predict: write what is predicted of a file without labels.
+      predict_batch_size: sequences in a batch of a rank.
+      predict_file: None takes the one in ``data_dir``.
+    """
+
+    task_name: str
+    data_dir: Path | None
+    do_predict: bool
+    predict_batch_size: int
+    predict_file: Path | None

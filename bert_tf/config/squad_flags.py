@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from absl import flags
 
 from bert_tf.command_line import flag_group
+from bert_tf.config.finetuning_flags import (
+    HOST_FLAGS,
+    define_finetuning_flags,
+    define_model_flags,
+    finetuning_settings,
+)
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
     define_optimization_flags,
     define_run_flags,
     define_runtime_flags,
-    optimization_settings,
     optional_file,
     require,
     run_settings,
-    runtime_settings,
     warn_of_ignored,
 )
 from bert_tf.config.nvidia_defaults import say_other_squad_defaults
 from bert_tf.config.settings import SquadSettings
 from bert_tf.errors import UserError
-from bert_tf.text.tokenizer_files import TokenizerFiles
 
 # NVIDIA's flags for what is done otherwise here: scoring in the run, export by its own command.
 _IGNORED = {
@@ -40,14 +42,15 @@ _IGNORED = {
     "triton_engine_count": int,
 }
 
-_COUNTS = ("max_seq_length", "doc_stride", "max_query_length", "n_best_size", "max_answer_length")
+_COUNTS = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length")
 
 
 def define_squad_flags(values: flags.FlagValues) -> None:
     """Defines the flags of run_squad.py."""
     define = Definer(values)
-    _define_model_flags(define)
+    define_model_flags(define)
     _define_squad_flags(define)
+    define_finetuning_flags(define, examples="windows")
     define_run_flags(define)
     define_optimization_flags(define, optimizer="adam", num_train_steps=None, num_warmup_steps=None)
     define_runtime_flags(define)
@@ -57,17 +60,6 @@ def define_squad_flags(values: flags.FlagValues) -> None:
 @flag_group("Ignored flags of other scripts")
 def _define_ignored_flags(define: Definer) -> None:
     define.ignored(_IGNORED, "NVIDIA's flag for what is done otherwise here")
-
-
-@flag_group("Model")
-def _define_model_flags(define: Definer) -> None:
-    beside = "; what stands beside --init_checkpoint if not given."
-    define.string("bert_config_file", None, f"JSON file of the model's architecture{beside}")
-    define.string("vocab_file", None, f"WordPiece vocabulary{beside}")
-    define.string("spm_model_file", None, f"SentencePiece model{beside}")
-    define.boolean(
-        "do_lower_case", None, "Lower-case the text; what fits the vocabulary if not given."
-    )
 
 
 @flag_group("Questions and answers")
@@ -97,24 +89,6 @@ def _define_squad_flags(define: Definer) -> None:
         0.0,
         "Answer nothing where the null score is higher than the best answer's by more than this.",
     )
-    define.number(
-        "num_train_epochs", 3.0, "Passes over the training windows, on all ranks together."
-    )
-    define.number("warmup_proportion", 0.1, "Share of the steps with a rising learning rate.")
-    define.boolean(
-        "length_buckets",
-        True,
-        "Make batches of like length; off keeps random order and pads to --max_seq_length.",
-    )
-    define.string(
-        "seeds",
-        None,
-        "Repeat the run with these seeds, comma-separated, and report mean and spread.",
-    )
-    define.string(
-        "features_dir", None, "Where the records of the questions are kept (output_dir/features)."
-    )
-    define.integer("num_workers", 0, "Processes that build features; 0 means all cores.")
 
 
 def squad_settings(values: flags.FlagValues) -> SquadSettings:
@@ -124,12 +98,6 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
     require(values, "output_dir")
     for name in _COUNTS:
         at_least_one(values, name)
-    if values.seeds and values.dllog_path:
-        raise UserError("--seeds makes several runs and --dllog_path is one file; drop one.")
-    if not 0 <= values.warmup_proportion <= 1:
-        raise UserError(f"--warmup_proportion={values.warmup_proportion} must lie in [0, 1].")
-    if values.num_train_epochs <= 0:
-        raise UserError(f"--num_train_epochs={values.num_train_epochs} must be more than 0.")
     if values.do_train:
         require(values, "train_file")
     if values.do_predict:
@@ -140,26 +108,16 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
         eval_batch_size="predict_batch_size",
         max_eval_steps=None,
         # Where files lie may differ from host to host; the number of workers is a host's own.
-        host_flags=("train_file", "predict_file", "eval_script", "features_dir", "num_workers"),
+        host_flags=("train_file", "predict_file", "eval_script", *HOST_FLAGS),
     )
-    files = ("bert_config_file", "train_file", "predict_file")
-    derived = {
-        *("max_predict_questions", "seeds", "features_dir", "run", "optimization", "runtime"),
-        "tokenizer_files",
-        *files,
+    made = {
+        **finetuning_settings(values, run),
+        "train_file": optional_file(values, "train_file"),
+        "predict_file": optional_file(values, "predict_file"),
+        "max_predict_questions": _max_predict_questions(values),
     }
-    same_names = {field.name for field in dataclasses.fields(SquadSettings)} - derived
-    return SquadSettings(
-        max_predict_questions=_max_predict_questions(values),
-        seeds=_seeds(values.seeds),
-        features_dir=Path(values.features_dir or run.output_dir / "features"),
-        tokenizer_files=TokenizerFiles.from_flags(values),
-        run=run,
-        optimization=optimization_settings(values),
-        runtime=runtime_settings(values),
-        **{name: optional_file(values, name) for name in files},
-        **{name: values[name].value for name in same_names},
-    )
+    same_names = {field.name for field in dataclasses.fields(SquadSettings)} - made.keys()
+    return SquadSettings(**made, **{name: values[name].value for name in same_names})
 
 
 def _max_predict_questions(values: flags.FlagValues) -> int | None:
@@ -172,13 +130,3 @@ def _max_predict_questions(values: flags.FlagValues) -> int | None:
             "--max_predict_questions and --num_eval_iterations both say how many; give one."
         )
     return batches * values.predict_batch_size if batches is not None else questions
-
-
-def _seeds(text: str | None) -> tuple[int, ...]:
-    try:
-        seeds = tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise UserError(f"--seeds={text} must be whole numbers with commas between them.") from None
-    if len(set(seeds)) != len(seeds):
-        raise UserError(f"--seeds={text} names a seed twice; each run needs its own.")
-    return seeds

@@ -1,45 +1,55 @@
-"""The metrics of GLUE (Wang et al. 2019), in percent."""
+"""The metrics of GLUE (Wang et al. 2019), from 0, or -1 for a correlation, to 1.
+
+All take labels and what was predicted, [N] each: class numbers, or ratings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Callable
 
 import numpy as np
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Share of the equal ones in percent."""
-    return 100.0 * float(np.mean(labels == predicted))
+    """The share of the equal ones."""
+    return float(np.mean(labels == predicted))
 
 
-def matthews(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Matthews's correlation of two kinds of 0 and 1, times 100; 0 where one of them is constant.
+def f1(labels: np.ndarray, predicted: np.ndarray) -> float:
+    """Harmonic mean of precision and recall of class 1; 0 where nobody has it."""
+    found = np.sum((labels == 1) & (predicted == 1))
+    total = np.sum(labels == 1) + np.sum(predicted == 1)
+    return float(2 * found / total) if total else 0.0
+
+
+def matthews_correlation(labels: np.ndarray, predicted: np.ndarray) -> float:
+    """Matthews's correlation of zeros and ones; 0 where one of them is constant.
 
     For two classes it is Pearson's (Matthews 1975).
     """
-    return _pearson(labels, predicted)
+    return pearson(labels, predicted)
+
+
+def pearson(labels: np.ndarray, predicted: np.ndarray) -> float:
+    """Pearson's correlation; 0 where one of them is constant."""
+    a, b = (np.asarray(values, np.float64) for values in (labels, predicted))
+    a, b = a - a.mean(), b - b.mean()
+    scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum()) / scale if scale else 0.0
 
 
 def spearman(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Spearman's correlation of ranks, times 100; equal values share the mean of their ranks."""
-    return _pearson(_ranks(labels), _ranks(predicted))
+    """Spearman's correlation of ranks; equal values share the mean of their ranks."""
+    return pearson(_ranks(labels), _ranks(predicted))
 
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "accuracy": accuracy,
-    "matthews": matthews,
-    "spearman": spearman,
+    function.__name__: function
+    for function in (accuracy, f1, matthews_correlation, pearson, spearman)
 }
 
 
-def _pearson(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
-    return 100.0 * float((a * b).sum()) / scale if scale else 0.0
-
-
-def _ranks(values: Sequence[float]) -> np.ndarray:
+def _ranks(values: np.ndarray) -> np.ndarray:
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(sizes)
     return (last - (sizes - 1) / 2)[group]

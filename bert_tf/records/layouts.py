@@ -199,12 +199,14 @@ PRETRAINING_UNMASKED = RecordSpec(
     ),
 )
 
+UNIQUE_IDS = Feature("unique_ids", "int64", ONE, INT32)
+
 # Those of google-research/bert, run_squad.py. Positions are 0, that of [CLS], in windows without
 # the answer.
 SQUAD_PREDICTION = RecordSpec(
     "squad_prediction",
     (
-        Feature("unique_ids", "int64", ONE, INT32),
+        UNIQUE_IDS,
         Feature("input_ids", "int64", SEQUENCE, VOCABULARY),
         Feature("input_mask", "int64", SEQUENCE, TWO),
         Feature("segment_ids", "int64", SEQUENCE, SEGMENTS),
@@ -219,6 +221,14 @@ SQUAD_TRAINING = RecordSpec(
         Feature("end_positions", "int64", ONE, SEQUENCE),
         Feature("is_impossible", "int64", ONE, TWO),
     ),
+)
+
+CLASSIFICATION_PREDICTION = RecordSpec("classification_prediction", SQUAD_PREDICTION.features)
+
+# A label is a class's number or a rating.
+CLASSIFICATION_TRAINING = RecordSpec(
+    "classification_training",
+    (*CLASSIFICATION_PREDICTION.features, Feature("labels", "float32", ONE, FINITE)),
 )
 
 

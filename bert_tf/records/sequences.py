@@ -1,13 +1,30 @@
-"""Records of sequences of unequal length, made once and read in any order."""
+"""Records of sequences of unequal length, made once by a stage and read in any order.
+
+A directory of them holds the records and the number of tokens of each. The first feature of every
+layout is ``unique_ids``, which counts the records.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_tf.records.layouts import SEQUENCE, RecordSpec
+from bert_tf.errors import UserError, first_line
+from bert_tf.files import PathLike
+from bert_tf.progress import Progress
+from bert_tf.records.layouts import SEQUENCE, UNIQUE_IDS, RecordSpec
+from bert_tf.records.manifest import read_manifest
+from bert_tf.records.stage import Built
+from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
+
+RECORDS_NAME = "features.tfrecord"
+LENGTHS_NAME = "lengths.npy"
+
+_ID_SPEC = RecordSpec("unique_ids", (UNIQUE_IDS,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +37,7 @@ class SequenceRecords:
       sha256: changes when any byte of the records changes.
       spec: layout of the records.
       max_seq_length: positions of a record.
+      counts: the stage's totals.
     """
 
     files: list[Path]
@@ -27,6 +45,7 @@ class SequenceRecords:
     sha256: str
     spec: RecordSpec
     max_seq_length: int
+    counts: Mapping[str, int]
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -35,3 +54,112 @@ class SequenceRecords:
     def record_lengths(self) -> dict[str, int]:
         """The lengths for ``spec.parse_spec``."""
         return {SEQUENCE: self.max_seq_length}
+
+
+class EncodedSequences(NamedTuple):
+    """Records without their ``unique_ids``, which depend on all records before.
+
+    Attributes:
+      records: serialized, by :func:`without_ids` of their layout.
+      lengths: int32, the tokens of each record.
+      counts: totals of these records.
+    """
+
+    records: list[bytes]
+    lengths: np.ndarray
+    counts: Mapping[str, int]
+
+
+def without_ids(spec: RecordSpec) -> RecordSpec:
+    """The part of a layout that does not depend on the records before."""
+    return RecordSpec(f"{spec.name}_without_ids", spec.features[1:])
+
+
+def write_sequences(
+    directory: Path,
+    batches: Iterable[EncodedSequences],
+    *,
+    first_id: int,
+    counts: Mapping[str, int],
+    progress: Progress,
+    unit: str,
+) -> Built:
+    """Writes records and their lengths, for a stage.
+
+    Args:
+      directory: the stage's.
+      batches: the records.
+      first_id: ``unique_ids`` of the first record; the others count on from there.
+      counts: totals to add those of the batches to.
+      progress: advances by each batch's count of ``unit``.
+      unit: a name in the batches' counts.
+    """
+    totals = dict(counts)
+    lengths = [np.zeros(0, np.int32)]
+    with TFRecordWriter(directory / RECORDS_NAME) as writer:
+        for encoded in batches:
+            ids = _encode_ids(first_id + writer.num_records, len(encoded.records))
+            # Examples that follow each other without a border are one Example with the features
+            # of both (protobuf's rule for merging messages).
+            writer.write_framed(frame_records(map(bytes.__add__, ids, encoded.records)))
+            lengths.append(encoded.lengths)
+            for name, count in encoded.counts.items():
+                totals[name] = totals.get(name, 0) + count
+            progress.advance(encoded.counts[unit])
+    np.save(directory / LENGTHS_NAME, np.concatenate(lengths))
+    outputs = {
+        RECORDS_NAME: writer.num_records,
+        RECORDS_NAME + OFFSETS_SUFFIX: None,
+        LENGTHS_NAME: None,
+    }
+    return Built(outputs, totals)
+
+
+def open_sequences(
+    directory: PathLike, *, stage: str, what: str, spec: Callable[[Mapping[str, Any]], RecordSpec]
+) -> SequenceRecords:
+    """The records that a stage left in a directory.
+
+    Args:
+      directory: the stage's.
+      stage: its name; its parameters have ``max_seq_length``.
+      what: the records in words, for an error.
+      spec: from the stage's parameters to the layout.
+
+    Raises:
+      UserError: there are none, or they and their lengths do not belong together.
+    """
+    directory = Path(directory)
+    manifest = read_manifest(directory)
+    if manifest.stage != stage:
+        raise UserError(f"{directory} holds the output of {manifest.stage}, not {what}.")
+    max_seq_length = manifest.parameters[SEQUENCE]
+    records = RecordFile(directory / RECORDS_NAME)
+    return SequenceRecords(
+        files=[records.path],
+        lengths=_read_lengths(directory, count=len(records), longest=max_seq_length),
+        sha256=manifest.sha256,
+        spec=spec(manifest.parameters),
+        max_seq_length=max_seq_length,
+        counts=manifest.counts,
+    )
+
+
+def _read_lengths(directory: Path, *, count: int, longest: int) -> np.ndarray:
+    """The tokens of ``count`` records, none of which has more than ``longest``; int32 [count]."""
+    path = directory / LENGTHS_NAME
+    try:
+        lengths = np.load(path)
+    except (OSError, ValueError, EOFError) as error:
+        problem = f"cannot be read ({first_line(error)})"
+    else:
+        fits = lengths.dtype == np.int32 and lengths.shape == (count,)
+        if fits and count and lengths.min() >= 1 and lengths.max() <= longest:
+            return lengths
+        problem = f"does not hold the lengths of the {count} records beside it"
+    raise UserError(f"{path} {problem}; delete {directory}, so that it is made again.")
+
+
+def _encode_ids(first: int, count: int) -> list[bytes]:
+    """The unique_ids of records, each as an Example of its own."""
+    return _ID_SPEC.encode_batch({UNIQUE_IDS.name: np.arange(first, first + count)[:, np.newaxis]})

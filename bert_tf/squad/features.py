@@ -11,25 +11,23 @@ import dataclasses
 import functools
 import itertools
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
-import numpy as np
-
-from bert_tf.errors import UserError, first_line
+from bert_tf.errors import UserError
 from bert_tf.files import PathLike
 from bert_tf.progress import Progress
 from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING, RecordSpec
-from bert_tf.records.manifest import (
-    describe_file,
-    describe_vocabulary,
-    is_up_to_date,
-    read_manifest,
+from bert_tf.records.manifest import describe_file, describe_vocabulary, is_up_to_date
+from bert_tf.records.sequences import (
+    RECORDS_NAME,
+    SequenceRecords,
+    open_sequences,
+    without_ids,
+    write_sequences,
 )
-from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.stage import Built, report, run_stage
-from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
 from bert_tf.squad.examples import MOST_MOVED, Example, SquadFile
 from bert_tf.squad.paragraphs import Paragraph, ParagraphEncoder, Question
 from bert_tf.squad.windows import WindowSettings, cut_windows
@@ -38,30 +36,11 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.workers import ordered_map, resolve_num_workers
 
 STAGE = "squad_features"
-RECORDS_NAME = "features.tfrecord"
-LENGTHS_NAME = "lengths.npy"
-
 FIRST_UNIQUE_ID = 1_000_000_000  # google's
 
 _PARAGRAPHS_AT_ONCE = 16
 _QUESTIONS_A_WORKER = 5000  # a process takes as long to start as these take
 _SHOWN_IDS = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureSet(SequenceRecords):
-    """Finished records, in the order of the questions and of each question's windows.
-
-    Attributes:
-      directory: where they are.
-      counts: ``questions`` with records, ``windows`` (N), ``cut_questions`` (longer than
-        max_query_length), ``impossible_questions``, and ``unusable_answers``: questions left out
-        of the training because their answer is not in the context; ``moved_answers``: those whose
-        answer was found up to ``MOST_MOVED`` characters from where it should be.
-    """
-
-    directory: Path
-    counts: Mapping[str, int]
 
 
 def build_features(
@@ -72,7 +51,7 @@ def build_features(
     windows: WindowSettings,
     training: bool,
     num_workers: int = 0,
-) -> FeatureSet:
+) -> SequenceRecords:
     """Makes the records of a file, unless they are there.
 
     Args:
@@ -119,7 +98,7 @@ def find_features(
     tokenizer: Tokenizer,
     windows: WindowSettings,
     training: bool,
-) -> FeatureSet | None:
+) -> SequenceRecords | None:
     """The records that :func:`build_features` would make, if they are in ``directory`` already."""
     if is_up_to_date(
         directory,
@@ -150,41 +129,22 @@ def _parameters(squad: SquadFile, windows: WindowSettings, training: bool) -> di
     return {**dataclasses.asdict(windows), "training": training, **moved, **part}
 
 
-def open_features(directory: PathLike) -> FeatureSet:
+def open_features(directory: PathLike) -> SequenceRecords:
     """The records that :func:`build_features` left in a directory.
+
+    Their ``counts``: ``questions`` with records, ``windows`` (N), ``cut_questions`` (longer than
+    max_query_length), ``impossible_questions``, and ``unusable_answers``: questions left out of the
+    training because their answer is not in the context; ``moved_answers``: those whose answer was
+    found up to ``MOST_MOVED`` characters from where it should be.
 
     Raises UserError if there are none, or if they and their lengths do not belong together.
     """
-    directory = Path(directory)
-    manifest = read_manifest(directory)
-    if manifest.stage != STAGE:
-        raise UserError(f"{directory} holds the output of {manifest.stage}, not SQuAD records.")
-    max_seq_length = manifest.parameters["max_seq_length"]
-    records = RecordFile(directory / RECORDS_NAME)
-    return FeatureSet(
-        directory=directory,
-        files=[records.path],
-        lengths=_read_lengths(directory, count=len(records), longest=max_seq_length),
-        counts=manifest.counts,
-        sha256=manifest.sha256,
-        spec=_spec(manifest.parameters["training"]),
-        max_seq_length=max_seq_length,
+    return open_sequences(
+        directory,
+        stage=STAGE,
+        what="SQuAD records",
+        spec=lambda parameters: _spec(parameters["training"]),
     )
-
-
-def _read_lengths(directory: Path, *, count: int, longest: int) -> np.ndarray:
-    """The tokens of ``count`` records, none of which has more than ``longest``; int32 [count]."""
-    path = directory / LENGTHS_NAME
-    try:
-        lengths = np.load(path)
-    except (OSError, ValueError, EOFError) as error:
-        problem = f"cannot be read ({first_line(error)})"
-    else:
-        fits = lengths.dtype == np.int32 and lengths.shape == (count,)
-        if fits and count and lengths.min() >= 1 and lengths.max() <= longest:
-            return lengths
-        problem = f"does not hold the lengths of the {count} records beside it"
-    raise UserError(f"{path} {problem}; delete {directory}, so that it is made again.")
 
 
 def _spec(training: bool) -> RecordSpec:
@@ -200,37 +160,27 @@ def _build(
     directory: Path,
 ) -> Built:
     progress = Progress(STAGE, len(squad.examples), "questions")
-    totals = {
-        "unusable_answers": len(squad.unusable) if training else 0,
-        "moved_answers": len(squad.moved) if training else 0,
-    }
-    lengths = [np.zeros(0, np.int32)]
     results = ordered_map(
-        functools.partial(ParagraphEncoder, open_tokenizer, windows, _without_ids(training)),
+        functools.partial(ParagraphEncoder, open_tokenizer, windows, without_ids(_spec(training))),
         _batches(_paragraphs(squad, training)),
         num_workers=num_workers,
         what=STAGE,
     )
-    with TFRecordWriter(directory / RECORDS_NAME) as writer:
-        for encoded in results:
-            ids = _encode_ids(FIRST_UNIQUE_ID + writer.num_records, len(encoded.records))
-            # Examples that follow each other without a border are one Example with the features
-            # of both (protobuf's rule for merging messages).
-            writer.write_framed(frame_records(map(bytes.__add__, ids, encoded.records)))
-            lengths.append(encoded.lengths)
-            for name, count in encoded.counts.items():
-                totals[name] = totals.get(name, 0) + count
-            progress.advance(encoded.counts["questions"])
-    if not writer.num_records:
+    built = write_sequences(
+        directory,
+        results,
+        first_id=FIRST_UNIQUE_ID,
+        counts={
+            "unusable_answers": len(squad.unusable) if training else 0,
+            "moved_answers": len(squad.moved) if training else 0,
+        },
+        progress=progress,
+        unit="questions",
+    )
+    if not built.outputs[RECORDS_NAME]:
         raise UserError(f"{squad.path} has no text to look for answers in; give another file.")
     progress.finish()
-    np.save(directory / LENGTHS_NAME, np.concatenate(lengths))
-    outputs = {
-        RECORDS_NAME: writer.num_records,
-        RECORDS_NAME + OFFSETS_SUFFIX: None,
-        LENGTHS_NAME: None,
-    }
-    return Built(outputs, totals)
+    return built
 
 
 def _paragraphs(squad: SquadFile, training: bool) -> Iterator[Paragraph]:
@@ -252,14 +202,3 @@ def _question(example: Example, training: bool) -> Question:
 def _batches(paragraphs: Iterator[Paragraph]) -> Iterator[list[Paragraph]]:
     while batch := list(itertools.islice(paragraphs, _PARAGRAPHS_AT_ONCE)):
         yield batch
-
-
-def _without_ids(training: bool) -> RecordSpec:
-    """The part of a record that does not depend on the records before it."""
-    return RecordSpec("squad_without_ids", _spec(training).features[1:])
-
-
-def _encode_ids(first: int, count: int) -> list[bytes]:
-    """The unique_ids of records, each as an Example of its own."""
-    spec = RecordSpec("unique_ids", SQUAD_PREDICTION.features[:1])
-    return spec.encode_batch({"unique_ids": np.arange(first, first + count)[:, np.newaxis]})

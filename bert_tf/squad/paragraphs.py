@@ -9,6 +9,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from bert_tf.records.layouts import RecordSpec
+from bert_tf.records.sequences import EncodedSequences
 from bert_tf.squad.windows import Window, WindowSettings, question_windows
 from bert_tf.text.tokenizer import Encoding, Tokenizer
 
@@ -28,14 +29,6 @@ class Paragraph(NamedTuple):
     questions: list[Question]
 
 
-class EncodedParagraphs(NamedTuple):
-    """Records, but for their unique_ids, which depend on all records before."""
-
-    records: list[bytes]
-    lengths: np.ndarray
-    counts: dict[str, int]
-
-
 class ParagraphEncoder:
     """Paragraphs to records; one in each worker process."""
 
@@ -47,7 +40,7 @@ class ParagraphEncoder:
         self._settings = windows
         self._spec = spec
 
-    def __call__(self, paragraphs: Sequence[Paragraph]) -> EncodedParagraphs:
+    def __call__(self, paragraphs: Sequence[Paragraph]) -> EncodedSequences:
         """Encodes paragraphs, in order."""
         counts = dict.fromkeys(
             ("questions", "windows", "cut_questions", "impossible_questions", "unusable_answers"), 0
@@ -75,7 +68,7 @@ class ParagraphEncoder:
         features = rows.features()
         lengths = features["input_mask"].sum(axis=1, dtype=np.int32)
         features = {feature.name: features[feature.name] for feature in self._spec.features}
-        return EncodedParagraphs(self._spec.encode_batch(features), lengths, counts)
+        return EncodedSequences(self._spec.encode_batch(features), lengths, counts)
 
 
 def tokens_of(encoding: Encoding, start: int, end: int) -> tuple[int, int] | None:

@@ -30,18 +30,21 @@ from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import batch_indices
-from bert_tf.model.task import Features, Network
+from bert_tf.model.task import Features, Network, Task
 from bert_tf.progress import Progress
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.training.context import RunContext
+from bert_tf.training.checks import check_start, settle_scaling
+from bert_tf.training.context import RunContext, choose_arithmetic
 from bert_tf.training.evaluation import Evaluation, Figure, Results
 from bert_tf.training.job import Job, Model, TrainingData, make_job
-from bert_tf.training.plans import with_steps
+from bert_tf.training.plans import resolve_plans, with_steps
 from bert_tf.training.start_point import find_start
 from bert_tf.training.summary import prediction_lines
+from bert_tf.training.trainer import Trainer
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.workers import resolve_num_workers
 
 SEEDS_NAME = "seeds.json"
 RATE = "predict_sequences_per_second"
@@ -71,14 +74,20 @@ def sum_up_seeds(
     context: RunContext,
     by_seed: Mapping[int, Results],
     names: Sequence[str],
+    *,
+    digits: int = 2,
 ) -> None:
-    """After the last of several seeds: writes ``seeds.json`` and shows the figures ``names``."""
+    """After the last of several seeds: writes ``seeds.json`` and shows the figures ``names``.
+
+    They are shown with so many digits after the point.
+    """
     if len(settings.seeds) < 2 or len(by_seed) < len(settings.seeds):
         return
     summary = summarize_seeds(by_seed)
     write_json(settings.run.output_dir.parent / SEEDS_NAME, summary)
     spread = "  ".join(
-        f"{name} {summary[name]['mean']:.2f} +- {summary[name]['std']:.2f}" for name in names
+        f"{name} {summary[name]['mean']:.{digits}f} +- {summary[name]['std']:.{digits}f}"
+        for name in names
     )
     context.message(f"{len(by_seed)} seeds: {spread}")
 
@@ -93,6 +102,37 @@ def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, objec
         mean = statistics.mean(values.values())
         summary[name] = {"mean": mean, "std": spread, "by_seed": values}
     return summary
+
+
+def open_finetuning(
+    settings: Settings, context: RunContext, make_task: Callable[[BertConfig], Task]
+) -> tuple[Settings, RunContext, ModelParts, Model]:
+    """The model of a run that has begun, and its arithmetic.
+
+    Returns the settings with their optimization settled, the context with the arithmetic chosen, the
+    network's parts and what is trained. Raises UserError as :func:`open_model`, and for settings
+    that contradict each other or the run that is resumed.
+    """
+    parts = open_model(settings, context)
+    context = choose_arithmetic(
+        context, parts.config, settings.optimization, max_seq_length=settings.max_seq_length
+    )
+    model = Model(make_task(parts.config), parts.vocabulary, tokenizer_files=parts.tokenizer_files)
+    optimization = settle_scaling(context, settings.optimization)
+    return dataclasses.replace(settings, optimization=optimization), context, parts, model
+
+
+def check_without_records(
+    settings: FinetuningSettings, context: RunContext, model: Model, *, most_records: int
+) -> None:
+    """Raises UserError for what is wrong whatever the records are: they take long to make.
+
+    ``most_records`` is the most that there can be to train on.
+    """
+    resolve_num_workers(settings.num_workers)
+    optimization = count_steps(settings, context, most_records, is_bound=True)
+    resolve_plans(optimization, context.ranks)
+    check_start(context, model, settings.optimization)
 
 
 def open_model(settings: FinetuningSettings, context: RunContext) -> ModelParts:
@@ -136,6 +176,64 @@ def directory_of_new_records(context: RunContext, usual: Path) -> Iterator[Path]
     finally:
         if context.ranks.local_rank == 0:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def obtain_records(
+    settings: FinetuningSettings,
+    context: RunContext,
+    new_records: Path,
+    *,
+    kind: str,
+    source: Path,
+    find: Callable[[Path], SequenceRecords | None],
+    build: Callable[[Path], SequenceRecords],
+    reopen: Callable[[Path], SequenceRecords],
+) -> SequenceRecords:
+    """The records of a file, which rank 0 of each host makes where they are not there yet.
+
+    Args:
+      settings, context: of the fine-tuning.
+      new_records: as of :func:`directory_of_new_records`.
+      kind: name of their directory.
+      source: the file, for the line that counts them.
+      find: opens the records in a directory, if they are there and of this file.
+      build: makes them in a directory, unless they are there.
+      reopen: opens what ``build`` has made, on any rank of the host.
+    """
+    directory = new_records / kind
+    if settings.run.dry_run:
+        found = find(settings.features_dir / kind)
+        if all(context.ranks.gather(found is not None)):
+            directory = settings.features_dir / kind
+    context.ranks.once_on_each_host(lambda: build(directory))
+    records = reopen(directory)
+    counts = ", ".join(
+        f"{count} {name.replace('_', ' ')}" for name, count in records.counts.items()
+    )
+    context.message(f"{source.name}: {counts}")
+    return records
+
+
+def data_facts(
+    settings: FinetuningSettings,
+    parts: ModelParts,
+    *,
+    train: SequenceRecords | None,
+    **others: SequenceRecords | None,
+) -> dict[str, object]:
+    """The ledger's section on the data, for ``training.run.run_job``.
+
+    ``others`` are records that are predicted, by the beginnings of their facts' names.
+    """
+    hashes = {f"{name}_sha256": r.sha256 if r else "none" for name, r in others.items()}
+    return {
+        "sha256": train.sha256 if train else "none",
+        **hashes,
+        "vocabulary_sha256": parts.tokenizer.vocab_sha256,
+        "lower_case": parts.tokenizer.lower_case,
+        "length_buckets": settings.length_buckets,
+        "train_records": len(train) if train else 0,
+    }
 
 
 def count_steps(
@@ -185,6 +283,12 @@ def finetuning_job(
         optimization=count_steps(settings, context, 1 if train is None else len(train)),
         skip_padding=True,
     )
+
+
+def predict_at_end(job: Job, prediction: PredictionEvaluation) -> None:
+    """Predicts with the newest checkpoint of a job that has ended; nothing in a dry run."""
+    if not job.context.settings.dry_run:
+        Trainer(dataclasses.replace(job, evaluation=prediction)).predict()
 
 
 def training_batches(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,23 +19,22 @@ from bert_tf.squad.features import (
 from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.finetuning import (
-    count_steps,
+    check_without_records,
+    data_facts,
     directory_of_new_records,
     finetuning_job,
-    open_model,
+    obtain_records,
+    open_finetuning,
     run_with_seeds,
     sum_up_seeds,
 )
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation, is_scored
 from bert_tf.tasks.squad_report import Trained, write_squad_report
-from bert_tf.training.checks import check_start, settle_scaling
-from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
+from bert_tf.training.context import RunContext, begin_run
 from bert_tf.training.evaluation import Results
 from bert_tf.training.job import Job, Model
-from bert_tf.training.plans import resolve_plans
 from bert_tf.training.run import run_job
-from bert_tf.workers import resolve_num_workers
 
 UNUSABLE_NAME = "unusable_answers.json"
 
@@ -59,23 +57,20 @@ def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results |
 def _train_and_predict(
     settings: SquadSettings, context: RunContext, by_seed: dict[int, Results]
 ) -> Results | None:
-    parts = open_model(settings, context)
-    context = choose_arithmetic(
-        context, parts.config, settings.optimization, max_seq_length=settings.max_seq_length
+    settings, context, parts, model = open_finetuning(
+        settings, context, lambda config: SpanTask(config, num_candidates=settings.n_best_size)
     )
-    model = _described(settings, parts)
-    optimization = settle_scaling(context, settings.optimization)
-    settings = dataclasses.replace(settings, optimization=optimization)
     train = _read(settings, training=True) if settings.run.do_train else None
     asked = _read_asked(settings, context) if settings.run.do_eval else None
-    _check_arithmetic(settings, context, train)
+    windows = _windows(settings)
+    windows.validate()
     if settings.run.eval_every_steps is not None and not is_scored(asked):
         raise UserError(
             f"--eval_every_steps compares scores, but {asked.path} has no answers; drop the flag "
             "or give a file with answers."
         )
-    check_start(context, model, optimization)
-    # Records take long to make: all that needs none of them has been checked.
+    most_records = most_windows(train, windows) if train else 1
+    check_without_records(settings, context, model, most_records=most_records)
     with directory_of_new_records(context, settings.features_dir) as directory:
         return _train_and_predict_on(
             settings,
@@ -121,25 +116,6 @@ def _train_and_predict_on(
     return results
 
 
-def _described(settings: SquadSettings, parts: ModelParts) -> Model:
-    return Model(
-        SpanTask(parts.config, num_candidates=settings.n_best_size),
-        parts.vocabulary,
-        tokenizer_files=parts.tokenizer_files,
-    )
-
-
-def _check_arithmetic(
-    settings: SquadSettings, context: RunContext, train: SquadFile | None
-) -> None:
-    """Raises UserError for lengths, batches and steps that contradict each other on any records."""
-    windows = _windows(settings)
-    windows.validate()
-    resolve_num_workers(settings.num_workers)
-    most = most_windows(train, windows) if train else 1
-    resolve_plans(count_steps(settings, context, most, is_bound=True), context.ranks)
-
-
 def _windows(settings: SquadSettings) -> WindowSettings:
     return WindowSettings(settings.max_seq_length, settings.doc_stride, settings.max_query_length)
 
@@ -175,35 +151,25 @@ def _questions(
 ) -> Questions:
     """A file's questions and their records, which rank 0 makes where they are not there yet."""
     windows = _windows(settings)
-    kind = "train" if training else "predict"
-    directory = new_records / kind
-    if settings.run.dry_run:
-        found = find_features(
-            squad,
-            settings.features_dir / kind,
-            tokenizer=parts.tokenizer,
-            windows=windows,
-            training=training,
-        )
-        if all(context.ranks.gather(found is not None)):
-            directory = settings.features_dir / kind
-
-    def build() -> None:
-        build_features(
+    options = {"windows": windows, "training": training}
+    features = obtain_records(
+        settings,
+        context,
+        new_records,
+        kind="train" if training else "predict",
+        source=squad.path,
+        find=lambda directory: find_features(
+            squad, directory, tokenizer=parts.tokenizer, **options
+        ),
+        build=lambda directory: build_features(
             squad,
             directory,
             tokenizer_files=parts.tokenizer_files,
-            windows=windows,
-            training=training,
             num_workers=settings.num_workers,
-        )
-
-    context.ranks.once_on_each_host(build)
-    features = open_features(directory)
-    counts = ", ".join(
-        f"{count} {name.replace('_', ' ')}" for name, count in features.counts.items()
+            **options,
+        ),
+        reopen=open_features,
     )
-    context.message(f"{squad.path.name}: {counts}")
     if training and squad.unusable and not settings.run.dry_run:
         listed = settings.run.output_dir / UNUSABLE_NAME
         context.message(f"{squad.path.name}: the questions left out are listed in {listed}")
@@ -236,13 +202,9 @@ def _facts(
     asked: Questions | None,
 ) -> dict[str, object]:
     """The ledger's section on the data."""
+    features = train.features if train else None
     return {
-        "sha256": train.features.sha256 if train else "none",
-        "predict_sha256": asked.features.sha256 if asked else "none",
-        "vocabulary_sha256": parts.tokenizer.vocab_sha256,
-        "lower_case": parts.tokenizer.lower_case,
-        "length_buckets": settings.length_buckets,
-        "train_records": len(train.features) if train else 0,
+        **data_facts(settings, parts, train=features, predict=asked.features if asked else None),
         "train_questions": len(train.squad.examples) if train else 0,
         "predict_records": len(asked.features) if asked else 0,
     }

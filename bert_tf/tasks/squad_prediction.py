@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.records.sequences import SequenceRecords
 from bert_tf.squad.answers import (
     AnswerSettings,
     Predictions,
@@ -19,7 +20,6 @@ from bert_tf.squad.answers import (
     write_predictions,
 )
 from bert_tf.squad.examples import SquadFile
-from bert_tf.squad.features import FeatureSet
 from bert_tf.squad.metrics import evaluate
 from bert_tf.squad.thresholds import official_best
 from bert_tf.squad.windows import WindowSettings
@@ -41,7 +41,7 @@ class Questions:
     """
 
     squad: SquadFile
-    features: FeatureSet
+    features: SequenceRecords
     windows: WindowSettings
 
     @property

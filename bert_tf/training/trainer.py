@@ -93,13 +93,16 @@ class Trainer:
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
-        job = self._job
-        with _explained_errors(self._settings):
-            results = job.evaluation.run(self._estimator, self._settings.output_dir)
+        results = self.predict()
         if self._log is not None:
             self._keep(results)
         self._last_results = results
         return results
+
+    def predict(self) -> evaluation.Results:
+        """As :meth:`evaluate`, without keeping the results: the evaluation writes what it finds."""
+        with _explained_errors(self._job.run):
+            return self._job.evaluation.run(self._estimator, self._job.run.output_dir)
 
     def evaluate_at_end(self) -> evaluation.Results:
         """As :meth:`evaluate`, without measuring the same weights a second time."""

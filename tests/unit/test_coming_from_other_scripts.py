@@ -5,6 +5,7 @@ import re
 import pytest
 from absl import flags
 
+from bert_tf.config.classification_flags import define_classification_flags
 from bert_tf.config.nvidia_defaults import PRETRAINING, SQUAD
 from bert_tf.config.pretraining_flags import define_pretraining_flags
 from bert_tf.config.squad_flags import define_squad_flags
@@ -14,7 +15,10 @@ from tests.unit.test_command_line import defined_by
 PAGE = (ROOT / "docs/coming_from_other_scripts.md").read_text(encoding="utf-8")
 VALUES = {"int": "3", "float": "3", "bool": "true"}
 # By the words before each table: which of our commands takes its flags.
-TABLES = ["records", "pretraining", "squad", "pretraining", "squad", "pretraining", "squad"]
+TABLES = [
+    *("records", "pretraining", "squad", "classification"),
+    *("pretraining", "squad", "pretraining", "squad"),
+]
 
 # What the peers' parsers define, by their sources.
 GOOGLE_PRETRAINING = """
@@ -29,6 +33,12 @@ GOOGLE_SQUAD = """
     predict_batch_size learning_rate num_train_epochs warmup_proportion save_checkpoints_steps
     iterations_per_loop n_best_size max_answer_length use_tpu tpu_name tpu_zone gcp_project
     master num_tpu_cores verbose_logging version_2_with_negative null_score_diff_threshold
+"""
+GOOGLE_CLASSIFIER = """
+    data_dir bert_config_file task_name vocab_file output_dir init_checkpoint do_lower_case
+    max_seq_length do_train do_eval do_predict train_batch_size eval_batch_size
+    predict_batch_size learning_rate num_train_epochs warmup_proportion save_checkpoints_steps
+    iterations_per_loop use_tpu tpu_name tpu_zone gcp_project master num_tpu_cores
 """
 GOOGLE_RECORDS = """
     input_file output_file vocab_file do_lower_case do_whole_word_mask max_seq_length
@@ -58,7 +68,11 @@ def parser_of(kind):
     if kind == "records":
         return defined_by("data_prep.create_pretraining_data")
     values = flags.FlagValues()
-    {"pretraining": define_pretraining_flags, "squad": define_squad_flags}[kind](values)
+    {
+        "pretraining": define_pretraining_flags,
+        "squad": define_squad_flags,
+        "classification": define_classification_flags,
+    }[kind](values)
     return values
 
 
@@ -92,7 +106,7 @@ def test_flags_are_accepted_as_the_table_says(peer, kind, rows):
                 assert values[name].present
         for cell in explained:
             for name in re.findall(r"`--(\w+)", cell):
-                everywhere = [parser_of(k) for k in ("records", "pretraining", "squad")]
+                everywhere = [parser_of(k) for k in set(TABLES)]
                 assert any(name in found for found in everywhere), (peer, name)
 
 
@@ -102,6 +116,7 @@ def test_flags_are_accepted_as_the_table_says(peer, kind, rows):
         ("google", GOOGLE_RECORDS, "records"),
         ("google", GOOGLE_PRETRAINING, "pretraining"),
         ("google", GOOGLE_SQUAD, "squad"),
+        ("google", GOOGLE_CLASSIFIER, "classification"),
         ("NVIDIA", NVIDIA_PRETRAINING, "pretraining"),
         ("NVIDIA", NVIDIA_SQUAD, "squad"),
     ],

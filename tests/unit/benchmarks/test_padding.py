@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.padding_runs import PredictionOrder, TrainingOrder
+from benchmarks.padding_runs import prediction_order, training_order
 from benchmarks.padding_tasks import Sequences
 from bert_tf.config.bert_config import INPUTS
 from bert_tf.tasks.classification_task import LABELS
@@ -31,8 +31,8 @@ def sequences():
 def test_both_trainings_see_every_sequence_once(sequences):
     seen = {}
     for by_length in (False, True):
-        order = TrainingOrder(FakeTask, sequences.spread(40), by_length=by_length, seed=1)
-        batches = [order.batch(number) for number in range(order.batches_in_an_epoch)]
+        order = training_order(FakeTask, sequences.spread(40), by_length=by_length, seed=1)
+        batches = list(order.batches())
         assert all((batch["input_mask"].shape[1] == LONGEST) or by_length for batch in batches)
         seen[by_length] = np.concatenate([batch[LABELS] for batch in batches])
         tokens = sum(batch["input_mask"].sum() for batch in batches)
@@ -44,12 +44,12 @@ def test_both_trainings_see_every_sequence_once(sequences):
 
 def test_predictions_in_both_forms(sequences):
     for by_length in (False, True):
-        order = PredictionOrder(FakeTask, sequences, by_length=by_length)
+        order = prediction_order(FakeTask, sequences, by_length=by_length)
         found = []
-        for indices, batch in order.batches():
+        for number, batch in enumerate(order.batches()):
             assert len(batch[LABELS]) == 4
             assert (batch["input_mask"].shape[1] == LONGEST) or by_length
-            found.extend(batch[LABELS][: len(indices)])
+            found.extend(batch[LABELS][order.is_record(number)])
         assert sorted(found) == list(range(42))
 
 
@@ -69,7 +69,10 @@ def files(tmp_path_factory):
     (directory / "MRPC").mkdir()
     rows = [(n % 2, n, n, "she " * (n + 1), "wrote it") for n in range(6)]
     for name in ("train", "dev"):
-        lines = ["Quality\tid\tid\tfirst\tsecond", *("\t".join(map(str, row)) for row in rows)]
+        lines = [
+            "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+            *("\t".join(map(str, row)) for row in rows),
+        ]
         (directory / "MRPC" / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     return directory
 

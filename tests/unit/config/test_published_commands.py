@@ -11,6 +11,10 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_tf.command_line import parse_flags
+from bert_tf.config.classification_flags import (
+    classification_settings,
+    define_classification_flags,
+)
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 from bert_tf.config.squad_flags import define_squad_flags, squad_settings
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -41,6 +45,14 @@ GOOGLE_THRESHOLD = (
     + " --null_score_diff_threshold=$THRESH"
 )
 GOOGLE_CASED = GOOGLE_SQUAD + " --do_lower_case=False"
+
+GOOGLE_MRPC = """python run_classifier.py --task_name=MRPC --do_train=true --do_eval=true
+  --data_dir=$GLUE_DIR/MRPC --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json
+  --init_checkpoint=$BERT/bert_model.ckpt --max_seq_length=128 --train_batch_size=32
+  --learning_rate=2e-5 --num_train_epochs=3.0 --output_dir=$DIR/mrpc_output/"""
+GOOGLE_MRPC_PREDICTION = """python run_classifier.py --task_name=MRPC --do_predict=true
+  --data_dir=$GLUE_DIR/MRPC --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json
+  --init_checkpoint=$TRAINED_CLASSIFIER --max_seq_length=128 --output_dir=$DIR/mrpc_output/"""
 
 # scripts/ and data/bertPrep.py of NVIDIA/DeepLearningExamples, TensorFlow/LanguageModeling/BERT
 NVIDIA_RECORDS = """python /workspace/bert/utils/create_pretraining_data.py
@@ -134,6 +146,7 @@ def settings_of(tmp_path, monkeypatch, capsys):
         define, make = {
             "run_pretraining.py": (define_pretraining_flags, pretraining_settings),
             "run_squad.py": (define_squad_flags, squad_settings),
+            "run_classifier.py": (define_classification_flags, classification_settings),
         }.get(name, (None, _records_settings))
         if define:
             values = absl_flags.FlagValues()
@@ -196,6 +209,24 @@ def test_squad(settings_of, name):
     assert settings.run.do_train == (name not in NO_TRAINING)
     assert settings.runtime.amp == (name in ("nvidia", "nvidia, fp16"))
     assert settings.runtime.horovod == ("--horovod" in SQUAD[name])
+
+
+def test_classification(settings_of, tmp_path):
+    (tmp_path / "MRPC").mkdir()
+    settings = settings_of(GOOGLE_MRPC).settings
+    run, optimization = settings.run, settings.optimization
+    assert (run.do_train, run.do_eval, settings.do_predict) == (True, True, False)
+    assert (settings.task_name, settings.data_dir) == ("mrpc", tmp_path / "MRPC")
+    assert (settings.max_seq_length, optimization.micro_batch_size) == (128, 32)
+    assert (settings.num_train_epochs, optimization.learning_rate) == (3.0, 2e-5)
+
+
+def test_prediction_of_classes(settings_of, tmp_path):
+    (tmp_path / "MRPC").mkdir()
+    settings = settings_of(GOOGLE_MRPC_PREDICTION + " --use_tpu=False").settings
+    run = settings.run
+    assert (run.do_train, run.do_eval, settings.do_predict) == (False, False, True)
+    assert (settings.warmup_proportion, settings.predict_batch_size) == (0.1, 8)
 
 
 NO_TRAINING = ("google, threshold", "nvidia, inference", "nvidia, triton")

@@ -9,6 +9,7 @@ import pytest
 
 from bert_tf.errors import UserError
 from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
+from bert_tf.records.sequences import LENGTHS_NAME, RECORDS_NAME
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.squad import features as stage
 from bert_tf.squad.examples import read_squad
@@ -286,8 +287,8 @@ def test_errors(tmp_path, vocab_file):
     ids=["fewer", "longer", "none", "wider", "another shape"],
 )
 def test_lengths_of_other_records_are_refused(tmp_path, vocab_file, lengths):
-    directory = _build(tmp_path, vocab_file, training=True).directory
-    np.save(directory / stage.LENGTHS_NAME, lengths)
+    directory = _build(tmp_path, vocab_file, training=True).files[0].parent
+    np.save(directory / LENGTHS_NAME, lengths)
     sentence = rf"lengths\.npy does not hold the lengths of the 5 records .*; delete {directory},"
     with pytest.raises(UserError, match=sentence):
         open_features(directory)
@@ -295,8 +296,8 @@ def test_lengths_of_other_records_are_refused(tmp_path, vocab_file, lengths):
 
 @pytest.mark.parametrize("content", [None, b"", b"no array"])
 def test_lengths_that_cannot_be_read_are_refused(tmp_path, vocab_file, content):
-    directory = _build(tmp_path, vocab_file, training=True).directory
-    path = directory / stage.LENGTHS_NAME
+    directory = _build(tmp_path, vocab_file, training=True).files[0].parent
+    path = directory / LENGTHS_NAME
     path.unlink()
     if content is not None:
         path.write_bytes(content)
@@ -305,8 +306,8 @@ def test_lengths_that_cannot_be_read_are_refused(tmp_path, vocab_file, content):
 
 
 def test_records_of_other_lengths_are_refused(tmp_path, vocab_file):
-    directory = _build(tmp_path, vocab_file, training=True).directory
-    with TFRecordWriter(directory / stage.RECORDS_NAME) as writer:
+    directory = _build(tmp_path, vocab_file, training=True).files[0].parent
+    with TFRecordWriter(directory / RECORDS_NAME) as writer:
         writer.write(b"one")
     with pytest.raises(UserError, match="does not hold the lengths of the 1 records"):
         open_features(directory)

@@ -8,9 +8,9 @@ import pytest
 
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.layouts import SQUAD_PREDICTION
+from bert_tf.records.sequences import SequenceRecords
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.squad.examples import Answer, Example, SquadFile
-from bert_tf.squad.features import FeatureSet
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.finetuning import RATE
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation
@@ -55,7 +55,7 @@ def evaluation(tokenizer, golds, **settings):
     lengths = np.full(len(golds), len(WORDS) + QUESTION_TOKENS + 2, np.int32)
     questions = Questions(
         SquadFile(Path("squad.json"), "", tuple(examples), ()),
-        FeatureSet([], lengths, "", SQUAD_PREDICTION, 32, Path(), {}),
+        SequenceRecords([], lengths, "", SQUAD_PREDICTION, 32, {}),
         WindowSettings(max_seq_length=32, max_query_length=8),
     )
     return SpanEvaluation(

@@ -1,0 +1,92 @@
+"""The flags of run_classifier.py and what becomes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from absl import flags
+
+from bert_tf.command_line import flag_group
+from bert_tf.config.finetuning_flags import (
+    HOST_FLAGS,
+    define_finetuning_flags,
+    define_model_flags,
+    finetuning_settings,
+)
+from bert_tf.config.flags import (
+    Definer,
+    at_least_one,
+    define_optimization_flags,
+    define_run_flags,
+    define_runtime_flags,
+    optional_file,
+    require,
+    run_settings,
+    warn_of_ignored,
+)
+from bert_tf.config.settings import ClassificationSettings
+from bert_tf.errors import UserError
+from bert_tf.glue.formats import GLUE_TASKS, find_task
+
+
+def define_classification_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of run_classifier.py."""
+    define = Definer(values)
+    define_model_flags(define)
+    _define_classification_flags(define)
+    define_finetuning_flags(define, examples="examples")
+    define_run_flags(define)
+    define_optimization_flags(define, optimizer="adam", num_train_steps=None, num_warmup_steps=None)
+    define_runtime_flags(define)
+
+
+@flag_group("Sentences and labels")
+def _define_classification_flags(define: Definer) -> None:
+    names = ", ".join(task.name for task in GLUE_TASKS.values())
+    define.string("task_name", None, f"Task of GLUE: {names}.")
+    define.string("data_dir", None, "Directory with train.tsv, dev.tsv and test.tsv of the task.")
+    define.boolean("do_eval", False, "Score the predictions of the development set.")
+    define.boolean("do_predict", False, "Predict the test set, into test_results.tsv.")
+    define.string("predict_file", None, "A file to predict instead of the one in --data_dir.")
+    define.integer("eval_batch_size", 8, "Sequences in an evaluation batch of a rank.")
+    define.integer("predict_batch_size", 8, "Sequences in a prediction batch of a rank.")
+    define.integer("max_seq_length", 128, "Most tokens of a sentence or a pair; the rest is cut.")
+
+
+def classification_settings(values: flags.FlagValues) -> ClassificationSettings:
+    """Turns parsed flags into settings; raises UserError for what cannot be meant."""
+    warn_of_ignored(values)
+    require(values, "output_dir", "task_name")
+    task_name = find_task(values.task_name, flag="task_name")
+    at_least_one(values, "predict_batch_size")
+    run = run_settings(
+        values,
+        do_eval="do_eval",
+        eval_batch_size="eval_batch_size",
+        max_eval_steps=None,
+        # Where files lie may differ from host to host.
+        host_flags=("data_dir", "predict_file", *HOST_FLAGS),
+        does=("do_predict",),
+    )
+    made = {
+        **finetuning_settings(values, run),
+        "task_name": task_name,
+        "data_dir": _data_dir(values),
+        "predict_file": optional_file(values, "predict_file"),
+    }
+    same_names = {field.name for field in dataclasses.fields(ClassificationSettings)} - made.keys()
+    return ClassificationSettings(**made, **{name: values[name].value for name in same_names})
+
+
+def _data_dir(values: flags.FlagValues) -> Path | None:
+    if values.do_train or values.do_eval or not values.predict_file:
+        require(values, "data_dir")
+    if not values.data_dir:
+        return None
+    data_dir = Path(values.data_dir)
+    if not data_dir.is_dir():
+        raise UserError(
+            f"--data_dir={data_dir} is not a directory; give the one with the task's files."
+        )
+    return data_dir

@@ -1,0 +1,97 @@
+"""The flags that the scripts for fine-tuning share, and what becomes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from bert_tf.command_line import flag_group
+from bert_tf.config.flags import (
+    Definer,
+    at_least_one,
+    optimization_settings,
+    optional_file,
+    runtime_settings,
+)
+from bert_tf.config.settings import FinetuningSettings
+from bert_tf.errors import UserError
+from bert_tf.text.tokenizer_files import TokenizerFiles
+
+if TYPE_CHECKING:
+    from bert_tf.config.settings import RunSettings
+
+# See RunSettings.host_flags.
+HOST_FLAGS = ("features_dir", "num_workers")
+
+
+@flag_group("Model")
+def define_model_flags(define: Definer) -> None:
+    """Defines what a network and its vocabulary are, where they do not lie beside the weights."""
+    beside = "; what stands beside --init_checkpoint if not given."
+    define.string("bert_config_file", None, f"JSON file of the model's architecture{beside}")
+    define.string("vocab_file", None, f"WordPiece vocabulary{beside}")
+    define.string("spm_model_file", None, f"SentencePiece model{beside}")
+    define.boolean(
+        "do_lower_case", None, "Lower-case the text; what fits the vocabulary if not given."
+    )
+
+
+@flag_group("Fine-tuning")
+def define_finetuning_flags(define: Definer, *, examples: str) -> None:
+    """Defines the length of the training, its batches, its seeds and where its records are kept.
+
+    ``examples`` is what the records are made of, in words.
+    """
+    define.number(
+        "num_train_epochs", 3.0, f"Passes over the training {examples}, on all ranks together."
+    )
+    define.number("warmup_proportion", 0.1, "Share of the steps with a rising learning rate.")
+    define.boolean(
+        "length_buckets",
+        True,
+        "Make batches of like length; off keeps random order and pads to --max_seq_length.",
+    )
+    define.string(
+        "seeds",
+        None,
+        "Repeat the run with these seeds, comma-separated, and report mean and spread.",
+    )
+    define.string(
+        "features_dir", None, f"Where the records of the {examples} are kept (output_dir/features)."
+    )
+    define.integer("num_workers", 0, "Processes that make records; 0 means all cores.")
+
+
+def finetuning_settings(values: flags.FlagValues, run: RunSettings) -> dict[str, Any]:
+    """The fields of :class:`FinetuningSettings` by name; UserError for what cannot be meant."""
+    at_least_one(values, "max_seq_length")
+    if values.seeds and values.dllog_path:
+        raise UserError("--seeds makes several runs and --dllog_path is one file; drop one.")
+    if not 0 <= values.warmup_proportion <= 1:
+        raise UserError(f"--warmup_proportion={values.warmup_proportion} must lie in [0, 1].")
+    if values.num_train_epochs <= 0:
+        raise UserError(f"--num_train_epochs={values.num_train_epochs} must be more than 0.")
+    made = {
+        "bert_config_file": optional_file(values, "bert_config_file"),
+        "tokenizer_files": TokenizerFiles.from_flags(values),
+        "seeds": _seeds(values.seeds),
+        "features_dir": Path(values.features_dir or run.output_dir / "features"),
+        "run": run,
+        "optimization": optimization_settings(values),
+        "runtime": runtime_settings(values),
+    }
+    same_names = {field.name for field in dataclasses.fields(FinetuningSettings)} - made.keys()
+    return {**made, **{name: values[name].value for name in same_names}}
+
+
+def _seeds(text: str | None) -> tuple[int, ...]:
+    try:
+        seeds = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise UserError(f"--seeds={text} must be whole numbers with commas between them.") from None
+    if len(set(seeds)) != len(seeds):
+        raise UserError(f"--seeds={text} names a seed twice; each run needs its own.")
+    return seeds

@@ -1,0 +1,210 @@
+"""Sentences and pairs to records, once for every combination of file, vocabulary and length.
+
+A stage (records/stage.py): records are made on all cores and kept in a directory of their own with
+a manifest, so that a second run finds them done. Their ``unique_ids`` are the numbers of the rows,
+from 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Callable
+
+import numpy as np
+
+from bert_tf.errors import UserError
+from bert_tf.files import PathLike
+from bert_tf.glue.formats import GlueFile, GlueTask, Row
+from bert_tf.progress import Progress
+from bert_tf.records.layouts import CLASSIFICATION_PREDICTION, CLASSIFICATION_TRAINING, RecordSpec
+from bert_tf.records.manifest import describe_file, describe_vocabulary, is_up_to_date
+from bert_tf.records.sequences import (
+    EncodedSequences,
+    SequenceRecords,
+    open_sequences,
+    without_ids,
+    write_sequences,
+)
+from bert_tf.records.stage import Built, run_stage
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.workers import ordered_map, resolve_num_workers
+
+STAGE = "glue_features"
+
+_ROWS_AT_ONCE = 256
+_ROWS_A_WORKER = 20_000  # a process takes as long to start as these take
+
+
+def build_features(
+    file: GlueFile,
+    output_dir: PathLike,
+    *,
+    tokenizer_files: TokenizerFiles,
+    max_seq_length: int,
+    training: bool,
+    num_workers: int = 0,
+) -> SequenceRecords:
+    """Makes the records of a file, unless they are there.
+
+    Args:
+      file: its rows; for training, all have labels.
+      output_dir: belongs to these records alone.
+      tokenizer_files: the tokenizer, which is opened in each worker.
+      max_seq_length: positions of a record.
+      training: with the labels.
+      num_workers: processes at most, 0 for all cores; the records do not depend on it.
+
+    Raises:
+      UserError: an impossible length, a wrong vocabulary, or a directory that cannot be used.
+    """
+    check_length(file.task, max_seq_length)
+    num_workers = min(resolve_num_workers(num_workers), -(-len(file.rows) // _ROWS_A_WORKER))
+    directory = run_stage(
+        STAGE,
+        output_dir,
+        parameters=_parameters(file, max_seq_length, training),
+        inputs=[file.path],
+        build=functools.partial(
+            _build, file, tokenizer_files.load, max_seq_length, training, num_workers
+        ),
+        vocabulary=describe_vocabulary(tokenizer_files.load()),
+    )
+    return open_features(directory)
+
+
+def find_features(
+    file: GlueFile,
+    directory: PathLike,
+    *,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    training: bool,
+) -> SequenceRecords | None:
+    """The records that :func:`build_features` would make, if they are in ``directory`` already."""
+    if is_up_to_date(
+        directory,
+        stage=STAGE,
+        parameters=_parameters(file, max_seq_length, training),
+        inputs=[describe_file(file.path)],
+        vocabulary=describe_vocabulary(tokenizer),
+    ):
+        return open_features(directory)
+    return None
+
+
+def open_features(directory: PathLike) -> SequenceRecords:
+    """The records that :func:`build_features` left in a directory.
+
+    Their ``counts``: ``examples``, and ``cut_examples`` that had more tokens than positions. Raises
+    UserError if there are none, or if they and their lengths do not belong together.
+    """
+    return open_sequences(
+        directory,
+        stage=STAGE,
+        what="records for classification",
+        spec=lambda parameters: _spec(parameters["training"]),
+    )
+
+
+def check_length(task: GlueTask, max_seq_length: int) -> None:
+    """Raises UserError for a length that has no place for a token of each sentence."""
+    least = 1 + 2 * len(task.sentences)
+    if max_seq_length < least:
+        raise UserError(
+            f"--max_seq_length={max_seq_length} has no place for [CLS], [SEP] and "
+            f"{task.name}'s sentences; give at least {least}."
+        )
+
+
+class RowEncoder:
+    """Rows to records; one in each worker process."""
+
+    def __init__(
+        self, open_tokenizer: Callable[[], Tokenizer], max_seq_length: int, spec: RecordSpec
+    ):
+        """Opens the tokenizer; ``spec`` names the features that records get."""
+        self._tokenizer = open_tokenizer()
+        self._max_seq_length = max_seq_length
+        self._spec = spec
+
+    def __call__(self, rows: Sequence[Row]) -> EncodedSequences:
+        """Encodes rows, in order."""
+        shape = len(rows), self._max_seq_length
+        input_ids = np.full(shape, self._tokenizer.pad_id, np.int32)
+        segment_ids = np.zeros(shape, np.uint8)
+        lengths = np.zeros(len(rows), np.int32)
+        cut = 0
+        for n, row in enumerate(rows):
+            ids, segments, is_cut = sequence_of(row, self._tokenizer, self._max_seq_length)
+            lengths[n] = len(ids)
+            input_ids[n, : len(ids)] = ids
+            segment_ids[n, : len(ids)] = segments
+            cut += is_cut
+        features = {
+            "input_ids": input_ids,
+            "input_mask": (np.arange(self._max_seq_length) < lengths[:, None]).astype(np.uint8),
+            "segment_ids": segment_ids,
+            "labels": np.array([[row.label or 0.0] for row in rows], np.float32),
+        }
+        features = {feature.name: features[feature.name] for feature in self._spec.features}
+        counts = {"examples": len(rows), "cut_examples": cut}
+        return EncodedSequences(self._spec.encode_batch(features), lengths, counts)
+
+
+def sequence_of(
+    row: Row, tokenizer: Tokenizer, max_seq_length: int
+) -> tuple[list[int], list[int], bool]:
+    """Ids and segments of ``[CLS] first [SEP]`` or ``[CLS] first [SEP] second [SEP]``.
+
+    What is too long loses the last token of the longer sentence, again and again, as in
+    google-research/bert. Returns whether it was, too.
+    """
+    parts = [tokenizer.encode(text) for text in row.sentences]
+    excess = sum(map(len, parts)) - (max_seq_length - 1 - len(parts))
+    for _ in range(excess):
+        max(reversed(parts), key=len).pop()
+    ids, segments = [tokenizer.cls_id], [0]
+    for number, part in enumerate(parts):
+        ids += [*part, tokenizer.sep_id]
+        segments += [number] * (len(part) + 1)
+    return ids, segments, excess > 0
+
+
+def _parameters(file: GlueFile, max_seq_length: int, training: bool) -> dict[str, object]:
+    return {"task": file.task.name, "max_seq_length": max_seq_length, "training": training}
+
+
+def _spec(training: bool) -> RecordSpec:
+    return CLASSIFICATION_TRAINING if training else CLASSIFICATION_PREDICTION
+
+
+def _build(
+    file: GlueFile,
+    open_tokenizer: Callable[[], Tokenizer],
+    max_seq_length: int,
+    training: bool,
+    num_workers: int,
+    directory: Path,
+) -> Built:
+    progress = Progress(STAGE, len(file.rows), "examples")
+    encoded = ordered_map(
+        functools.partial(RowEncoder, open_tokenizer, max_seq_length, without_ids(_spec(training))),
+        _batches(file.rows),
+        num_workers=num_workers,
+        what=STAGE,
+    )
+    built = write_sequences(
+        directory, encoded, first_id=0, counts={}, progress=progress, unit="examples"
+    )
+    progress.finish()
+    return built
+
+
+def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    rows = iter(rows)
+    while batch := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+        yield batch

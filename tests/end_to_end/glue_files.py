@@ -1,0 +1,33 @@
+"""A small classification job, all made up: the vocabulary and network of squad_files.py."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from tests.end_to_end.squad_files import NAMES, PLACES
+
+LENGTHS = ["--max_seq_length=16"]
+
+
+def write_sentences(path: Path, count: int, *, seed: int, labels: bool = True) -> Path:
+    """SST-2's columns: who lives where; the label is 1 in the second half of the places."""
+    rng = random.Random(seed)
+    header = ("sentence", "label") if labels else ("index", "sentence")
+    lines = ["\t".join(header)]
+    for number in range(count):
+        place = rng.choice(PLACES)
+        text = f"{rng.choice(NAMES)} lives in {place} " + ". " * rng.randint(0, 6)
+        label = int(place in PLACES[4:])
+        lines.append(f"{text}\t{label}" if labels else f"{number}\t{text}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_data(directory: Path) -> Path:
+    """train.tsv, dev.tsv and test.tsv."""
+    write_sentences(directory / "train.tsv", 160, seed=1)
+    write_sentences(directory / "dev.tsv", 30, seed=2)
+    write_sentences(directory / "test.tsv", 11, seed=3, labels=False)
+    return directory

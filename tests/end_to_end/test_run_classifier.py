@@ -1,0 +1,241 @@
+"""run_classifier.py on a small network: train, score, predict, resume, ranks, seeds."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from bert_tf.glue.formats import GLUE_TASKS, read_glue
+from bert_tf.glue.metrics import pearson, spearman
+from tests.end_to_end.glue_files import LENGTHS, write_data
+from tests.end_to_end.squad_files import write_model
+from tests.support import ROOT, mpirun, requires_horovod, run, variables_of
+
+SCRIPT = "run_classifier.py"
+SHARED_GLUE = ROOT.parent / "shared/data/glue"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("glue")
+    write_model(directory / "start")
+    write_data(directory / "SST-2")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def flags(files):
+    """Flags of a short run from random weights; later ones win."""
+    return [
+        f"--bert_config_file={files / 'start' / 'bert_config.json'}",
+        f"--vocab_file={files / 'start' / 'vocab.txt'}",
+        "--task_name=SST-2",
+        f"--data_dir={files / 'SST-2'}",
+        f"--features_dir={files / 'features'}",
+        *LENGTHS,
+        "--precision=fp32",
+        "--train_batch_size=16",
+        "--num_train_epochs=4",
+        "--learning_rate=3e-3",
+        "--save_checkpoints_steps=20",
+        "--display_loss_steps=1",
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(flags, files):
+    """A finished run that predicts the development set, and what it printed."""
+    output_dir = files / "model"
+    done = run(
+        SCRIPT,
+        *flags,
+        f"--output_dir={output_dir}",
+        "--do_train",
+        "--do_eval",
+        "--do_predict",
+        f"--predict_file={files / 'SST-2' / 'dev.tsv'}",
+        "--eval_every_steps=20",
+    )
+    return output_dir, done
+
+
+def results_of(directory):
+    return json.loads((directory / "eval_results.json").read_text())
+
+
+def table_of(path):
+    return [line.split("\t") for line in path.read_text().splitlines()]
+
+
+def predictions_of(directory):
+    return (directory / "predictions.tsv").read_text()
+
+
+def probabilities_of(directory):
+    return np.array(table_of(directory / "test_results.tsv"), float)
+
+
+def labels_of(files):
+    path = files / "SST-2" / "dev.tsv"
+    return [
+        row.label for row in read_glue(GLUE_TASKS["sst-2"], path, flag="f", needs_labels=True).rows
+    ]
+
+
+def test_it_learns_and_scores_what_it_predicts(trained, files):
+    output_dir, done = trained
+    labels = np.array(labels_of(files))
+    header, *rows = table_of(output_dir / "predictions.tsv")
+    assert header == ["index", "prediction"]
+    assert [int(index) for index, _ in rows] == list(range(len(labels)))
+    results = results_of(output_dir)
+    assert results["eval_accuracy"] == np.mean([float(p) for _, p in rows] == labels)
+    # Whoever always says the same is right in half of the cases.
+    assert results["eval_accuracy"] > 0.9
+    shares = probabilities_of(output_dir)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert [str(n) for n in shares.argmax(axis=1)] == [p for _, p in rows]
+    chosen = shares[np.arange(len(labels)), labels.astype(int)]
+    assert results["eval_loss"] == pytest.approx(-np.log(chosen).mean())
+    assert "Traceback" not in done.stderr
+    assert f"are in {output_dir / 'test_results.tsv'}" in done.stdout
+
+
+def test_files_of_a_run(trained):
+    output_dir, _ = trained
+    assert {path.name for path in output_dir.iterdir()} >= {
+        *("test_results.tsv", "predictions.tsv", "eval_results.json", "eval_results.txt"),
+        *("run.json", "log.jsonl", "eval_log.jsonl", "bert_config.json", "vocab.txt", "best"),
+    }
+    ledger = json.loads((output_dir / "run.json").read_text())["ledger"]
+    assert ledger["data"]["task"] == "SST-2"
+    assert (ledger["data"]["train_records"], ledger["steps"]["train_steps"]) == (160, 40)
+    evaluations = (output_dir / "eval_log.jsonl").read_text().splitlines()
+    best = max(json.loads(line)["eval_accuracy"] for line in evaluations)
+    assert results_of(output_dir / "best")["eval_accuracy"] == best
+    assert (output_dir / "eval_results.txt").read_text().startswith("eval_accuracy = ")
+
+
+def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_path):
+    done = run(
+        SCRIPT,
+        f"--init_checkpoint={trained[0]}",
+        "--task_name=sst2",
+        f"--data_dir={files / 'SST-2'}",
+        *LENGTHS,
+        "--precision=fp32",
+        "--do_predict=true",
+        f"--output_dir={tmp_path}",
+    )
+    assert probabilities_of(tmp_path).shape == (11, 2)
+    assert len(predictions_of(tmp_path).splitlines()) == 12
+    assert not (tmp_path / "eval_results.json").exists()
+    assert "test.tsv: 11 examples" in done.stdout
+
+
+def test_a_directory_of_another_task_is_left_as_it_is(trained, files, flags):
+    before = (trained[0] / "run.json").read_bytes()
+    changes = ["--task_name=CoLA", "--do_train", f"--output_dir={trained[0]}"]
+    done = run(SCRIPT, *flags, *changes, check=False)
+    sentence = (
+        f"cannot resume from {trained[0]}/model.ckpt-40: it was trained on SST-2, not on CoLA"
+    )
+    assert sentence in done.stderr
+    assert done.returncode == 2
+    assert (trained[0] / "run.json").read_bytes() == before
+
+
+def test_padding_changes_no_prediction(trained, files, flags, tmp_path):
+    changes = ["--length_buckets=false", "--predict_batch_size=7", f"--output_dir={tmp_path}"]
+    file = f"--predict_file={files / 'SST-2' / 'dev.tsv'}"
+    run(SCRIPT, *flags, f"--init_checkpoint={trained[0]}", "--do_predict", file, *changes)
+    assert predictions_of(tmp_path) == predictions_of(trained[0])
+    np.testing.assert_allclose(probabilities_of(tmp_path), probabilities_of(trained[0]), atol=1e-5)
+
+
+def test_a_run_that_was_killed_ends_in_the_same_bits(flags, tmp_path):
+    steps = ["--num_train_steps=6", "--save_checkpoints_steps=4"]
+    common = [*flags, "--do_train", "--deterministic", *steps]
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    run(SCRIPT, *common, f"--output_dir={whole}")
+    resumed.mkdir()
+    for path in whole.glob("model.ckpt-4.*"):
+        shutil.copy(path, resumed)
+    (resumed / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
+    done = run(SCRIPT, *common, f"--output_dir={resumed}")
+    assert "(step 4)" in done.stdout
+    expected, found = variables_of(whole), variables_of(resumed)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.slow
+def test_seeds(flags, tmp_path):
+    arguments = ["--do_train", "--do_eval", "--num_train_steps=3", "--seeds=1,2"]
+    done = run(SCRIPT, *flags, *arguments, f"--output_dir={tmp_path}")
+    summary = json.loads((tmp_path / "seeds.json").read_text())
+    values = [results_of(tmp_path / f"seed_{seed}")["eval_accuracy"] for seed in (1, 2)]
+    assert summary["eval_accuracy"]["by_seed"] == {"1": values[0], "2": values[1]}
+    shown = f"eval_accuracy {np.mean(values):.4f} +- {np.std(values, ddof=1):.4f}"
+    assert f"2 seeds: {shown}" in done.stdout
+
+
+@pytest.mark.slow
+@requires_horovod
+@pytest.mark.parallel
+def test_two_ranks_learn_and_predict_as_one(trained, flags, files, tmp_path):
+    done = mpirun(
+        2,
+        SCRIPT,
+        "--horovod",
+        *flags,
+        "--train_batch_size=8",
+        "--do_train",
+        "--do_eval",
+        "--do_predict",
+        f"--predict_file={files / 'SST-2' / 'dev.tsv'}",
+        f"--output_dir={tmp_path}",
+    )
+    assert done.stdout.count("the predictions of") == 1, "rank 0 alone prints"
+    one, two = (
+        json.loads((directory / "run.json").read_text())["ledger"]
+        for directory in (trained[0], tmp_path)
+    )
+    assert one["batch"]["global_batch"] == two["batch"]["global_batch"]
+    for name in ("train_steps", "warmup_steps"):
+        assert one["steps"][name] == two["steps"][name]
+    assert predictions_of(tmp_path) == predictions_of(trained[0])
+    # Up to the order in which float32 is added up.
+    np.testing.assert_allclose(probabilities_of(tmp_path), probabilities_of(trained[0]), atol=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED_GLUE.exists(), reason="needs ../shared/data")
+def test_ratings_of_real_pairs(flags, files, tmp_path):
+    """STS-B has what generated sentences have not: ratings, and pairs too long for the network."""
+    run(
+        SCRIPT,
+        *flags,
+        "--task_name=STS-B",
+        f"--data_dir={SHARED_GLUE / 'STS-B'}",
+        f"--features_dir={tmp_path / 'features'}",
+        "--max_seq_length=40",
+        "--num_train_steps=3",
+        "--eval_batch_size=64",
+        "--predict_batch_size=64",
+        "--do_train",
+        "--do_eval",
+        "--do_predict",
+        f"--predict_file={SHARED_GLUE / 'STS-B' / 'sts-dev.csv'}",
+        f"--output_dir={tmp_path / 'model'}",
+    )
+    results = results_of(tmp_path / "model")
+    assert {"eval_spearman", "eval_pearson", "eval_loss"} <= results.keys()
+    path = SHARED_GLUE / "STS-B" / "sts-dev.csv"
+    rows = read_glue(GLUE_TASKS["sts-b"], path, flag="f", needs_labels=True).rows
+    ratings = probabilities_of(tmp_path / "model")[:, 0]
+    labels = np.array([row.label for row in rows])
+    for metric in (spearman, pearson):
+        assert results[f"eval_{metric.__name__}"] == pytest.approx(metric(labels, ratings))

@@ -1,0 +1,115 @@
+"""Records of sentences and pairs: content, order, and that they are made once."""
+
+import numpy as np
+import pytest
+
+from bert_tf.errors import UserError
+from bert_tf.glue import features as stage
+from bert_tf.glue.features import build_features, find_features, open_features, sequence_of
+from bert_tf.glue.formats import GLUE_TASKS, Row, read_glue
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from tests.small_span_model import VOCABULARY
+
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tWho wrote it?\tAnna.\n" + (
+    "0\t3\t4\tThe book by the sea.\tA town\n"
+)
+
+
+@pytest.fixture(name="tokenizer_files")
+def files_of_the_vocabulary(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{entry}\n" for entry in VOCABULARY))
+    return TokenizerFiles(tmp_path / "vocab.txt", do_lower_case=True)
+
+
+@pytest.fixture(name="mrpc")
+def rows_of_mrpc(tmp_path):
+    (tmp_path / "mrpc.tsv").write_text(MRPC)
+    return read_glue(GLUE_TASKS["mrpc"], tmp_path / "mrpc.tsv", flag="f", needs_labels=True)
+
+
+def tokens(ids):
+    return " ".join(VOCABULARY[i] for i in ids)
+
+
+@pytest.mark.parametrize(
+    ("row", "most", "expected", "segments", "is_cut"),
+    [
+        (("who wrote it", None), 9, "[CLS] who wrote it [SEP]", "0 0 0 0 0", False),
+        (("who wrote it", None), 5, "[CLS] who wrote it [SEP]", "0 0 0 0 0", False),
+        (("who wrote it", None), 4, "[CLS] who wrote [SEP]", "0 0 0 0", True),
+        (("who", "anna"), 9, "[CLS] who [SEP] anna [SEP]", "0 0 0 1 1", False),
+        # The longer one is cut, of equal ones the second.
+        (("who wrote it", "by anna"), 6, "[CLS] who wrote [SEP] by [SEP]", "0 0 0 0 1 1", True),
+    ],
+)
+def test_sequences(tokenizer_files, row, most, expected, segments, is_cut):
+    found = sequence_of(Row(*row, 1.0), tokenizer_files.load(), most)
+    assert (tokens(found[0]), found[1:]) == (expected, ([*map(int, segments.split())], is_cut))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_records(tmp_path, mrpc, tokenizer_files, training):
+    options = {"max_seq_length": 9, "training": training}
+    made = build_features(mrpc, tmp_path / "out", tokenizer_files=tokenizer_files, **options)
+    assert (len(made), made.max_seq_length) == (2, 9)
+    assert made.lengths.tolist() == [9, 9]
+    assert made.counts == {"examples": 2, "cut_examples": 1}
+    first, second = map(made.spec.decode, RecordSet(made.files).read([0, 1]))
+    assert tokens(first["input_ids"]) == "[CLS] who wrote it ? [SEP] anna . [SEP]"
+    assert first["segment_ids"].tolist() == [0] * 6 + [1] * 3
+    assert tokens(second["input_ids"]) == "[CLS] the book by the [SEP] a town [SEP]"
+    assert [r["unique_ids"].tolist() for r in (first, second)] == [[0], [1]]
+    if training:
+        assert [r["labels"].tolist() for r in (first, second)] == [[1.0], [0.0]]
+    else:
+        assert "labels" not in first
+
+
+def test_padding_is_masked(tmp_path, mrpc, tokenizer_files):
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 12, "training": False}
+    made = build_features(mrpc, tmp_path / "out", **options)
+    record = made.spec.decode(RecordSet(made.files).read([0])[0])
+    assert record["input_mask"].tolist() == [1] * 9 + [0] * 3
+    assert record["input_ids"][9:].tolist() == [VOCABULARY.index("[PAD]")] * 3
+    assert record["segment_ids"][9:].tolist() == [0] * 3
+
+
+def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files, monkeypatch):
+    monkeypatch.setattr(stage, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(stage, "_ROWS_A_WORKER", 1)
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
+    made = [build_features(mrpc, tmp_path / str(n), num_workers=n, **options) for n in (1, 2)]
+    assert made[0].sha256 == made[1].sha256
+    records = map(made[1].spec.decode, RecordSet(made[1].files).read([0, 1]))
+    assert [record["unique_ids"].tolist() for record in records] == [[0], [1]]
+
+
+def test_they_are_made_once(tmp_path, mrpc, tokenizer_files, capsys):
+    options = {"max_seq_length": 9, "training": True}
+    tokenizer = tokenizer_files.load()
+    assert find_features(mrpc, tmp_path / "out", tokenizer=tokenizer, **options) is None
+    made = build_features(mrpc, tmp_path / "out", tokenizer_files=tokenizer_files, **options)
+    assert "skipped" not in capsys.readouterr().err
+    again = build_features(mrpc, tmp_path / "out", tokenizer_files=tokenizer_files, **options)
+    assert "is up to date, skipped" in capsys.readouterr().err
+    found = find_features(mrpc, tmp_path / "out", tokenizer=tokenizer, **options)
+    assert made.sha256 == again.sha256 == found.sha256 == open_features(tmp_path / "out").sha256
+    for changed in ({"max_seq_length": 10}, {"training": False}):
+        other = {**options, **changed}
+        assert find_features(mrpc, tmp_path / "out", tokenizer=tokenizer, **other) is None
+    mrpc.path.write_text(MRPC.replace("Anna", "Who"))
+    assert find_features(mrpc, tmp_path / "out", tokenizer=tokenizer, **options) is None
+
+
+def test_lengths_without_a_place_for_the_sentences(tmp_path, mrpc, tokenizer_files):
+    options = {"tokenizer_files": tokenizer_files, "training": True}
+    assert build_features(mrpc, tmp_path, max_seq_length=5, **options).lengths.tolist() == [5, 5]
+    with pytest.raises(UserError, match=r"--max_seq_length=4 .* MRPC's sentences; give at least 5"):
+        build_features(mrpc, tmp_path, max_seq_length=4, **options)
+
+
+def test_another_stages_directory(tmp_path):
+    np.save(tmp_path / "lengths.npy", np.zeros(1, np.int32))
+    with pytest.raises(UserError, match=r"manifest\.json"):
+        open_features(tmp_path)
