@@ -109,9 +109,9 @@ def open_finetuning(
 ) -> tuple[Settings, RunContext, ModelParts, Model]:
     """The model of a run that has begun, and its arithmetic.
 
-    Returns the settings with their optimization settled, the context with the arithmetic chosen, the
-    network's parts and what is trained. Raises UserError as :func:`open_model`, and for settings
-    that contradict each other or the run that is resumed.
+    Returns the settings with their optimization settled, the context with the arithmetic chosen,
+    the network's parts and what is trained. Raises UserError as :func:`open_model`, and for
+    settings that contradict each other or the run that is resumed.
     """
     parts = open_model(settings, context)
     context = choose_arithmetic(

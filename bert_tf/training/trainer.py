@@ -101,8 +101,8 @@ class Trainer:
 
     def predict(self) -> evaluation.Results:
         """As :meth:`evaluate`, without keeping the results: the evaluation writes what it finds."""
-        with _explained_errors(self._job.run):
-            return self._job.evaluation.run(self._estimator, self._job.run.output_dir)
+        with _explained_errors(self._settings):
+            return self._job.evaluation.run(self._estimator, self._settings.output_dir)
 
     def evaluate_at_end(self) -> evaluation.Results:
         """As :meth:`evaluate`, without measuring the same weights a second time."""
