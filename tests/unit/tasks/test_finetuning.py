@@ -8,14 +8,13 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.input.length_buckets import LengthBuckets
 from bert_tf.input.order import GlobalBatchSlice, epoch_permutation
-from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.layouts import SQUAD_TRAINING
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import TFRecordWriter
 from bert_tf.tasks import finetuning
-from bert_tf.training.context import Run
 from bert_tf.training.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan
+from tests.jobs import run_context
 from tests.small_span_model import CONFIG
 
 NUM_RECORDS, LENGTH, SEED = 10, 24, 3
@@ -43,13 +42,6 @@ def written_records(tmp_path):
     return SequenceRecords([path], LENGTHS, "ab", SQUAD_TRAINING, LENGTH)
 
 
-def run_at(start):
-    missing = dict.fromkeys(
-        ("settings", "runtime", "watch", "record", "hardware", "policy", "kernels", "log")
-    )
-    return Run(ranks=SingleProcess(), start=start, precision="fp32", speed={}, **missing)
-
-
 def numbers_of(batches, count):
     with tf.Graph().as_default(), tf.Session() as session:
         following = tf.data.make_one_shot_iterator(batches()).get_next()
@@ -63,9 +55,11 @@ def test_another_global_batch_goes_on_where_the_data_stopped(records, length_buc
     settings = SimpleNamespace(
         run=SimpleNamespace(seed=SEED), max_seq_length=LENGTH, length_buckets=length_buckets
     )
-    run = run_at(StartPoint("model.ckpt-2", 2, 2, consumed_sequences=12))
+    context = run_context(start=StartPoint("model.ckpt-2", 2, 2, consumed_sequences=12))
     plan = BatchPlan(4, 1, world_size=1)
-    found = numbers_of(lambda: finetuning.training_batches(settings, run, CONFIG, records, plan), 3)
+    found = numbers_of(
+        lambda: finetuning.training_batches(settings, context, CONFIG, records, plan), 3
+    )
     if length_buckets:
         order = LengthBuckets(LENGTHS, global_batch_size=4, seed=SEED, max_length=LENGTH)
         # Batches of four from the start on: the fourth is the first with none of the twelve.
