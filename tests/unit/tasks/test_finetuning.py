@@ -39,7 +39,7 @@ def written_records(tmp_path):
     with TFRecordWriter(path) as writer:
         for record in SQUAD_TRAINING.encode_batch(examples):
             writer.write(record)
-    return SequenceRecords([path], LENGTHS, "ab", SQUAD_TRAINING, LENGTH)
+    return SequenceRecords([path], LENGTHS, "ab", SQUAD_TRAINING, LENGTH, counts={})
 
 
 def numbers_of(batches, count):
