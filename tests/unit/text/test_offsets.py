@@ -179,7 +179,7 @@ def test_offsets_of_real_text_are_those_of_transformers(name, lower_case, tmp_pa
             ids, starts, ends = ours.encode_with_offsets(line)
             if "[UNK]" in line or "ς" in line.lower() or ids != expected["input_ids"]:
                 continue  # differences of the ids are test_wordpiece.py's
-            if any(map(unicodedata.combining, line)):
+            if "Mn" in map(unicodedata.category, line):
                 continue  # an accent by itself goes with its letter here, and is left out there
             assert list(zip(starts, ends)) == expected["offset_mapping"], line
             count += len(ids)
