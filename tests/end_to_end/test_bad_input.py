@@ -1,6 +1,6 @@
 """Bad input gets one clear sentence and a non-zero exit: never a stack trace, never silence.
 
-Cases that are found before TensorFlow starts run in this process; the others run the program.
+Cases that are found before a graph is built run in this process; the others run the program.
 """
 
 import json
@@ -18,6 +18,7 @@ from bert_tf.config import pretraining_flags
 from bert_tf.errors import UserError
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.tasks import pretraining
 from tests.support import ROOT, environment, run
 
 SCRIPT = "run_pretraining.py"
@@ -94,7 +95,7 @@ BEFORE_TENSORFLOW = [
     ("tiny loss scale", ["--init_loss_scale=0.5"], "--init_loss_scale=0.5"),
 ]
 
-IN_TENSORFLOW = [
+BEFORE_THE_GRAPH = [
     ("malformed config", ["--bert_config_file={no_json}"], "not valid JSON"),
     ("misspelt key", ["--bert_config_file={misspelt}"], "hiden_size"),
     ("heads do not divide", ["--bert_config_file={indivisible}"], "num_attention_heads"),
@@ -102,18 +103,21 @@ IN_TENSORFLOW = [
     ("too few positions", ["--bert_config_file={few_positions}"], "max_position_embeddings"),
     ("wrong length", ["--max_seq_length=64"], "--max_seq_length"),
     ("wrong predictions", ["--max_predictions_per_seq=9"], "--max_predictions_per_seq"),
+    ("batch arithmetic", ["--global_batch_size=20"], "20"),
+    ("long warm-up", ["--num_warmup_steps=7"], "--num_warmup_steps=7"),
+    ("float16 on a CPU", ["--precision=fp16"], "--precision=fp16"),
+    ("float16 from a file", ["--precision_policy={policy}"], "softmax (--precision_policy)"),
+    ("nothing to evaluate", ["--nodo_train", "--do_eval"], "holds no checkpoint"),
+]
+
+IN_TENSORFLOW = [
     ("empty records", ["--input_file={empty}"], "empty.tfrecord"),
     ("no records", ["--input_file={text}"], "notes.txt"),
     ("truncated record", ["--input_file={truncated}"], "truncated.tfrecord"),
     ("corrupted record", ["--input_file={corrupted}", "--num_train_steps=40"], "corrupted.tf"),
     ("position out of range", ["--input_file={beyond}"], "beyond.tfrecord cannot be used: its mas"),
-    ("batch arithmetic", ["--global_batch_size=20"], "20"),
-    ("long warm-up", ["--num_warmup_steps=7"], "--num_warmup_steps=7"),
-    ("float16 on a CPU", ["--precision=fp16"], "--precision=fp16"),
-    ("float16 from a file", ["--precision_policy={policy}"], "softmax (--precision_policy)"),
     ("rate that diverges", ["--learning_rate=1e30", "--clip_norm=0"], "not finite"),
     ("missing checkpoint", ["--init_checkpoint=nowhere/model.ckpt"], "nowhere/model.ckpt"),
-    ("nothing to evaluate", ["--nodo_train", "--do_eval"], "holds no checkpoint"),
 ]
 
 
@@ -127,13 +131,37 @@ def with_files(changes, files):
     ids=[c[0] for c in BEFORE_TENSORFLOW],
 )
 def test_refused_before_tensorflow_starts(changes, named, flags, files, tmp_path):
-    values = absl_flags.FlagValues()
-    pretraining_flags.define_pretraining_flags(values)
-    given = [*flags, f"--output_dir={tmp_path}", "--do_train", *with_files(changes, files)]
-    values([SCRIPT, *given])
+    values = values_of(
+        *flags, f"--output_dir={tmp_path}", "--do_train", *with_files(changes, files)
+    )
     with pytest.raises(UserError) as error:
         pretraining_flags.pretraining_settings(values)
     assert named in str(error.value)
+
+
+def values_of(*given):
+    values = absl_flags.FlagValues()
+    pretraining_flags.define_pretraining_flags(values)
+    values([SCRIPT, *given])
+    return values
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [case[1:] for case in BEFORE_THE_GRAPH],
+    ids=[case[0] for case in BEFORE_THE_GRAPH],
+)
+def test_refused_before_a_graph_is_built(changes, named, flags, files, tmp_path, capfd):
+    values = values_of(
+        *flags, f"--output_dir={tmp_path}", "--do_train", *with_files(changes, files)
+    )
+    with pytest.raises(UserError) as error:
+        pretraining.run(pretraining_flags.pretraining_settings(values))
+    sentence = str(error.value)
+    assert named in sentence
+    assert sentence[-1] in ".?"
+    assert "\n" not in sentence
+    assert capfd.readouterr().err == ""
 
 
 def assert_one_sentence(done, named):

@@ -139,7 +139,8 @@ def test_the_loss_falls(trained):
     losses = [line["loss"] for line in lines_of(trained[0] / "log.jsonl")]
     # A guess among some thirty positions costs log(30) = 3.4.
     assert losses[0] > 2.5
-    assert np.mean(losses[-2:]) < losses[0]
+    # What is left is which of the eight places it is, log(8) = 2.1, or less.
+    assert np.mean(losses[-8:]) < np.log(8)
 
 
 def test_the_best_is_a_model_directory(trained, tmp_path, files):

@@ -106,6 +106,15 @@ def test_a_released_checkpoint_is_named_as_our_network():
         loading.compare(f"{RELEASED}.ckpt", {})
 
 
+def test_an_index_without_its_data_tells_what_is_missing(tmp_path):
+    path = save(tmp_path / "model.ckpt", NETWORK)
+    Path(f"{path}.data-00000-of-00001").unlink()
+    entries = TensorflowCheckpoint(path).entries
+    assert {n: e.shape for n, e in entries.items() if n in NETWORK} == NETWORK
+    with pytest.raises(UserError, match="is incomplete: it has 0 data files"):
+        loading.compare(path, {})
+
+
 def test_ways_to_name_a_checkpoint(tmp_path):
     save(tmp_path / "model.ckpt", without(NETWORK, "cls/squad/output_weights"))
     latest = str(tmp_path / "model.ckpt-7")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.vocabulary import write_vocab_file
+from tests.small_vocabulary import odd_and_plain_texts, write_small_vocabulary
 from tests.support import ROOT
 
 GOLDEN = json.loads((ROOT / "tests/data/google_tokenizer_golden.json").read_text())
@@ -142,27 +143,47 @@ def test_long_chunks_and_repeated_ones_give_the_same(small):
         assert parts[9:] == [("[UNK]", "x" * 70), *expected]
 
 
-@pytest.mark.parametrize(
-    ("name", "lower_case"), [("uncased", True), ("multilingual-cased", False), ("chinese", True)]
-)
-def test_offsets_of_real_text_are_those_of_transformers(name, lower_case):
-    transformers = pytest.importorskip("transformers")
+def released(name):
+    """A released vocabulary and real text."""
     vocab_file = SHARED_DATA / f"vocab/bert-{name}-vocab.txt"
     if not vocab_file.exists():
         pytest.skip("../shared/data is not here")
+    paths = ("text/botchan.txt", "wikitext/wikitext-2-valid.tokens", "imdb/dev.tsv")
+    contents = [(SHARED_DATA / path).read_bytes()[:60_000] for path in paths]
+    return vocab_file, [content.decode("utf-8", "ignore") for content in contents]
+
+
+@pytest.mark.parametrize(
+    ("name", "lower_case"),
+    [
+        ("uncased", True),
+        ("multilingual-cased", False),
+        ("chinese", True),
+        ("small", True),
+        ("small", False),
+    ],
+)
+def test_offsets_of_real_text_are_those_of_transformers(name, lower_case, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    if name == "small":
+        vocab_file = write_small_vocabulary(tmp_path / "vocab.txt", lower_case=lower_case)
+        texts = odd_and_plain_texts()
+    else:
+        vocab_file, texts = released(name)
     ours = load_tokenizer(vocab_file=vocab_file, do_lower_case=lower_case)
     theirs = transformers.BertTokenizerFast(str(vocab_file), do_lower_case=lower_case)
     count = 0
-    for path in ("text/botchan.txt", "wikitext/wikitext-2-valid.tokens", "imdb/dev.tsv"):
-        text = (SHARED_DATA / path).read_bytes()[:60_000].decode("utf-8", "ignore")
+    for text in texts:
         for line in text.split("\n"):
             expected = theirs(line, add_special_tokens=False, return_offsets_mapping=True)
             ids, starts, ends = ours.encode_with_offsets(line)
             if "[UNK]" in line or "ς" in line.lower() or ids != expected["input_ids"]:
                 continue  # differences of the ids are test_wordpiece.py's
+            if "Mn" in map(unicodedata.category, line):
+                continue  # an accent by itself goes with its letter here, and is left out there
             assert list(zip(starts, ends)) == expected["offset_mapping"], line
             count += len(ids)
-    assert count > 30_000
+    assert count > (10_000 if name == "small" else 30_000)
 
 
 @pytest.fixture(scope="module", params=["ALBERT's", "small"])
