@@ -41,12 +41,12 @@ from absl import flags
 
 from bert_tf.command_line import Number, flag_group
 from bert_tf.errors import UserError
-from bert_tf.files import BESIDE_RECORDS
+from bert_tf.files import SIDE_FILE_SUFFIXES
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.stateless_random import derive_keys, random_bits
 from bert_tf.progress import Progress
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
-from bert_tf.records.manifest import describe_vocabulary, is_output_name, readable_manifest
+from bert_tf.records.manifest import describe_vocabulary, intact_manifest, is_output_name
 from bert_tf.records.stage import Built, SharedDirectory, report, run_stage
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -217,10 +217,10 @@ def _resolve_outputs(settings: Settings) -> tuple[Path, list[str]]:
 
 def _refuse_named_files(directory: Path) -> None:
     """A run with --output_dir replaces what is there; files of --output_file it does not."""
-    manifest = readable_manifest(directory)
+    manifest = intact_manifest(directory)
     if manifest is None or manifest.stage != STAGE:
         return
-    own = (n for n in manifest.output_names if not n.endswith(BESIDE_RECORDS))
+    own = (n for n in manifest.output_names if not n.endswith(SIDE_FILE_SUFFIXES))
     named = [name for name in own if not _OUTPUT_DIR_NAME.fullmatch(name)]
     if named:
         raise UserError(

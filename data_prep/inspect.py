@@ -22,7 +22,7 @@ from absl import flags
 
 from bert_tf.command_line import flag_group
 from bert_tf.errors import UserError
-from bert_tf.files import BESIDE_RECORDS, expand_input_files, files_of, places_of
+from bert_tf.files import SIDE_FILE_SUFFIXES, expand_input_files, files_at, search_locations
 from bert_tf.progress import Progress
 from bert_tf.records.layouts import (
     PRETRAINING_MASKED,
@@ -33,7 +33,7 @@ from bert_tf.records.layouts import (
     VOCABULARY,
     RecordSpec,
     decode_example,
-    under_own_names,
+    with_standard_names,
 )
 from bert_tf.records.manifest import (
     MANIFEST_NAME,
@@ -50,7 +50,7 @@ STAGE = "inspect"
 
 _RECORD_STAGES = ("create_pretraining_data", "squad_features")
 _SPECS = (PRETRAINING_UNMASKED, PRETRAINING_MASKED, SQUAD_TRAINING, SQUAD_PREDICTION)
-_BESIDE_RECORDS = (*BESIDE_RECORDS, ".npy")
+_SIDE_FILE_SUFFIXES = (*SIDE_FILE_SUFFIXES, ".npy")
 _Form = tuple[RecordSpec, dict[str, int]]
 
 _NUM_SEGMENTS = 2
@@ -87,7 +87,7 @@ def run(settings: Settings) -> None:
     files = expand_input_files(settings.input_file, flag="input_file")
     progress = Progress(STAGE, sum(path.stat().st_size for path in files) / 1e6, "MB")
     total = _Found()
-    for (directory, name_glob), is_whole in places_of(settings.input_file).items():
+    for (directory, name_glob), is_whole in search_locations(settings.input_file).items():
         manifest = find_manifest(directory)
         found = _Found()
         _inspect(directory, name_glob, manifest, found, progress, is_whole=is_whole)
@@ -117,13 +117,13 @@ def _inspect(
 ) -> None:
     """Reads the files of a directory whose names match."""
     entries = {entry.name: entry for entry in manifest.outputs} if manifest else {}
-    names = {*entries, *(path.name for path in files_of(directory))} - {MANIFEST_NAME}
+    names = {*entries, *(path.name for path in files_at(directory))} - {MANIFEST_NAME}
     for name in sorted(name for name in names if fnmatchcase(name, name_glob)):
         path, entry = directory / name, entries.get(name)
         if not path.is_file():
             found.problem(f"{path} is missing")
             continue
-        if entry is None and name.endswith(BESIDE_RECORDS):
+        if entry is None and name.endswith(SIDE_FILE_SUFFIXES):
             continue
         found.files += 1
         if entry is None and manifest and is_whole:
@@ -131,7 +131,7 @@ def _inspect(
         elif entry and describe_file(path) != dataclasses.replace(entry, count=None):
             found.problem(f"{path} is not the file that {MANIFEST_NAME} describes")
         is_records = manifest is None or manifest.stage in _RECORD_STAGES
-        if is_records and Path(name).suffix not in _BESIDE_RECORDS:
+        if is_records and Path(name).suffix not in _SIDE_FILE_SUFFIXES:
             _inspect_records(path, entry, manifest, found)
         progress.advance(path.stat().st_size / 1e6)
 
@@ -176,7 +176,7 @@ def _decode(records: RecordSet, number: int) -> tuple[_Form, dict[str, np.ndarra
     """A record's layout with its lengths, and its features."""
     [record] = records.read([number])
     try:
-        example = under_own_names(decode_example(record))
+        example = with_standard_names(decode_example(record))
         spec = next((spec for spec in _SPECS if spec.matches(example)), PRETRAINING_MASKED)
         return (spec, spec.lengths_of(example)), {f.name: example[f.name] for f in spec.features}
     except ValueError as error:

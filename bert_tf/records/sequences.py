@@ -1,4 +1,4 @@
-"""Records of sequences of unequal length, made once and read in any order."""
+"""Records of sequences of different lengths, made once and read in any order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SequenceRecords:
 
     Attributes:
       files: TFRecord files, in the order of the examples.
-      lengths: int32 [N], the tokens of each record without padding.
+      lengths: int32 [N], number of tokens of each record without padding.
       sha256: changes when any byte of the records changes.
       spec: layout of the records.
       max_seq_length: positions of a record.

@@ -20,7 +20,7 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSe
 from bert_tf.console import say
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
-from bert_tf.files import check_output_dir, check_output_file, remove_half_written, write_json
+from bert_tf.files import check_output_dir, check_output_file, remove_partial_files, write_json
 from bert_tf.model import precision
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks import distribution
@@ -366,7 +366,7 @@ def execute(
 def _tidy(run: Run) -> None:
     """Brings the output directory to the state in which a run without a kill leaves it."""
     output_dir = run.settings.output_dir
-    removed = remove_leftovers(output_dir) + remove_half_written(output_dir)
+    removed = remove_leftovers(output_dir) + remove_partial_files(output_dir)
     if removed:
         run.message(f"removed what a killed run left in {output_dir}: {', '.join(removed)}")
     missing = write_missing_list(output_dir)

@@ -72,8 +72,8 @@ def test_sequences_are_cut_in_their_padding(tmp_path, kept, training):
         ("input_ids", S - 1, 2**40, "the ids of the model's vocabulary are 0 to 19"),
         ("input_mask", S - 1, -1, "it must be 0 or 1"),
         ("segment_ids", 0, 2, "the model's segments are 0 to 1"),
-        ("start_positions", 0, -1, f"the positions of the sequence are 0 to {KEPT - 1}"),
-        ("end_positions", 0, KEPT, f"the positions of the sequence are 0 to {KEPT - 1}"),
+        ("start_positions", 0, -1, f"positions in the sequence are 0 to {KEPT - 1}"),
+        ("end_positions", 0, KEPT, f"positions in the sequence are 0 to {KEPT - 1}"),
         ("is_impossible", 0, 2, "it must be 0 or 1"),
     ],
 )

@@ -341,7 +341,7 @@ def test_a_record_of_another_form_ends_in_one_sentence(record_maker, tmp_path, c
     with TFRecordWriter(path) as writer:
         for record in [records[0], spec.encode(first_row(record_maker.examples(1, **options)))] * 2:
             writer.write(record)
-    with pytest.raises(UserError, match=r"^record 1 of .*a\.tfrecord is not like .*\.$"):
+    with pytest.raises(UserError, match=r"^record 1 of .*a\.tfrecord differs from .*\.$"):
         read_everything(path, info)
 
 
