@@ -82,7 +82,7 @@ def test_another_vocabulary_than_the_model_s_is_refused(choose, model, tmp_path,
         (["--do_lower_case"], "--do_lower_case=true, but the model's tokenizer_config.json says f"),
         (
             ["--max_seq_length=17"],
-            "--max_seq_length=17 is more than the max_position_embeddings=16",
+            "--max_seq_length=17 exceeds max_position_embeddings=16",
         ),
         (["--vocab_file=nowhere.txt"], "--vocab_file: nowhere.txt does not exist"),
         (["--spm_model_file=spm.model", "--vocab_file=a.txt"], "are two kinds of one thing"),
@@ -96,7 +96,8 @@ def test_what_contradicts_the_model_is_refused(choose, model, given, named):
 def test_a_checkpoint_without_a_vocabulary(choose, model):
     (model / "vocab.txt").unlink()
     with pytest.raises(
-        UserError, match=r"published has no vocab\.txt or spm\.model beside it; give --vocab_file"
+        UserError,
+        match=r"published has no vocab\.txt or spm\.model in its directory; give --vocab_file",
     ):
         choose(f"--init_checkpoint={model}")
 
