@@ -188,7 +188,7 @@ def test_records_of_another_vocabulary(flags, data, small_model, tmp_path):
         f"--input_file={records}",
         check=False,
     )
-    assert_one_sentence(done, "another vocabulary")
+    assert_one_sentence(done, "a different vocabulary")
 
 
 def test_checkpoint_of_other_shapes(flags, files, small_model, tmp_path):

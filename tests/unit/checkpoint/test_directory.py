@@ -116,7 +116,9 @@ def test_parts_alone_are_no_new_start(directory):
     (directory / "checkpoint").unlink()
     for path in directory.glob("*.data-*"):
         path.unlink()
-    with pytest.raises(UserError, match=r"no complete checkpoint.*model\.ckpt-6\.index; copy all"):
+    with pytest.raises(
+        UserError, match=r"contains only incomplete checkpoints.*model\.ckpt-6\.index; copy all"
+    ):
         newest_checkpoint(directory)
 
 
