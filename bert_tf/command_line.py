@@ -1,7 +1,7 @@
-"""What the commands share: how a command line is read, --help, and what becomes of a wrong flag.
+"""Shared by all commands: parsing of the command line, --help, and messages for wrong flags.
 
-A number is defined by ``flags.DEFINE(Number(), name, default, help)``, in the module that it
-belongs to: absl notes the module that calls, and a run records the flags of this project by it.
+Define numbers with ``flags.DEFINE(Number(), name, default, help)`` in the module that they belong
+to: absl records the calling module, by which a run finds the flags of this project.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from absl import app, flags
 
 from bert_tf.errors import UserError, exit_on_user_error
 
-# Numbers are used in float32, where what is more is infinite.
+# Numbers are used in float32, in which anything larger is infinite.
 LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
-# Flags with free text or addresses of machines. All other text is taken for paths.
+# Flags that hold free text or host addresses. All other string flags are taken for paths.
 NO_PATHS = frozenset({
     "hosts", "master", "mpirun_flags", "question", "text", "tpu_name", "triton_server_url",
 })  # fmt: skip
@@ -47,11 +47,11 @@ Define = TypeVar("Define", bound=Callable[..., None])
 
 
 class Number(flags.FloatParser):
-    """Parses to a float that is a number; absl's own parser lets NaN pass all bounds.
+    """Parses a float and rejects NaN, which passes all bounds of absl's own parser.
 
     Args:
       lower_bound: least value, None for any.
-      infinite: whether inf and -inf mean something; else only what float32 can hold is taken.
+      infinite: whether inf and -inf are allowed; otherwise the value must be finite in float32.
     """
 
     def __init__(self, *, lower_bound: float | None = None, infinite: bool = False) -> None:
@@ -59,7 +59,7 @@ class Number(flags.FloatParser):
         self._infinite = infinite
 
     def convert(self, argument: int | float | str) -> float:
-        """The value; raises ValueError with the reason if it is none."""
+        """Returns the value; raises ValueError with the reason if it is invalid."""
         value = super().convert(argument)
         if math.isnan(value):
             raise ValueError("must be a number")
@@ -69,10 +69,10 @@ class Number(flags.FloatParser):
 
 
 def flag_group(heading: str) -> Callable[[Define], Define]:
-    """Decorates a function that defines flags: --help shows them under ``heading``.
+    """Decorates a function that defines flags, so that --help lists them under ``heading``.
 
-    They are the program's flags, or those of the ``values`` of the function's argument.
-    A group that is defined within another keeps its own heading.
+    The flags are those of the program, or of ``values`` of an argument of the function. A group
+    defined within another keeps its own heading.
     """
 
     def decorate(define_flags: Define) -> Define:
@@ -91,19 +91,18 @@ def flag_group(heading: str) -> Callable[[Define], Define]:
 
 
 def run_command(main: Callable[[Sequence[str]], object], *, takes_words: bool = False) -> NoReturn:
-    """Runs ``main`` as ``app.run`` does; a wrong flag ends the process as any UserError does.
+    """Runs ``main`` as ``app.run`` does; a wrong flag ends the process like any UserError.
 
-    A word that is neither a flag nor a flag's value is wrong too, unless the command
-    ``takes_words``.
+    A word that is neither a flag nor a flag's value is an error too, unless ``takes_words``.
     """
     parser = functools.partial(parse_flags, takes_words=takes_words)
     exit_on_user_error(functools.partial(app.run, main, flags_parser=parser))
 
 
 def parse_flags(arguments: Sequence[str], *, takes_words: bool = False) -> list[str]:
-    """The program and the words; raises UserError for a wrong flag, and for a word where none goes.
+    """Returns the program and the words; raises UserError for wrong flags and unexpected words.
 
-    A flag that asks for help shows it and ends the process.
+    A help flag prints the help and ends the process.
     """
     values = flags.FLAGS
     program, *given = arguments
@@ -117,7 +116,7 @@ def parse_flags(arguments: Sequence[str], *, takes_words: bool = False) -> list[
     except (flags.Error, ValueError) as error:
         raise UserError(_explain_error(error, values)) from error
     if not takes_words:
-        # A shell variable that is empty, in quotes, leaves an empty word.
+        # An empty shell variable in quotes leaves an empty word.
         wrong = [item for item in read if item.flag is None and item.text]
         if wrong:
             raise UserError(_explain_word(wrong[0], values))
@@ -126,9 +125,9 @@ def parse_flags(arguments: Sequence[str], *, takes_words: bool = False) -> list[
 
 
 def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
-    """The arguments with the lines of flag files in place of --flagfile.
+    """Returns the arguments, with the contents of flag files in place of --flagfile.
 
-    Raises UserError for a file that cannot be read.
+    Raises UserError if a file cannot be read.
     """
     try:
         return values.read_flags_from_files(list(arguments))
@@ -136,34 +135,35 @@ def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[
         path, reason = error.__context__.filename, error.__context__.strerror
         _check_place("flagfile", str(path))
         raise UserError(
-            f"--flagfile: {path} cannot be read ({reason}); give an existing --flagfile."
+            f"--flagfile: {path} cannot be read ({reason}); give an existing file."
         ) from error
     except UnicodeDecodeError as error:
         raise UserError(
-            f"a --flagfile is not UTF-8 text (byte {error.start}); give a file with a flag a line."
+            f"a --flagfile is not UTF-8 text (byte {error.start}); give a file with one flag per "
+            "line."
         ) from error
 
 
-def flags_of_this_project(values: flags.FlagValues) -> list[flags.Flag]:
-    """All flags but those of absl and TensorFlow, in the order of their definition."""
+def project_flags(values: flags.FlagValues) -> list[flags.Flag]:
+    """All flags except those of absl and TensorFlow, in order of definition."""
     foreign = {
         flag.name
         for module, defined in values.flags_by_module_dict().items()
         if module.partition(".")[0] in ("absl", "tensorflow")
         for flag in defined
     }
-    # A flag with a short name is there twice.
+    # A flag with a short name is listed twice.
     return [values[name] for name in values if name == values[name].name and name not in foreign]
 
 
 def help_text(values: flags.FlagValues, about: str | None) -> str:
-    """What the command does and its flags, under the headings of their groups."""
+    """The description of the command and its flags, under the headings of their groups."""
     groups: dict[str, list[str]] = {}
-    for flag in flags_of_this_project(values):
+    for flag in project_flags(values):
         groups.setdefault(getattr(flag, "heading", "Flags"), []).append(_describe(flag))
     groups["All commands"] = [
-        _wrapped("  --flagfile: File with a flag a line; flags that follow it win."),
-        _wrapped("  --help: Show this."),
+        _wrapped("  --flagfile: File with one flag per line; flags after it take precedence."),
+        _wrapped("  --help: Show this help."),
     ]
     parts = [f"{heading}:\n" + "\n".join(lines) for heading, lines in groups.items()]
     return "\n\n".join([*filter(None, [(about or "").strip()]), *parts])
@@ -187,7 +187,7 @@ def _wrapped(text: str) -> str:
 
 
 class _Item(NamedTuple):
-    """An argument: a flag by its name, or a word and the flag before it."""
+    """An argument: the name of a flag, or a word and the flag before it."""
 
     flag: str | None
     text: str
@@ -195,7 +195,7 @@ class _Item(NamedTuple):
 
 
 def _read(arguments: Iterable[str], values: flags.FlagValues) -> Iterator[_Item]:
-    """The arguments as absl takes them; a value that follows its flag is not one of its own."""
+    """Reads the arguments as absl does; the value after a flag is not a separate item."""
     rest, before = iter(arguments), None
     for argument in rest:
         if argument == "--":
@@ -209,7 +209,7 @@ def _read(arguments: Iterable[str], values: flags.FlagValues) -> Iterator[_Item]
         takes_word = name in values and not values[name].boolean
         if takes_word and not equals:
             next(rest, None)
-        # A word after a boolean that has its value has nothing to do with it.
+        # A word after ``--boolean=value`` does not belong to that flag.
         before = name if takes_word or not equals else None
 
 
@@ -218,26 +218,26 @@ def _explain_word(item: _Item, values: flags.FlagValues) -> str:
     name = word.lstrip(_DASHES)
     if not word.strip():
         return (
-            "a blank stands alone on the command line; a backslash that continues a line must be "
-            "the last character of it."
+            "the command line contains a lone blank; a backslash that continues a line must be its "
+            "last character."
         )
     if name != word:
-        return f"{word} does not begin with hyphens but with another dash: write --{name}."
+        return f"{word} begins with a dash that is not a hyphen: write --{name}."
     if word.partition("=")[0] in values and "=" in word:
-        return f"{word} is not a flag without its hyphens: write --{word}."
+        return f"{word} lacks the hyphens of a flag: write --{word}."
     if before in values and values[before].boolean:
         try:
             values[before].parser.parse(word)
         except ValueError:
             return f"{word} is neither a flag nor a flag's value: flags begin with two hyphens."
         return (
-            f"the word {word} after --{before} is not its value, which needs an equals sign: write "
+            f"--{before} does not take the word {word} as its value without an equals sign: write "
             f"--{before}={word.lower()}."
         )
     if before in values and "string" in values[before].flag_type():
         return (
-            f"{word} is a word too many after --{before}, which takes one: put commas between "
-            f"several, and quotes around a pattern or a text with blanks."
+            f"unexpected word {word} after --{before}, which takes a single one: separate several "
+            "by commas, and quote patterns and text that contains blanks."
         )
     return f"{word} is neither a flag nor a flag's value: flags begin with two hyphens."
 
@@ -258,9 +258,9 @@ def _explain_error(error: flags.Error, values: flags.FlagValues) -> str:
 
 def _explain_unknown(given: str, values: flags.FlagValues) -> str:
     name, _, value = given.partition(" ")
-    if name in values and value:  # a line of a flag file, which is a single argument
+    if name in values and value:  # a line of a flag file is a single argument
         return f"'--{given}' lacks an equals sign: write --{name}={value.strip()}."
-    known = [flag.name for flag in flags_of_this_project(values)]
+    known = [flag.name for flag in project_flags(values)]
     known += [f"no{name}" for name in known if values[name].boolean]
     likeness = {
         other: difflib.SequenceMatcher(None, given.replace("-", "_"), other).ratio()
@@ -279,8 +279,8 @@ def _explain_unknown(given: str, values: flags.FlagValues) -> str:
 
 
 def _check_places(values: flags.FlagValues) -> None:
-    """Raises UserError for a path that is not on a disk, by the flag and the place."""
-    for flag in flags_of_this_project(values):
+    """Raises UserError for a path that is a URL or an address of remote storage."""
+    for flag in project_flags(values):
         given = flag.value if isinstance(flag.value, list) else [flag.value]
         if flag.present and flag.name not in NO_PATHS:
             for text in given:
@@ -294,14 +294,13 @@ def _check_place(flag: str, path: str) -> None:
         return
     scheme = found[1].lower()
     if scheme == "file":
-        raise UserError(f"--{flag}={path} is a URL; give the path alone: {path[found.end() :]}.")
+        raise UserError(f"--{flag}={path} is a URL; give only the path: {path[found.end() :]}.")
     place = _PLACES.get(scheme, f"a {scheme}:// address")
     what = (
-        "give a path on one, and copy what is written there afterwards"
+        "give a local path, and copy the output afterwards"
         if flag.startswith(("output", "export", "features", "dllog"))
-        else "copy it to one, and give its path"
+        else "copy it to a disk, and give its path there"
     )
     raise UserError(
-        f"--{flag}={path} is {place}, and files are read and written on local and shared disks "
-        f"only; {what}."
+        f"--{flag}={path} is {place}, but only files on local and shared disks can be used; {what}."
     )

@@ -1,7 +1,7 @@
-"""The standard streams, also where they are a pipe whose reader is gone or a file on a full disk.
+"""The standard streams, including pipes without a reader and files on a full disk.
 
-A short command's output is its result: what cannot be written ends it (``errors.py``). Lines that
-accompany work are not: the work goes on without them.
+The output of a short command is its result, so a write error ends it (``errors.py``). Messages that
+accompany other work are not: the work continues without them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bert_tf.environment import launched_rank
 
 
 class _Output:
-    """Standard output, which remembers the error that writing to it last ended with."""
+    """Standard output that remembers its last write error."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -27,15 +27,15 @@ class _Output:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        with self._noting_failure():
+        with self._recording_failure():
             return self.stream.write(text)
 
     def flush(self) -> None:
-        with self._noting_failure():
+        with self._recording_failure():
             self.stream.flush()
 
     @contextlib.contextmanager
-    def _noting_failure(self) -> Iterator[None]:
+    def _recording_failure(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -44,10 +44,10 @@ class _Output:
 
 
 def prepare_streams() -> None:
-    """Lets the standard streams take any text; one that was closed at the start leads nowhere.
+    """Makes the standard streams accept any text; streams closed at the start discard it.
 
-    The C locale's ASCII becomes UTF-8, as Python itself has it unless it is told otherwise. What
-    a terminal's encoding lacks is written as an escape.
+    ASCII, from the C locale, becomes UTF-8, as is Python's own default. Characters that the
+    terminal's encoding lacks are written as escapes.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
@@ -64,10 +64,9 @@ def prepare_streams() -> None:
 
 
 def say(text: str, *, stream: TextIO | None = None, end: str = "\n") -> None:
-    """Prints a line beside the work that it tells of, which no failure to print it ends.
+    """Prints a line about the work in progress; a failure to print does not end the work.
 
-    A ``stream`` (None: standard output) that fails is given up: all that is written to it from then
-    on goes nowhere.
+    After a failure everything written to ``stream`` (None: standard output) is discarded.
     """
     stream = stream or sys.stdout
     try:
@@ -76,22 +75,22 @@ def say(text: str, *, stream: TextIO | None = None, end: str = "\n") -> None:
         give_up(stream)
         if stream is sys.stdout:
             reason = f"standard output cannot be written ({error.strerror})"
-            say(f"warning: {reason}; going on without it", stream=sys.stderr)
+            say(f"warning: {reason}; continuing without it", stream=sys.stderr)
 
 
 def warn(text: str) -> None:
-    """Says what a user should know before the work; of several ranks, rank 0 says it for all."""
+    """Prints a warning; with several ranks, only rank 0 prints."""
     if launched_rank() == 0:
         say(f"warning: {text}")
 
 
-def is_of_output(error: OSError) -> bool:
-    """Whether it was standard output that could not be written, after ``prepare_streams``."""
+def is_stdout_error(error: OSError) -> bool:
+    """Whether ``error`` came from writing standard output, after ``prepare_streams``."""
     return isinstance(sys.stdout, _Output) and sys.stdout.failure is error
 
 
 def flush_or_give_up(stream: TextIO) -> None:
-    """Writes what is buffered, or gives the stream up: Python's end would show a stack trace."""
+    """Flushes the stream; on failure gives it up, or Python would print a stack trace at exit."""
     try:
         stream.flush()
     except OSError:
@@ -99,7 +98,7 @@ def flush_or_give_up(stream: TextIO) -> None:
 
 
 def give_up(stream: TextIO) -> None:
-    """Sends all that is still to be written on ``stream``, and its buffer, nowhere."""
+    """Discards the buffer of ``stream`` and everything written to it from now on."""
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
         stream.flush()

@@ -1,8 +1,9 @@
-"""One run a directory: a lock that names its holder and ends with it, however it ends.
+"""One run per directory: a lock that names its holder and ends with it, however it ends.
 
-The operating system's lock on the file answers on one machine and on shared disks that know locks.
-For a disk that does not carry locks from host to host, the holder also renews the file's time
-every few seconds, and whoever finds the name of another host in it looks whether that goes on.
+The operating system's file lock is sufficient on one machine and on shared disks that support
+locks. For disks that do not share locks between hosts, the holder also updates the file's
+modification time every few seconds; a process that finds another host in the file waits to see
+whether these updates continue.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from bert_tf.errors import UserError
 
 LOCK_NAME = ".lock"
 
-_SECONDS_BETWEEN_SIGNS = 5.0
-# Network file systems may show a file's time some seconds late.
-_SIGNS_TO_WAIT_FOR = 4
+_HEARTBEAT_SECONDS = 5.0
+# Network file systems may report modification times some seconds late.
+_HEARTBEATS_TO_WAIT_FOR = 4
 _SECONDS_BETWEEN_TRIES = 0.1
 _SILENT_TRIES = 10
-# Why a lock could not be had: another process has it, or the disk knows none.
-_MEANINGS = {
+# Why locking failed: False if another process holds the lock, None if the disk has no locks.
+_IS_LOCKED_BY_ERRNO = {
     **dict.fromkeys((errno.EACCES, errno.EAGAIN), False),
     **dict.fromkeys((errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)),
 }
@@ -39,7 +40,7 @@ _MEANINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """Who holds, or held, the lock of a directory.
+    """The process that holds, or held, the lock of a directory.
 
     Attributes:
       host, process: hostname and process id.
@@ -60,26 +61,27 @@ def hold_directory(
     *,
     flag: str,
     wait: bool = False,
-    seconds_between_signs: float = _SECONDS_BETWEEN_SIGNS,
+    heartbeat_seconds: float = _HEARTBEAT_SECONDS,
 ) -> Iterator[Holder | None]:
-    """Holds the lock of ``directory`` while the body runs; creates the directory where needed.
+    """Holds the lock of ``directory`` while the body runs; creates the directory if needed.
 
-    Yields who held it before and did not release it, having been killed or lost with its host; None
-    after a regular end. A directory that was created and is still empty at the end is removed.
+    Yields the previous holder if it did not release the lock, because it was killed or lost with
+    its host; None after a normal end. A directory that was created here and is still empty at the
+    end is removed.
 
     Args:
-      directory: what to hold.
-      flag: that names the directory, for messages.
-      wait: for another process that holds it; after a second, a line says so.
-      seconds_between_signs: how often the holder shows that it is alive.
+      directory: the directory to lock.
+      flag: the flag that names the directory, for messages.
+      wait: wait for another holder to finish; a line is printed after a second.
+      heartbeat_seconds: interval at which the holder shows that it is alive.
 
     Raises:
-      UserError: another process holds it, or the directory cannot be written; names ``flag``.
+      UserError: another process holds the lock, or the directory cannot be written.
     """
     created = [path for path in (directory, *directory.parents) if not path.exists()]
     path = directory / LOCK_NAME
     try:
-        file, before = _take(path, flag, seconds_between_signs, wait=wait)
+        file, before = _take(path, flag, heartbeat_seconds, wait=wait)
     except OSError as error:
         raise UserError(
             f"--{flag}: cannot write to {directory} ({error.strerror}); choose another directory."
@@ -89,19 +91,19 @@ def hold_directory(
         stack.callback(_remove, path, created)
         _write(file, flag, directory)
         released = threading.Event()
-        signs = threading.Thread(
-            target=_give_signs, args=(file, released, seconds_between_signs), daemon=True
+        heartbeats = threading.Thread(
+            target=_send_heartbeats, args=(file, released, heartbeat_seconds), daemon=True
         )
-        signs.start()
-        stack.callback(signs.join)
+        heartbeats.start()
+        stack.callback(heartbeats.join)
         stack.callback(released.set)
         yield before
 
 
 def _take(
-    path: Path, flag: str, seconds_between_signs: float, *, wait: bool
+    path: Path, flag: str, heartbeat_seconds: float, *, wait: bool
 ) -> tuple[int, Holder | None]:
-    """The file, which is ours now, and who is still named in it; raises UserError if in use."""
+    """Takes the lock; returns the file and the holder it still names; UserError if in use."""
     lost, tries = None, 0
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,13 +112,13 @@ def _take(
         except FileNotFoundError:
             if not wait:
                 raise
-            continue  # its holder has just removed the directory
+            continue  # the holder has just removed the directory
         before = _holder(file)
-        is_of_this_host = before is None or before.host == socket.gethostname()
-        if is_of_this_host and is_locked is not None:
+        is_from_this_host = before is None or before.host == socket.gethostname()
+        if is_from_this_host and is_locked is not None:
             in_use = not is_locked
         else:
-            in_use = before is not None and _gives_signs(file, seconds_between_signs)
+            in_use = before is not None and _has_heartbeat(file, heartbeat_seconds)
         if in_use:
             os.close(file)
             holder = before or "another process"
@@ -134,34 +136,34 @@ def _take(
             continue
         if is_locked is not False:
             return file, before or lost
-        # A file server may keep the lock of a host that is lost; a new file has none.
+        # A file server may keep the lock of a lost host; a new file is not locked.
         lost = before
         path.unlink(missing_ok=True)
         os.close(file)
 
 
 def _open_locked(path: Path) -> tuple[int, bool | None]:
-    """The open file, and whether it could be locked; None where the disk knows no locks."""
+    """The open file, and whether it could be locked; None if the disk has no locks."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         is_locked: bool | None = True
         try:
-            # Of the two kinds of locks the one that children do not inherit, and that network file
-            # systems carry from host to host.
+            # lockf, not flock: children do not inherit it, and network file systems share it
+            # between hosts.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            is_locked = _MEANINGS.get(error.errno)
-            if error.errno not in _MEANINGS:
+            is_locked = _IS_LOCKED_BY_ERRNO.get(error.errno)
+            if error.errno not in _IS_LOCKED_BY_ERRNO:
                 os.close(file)
                 raise
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file), os.stat(path)):
                 return file, is_locked
-        os.close(file)  # its holder has just removed it
+        os.close(file)  # the holder has just removed it
 
 
 def _holder(file: int) -> Holder | None:
-    """Who is named in the file; None in an empty or half-written one."""
+    """The holder named in the file; None if it is empty or half-written."""
     content = os.pread(file, 4096, 0)
     try:
         return Holder(**json.loads(content))
@@ -169,11 +171,11 @@ def _holder(file: int) -> Holder | None:
         return None
 
 
-def _gives_signs(file: int, seconds_between_signs: float) -> bool:
-    """Whether a process renews the time of the file."""
+def _has_heartbeat(file: int, heartbeat_seconds: float) -> bool:
+    """Whether another process keeps updating the modification time of the file."""
     seen = os.fstat(file).st_mtime_ns
-    for _ in range(_SIGNS_TO_WAIT_FOR):
-        time.sleep(seconds_between_signs)
+    for _ in range(_HEARTBEATS_TO_WAIT_FOR):
+        time.sleep(heartbeat_seconds)
         if os.fstat(file).st_mtime_ns != seen:
             return True
     return False
@@ -191,14 +193,14 @@ def _write(file: int, flag: str, directory: Path) -> None:
         ) from error
 
 
-def _give_signs(file: int, released: threading.Event, seconds: float) -> None:
+def _send_heartbeats(file: int, released: threading.Event, seconds: float) -> None:
     while not released.wait(seconds):
-        with contextlib.suppress(OSError):  # a disk that does not answer now may do so next time
+        with contextlib.suppress(OSError):  # the disk may respond again next time
             os.utime(file)
 
 
 def _remove(path: Path, created: list[Path]) -> None:
-    """Removes the lock, and the directories made for it that stayed empty."""
+    """Removes the lock file, and the directories created for it that are still empty."""
     with contextlib.suppress(OSError):
         path.unlink()
         for directory in created:

@@ -1,7 +1,7 @@
-"""The process's environment: its cores, and TensorFlow's noise and XLA before it is imported.
+"""The process's environment: its cores, and TensorFlow's logging and XLA before its import.
 
-TensorFlow reads its variables once, when it is loaded. This module imports none of it, and only
-entry scripts prepare the environment.
+TensorFlow reads its environment variables once, when it is loaded. This module does not import it,
+and only entry scripts prepare the environment.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Callable
 
 
 def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
-    """Sets what TensorFlow reads when it is imported. Variables that the user set are kept.
+    """Sets the variables that TensorFlow reads when imported; those set by the user are kept.
 
     Args:
-      verbose: let TensorFlow's start-up and deprecation messages through.
-      use_xla: let XLA cluster, on CPUs too, what ``XLA_FLAGS`` says.
+      verbose: show TensorFlow's start-up and deprecation messages.
+      use_xla: let XLA cluster the operations in ``XLA_FLAGS``, on CPUs too.
     """
     if "tensorflow" in sys.modules:
         raise RuntimeError("prepare_environment must run before TensorFlow is imported")
@@ -45,33 +45,33 @@ def prepare_environment(*, verbose: bool, use_xla: bool) -> None:
 
 
 class _QuietLoading(importlib.abc.MetaPathFinder):
-    """Turns stderr away while TensorFlow is loaded, whenever that is.
+    """Suppresses stderr while TensorFlow is loaded, whenever that is.
 
-    Its C++ half writes to the descriptor itself, before it has read its own settings.
+    Its C++ code writes to the file descriptor directly, before it reads its log settings.
     """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """TensorFlow's spec, with a loader that says nothing; None for all other modules."""
-        del path, target  # a package at the top has neither
+        """TensorFlow's spec, with a silent loader; None for all other modules."""
+        del path, target  # unused for a top-level package
         if name != "tensorflow":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)  # of the finders after this one
+        spec = importlib.util.find_spec(name)  # asks the remaining finders
         if spec is not None and spec.loader is not None:
             spec.loader.exec_module = functools.partial(_quietly, spec.loader.exec_module)
         return spec
 
 
 def _quietly(load: Callable[[ModuleType], None], module: ModuleType) -> None:
-    with stderr_turned_away():
+    with suppressed_stderr():
         load(module)
 
 
 @contextlib.contextmanager
-def stderr_turned_away() -> Iterator[None]:
-    """What is written to the descriptor of stderr meanwhile, past every log level, is lost."""
+def suppressed_stderr() -> Iterator[None]:
+    """Discards everything written to the stderr file descriptor, whatever the log level."""
     sys.stderr.flush()
     kept = os.dup(_STDERR)
     try:
@@ -86,51 +86,52 @@ def stderr_turned_away() -> Iterator[None]:
 _STDERR = 2
 
 
-# On CPUs, which auto-clustering leaves alone otherwise; and what lies between matrix products.
-# Compiled for a CPU these are several times slower than TensorFlow's, which are oneDNN's. They part
-# the clusters, so that a gradient can leave for other ranks as soon as its layer is done. Of random
-# numbers those of dropout alone are the same in XLA: initial values would not be what a seed means.
+# Enables auto-clustering on CPUs, and only for the operations between matrix products: compiled for
+# a CPU, products are several times slower than TensorFlow's (oneDNN). Products separate the
+# clusters, so that a gradient can be sent to other ranks as soon as its layer is done. Of the
+# random operations only dropout's gives the same numbers in XLA: initial values would differ for
+# the same seed.
 XLA_FLAGS = (
     "--tf_xla_cpu_global_jit --tf_xla_ops_to_cluster=FUSIBLE,StatelessRandomUniformFullIntV2"
 )
 
 
 def launched_rank() -> int:
-    """The number that a launcher gave this process among those that it started; 0 without one."""
+    """The rank that a launcher assigned to this process; 0 without a launcher."""
     variable = launcher_variable(os.environ)
     return 0 if variable is None else int(variable.partition("=")[2])
 
 
 def launcher_variable(variables: Mapping[str, str]) -> str | None:
-    """``NAME=rank`` as a launcher set it for this process; None without one."""
+    """``NAME=rank`` as set by the launcher of this process; None without a launcher."""
     return next(
-        (f"{n}={variables[n]}" for n in _LAUNCHERS_RANKS if variables.get(n, "").isdigit()), None
+        (f"{n}={variables[n]}" for n in _RANK_VARIABLES if variables.get(n, "").isdigit()), None
     )
 
 
-# Set by Open MPI, by Horovod's Gloo launcher, by MPICH and by Slurm for each process they start.
-_LAUNCHERS_RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK", "SLURM_PROCID")
+# Set by Open MPI, Horovod's Gloo launcher, MPICH and Slurm for each process they start.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def limit_stalls(timeout_seconds: float) -> None:
-    """Sets after how long Horovod warns of ranks that others wait for, and when it gives up.
+    """Sets when Horovod warns about ranks that others wait for, and when it aborts.
 
-    It cannot tell a rank that hangs from one that works on its own for long, and so has a multiple
-    of the time, and two minutes at least. To be called before Horovod starts. Variables that the
-    user set are kept; 0 changes nothing.
+    Horovod cannot tell a hanging rank from one that is busy for long, so it aborts only after a
+    multiple of the timeout, at least two minutes. Call this before Horovod starts. Variables set by
+    the user are kept; 0 changes nothing.
     """
     if timeout_seconds:
-        give_up = max(_STALLED_TIMEOUTS * timeout_seconds, _LEAST_STALL_SECONDS)
+        give_up = max(_STALL_TIMEOUT_FACTOR * timeout_seconds, _LEAST_STALL_SECONDS)
         os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", f"{timeout_seconds:.0f}")
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", f"{give_up:.0f}")
 
 
-_STALLED_TIMEOUTS = 4
+_STALL_TIMEOUT_FACTOR = 4
 _LEAST_STALL_SECONDS = 120
 
 
 def seconds_since_launch() -> float | None:
-    """Seconds since this process was started, to a hundredth; None where there is no /proc."""
+    """Seconds since this process was started, to a hundredth; None without /proc."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -140,7 +141,7 @@ def seconds_since_launch() -> float | None:
     return round(uptime - ticks / os.sysconf("SC_CLK_TCK"), 2)
 
 
-# proc(5): starttime is field 22, the process's name, which may hold blanks, is field 2.
+# proc(5): starttime is field 22; field 2 is the process's name, which may contain blanks.
 _STARTTIME_AFTER_NAME = 22 - 3
 
 
@@ -152,16 +153,16 @@ def allowed_cores() -> int:
 
 
 def available_cores() -> int:
-    """The number of cores that this process can keep busy: a container may have less time."""
+    """The number of cores that this process can keep busy: a container may have a CPU quota."""
     quota = cpu_quota()
     return allowed_cores() if quota is None else min(allowed_cores(), max(1, math.ceil(quota)))
 
 
 def cpu_quota(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> float | None:
-    """The processor time that this process's control groups give it, in cores; None without limit.
+    """The CPU quota of this process's control groups, in cores; None without a limit.
 
-    ``docker run --cpus``, Kubernetes and systemd set it. Both versions of control groups are read
-    (cgroups(7)), of the own group and of those around it.
+    ``docker run --cpus``, Kubernetes and systemd set it. Reads both versions of control groups
+    (cgroups(7)), for the process's own group and its ancestors.
     """
     try:
         lines = Path(groups).read_text().splitlines()
@@ -170,18 +171,20 @@ def cpu_quota(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -
     quotas = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        mounts = ["", "unified"]  # of the second version, alone or beside the first
+        mounts = ["", "unified"]  # version 2, alone or alongside version 1
         if controllers:
             mounts = [controllers, "cpu"] if "cpu" in controllers.split(",") else []
-        own = Path(path.lstrip("/"))
+        own_group = Path(path.lstrip("/"))
         quotas += [
-            _quota(Path(root, mount, group)) for mount in mounts for group in (own, *own.parents)
+            _quota(Path(root, mount, group))
+            for mount in mounts
+            for group in (own_group, *own_group.parents)
         ]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _quota(group: Path) -> float | None:
-    """The limit of one control group, in cores."""
+    """The CPU limit of one control group, in cores."""
     try:
         if (group / "cpu.max").is_file():
             quota, period = (group / "cpu.max").read_text().split()
@@ -190,22 +193,22 @@ def _quota(group: Path) -> float | None:
                 (group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
             )
         return int(quota) / int(period) if int(quota) > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):  # "max" is no number
+    except (OSError, ValueError, ZeroDivisionError):  # "max" is not a number
         return None
 
 
 def busy_seconds(stat: str = "/proc/stat") -> float | None:
-    """For how long the cores that this process may run on were not idle since the start, added up.
+    """Total busy time since boot of the cores that this process may run on, in seconds.
 
-    What another virtual machine took of them counts too. A hundredth of a second is the unit. None
-    where the system does not tell.
+    Time stolen by other virtual machines is included. The resolution is a hundredth of a second.
+    None if the system does not report it.
     """
-    own = {f"cpu{core}" for core in getattr(os, "sched_getaffinity", lambda _: ())(0)}
+    cores = {f"cpu{core}" for core in getattr(os, "sched_getaffinity", lambda _: ())(0)}
     ticks = 0
     try:
         for line in Path(stat).read_text().splitlines():
             name, *fields = line.split()
-            if name in own:
+            if name in cores:
                 user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, fields[:8])
                 ticks += user + nice + system + sum(interrupts_and_stolen)
     except (OSError, ValueError):
@@ -214,12 +217,12 @@ def busy_seconds(stat: str = "/proc/stat") -> float | None:
 
 
 def give_sessions_their_own_threads() -> None:
-    """From now on a session has as many threads as it is told, and not those of the first one."""
+    """Gives each new session its own number of threads, not those of the first session."""
     os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
 
 
 def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
-    """The processor's name and a hash of its features, which a name does not tell alone."""
+    """The processor's name and a hash of its features, which the name does not determine."""
     try:
         lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -234,12 +237,12 @@ def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
 
 
 def memory_bytes() -> int:
-    """The memory of this machine."""
+    """The physical memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def quiet_tensorflow(*, verbose: bool) -> None:
-    """Silences the messages of TensorFlow's Python half, once it is imported."""
+    """Silences TensorFlow's Python messages; call it after its import."""
     if verbose:
         return
     import tensorflow.compat.v1 as tf

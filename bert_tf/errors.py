@@ -1,4 +1,4 @@
-"""The one exception for mistakes that a user can mend."""
+"""The exception for mistakes that the user can fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Callable, NoReturn, TypeVar
 
-from bert_tf.console import flush_or_give_up, give_up, is_of_output, prepare_streams, say
+from bert_tf.console import flush_or_give_up, give_up, is_stdout_error, prepare_streams, say
 from bert_tf.environment import launched_rank
 
 Result = TypeVar("Result")
@@ -21,17 +21,17 @@ DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UserError(Exception):
-    """Bad input: one sentence that names the file, flag or value and says what to do."""
+    """Bad input: one sentence that names the file, flag or value and what to do about it."""
 
 
 def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result:
-    """Calls ``function(*args)``; a :class:`UserError` ends the process as one line, status 2.
+    """Calls ``function(*args)``; a :class:`UserError` ends the process with one line and status 2.
 
-    So does a lack of memory, a full disk, and a name that is no text. Where the reader of standard
-    output is gone there is nobody to tell: the status is the one that SIGPIPE gives other programs.
+    So do a lack of memory, a full disk, and a file name that cannot be decoded. If the reader of
+    standard output is gone, the process ends silently with the status of SIGPIPE.
 
-    Of several ranks, most make a mistake together. Rank 0 then says it for all, and its end makes
-    the launcher end the others; a rank that is left says it with its name.
+    Most mistakes affect all ranks alike. Rank 0 then prints the message, and the launcher ends the
+    other ranks; a rank that is still alive after that prints its own message with its rank.
     """
     prepare_streams()
     try:
@@ -47,20 +47,20 @@ def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result
             raise
         _end(
             f"{error.object!a} is not text in the encoding {sys.getfilesystemencoding()}; "
-            "set LC_ALL=C.UTF-8, or rename the file."
+            "set LC_ALL=C.UTF-8 or rename the file."
         )
     except MemoryError as error:
         detail = first_line(error)
         _end(
-            f"there is not enough memory{f' ({detail})' if detail else ''}; give a smaller batch, "
+            f"out of memory{f' ({detail})' if detail else ''}; use a smaller batch, sequence "
             "length or network."
         )
     except OSError as error:
-        if is_of_output(error):
+        if is_stdout_error(error):
             give_up(sys.stdout)
             if isinstance(error, BrokenPipeError):
                 sys.exit(128 + signal.SIGPIPE)
-            _end(f"standard output cannot be written ({error.strerror}); send it elsewhere.")
+            _end(f"standard output cannot be written ({error.strerror}); redirect it elsewhere.")
         if error.errno not in DISK_IS_FULL:
             raise
         where = error.filename2 or error.filename or "a file"
@@ -80,25 +80,25 @@ def _end(sentence: str) -> NoReturn:
 
 
 def _has_undecoded(text: str) -> bool:
-    """Whether Python could not decode a byte of a name or an argument (PEP 383)."""
+    """Whether a file name or argument has bytes that Python could not decode (PEP 383)."""
     return any("\udc80" <= char <= "\udcff" for char in text)
 
 
-# TensorFlow 2.15 begins with where the graph was built; what failed comes after the last of these.
+# TensorFlow 2.15 first prints where the graph was built; the error follows the last such line.
 _GRAPH_TRACE = re.compile(r".*^Node: .*?$", re.DOTALL | re.MULTILINE)
-_SAYS_NOTHING = re.compile(
+_UNINFORMATIVE = re.compile(
     r"Graph execution error:$|Detected at node |Node: |File \"|\[\[\{\{node |Original stack trace "
     r"|Hint: |Restoring from checkpoint failed\.|\d+ root error\(s\) found\.$"
 )
-# Of several errors, "(0) Data loss: " stands before the first.
+# Several errors are numbered: "(0) Data loss: ".
 _NUMBER_AND_KIND = re.compile(r"^\(\d+\) (?:[A-Z][A-Za-z_ ]*: )?")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's message that says what failed, for a sentence of ours."""
+    """The first informative line of another library's error message, to quote in our own."""
     text = str(error)
     if "Graph execution error:" in text:
         text = _GRAPH_TRACE.sub("", text, count=1)
     lines = (_NUMBER_AND_KIND.sub("", line.strip(), count=1) for line in text.splitlines())
-    said = (line for line in lines if line and not _SAYS_NOTHING.match(line))
-    return next(said, type(error).__name__)
+    informative = (line for line in lines if line and not _UNINFORMATIVE.match(line))
+    return next(informative, type(error).__name__)

@@ -22,8 +22,8 @@ PathLike = Union[str, Path]
 
 _HASH_BLOCK_BYTES = 1 << 20
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-# Endings of what a data directory holds beside records.
-BESIDE_RECORDS = (".offsets", ".json", ".vocab")
+# Suffixes of the files that accompany records in a data directory.
+SIDE_FILE_SUFFIXES = (".offsets", ".json", ".vocab")
 
 
 def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
@@ -34,7 +34,7 @@ def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
     """
     files: set[Path] = set()
     for pattern in _parts(patterns):
-        matches = [path for name in _named(pattern) for path in files_of(name)]
+        matches = [path for name in _named(pattern) for path in files_at(name)]
         if not matches:
             raise UserError(f"--{flag}: no file matches {pattern!r}; give an existing file.")
         files.update(matches)
@@ -43,11 +43,10 @@ def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
     return sorted(files)
 
 
-def places_of(patterns: str) -> dict[tuple[Path, str], bool]:
-    """Where such a list looks for files: directories, each with a glob for the names in it.
+def search_locations(patterns: str) -> dict[tuple[Path, str], bool]:
+    """Where such a list looks for files: directories, each with a glob for file names.
 
-    A glob also stands for names that are not there. The values say whether a whole directory was
-    given.
+    The glob may match names that do not exist. The values tell whether a whole directory was given.
     """
     places: dict[tuple[Path, str], bool] = {}
     for pattern in _parts(patterns):
@@ -68,11 +67,11 @@ def _parts(patterns: str) -> Iterator[str]:
 
 
 def _named(pattern: str) -> list[Path]:
-    """What a pattern names; a name with brackets in it may be meant literally."""
+    """The paths that match a pattern; an existing name with brackets is taken literally."""
     return [Path(name) for name in ([pattern] if os.path.exists(pattern) else glob.glob(pattern))]
 
 
-def files_of(path: Path) -> list[Path]:
+def files_at(path: Path) -> list[Path]:
     """The files that a path stands for, see :func:`expand_input_files`."""
     if not path.is_dir():
         return [path]
@@ -80,14 +79,16 @@ def files_of(path: Path) -> list[Path]:
 
 
 def expand_record_files(patterns: str, *, flag: str) -> list[Path]:
-    """As :func:`expand_input_files`, without what a data directory holds beside its records.
+    """Like :func:`expand_input_files`, without the files that accompany records.
 
-    Raises UserError when no record file is left.
+    Raises UserError if no record file is left.
     """
     found = expand_input_files(patterns, flag=flag)
-    records = [path for path in found if path.suffix not in BESIDE_RECORDS]
+    records = [path for path in found if path.suffix not in SIDE_FILE_SUFFIXES]
     if not records:
-        raise UserError(f"--{flag}={patterns} holds no TFRecord file; give the files themselves.")
+        raise UserError(
+            f"--{flag}={patterns} contains no TFRecord file; give the files themselves."
+        )
     return records
 
 
@@ -118,7 +119,7 @@ def make_output_dir(path: PathLike, *, flag: str) -> Path:
 
 
 def check_output_dir(path: PathLike, *, flag: str) -> Path:
-    """As :func:`make_output_dir`, as far as it can be told without making or writing anything."""
+    """Like :func:`make_output_dir`, as far as can be checked without creating anything."""
     path = Path(path)
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
@@ -127,10 +128,10 @@ def check_output_dir(path: PathLike, *, flag: str) -> Path:
 
 
 def check_output_file(path: PathLike, *, flag: str) -> Path:
-    """As :func:`check_output_dir`, for a file in a directory that may be missing."""
+    """Like :func:`check_output_dir`, for a file in a directory that may not exist yet."""
     path = Path(path)
     if path.is_dir():
-        raise UserError(f"--{flag}: {path} is a directory; give the name of a file.")
+        raise UserError(f"--{flag}: {path} is a directory; give a file name.")
     check_output_dir(path.parent, flag=flag)
     if path.exists() and not os.access(path, os.W_OK):
         raise UserError(f"--{flag}: cannot write to {path}; choose another file.")
@@ -148,17 +149,17 @@ def sha256_of_file(path: PathLike) -> str:
 
 @contextlib.contextmanager
 def atomic_open(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
-    """Opens a temporary file beside ``path`` and renames it to ``path`` when the block succeeds.
+    """Opens a temporary file next to ``path``, renamed to ``path`` when the block succeeds.
 
-    Text is UTF-8 with ``\\n`` line ends; a lone surrogate, which UTF-8 has no bytes for, is written
-    as JSON's escape for it. On an exception nothing is left behind. Raises UserError
-    where the file cannot be written.
+    Text is UTF-8 with ``\\n`` line endings; lone surrogates, which UTF-8 cannot encode, are written
+    as JSON escapes. On an exception no file is left behind. Raises UserError if the file cannot be
+    written.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     text = {"encoding": "utf-8", "newline": "\n", "errors": "backslashreplace"}
     try:
-        with explained_writing(path, temporary):
+        with explain_write_errors(path, temporary):
             with open(temporary, mode, **({} if "b" in mode else text)) as file:
                 yield file
             os.replace(temporary, path)
@@ -166,10 +167,10 @@ def atomic_open(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
         temporary.unlink(missing_ok=True)
 
 
-def remove_half_written(directory: PathLike) -> list[str]:
-    """Removes what killed processes left in ``directory`` of files in :func:`atomic_open`.
+def remove_partial_files(directory: PathLike) -> list[str]:
+    """Removes the temporary files of :func:`atomic_open` that killed processes left behind.
 
-    Nobody may be writing there. Returns the names of the removed files.
+    No other process may be writing to ``directory``. Returns the names of the removed files.
     """
     found = [path for path in Path(directory).iterdir() if _TEMPORARY.fullmatch(path.name)]
     for path in found:
@@ -178,15 +179,15 @@ def remove_half_written(directory: PathLike) -> list[str]:
 
 
 @contextlib.contextmanager
-def explained_writing(path: PathLike, *others: PathLike) -> Iterator[None]:
-    """Turns what the system reports while ``path`` is written into a UserError that names it.
+def explain_write_errors(path: PathLike, *others: PathLike) -> Iterator[None]:
+    """Turns system errors from writing ``path`` into a UserError that names it.
 
-    Errors of other files than ``path`` and ``others``, and what is below them, pass unchanged.
+    Errors for files other than ``path`` and ``others``, and what is below them, pass unchanged.
     """
     try:
         yield
     except OSError as error:
-        # A write does not say of which file it is; what opens or renames does.
+        # Errors of write() do not name the file; those of open() and rename() do.
         if error.filename is None:
             is_ours = error.errno in (*DISK_IS_FULL, errno.EIO)
         else:
@@ -201,14 +202,14 @@ def explained_writing(path: PathLike, *others: PathLike) -> Iterator[None]:
 
 
 def write_json(path: PathLike, value: Any) -> None:
-    """Writes ``value`` as indented JSON, atomically, as :func:`finite_or_null` makes it."""
+    """Writes :func:`finite_or_null` of ``value`` as indented JSON, atomically."""
     with atomic_open(path) as file:
         json.dump(finite_or_null(value), file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
 
 
 def finite_or_null(value: Any) -> Any:
-    """``value`` with None for every infinity and NaN in it, which JSON has no numbers for."""
+    """``value`` with None for every infinity and NaN in it, which JSON cannot represent."""
     if isinstance(value, dict):
         return {key: finite_or_null(inside) for key, inside in value.items()}
     if isinstance(value, (list, tuple)):
@@ -217,9 +218,10 @@ def finite_or_null(value: Any) -> Any:
 
 
 def read_json(path: PathLike, *, what: str) -> Any:
-    """Reads a JSON file; raises UserError that names ``what`` when it is missing or malformed.
+    """Reads a JSON file; raises UserError that names ``what`` if it is missing or malformed.
 
-    So are integers that no float can hold and values nested too deeply, both of which JSON allows.
+    Integers beyond the range of floats and values nested too deeply, which JSON allows, count as
+    malformed.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -235,7 +237,7 @@ def read_json(path: PathLike, *, what: str) -> Any:
 
 
 def read_json_object(path: PathLike, *, what: str) -> dict[str, Any]:
-    """As :func:`read_json`; raises UserError when the outermost value is not an object."""
+    """Like :func:`read_json`; raises UserError if the top-level value is not an object."""
     value = read_json(path, what=what)
     if not isinstance(value, dict):
         raise UserError(f"{what}: {path} is not a JSON object.")
@@ -243,7 +245,7 @@ def read_json_object(path: PathLike, *, what: str) -> dict[str, Any]:
 
 
 def _parse_integer(text: str) -> int:
-    # Whatever computes with a longer one would fail, and of Python's own limit int() itself.
+    # Longer integers overflow floats, and beyond Python's own limit int() itself fails.
     if len(text) > sys.float_info.max_10_exp:
         raise ValueError(f"a number of {len(text)} digits")
     return int(text)

@@ -1,4 +1,4 @@
-"""Progress lines with rate and time left, for work that takes long."""
+"""Progress lines with rate and remaining time, for long-running work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bert_tf.console import say
 
 
 def format_duration(seconds: float) -> str:
-    """``95`` becomes ``1m35s``; hours and days appear when they are needed."""
+    """Formats ``95`` as ``1m35s``; hours and days appear when needed."""
     whole = max(0, round(seconds))
     days, rest = divmod(whole, 86_400)
     hours, rest = divmod(rest, 3_600)
@@ -28,10 +28,10 @@ class Progress:
     """Prints ``label: done/total unit, rate, time left``, at most once per interval.
 
     Args:
-      label: what is being done.
-      total: how many units there are in all, whole ones as an int; None when that is unknown.
-      unit: name of a unit, for example ``MB``.
-      interval_seconds: least time between two lines.
+      label: describes the work.
+      total: total number of units, an int if they are whole; None if unknown.
+      unit: name of the unit, for example ``MB``.
+      interval_seconds: minimum time between two lines.
       clock: seconds as a float; replaced in tests.
     """
 
@@ -56,7 +56,7 @@ class Progress:
         self._done: float = 0 if isinstance(total, int) else 0.0
 
     def advance(self, amount: float) -> None:
-        """Adds ``amount`` units and prints a line when the interval has passed."""
+        """Adds ``amount`` units and prints a line if the interval has passed."""
         self._done += amount
         now = self._clock()
         if now - self._last_line >= self._interval:
@@ -64,7 +64,7 @@ class Progress:
             self._print(now)
 
     def finish(self) -> None:
-        """Prints the last line: the total, the time it took and the mean rate."""
+        """Prints the final line: the total, the elapsed time and the mean rate."""
         seconds = self._clock() - self._start
         rate = self._done / seconds if seconds > 0 else 0.0
         self._write(

@@ -1,6 +1,6 @@
-"""A pool of worker processes whose results come back in the order of the work.
+"""A pool of worker processes whose results arrive in the order of the items.
 
-Memory: at most ``2 * num_workers + 1`` items are under way at once, whatever their number.
+Memory: at most ``2 * num_workers + 1`` items are in flight, whatever their total number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _worker: Callable[[Any], Any] | None = None  # one per worker process, set when 
 
 
 def resolve_num_workers(num_workers: int) -> int:
-    """The number of processes to use: 0 stands for all cores that this process may run on."""
+    """The number of processes to use; 0 means all cores that this process may run on."""
     if num_workers < 0:
         raise UserError(f"--num_workers={num_workers}: give a positive number, or 0 for all cores.")
     return num_workers or available_cores()
@@ -44,13 +44,13 @@ def ordered_map(
 
     Args:
       make_worker: called once in each process; it, the items and the results must be picklable.
-      items: consumed as places come free, so it may be a generator over a file of any size.
-      num_workers: processes; 1 works in this process. More need an importable ``__main__``
-        (processes are spawned, because forking a process with threads can hang).
-      what: names the work in an error.
+      items: consumed on demand, so it may be a generator over a file of any size.
+      num_workers: number of processes; 1 works in this process. More need an importable
+        ``__main__`` (processes are spawned, because forking a process with threads can hang).
+      what: names the work in error messages.
 
     Raises:
-      UserError: a worker raised or died. A UserError of a worker is passed on as it is.
+      UserError: a worker raised or died. A worker's UserError is passed on unchanged.
     """
     if num_workers == 1:
         results = map(make_worker(), items)
@@ -65,8 +65,8 @@ def ordered_map(
             raise
         except BrokenProcessPool as error:
             raise UserError(
-                f"{what}: a worker process died (most often for lack of memory); "
-                "try a smaller --num_workers."
+                f"{what}: a worker process died (most often from lack of memory); try a smaller "
+                "--num_workers."
             ) from error
         except Exception as error:
             raise UserError(f"{what}: failed with {type(error).__name__}: {error}") from error
@@ -98,13 +98,13 @@ def _pool_map(
 
 def _start_worker(make_worker: Callable[[], Callable[[Any], Any]]) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers itself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     _worker = make_worker()
 
 
 def _exit_with_parent() -> None:
-    """Ends this process when its parent is gone: a killed parent can no longer say so."""
+    """Ends this process when its parent is gone, since a killed parent cannot stop it."""
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 

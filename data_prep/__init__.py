@@ -1,1 +1,1 @@
-"""Raw text to TFRecords: every stage is a module that runs with ``python -m``."""
+"""From raw text to TFRecords; every stage is a module that runs with ``python -m``."""

@@ -1,4 +1,4 @@
-"""Text files with one sentence a line, cut into blocks of documents for worker processes."""
+"""Splits text files with one sentence per line into blocks of documents for worker processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_LINE_BYTES = 1 << 20
 
 
 class Document(NamedTuple):
-    """Consecutive lines of a file without a blank one."""
+    """Consecutive non-blank lines of a file."""
 
     path: str
     first_line: int
@@ -20,14 +20,14 @@ class Document(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Documents that are worked on together."""
+    """Documents that are processed together."""
 
     number: int
     documents: list[Document]
 
 
 def read_documents(path: Path, *, max_bytes: int) -> Iterator[Document]:
-    """Cuts a file at blank lines, and a document also where it reaches ``max_bytes``."""
+    """Splits a file at blank lines, and a document also where it reaches ``max_bytes``."""
     lines: list[bytes] = []
     first_line, size = 1, 0
     number = 0
@@ -53,7 +53,7 @@ def read_documents(path: Path, *, max_bytes: int) -> Iterator[Document]:
 
 
 def group_documents(documents: Iterable[Document], *, block_bytes: int) -> Iterator[Block]:
-    """Collects documents until a block is full; a last one that is alone joins those before it."""
+    """Collects documents into full blocks; a single last document joins the block before it."""
     complete: list[Document] = []
     current: list[Document] = []
     number = size = 0
@@ -75,7 +75,7 @@ def group_documents(documents: Iterable[Document], *, block_bytes: int) -> Itera
 
 
 def decode_document(document: Document) -> Iterator[list[str]]:
-    """The lines of a document; lines of Unicode white space alone divide it further."""
+    """The lines of a document, split further at lines of only Unicode white space."""
     try:
         text = document.text.decode("utf-8")
     except UnicodeDecodeError as error:

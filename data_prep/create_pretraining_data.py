@@ -3,26 +3,26 @@
     python -m data_prep.create_pretraining_data --input_file='shards/*.txt' \
         --output_dir=records --vocab_file=vocab.txt    # or --init_checkpoint=MODEL_DIR
 
-Input: UTF-8 text, one sentence a line, a blank line (or the end of a file) between documents.
+Input: UTF-8 text, one sentence per line, a blank line (or the end of a file) between documents.
 Flags, defaults and rules are those of google-research/bert's script of the same name, and
-``--output_file`` takes a list of files as there; calls with other files may fill one directory, one
-after the other or at the same time, and its manifest lists the files of all. Beyond it: a
-SentencePiece model in place of a vocabulary; ``--masking=dynamic`` stores no masks, they are drawn
-at training time, and the passes of ``--dupe_factor`` then differ in their pairs only;
-``--nsp=false`` makes single segments of full length from consecutive sentences, with the
-next-sentence label 0. ``--init_checkpoint`` takes vocabulary and casing from beside a checkpoint; a
-copy of the vocabulary lies with the records (``wordpiece-HASH.vocab`` or
-``sentencepiece-HASH.vocab``), for the model that is trained on them.
+``--output_file`` takes a list of files as there; several calls may fill one directory, one after
+the other or at the same time, and its manifest lists the files of all. Extensions: a SentencePiece
+model in place of a vocabulary; ``--masking=dynamic`` stores no masks, since they are drawn at
+training time, and the passes of ``--dupe_factor`` then differ only in their pairs; ``--nsp=false``
+makes single segments of full length from consecutive sentences, with the next-sentence label 0.
+``--init_checkpoint`` takes vocabulary and casing from a checkpoint's directory. A copy of the
+vocabulary is stored with the records (``wordpiece-HASH.vocab`` or ``sentencepiece-HASH.vocab``),
+for the model that is trained on them.
 
-The text is worked on in blocks of 1 MiB, cut between documents. A random next sentence comes from
-another document of the same block, and instances are shuffled within their block, which is enough
-because training reads all records in a random order. A document of more than 256 KiB is cut into
-several at a line, so that a block always has some. A block that would have a single document
-is added to the one before it. All random draws are seeded by (--random_seed, block, pass), so the
+The text is processed in blocks of 1 MiB, split between documents. A random next sentence comes from
+another document of the same block, and instances are shuffled within their block, which is
+sufficient because training reads all records in random order. Documents of more than 256 KiB are
+split at line ends, so that a block always has several. A block that would have a single document is
+added to the one before it. All random draws are seeded by (--random_seed, block, pass), so the
 output does not depend on --num_workers.
 
-Memory: about 70 MB, and (75 + 16 x dupe_factor) MB more for each worker process, whatever the size
-of the corpus.
+Memory: about 70 MB plus (75 + 16 x dupe_factor) MB per worker process, whatever the size of the
+corpus.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from absl import flags
 
 from bert_tf.command_line import Number, flag_group
 from bert_tf.errors import UserError
-from bert_tf.files import BESIDE_RECORDS
+from bert_tf.files import SIDE_FILE_SUFFIXES
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.stateless_random import derive_keys, random_bits
 from bert_tf.progress import Progress
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
-from bert_tf.records.manifest import describe_vocabulary, is_output_name, readable_manifest
+from bert_tf.records.manifest import describe_vocabulary, intact_manifest, is_output_name
 from bert_tf.records.stage import Built, SharedDirectory, report, run_stage
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -79,27 +79,27 @@ MASKING = ("static", "dynamic")
 _BLOCK_BYTES = 1 << 20
 _MAX_DOCUMENT_BYTES = _BLOCK_BYTES // 4
 _OUTPUT_DIR_NAME = re.compile(r"records-\d{5,}-of-\d{5,}\.tfrecord")
-_ENCODE_AT_ONCE = 512  # instances; keeps the arrays in the processor's cache
+_ENCODE_AT_ONCE = 512  # instances; keeps the arrays within the processor's cache
 
-# Streams of random numbers of one block.
+# Random number streams of a block.
 _PAIRS, _TRUNCATION, _SHUFFLE = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the stage is to do; fields are named like the flags.
+    """Settings of the stage; fields are named like the flags.
 
     Attributes:
       input_file: comma-separated files, globs and directories.
       output_file: comma-separated record files in one directory; or
-      output_dir, num_output_files: a directory for that number of files.
+      output_dir, num_output_files: a directory, and the number of files to write there.
       tokenizer_files: the vocabulary and its casing.
       do_whole_word_mask, masked_lm_prob, max_predictions_per_seq: masks, for "static" only.
       max_seq_length: positions of a sequence.
       random_seed: of all draws.
       dupe_factor: passes over the text.
       short_seq_prob: share of the documents that give shorter sequences.
-      masking: "static" stores masks, "dynamic" leaves them to the training.
+      masking: "static" stores masks, "dynamic" leaves them to training.
       nsp: sentence pairs for the next-sentence task, or single segments.
       markup: "plain", or "wikitext", whose <unk> is the unknown token.
       num_workers: processes, 0 for all cores.
@@ -124,7 +124,7 @@ class Settings:
 
     @property
     def rules(self) -> SequenceRules:
-        """The part that decides the sequences."""
+        """The settings that determine the sequences."""
         return SequenceRules(self.max_seq_length, self.short_seq_prob, self.nsp)
 
 
@@ -143,7 +143,7 @@ def run(settings: Settings) -> Path:
     files = find_text_files(settings.input_file)
     num_workers = resolve_num_workers(settings.num_workers)
     vocabulary = describe_vocabulary(settings.tokenizer_files.load())
-    # Read now: the file may be another one when the records are done.
+    # Read now, since the file may change while records are made.
     copy = {vocabulary.file_name: settings.tokenizer_files.file.read_bytes()}
 
     def build(directory: Path) -> Built:
@@ -164,7 +164,7 @@ def run(settings: Settings) -> Path:
 
 
 def validate(settings: Settings) -> None:
-    """Raises UserError for values that cannot be."""
+    """Raises UserError for invalid values."""
     # 5: [CLS] and two [SEP] leave room for two tokens, the shortest target length.
     _require(settings, "max_seq_length", settings.max_seq_length >= 5, "give at least 5")
     _require(settings, "dupe_factor", settings.dupe_factor >= 1, "give at least 1")
@@ -180,12 +180,12 @@ def validate(settings: Settings) -> None:
     if settings.masking == "dynamic" and settings.do_whole_word_mask:
         raise UserError(
             "--do_whole_word_mask and --masking=dynamic contradict each other: records for dynamic "
-            "masking hold no masks; ask for whole words when training."
+            "masking have no masks; give --do_whole_word_mask in training instead."
         )
 
 
-def _require(settings: Settings, name: str, holds: bool, advice: str) -> None:
-    if not holds:
+def _require(settings: Settings, name: str, is_valid: bool, advice: str) -> None:
+    if not is_valid:
         raise UserError(f"--{name}={getattr(settings, name)}: {advice}.")
 
 
@@ -216,15 +216,16 @@ def _resolve_outputs(settings: Settings) -> tuple[Path, list[str]]:
 
 
 def _refuse_named_files(directory: Path) -> None:
-    """A run with --output_dir replaces what is there; files of --output_file it does not."""
-    manifest = readable_manifest(directory)
+    """Refuses a directory with files of --output_file, which --output_dir would replace."""
+    manifest = intact_manifest(directory)
     if manifest is None or manifest.stage != STAGE:
         return
-    own = (n for n in manifest.output_names if not n.endswith(BESIDE_RECORDS))
-    named = [name for name in own if not _OUTPUT_DIR_NAME.fullmatch(name)]
+    records = (n for n in manifest.output_names if not n.endswith(SIDE_FILE_SUFFIXES))
+    named = [name for name in records if not _OUTPUT_DIR_NAME.fullmatch(name)]
     if named:
         raise UserError(
-            f"--output_dir: {directory} holds {min(named)} of a run with --output_file; choose "
+            f"--output_dir: {directory} contains {min(named)} from a run with --output_file; "
+            "choose "
             "another directory."
         )
 
@@ -235,21 +236,21 @@ def _shared_directory(
     """With --output_file, other calls may write other files into the directory."""
     if not settings.output_file:
         return None
-    of_masks = ("max_predictions_per_seq",) if settings.masking == "static" else ()
+    mask_parameters = ("max_predictions_per_seq",) if settings.masking == "static" else ()
     return SharedDirectory(
         flag="output_file",
         names=(*names, *(name + OFFSETS_SUFFIX for name in names)),
         common=copies,
-        alike=("masking", "max_seq_length", *of_masks, "nsp"),
-        noted=("dupe_factor", "short_seq_prob", "masked_lm_prob", "do_whole_word_mask"),
+        must_agree=("masking", "max_seq_length", *mask_parameters, "nsp"),
+        may_differ=("dupe_factor", "short_seq_prob", "masked_lm_prob", "do_whole_word_mask"),
     )
 
 
 def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
-    """What decides the output beside the inputs and the vocabulary."""
+    """The parameters that determine the output, besides the inputs and the vocabulary."""
     shared = ("max_seq_length", "random_seed", "dupe_factor", "short_seq_prob", "masking", "nsp")
-    of_masks = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
-    chosen = shared + of_masks if settings.masking == "static" else shared
+    mask_parameters = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
+    chosen = shared + mask_parameters if settings.masking == "static" else shared
     return {
         **{name: getattr(settings, name) for name in chosen},
         "block_bytes": _BLOCK_BYTES,
@@ -279,12 +280,12 @@ def _build(
                 totals[name] = totals.get(name, 0) + count
             progress.advance(result.num_input_bytes / 1e6)
     if not totals.get("records"):
-        raise UserError(f"--input_file: {settings.input_file!r} holds no text, only white space.")
+        raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
     progress.finish()
     if settings.markup == PLAIN and totals.get("unknown_words"):
         report(
-            f"{STAGE}: {totals['unknown_words']:,} words are {UNKNOWN}, which is several tokens; "
-            f"give --markup={WIKITEXT} to make each the unknown token"
+            f"{STAGE}: {totals['unknown_words']:,} words are {UNKNOWN}, each encoded as several "
+            f"tokens; give --markup={WIKITEXT} to map them to the unknown token"
         )
     outputs: dict[str, int | None] = {}
     for name, writer in zip(names, writers):
@@ -294,7 +295,7 @@ def _build(
 
 
 class BlockEncoder:
-    """Block of text to records; one in each worker process."""
+    """Encodes blocks of text as records; one instance per worker process."""
 
     def __init__(self, settings: Settings, num_groups: int):
         self._settings = settings
@@ -316,7 +317,7 @@ class BlockEncoder:
         )
 
     def __call__(self, block: Block) -> EncodedBlock:
-        """Makes all passes over a block and shuffles their instances together."""
+        """Makes all passes over a block and shuffles their instances."""
         texts = itertools.chain.from_iterable(map(decode_document, block.documents))
         tokenized = tokenize_documents(texts, self._encode_text)
         spans = self._make_spans(tokenized, block.number)
@@ -391,7 +392,7 @@ class BlockEncoder:
 
 @flag_group("Records")
 def define_parameter_flags() -> None:
-    """Defines the flags of this stage alone."""
+    """Defines the flags of this stage only."""
     defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
 
     define_number = functools.partial(flags.DEFINE, Number())
@@ -402,9 +403,11 @@ def define_parameter_flags() -> None:
     define(flags.DEFINE_integer, "num_output_files", "Record files in --output_dir.")
     define(flags.DEFINE_bool, "do_whole_word_mask", "Mask all pieces of a word together.")
     define(flags.DEFINE_integer, "max_seq_length", "Positions of a sequence.")
-    define(flags.DEFINE_integer, "max_predictions_per_seq", "Most masks in a sequence.")
+    define(
+        flags.DEFINE_integer, "max_predictions_per_seq", "Maximum number of masks in a sequence."
+    )
     define(flags.DEFINE_integer, "random_seed", "Seed of all random draws.")
-    define(flags.DEFINE_integer, "dupe_factor", "Passes over the text, with other masks each.")
+    define(flags.DEFINE_integer, "dupe_factor", "Passes over the text, each with different masks.")
     define(define_number, "masked_lm_prob", "Share of the tokens to mask.")
     define(define_number, "short_seq_prob", "Share of the documents that give shorter sequences.")
     flags.DEFINE_enum(
@@ -426,7 +429,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "input_file",
         None,
-        "Text, one sentence a line: comma-separated files, globs and directories.",
+        "Text, one sentence per line: comma-separated files, globs and directories.",
     )
     flags.mark_flag_as_required("input_file")
     flags.DEFINE_string("output_dir", None, "Directory for the records.")

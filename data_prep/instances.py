@@ -1,12 +1,12 @@
-"""Documents of token ids to training instances: sentence pairs, or single segments.
+"""Makes training instances from documents of token ids: sentence pairs, or single segments.
 
 The rules for pairs are those of google-research/bert, create_pretraining_data.py: a run of whole
 sentences is collected up to a target length (the maximum, or a random shorter one for some
-documents), cut at a random sentence border, and its second part is replaced by text from a random
-place of another document half of the time (always, if there is no second part); what was
-replaced is used again for the next instance; a pair that is too long loses tokens from the front or
-the back of its longer segment. Here an instance is two ranges in one array of ids, so all that
-touches tokens is done by numpy for many instances at once.
+documents) and split at a random sentence boundary; half of the time (always, if there is no second
+part) its second part is replaced by text from a random place in another document, and the replaced
+part is used again for the next instance; a pair that is too long loses tokens from the front or the
+back of its longer segment. Here an instance is two ranges in one array of ids, so all token
+operations are done by numpy for many instances at once.
 
 Symbols: N instances, S positions, T tokens in the block.
 """
@@ -24,12 +24,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class TokenizedBlock:
-    """Some documents as one array of token ids.
+    """Several documents as one array of token ids.
 
     Attributes:
       tokens: int32 [T].
-      sentence_starts: index in ``tokens`` of each sentence, and T at the end.
-      document_starts: index in ``sentence_starts`` of each document, and the number of sentences.
+      sentence_starts: start of each sentence in ``tokens``, followed by T.
+      document_starts: start of each document in ``sentence_starts``, followed by the number of
+        sentences.
     """
 
     tokens: np.ndarray
@@ -38,12 +39,12 @@ class TokenizedBlock:
 
     @property
     def num_documents(self) -> int:
-        """Documents that have any token."""
+        """Number of documents with at least one token."""
         return len(self.document_starts) - 1
 
     @property
     def num_sentences(self) -> int:
-        """Sentences that have any token."""
+        """Number of sentences with at least one token."""
         return len(self.sentence_starts) - 1
 
 
@@ -53,8 +54,8 @@ class Spans:
 
     Attributes:
       a: int64 [N, 2], start and end of the first segment.
-      b: int64 [N, 2], start and end of the second one; empty without next sentences.
-      is_random: int64 [N], 1 where the second segment is not what follows the first.
+      b: int64 [N, 2], start and end of the second segment; empty without next sentences.
+      is_random: int64 [N], 1 where the second segment does not follow the first.
     """
 
     a: np.ndarray
@@ -69,7 +70,7 @@ class Spans:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Spans]) -> Spans:
-        """All instances of several, in order."""
+        """Concatenates instances, in order."""
         return cls(
             np.concatenate([part.a for part in parts]),
             np.concatenate([part.b for part in parts]),
@@ -78,14 +79,14 @@ class Spans:
 
     @classmethod
     def from_rows(cls, rows: Sequence[tuple[int, int, int, int, int]]) -> Spans:
-        """From (start a, end a, start b, end b, is random)."""
+        """Makes spans from rows (start a, end a, start b, end b, is random)."""
         table = np.array(rows, np.int64).reshape(-1, 5)
         return cls(table[:, 0:2], table[:, 2:4], table[:, 4])
 
 
 @dataclasses.dataclass(frozen=True)
 class SequenceRules:
-    """How long sequences are and what they hold.
+    """Length and contents of sequences.
 
     Attributes:
       max_seq_length: S.
@@ -99,11 +100,11 @@ class SequenceRules:
 
     @property
     def max_tokens(self) -> int:
-        """Positions left beside [CLS] and one or two [SEP]."""
+        """Positions left besides [CLS] and one or two [SEP]."""
         return self.max_seq_length - (3 if self.nsp else 2)
 
     def draw_target(self, rng: random.Random) -> int:
-        """Target length for one document, in tokens."""
+        """Draws the target length for a document, in tokens."""
         if rng.random() < self.short_seq_prob:
             return 2 + int(rng.random() * (self.max_tokens - 1))
         return self.max_tokens
@@ -112,7 +113,7 @@ class SequenceRules:
 def tokenize_documents(
     documents: Iterable[Iterable[str]], encode: Callable[[str], list[int]]
 ) -> TokenizedBlock:
-    """Encodes the sentences of documents; those without a token are left out."""
+    """Encodes the sentences of documents; those without tokens are left out."""
     tokens: list[int] = []
     sentence_starts, document_starts = [0], [0]
     for sentences in documents:
@@ -128,7 +129,7 @@ def tokenize_documents(
 def make_spans(
     block: TokenizedBlock, rules: SequenceRules, *, pass_number: int, rng: random.Random
 ) -> Spans:
-    """The instances of one pass over a block, not yet cut to the maximum length."""
+    """The instances of one pass over a block, not yet truncated to the maximum length."""
     if rules.nsp:
         return Spans.from_rows(_pairs(block, rules, rng))
     return Spans.from_rows(_segments(block, rules, pass_number, rng))
@@ -141,7 +142,7 @@ def _pairs(block: TokenizedBlock, rules: SequenceRules, rng: random.Random) -> l
         sentence, last = block.document_starts[document : document + 2]
         target = rules.draw_target(rng)
         while sentence < last:
-            # The fewest whole sentences that reach the target, or what is left of the document.
+            # The fewest whole sentences that reach the target, or the rest of the document.
             end = bisect_left(starts, starts[sentence] + target, sentence + 1, last)
             count = end - sentence
             a_end = sentence + 1 + (int(draw() * (count - 1)) if count > 1 else 0)
@@ -159,9 +160,9 @@ def _pairs(block: TokenizedBlock, rules: SequenceRules, rng: random.Random) -> l
 def _random_text(
     block: TokenizedBlock, document: int, wanted: int, rng: random.Random
 ) -> tuple[int, int]:
-    """Sentences from a random one of another document, up to ``wanted`` tokens if it has them.
+    """Sentences from a random position in another document, of ``wanted`` tokens if possible.
 
-    A document that is alone in its block serves itself, as google's code does in the end.
+    If the block has a single document, that document is used, as in google's code.
     """
     other = document
     if block.num_documents > 1:
@@ -176,9 +177,9 @@ def _random_text(
 def _segments(
     block: TokenizedBlock, rules: SequenceRules, pass_number: int, rng: random.Random
 ) -> list[tuple]:
-    """Full-length stretches of each document, the last one shorter; no token is left out.
+    """Full-length segments of each document, the last one shorter; no token is left out.
 
-    From the second pass on, the first stretch has a random length, so that the passes differ.
+    From the second pass on, the first segment has a random length, so that passes differ.
     """
     rows = []
     for document in range(block.num_documents):
@@ -194,11 +195,11 @@ def _segments(
 
 
 def truncate_spans(spans: Spans, max_tokens: int, generator: np.random.Generator) -> Spans:
-    """Cuts instances to ``max_tokens``.
+    """Truncates instances to ``max_tokens``.
 
-    One token after the other is taken from the segment that is longer at the time (from the second
-    if they are equal), at its front or its back with equal chance. How many each segment loses
-    follows from the lengths; how many of those at the front is a binomial draw.
+    Tokens are removed one by one from the currently longer segment (from the second if they are
+    equal), at its front or back with equal probability. The number that each segment loses follows
+    from the lengths; how many of them at the front is a binomial draw.
     """
     a_length, b_length = np.diff(spans.a)[:, 0], np.diff(spans.b)[:, 0]
     excess = np.maximum(a_length + b_length - max_tokens, 0)
@@ -228,7 +229,7 @@ def assemble(
 
     Args:
       block: the tokens.
-      spans: truncated instances.
+      spans: the truncated instances.
       rules: the sequence length, and whether there is a second segment.
       special_ids: ids of "pad", "cls" and "sep".
       starts_word: bool [vocab_size], whether an id begins a word.

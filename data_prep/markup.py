@@ -1,12 +1,12 @@
-"""What texts hold beside sentences: the headings and unknown words of WikiText.
+"""Markup in texts: the headings and unknown words of WikiText.
 
-WikiText (Merity et al. 2016) comes as text of whole articles. ``= Title =`` begins an article,
+WikiText (Merity et al. 2016) consists of whole articles. ``= Title =`` begins an article,
 ``= = Section = =`` a section of it, with blank lines around both and between some paragraphs;
 ``<unk>`` stands in place of every rare word.
 
-With ``--markup=wikitext`` an article is one document, its headings are sentences of it, and
-``<unk>`` is the vocabulary's unknown token: all words are kept, each unknown one as one, so that
-perplexities compare with those of others.
+With ``--markup=wikitext`` an article is one document, its headings are sentences, and ``<unk>``
+becomes the vocabulary's unknown token: all words are kept, each unknown word as one token, so that
+perplexities are comparable with published ones.
 """
 
 from __future__ import annotations
@@ -31,33 +31,34 @@ _UNKNOWN_WORD = re.compile(rf"(?<!\S){UNKNOWN}(?!\S)")
 
 @flag_group("Text")
 def define_markup_flag() -> None:
-    """Defines --markup, for the stages that look into text."""
+    """Defines --markup, for the stages that interpret text."""
     flags.DEFINE_enum(
         "markup",
         PLAIN,
         MARKUPS,
-        "wikitext: an article is one document, <unk> is one unknown token; plain: text is text.",
+        "wikitext: an article is one document, <unk> is one unknown token; plain: text without "
+        "markup.",
     )
 
 
 def validate_markup(markup: str) -> None:
-    """Raises UserError for a form that there is not."""
+    """Raises UserError for an unknown markup."""
     if markup not in MARKUPS:
         raise UserError(f"--markup={markup}: give one of {MARKUPS}.")
 
 
 def parameters_of(markup: str) -> dict[str, str]:
-    """What the parameters of a manifest say of it: nothing for plain text, which is the rule."""
+    """The entry in a manifest's parameters; none for plain text, the default."""
     return {} if markup == PLAIN else {"markup": markup}
 
 
 def is_heading(line: str) -> bool:
-    """Whether a line, its white space made single blanks, is a heading of any level."""
+    """Whether a line with normalized white space is a heading of any level."""
     return line.startswith("= ") and _HEADING.fullmatch(line) is not None
 
 
 def articles(documents: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Joins the lines between blank ones to articles, each from its title to the next."""
+    """Joins documents into articles, each from its title to the next."""
     article: list[str] = []
     for lines in documents:
         for line in lines:
@@ -70,7 +71,7 @@ def articles(documents: Iterable[list[str]]) -> Iterator[list[str]]:
 
 
 def last_title(content: bytes) -> int:
-    """Where the last title of a part of a file begins, 0 where there is none."""
+    """Start of the last title in a part of a file, 0 if there is none."""
     begin = 0
     for found in _TITLE_LINE.finditer(content):
         begin = found.start()
@@ -85,7 +86,7 @@ def without_unknown_words(text: str) -> str:
 def encode_unknown_words(
     encode: Callable[[str], list[int]], unk_id: int
 ) -> Callable[[str], list[int]]:
-    """``encode``, but with one id for each word ``<unk>``."""
+    """Wraps ``encode`` so that each word ``<unk>`` becomes one id."""
 
     def encode_text(text: str) -> list[int]:
         if UNKNOWN not in text:

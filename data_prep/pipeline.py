@@ -1,4 +1,4 @@
-"""Raw text to pre-training records: all stages, one after the other.
+"""From raw text to pre-training records: runs all stages in turn.
 
     python -m data_prep.pipeline --input_file='corpus/*.txt' --output_dir=data --vocab_size=30522
 
@@ -41,11 +41,11 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """Where the results are.
+    """Paths of the results.
 
     Attributes:
       vocabulary: vocab.txt or SentencePiece model.
-      train, heldout: directories of records; heldout is None where nothing was held out.
+      train, heldout: directories of records; heldout is None if nothing was held out.
     """
 
     vocabulary: Path
@@ -54,7 +54,7 @@ class Outputs:
 
 
 def run(settings: Settings) -> Outputs:
-    """Runs all stages that are not up to date; values are checked before the first one."""
+    """Runs all stages that are not up to date; settings are checked before the first one."""
     sentences.validate(settings.sentences)
     shards.validate(settings.shards)
     if settings.vocabulary:
@@ -69,7 +69,7 @@ def run(settings: Settings) -> Outputs:
     heldout = None
     if settings.heldout_records:
         heldout = create_pretraining_data.run(settings.heldout_records)
-    else:  # those of an earlier run may hold documents that are trained on now
+    else:  # records of an earlier run may contain documents that are now used for training
         remove_outputs(create_pretraining_data.STAGE, train.parent / "heldout")
     return Outputs(records.tokenizer_files.file, train, heldout)
 
@@ -80,9 +80,9 @@ def settings_from_pipeline_flags() -> Settings:
     chosen = chosen_vocabulary(values)
     _check_vocabulary_size(chosen)
     root = make_output_dir(values.output_dir, flag="output_dir")
-    of_vocabulary = None
+    vocabulary_settings = None
     if chosen is None:
-        of_vocabulary = settings_from_flags(
+        vocabulary_settings = settings_from_flags(
             vocabulary.Settings,
             input_file=str(root / "shards" / "train-*.txt"),
             output_dir=str(root / "vocabulary"),
@@ -90,7 +90,7 @@ def settings_from_pipeline_flags() -> Settings:
         )
         flag = "vocab_file" if values.tokenizer == "wordpiece" else "spm_model_file"
         trained = root / "vocabulary" / vocabulary.FILE_NAMES[values.tokenizer]
-        chosen = TokenizerFiles(**{flag: trained}, do_lower_case=of_vocabulary.do_lower_case)
+        chosen = TokenizerFiles(**{flag: trained}, do_lower_case=vocabulary_settings.do_lower_case)
 
     def records(kind: str, **others: object) -> create_pretraining_data.Settings:
         return settings_from_flags(
@@ -111,7 +111,7 @@ def settings_from_pipeline_flags() -> Settings:
             input_file=str(root / "sentences" / "*.txt"),
             output_dir=str(root / "shards"),
         ),
-        vocabulary=of_vocabulary,
+        vocabulary=vocabulary_settings,
         train_records=records("train"),
         heldout_records=(
             records("heldout", num_output_files=1, dupe_factor=1)  # evaluation reads each once
@@ -122,20 +122,20 @@ def settings_from_pipeline_flags() -> Settings:
 
 
 def _check_vocabulary_size(chosen: TokenizerFiles | None) -> None:
-    """Finds mistakes before the first stage has run for hours."""
+    """Detects mistakes before the first stage has run for hours."""
     values = flags.FLAGS
     if chosen is None:
         if values.vocab_size is None:
             raise UserError(
-                "give --vocab_size to train a vocabulary, or the file of one as --vocab_file or "
-                "--spm_model_file, or a model as --init_checkpoint to take its vocabulary."
+                "give --vocab_size to train a vocabulary, --vocab_file or --spm_model_file to use "
+                "an existing one, or --init_checkpoint to use that of a model."
             )
         return
     tokenizer = chosen.load()
     if values.vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
-            f"--vocab_size={values.vocab_size}: the vocabulary that was given has "
-            f"{tokenizer.vocab_size} entries; leave --vocab_size out."
+            f"--vocab_size={values.vocab_size}: the given vocabulary has {tokenizer.vocab_size} "
+            "entries; leave --vocab_size out."
         )
 
 

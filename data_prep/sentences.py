@@ -1,17 +1,16 @@
-"""Plain text to one sentence a line with a blank line between documents.
+"""Splits plain text into one sentence per line, with a blank line between documents.
 
     python -m data_prep.sentences --input_file='corpus/*.txt' --output_dir=sentences
 
-Input: UTF-8 text files, a blank line or the end of a file between documents; inside a document
-free-running prose, wrapped or not, or one sentence a line. Sentences are found by blingfire.
-White space inside a sentence becomes single blanks. A document of more than 1 MiB is cut at a
-sentence border into several, so that later stages need to hold only small documents.
-``--markup=wikitext`` is for WikiText, see data_prep.markup; without it, the stage says when a text
-looks like that.
+Input: UTF-8 text files, with a blank line or the end of a file between documents; a document is
+running prose, wrapped or not, or has one sentence per line. Sentences are found by blingfire. White
+space inside a sentence becomes single blanks. Documents of more than 1 MiB are split at sentence
+boundaries, so that later stages only handle small documents. ``--markup=wikitext`` is for WikiText,
+see data_prep.markup; without it, the stage prints a note if the text looks like WikiText.
 
 Output: ``sentences-00000.txt`` and so on, a new file after each 64 MiB.
 
-Memory: about 60 MB, and 70 MB more for each worker process, whatever the size of the corpus.
+Memory: about 60 MB plus 70 MB per worker process, whatever the size of the corpus.
 """
 
 from __future__ import annotations
@@ -59,29 +58,29 @@ LINE_BREAKS = ("auto", "wrapped", "paragraph", "sentence")
 INVALID_UTF8 = ("error", "replace")
 
 MAX_DOCUMENT_BYTES = 1 << 20
-_CHUNK_BYTES = 1 << 20  # read at a time; a chunk of work has up to twice as much
+_CHUNK_BYTES = 1 << 20  # read at a time; a chunk has up to twice as much
 _OUTPUT_FILE_BYTES = 64 << 20
-_BORDER_SEARCH_BYTES = 1 << 16  # at the end of a chunk that must be cut
-_MIN_WRAP_WIDTH, _MAX_WRAP_WIDTH = 40, 200  # characters; text is wrapped between these
+_BOUNDARY_SEARCH_BYTES = 1 << 16  # at the end of a chunk that must be split
+_MIN_WRAP_WIDTH, _MAX_WRAP_WIDTH = 40, 200  # characters; plausible widths of wrapped text
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PARAGRAPH_BREAK = (
-    "\u2029 "  # a sentence always ends at U+2029; white space clean-up removed others
+    "\u2029 "  # a sentence always ends at U+2029; white space clean-up removed any others
 )
 _SENTENCE_END = re.compile(r"[.!?:;…。！？؟।][\"'’”»)\]]*$")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the stage is to do.
+    """Settings of the stage.
 
     Attributes:
       input_file: comma-separated files, globs and directories.
-      output_dir: where the sentences go.
-      line_breaks: what a line end means inside a document. "wrapped": nothing, lines are joined;
-        "paragraph": a sentence ends there, and there may be several in a line; "sentence": lines
-        are sentences as they are; "auto": "paragraph", after lines that look wrapped are joined.
-      invalid_utf8: "error" refuses a file with bytes that are not UTF-8, "replace" puts U+FFFD in
-        their place (tokenization drops it) and counts them in the manifest.
+      output_dir: output directory for the sentences.
+      line_breaks: meaning of a line end within a document. "wrapped": none, lines are joined;
+        "paragraph": a sentence ends there, and a line may have several; "sentence": each line is a
+        sentence; "auto": "paragraph", after joining lines that look wrapped.
+      invalid_utf8: "error" refuses files with bytes that are not UTF-8, "replace" replaces them by
+        U+FFFD (which tokenization drops) and counts them in the manifest.
       markup: "plain" or "wikitext".
       num_workers: processes, 0 for all cores.
     """
@@ -95,7 +94,7 @@ class Settings:
 
 
 class Chunk(NamedTuple):
-    """Whole documents of one file: their bytes and where these begin."""
+    """Whole documents of a file, and their byte offset."""
 
     path: Path
     offset: int
@@ -103,7 +102,7 @@ class Chunk(NamedTuple):
 
 
 class Sentences(NamedTuple):
-    """A chunk after splitting: ``text`` has each document with a blank line behind it."""
+    """A chunk after splitting; ``text`` has a blank line after each document."""
 
     text: bytes
     counts: dict[str, int]
@@ -161,16 +160,16 @@ def _build(settings: Settings, files: list[Path], num_workers: int, directory: P
             totals.update(result.counts)
             progress.advance(result.num_input_bytes / 1e6)
     if not totals["documents"]:
-        raise UserError(f"--input_file: {settings.input_file!r} holds no text, only white space.")
+        raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
     progress.finish()
     if settings.markup == PLAIN:
-        _say_what_looks_like_wikitext(totals)
+        _report_wikitext(totals)
     marks = {name: totals[name] for name in ("headings", "unknown_words") if totals[name]}
     counted = {name: totals[name] for name in ("documents", "sentences", "replaced_bytes")}
     return Built(documents_in_file, {**counted, **marks})
 
 
-def _say_what_looks_like_wikitext(totals: Mapping[str, int]) -> None:
+def _report_wikitext(totals: Mapping[str, int]) -> None:
     headings, unknown = totals["headings"], totals["unknown_words"]
     if headings or unknown:
         report(
@@ -181,10 +180,10 @@ def _say_what_looks_like_wikitext(totals: Mapping[str, int]) -> None:
 
 
 def read_chunks(path: Path, *, markup: str = PLAIN) -> Iterator[Chunk]:
-    """Cuts a file at blank lines into chunks that depend on its content only.
+    """Splits a file at blank lines into chunks that depend only on its content.
 
-    WikiText is cut at titles instead. Where there is none of these in two MiB, the cut is at a
-    sentence border.
+    WikiText is split at titles instead. If there is no such place within two MiB, the file is split
+    at a sentence boundary.
     """
     find_cut = last_title if markup == WIKITEXT else _last_blank_line
     with open(path, "rb") as file:
@@ -193,7 +192,7 @@ def read_chunks(path: Path, *, markup: str = PLAIN) -> Iterator[Chunk]:
             pending += block
             cut = find_cut(pending)
             if not cut and len(pending) >= 2 * _CHUNK_BYTES:
-                cut = _last_sentence_border(pending)
+                cut = _last_sentence_boundary(pending)
             if cut:
                 yield Chunk(path, offset, pending[:cut])
                 pending, offset = pending[cut:], offset + cut
@@ -202,7 +201,7 @@ def read_chunks(path: Path, *, markup: str = PLAIN) -> Iterator[Chunk]:
 
 
 def _last_blank_line(content: bytes) -> int:
-    """Just after the last blank line, 0 where there is none."""
+    """Position after the last blank line, 0 if there is none."""
     end = 0
     for border in (b"\n\n", b"\n\r\n"):
         found = content.rfind(border)
@@ -211,10 +210,10 @@ def _last_blank_line(content: bytes) -> int:
     return end
 
 
-def _last_sentence_border(content: bytes) -> int:
-    """Where the last sentence begins, else the last word, else the last character."""
-    search_from = len(content) - _BORDER_SEARCH_BYTES
-    # One character for each invalid byte, so that what is kept has its bytes unchanged.
+def _last_sentence_boundary(content: bytes) -> int:
+    """Start of the last sentence, else of the last word, else of the last character."""
+    search_from = len(content) - _BOUNDARY_SEARCH_BYTES
+    # One character per invalid byte, so that the text can be encoded back unchanged.
     text = content[search_from:].decode("utf-8", "surrogateescape")
     printable = text.encode("utf-8", "replace").decode("utf-8")
     _, spans = blingfire.text_to_sentences_and_offsets(printable)
@@ -229,7 +228,7 @@ def _last_sentence_border(content: bytes) -> int:
 
 
 class SentenceSplitter:
-    """Chunk to sentences; one in each worker process."""
+    """Splits chunks into sentences; one instance per worker process."""
 
     def __init__(self, line_breaks: str, invalid_utf8: str, markup: str):
         self._line_breaks = line_breaks
@@ -270,7 +269,7 @@ class SentenceSplitter:
         return text, text.count("\ufffd") - content.count("\ufffd".encode())
 
     def _split_lines(self, lines: list[str]) -> list[str]:
-        """The sentences of a document; headings of WikiText are left whole."""
+        """The sentences of a document; WikiText headings are kept whole."""
         if self._markup == PLAIN:
             return self._split_text(lines)
         sentences = []
@@ -286,18 +285,18 @@ class SentenceSplitter:
             lines = [" ".join(lines)]
         elif self._line_breaks == "auto":
             lines = join_wrapped_lines(lines)
-        # One call a document, which is several times as fast as one a line.
+        # One call per document is several times as fast as one per line.
         sentences = blingfire.text_to_sentences(_PARAGRAPH_BREAK.join(lines)).split("\n")
         stripped = (sentence.strip(_PARAGRAPH_BREAK) for sentence in sentences)
         return [sentence for sentence in stripped if sentence] or lines
 
 
 def join_wrapped_lines(lines: list[str]) -> list[str]:
-    """Joins the lines of a document that looks wrapped, up to the ends of its paragraphs.
+    """Joins the lines of each paragraph, if the document looks wrapped.
 
-    A line is full if the first word of the next one would have made it wider than four fifths of
-    the lines are. A document looks wrapped if four fifths of the lines that do not end like a
-    sentence are full. (Of a wrapped book 97% are, of unwrapped sentences 20%.)
+    A line is full if appending the first word of the next line would make it wider than four fifths
+    of the lines. A document looks wrapped if four fifths of the lines that do not end like a
+    sentence are full. (In a wrapped book 97% are, among unwrapped sentences 20%.)
     """
     widths = sorted(map(len, lines))
     width = widths[math.ceil(0.8 * len(widths)) - 1]
@@ -319,7 +318,7 @@ def join_wrapped_lines(lines: list[str]) -> list[str]:
 
 
 def _documents(text: str) -> Iterator[list[str]]:
-    """The non-blank lines of each document, white space made single blanks."""
+    """The non-blank lines of each document, with white space reduced to single blanks."""
     lines: list[str] = []
     for line in text.replace("\0", "").split("\n"):
         words = line.split()
@@ -333,7 +332,7 @@ def _documents(text: str) -> Iterator[list[str]]:
 
 
 def _cut_document(sentences: list[str]) -> Iterator[list[str]]:
-    """Parts of at most MAX_DOCUMENT_BYTES (but at least a sentence)."""
+    """Splits into parts of at most MAX_DOCUMENT_BYTES (but at least one sentence)."""
     part: list[str] = []
     size = 0
     for sentence in sentences:
@@ -349,20 +348,20 @@ def _cut_document(sentences: list[str]) -> Iterator[list[str]]:
 
 @flag_group("Sentences")
 def define_parameter_flags() -> None:
-    """Defines the flags of this stage alone."""
+    """Defines the flags of this stage only."""
     flags.DEFINE_enum(
         "line_breaks",
         "auto",
         LINE_BREAKS,
-        "What a line end means inside a document: nothing (wrapped), the end of a sentence "
-        "(paragraph), its only end (sentence); auto: paragraph, with lines that look "
-        "wrapped joined first.",
+        "Meaning of a line end within a document: none (wrapped), the end of a sentence "
+        "(paragraph), the only kind of sentence end (sentence); auto: paragraph, after joining "
+        "lines that look wrapped.",
     )
     flags.DEFINE_enum(
         "invalid_utf8",
         "error",
         INVALID_UTF8,
-        "Refuse files with bytes that are not UTF-8, or replace such bytes by U+FFFD.",
+        "What to do with bytes that are not UTF-8: refuse the file, or replace them by U+FFFD.",
     )
 
 

@@ -1,17 +1,17 @@
-"""Documents to balanced text shards, some of them held out for evaluation.
+"""Distributes documents over balanced text shards, some of them held out for evaluation.
 
     python -m data_prep.shards --input_file='sentences/*.txt' --output_dir=shards
 
-Input: one sentence a line, a blank line or the end of a file between documents.
-Output: ``train-00000.txt`` and so on, ``heldout-00000.txt`` and so on, in the same form. Each
-document goes to the shard that has the fewest bytes so far, so that no two shards of a kind differ
-by more than one document.
+Input: one sentence per line, a blank line or the end of a file between documents. Output:
+``train-00000.txt`` and so on, ``heldout-00000.txt`` and so on, in the same format. Each document
+goes to the smallest shard so far, so that no two shards of a kind differ by more than one document.
 
-Whether a document is held out depends on a hash of its own text alone: a corpus that grows keeps
-the split of its old documents, and equal documents are on the same side. (A corpus so small that
-one side would be empty puts the one document there whose hash is nearest.)
+Whether a document is held out depends only on a hash of its text: a growing corpus keeps the split
+of its old documents, and equal documents are on the same side. (If a corpus is so small that one
+side would be empty, that side gets the document with the nearest hash.)
 
-One process: this stage copies bytes. Memory: about 110 MB, whatever the size of the corpus.
+Runs in one process, since it only copies bytes. Memory: about 110 MB, whatever the size of the
+corpus.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ STAGE = "shards"
 DEFAULT_HELDOUT_FRACTION = 0.03
 DEFAULT_SHARD_MEGABYTES = 16.0
 
-MAX_DOCUMENT_BYTES = 4 << 20  # larger ones, not from data_prep.sentences, are cut at a line end
+MAX_DOCUMENT_BYTES = 4 << 20  # larger ones, not from data_prep.sentences, are split at a line end
 _BUFFER_BYTES = 32 << 20
 _HASH_RANGE = 1 << 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the stage is to do.
+    """Settings of the stage.
 
     Attributes:
       input_file: comma-separated files, globs and directories.
-      output_dir: where the shards go.
-      heldout_fraction: expected share of the documents that is held out, up to a half.
-      num_shards: training shards; 0 derives them from shard_megabytes. There are as many held-out
-        shards as their share of the text asks for, at least one.
+      output_dir: output directory for the shards.
+      heldout_fraction: expected fraction of documents that are held out, at most 0.5.
+      num_shards: number of training shards; 0 derives it from shard_megabytes. The number of
+        held-out shards follows from their share of the text and is at least one.
       shard_megabytes: approximate size of a shard, 10^6 bytes.
     """
 
@@ -100,20 +100,23 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
             threshold = heldout.highest_hash
         else:
             threshold = train.lowest_hash + 1
-        report(f"{STAGE}: one side of the split would be empty; it gets the nearest document")
+        report(
+            f"{STAGE}: one side of the split would be empty, so it gets the document with the "
+            "nearest hash"
+        )
         train, heldout = _split(settings, files, directory, threshold)
         if not (train.num_documents and heldout.num_documents):
             raise UserError(
-                f"--heldout_fraction={settings.heldout_fraction}: {settings.input_file!r} has no "
-                "two different documents to split; put blank lines between documents, or give "
+                f"--heldout_fraction={settings.heldout_fraction}: {settings.input_file!r} does not "
+                "have two different documents to split; put blank lines between documents, or give "
                 "--heldout_fraction=0."
             )
     if not train.num_documents:
-        raise UserError(f"--input_file: {settings.input_file!r} holds no text, only white space.")
+        raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
     if settings.num_shards > train.num_documents:
         raise UserError(
-            f"--num_shards={settings.num_shards}: there are only {train.num_documents} documents "
-            "to train on; give no more shards than that."
+            f"--num_shards={settings.num_shards}: there are only {train.num_documents} training "
+            "documents; give no more shards than that."
         )
     counts = {
         "train_documents": train.num_documents,
@@ -146,21 +149,21 @@ def _split(
 
 
 def read_normalized(path: Path) -> Iterator[bytes]:
-    """The documents of a file: lines without white space around them, each with a line feed."""
+    """The documents of a file, with stripped lines that each end in a line feed."""
     for document in read_documents(path, max_bytes=MAX_DOCUMENT_BYTES):
         lines = document.text.split(b"\n")
         yield b"".join(line.strip() + b"\n" for line in lines if line)
 
 
 def hash_of_document(document: bytes) -> int:
-    """A number below 2^64 that depends on the document alone."""
+    """A number below 2^64 that depends only on the document."""
     return int.from_bytes(hashlib.blake2b(document, digest_size=8).digest(), "big")
 
 
 class _ShardWriter:
-    """Spreads documents over the shards of one kind.
+    """Distributes documents over the shards of one kind.
 
-    Shards are opened only to append what has been collected, so there may be any number of them.
+    Shards are opened only to append buffered documents, so there may be any number of them.
     """
 
     def __init__(self, directory: Path, kind: str, num_shards: int):
@@ -191,7 +194,7 @@ class _ShardWriter:
             self._flush()
 
     def close(self) -> dict[str, int]:
-        """Writes what is left; returns the number of documents of each shard that has any."""
+        """Writes the buffers; returns the number of documents of each non-empty shard."""
         self._flush()
         counts = {path.name: count for path, count in zip(self._paths, self._documents)}
         return {name: count for name, count in counts.items() if count}
@@ -207,12 +210,12 @@ class _ShardWriter:
 
 @flag_group("Shards")
 def define_parameter_flags() -> None:
-    """Defines the flags of this stage alone."""
+    """Defines the flags of this stage only."""
     flags.DEFINE(
         Number(),
         "heldout_fraction",
         DEFAULT_HELDOUT_FRACTION,
-        "Share of the documents that is held out for evaluation, 0 for none.",
+        "Fraction of documents that are held out for evaluation, 0 for none.",
     )
     flags.DEFINE_integer(
         "num_shards", 0, "Number of training shards; 0 derives it from --shard_megabytes."
@@ -226,7 +229,7 @@ def define_parameter_flags() -> None:
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.shards``."""
     define_common_flags(
-        input_help="Text, one sentence a line: comma-separated files, globs and directories.",
+        input_help="Text, one sentence per line: comma-separated files, globs and directories.",
         output_help="Directory for the shards.",
     )
     define_parameter_flags()

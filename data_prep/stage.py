@@ -1,4 +1,4 @@
-"""What the commands of the data preparation share: their flags, their input files, their main."""
+"""Shared by the data preparation commands: flags, input files and ``main``."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Settings = TypeVar("Settings")
 
 
 def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
-    """As :func:`bert_tf.files.expand_input_files`, without manifests and empty files.
+    """Like :func:`bert_tf.files.expand_input_files`, without manifests and empty files.
 
-    Raises UserError when nothing is left, a file cannot be read, or the manifest of an earlier
-    stage lists other files.
+    Raises UserError if nothing is left, a file cannot be read, or the files differ from those in
+    the manifest of an earlier stage.
     """
     require_listed_files(patterns)
     files = [path for path in expand_input_files(patterns, flag=flag) if path.name != MANIFEST_NAME]
     files = [require_file(path, flag=flag) for path in files if path.stat().st_size]
     if not files:
-        raise UserError(f"--{flag}: the files of {patterns!r} are empty; give files with text.")
+        raise UserError(f"--{flag}: the files in {patterns!r} are empty; give files with text.")
     return files
 
 
@@ -40,30 +40,30 @@ def define_common_flags(*, input_help: str, output_help: str) -> None:
 
 @flag_group("Input and output")
 def define_output_flag(help_text: str) -> None:
-    """Defines --output_dir, for stages without an input."""
+    """Defines --output_dir, for stages without input."""
     flags.DEFINE_string("output_dir", None, help_text)
     flags.mark_flag_as_required("output_dir")
 
 
 @flag_group("Processes")
 def define_workers_flag() -> None:
-    """Defines --num_workers, for the stages that have worker processes."""
+    """Defines --num_workers, for stages with worker processes."""
     flags.DEFINE_integer(
         "num_workers", 0, "Worker processes; 0 means all cores. The output does not depend on it."
     )
 
 
 def settings_from_flags(settings_class: type[Settings], **others: object) -> Settings:
-    """A stage's settings: each field is ``others``' value or that of the flag of its name."""
+    """A stage's settings; each field comes from ``others`` or the flag of the same name."""
     names = {field.name for field in dataclasses.fields(settings_class)} - set(others)
     return settings_class(**others, **{name: getattr(flags.FLAGS, name) for name in names})
 
 
 def run_main(define_flags: Callable[[], None], run: Callable[[], object]) -> None:
-    """The ``main`` of a stage: defines and parses its flags, runs it, ends on a UserError."""
+    """The ``main`` of a stage: defines and parses its flags and runs it."""
     define_flags()
     run_command(lambda _: _discard(run()))
 
 
 def _discard(_: object) -> None:
-    """absl takes what main returns as the exit status."""
+    """Returns None, since absl uses main's return value as the exit status."""

@@ -4,13 +4,13 @@
         --vocab_size=30522 [--tokenizer=sentencepiece]
 
 WordPiece: [PAD] [UNK] [CLS] [SEP] [MASK], the characters, the characters inside words (``##``),
-then pairs by frequency (the trainer of the ``tokenizers`` package) in words cut by our own
+then pairs by frequency (by the trainer of the ``tokenizers`` package) in words split by our own
 BasicTokenizer, so that training and use agree. SentencePiece: a unigram model with <pad> <unk>
 [CLS] [SEP] [MASK] first. Either has exactly ``--vocab_size`` entries.
 
-Of a large corpus at most ``--vocab_sample_megabytes`` are read: lines whose hash is low enough.
-Memory: WordPiece about 100 MB and as much as the sample, 70 MB more for each worker process;
-SentencePiece about 100 MB and 22 times the sample.
+Of a large corpus at most ``--vocab_sample_megabytes`` are used: lines whose hash is low enough.
+Memory: WordPiece about 100 MB plus the size of the sample and 70 MB per worker process;
+SentencePiece about 100 MB plus 22 times the sample.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ TOKENIZERS = ("wordpiece", "sentencepiece")
 FILE_NAMES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
 
 _CHUNK_BYTES = 1 << 20
-_WORDS_AT_A_TIME = 10_000  # handed to the trainer
+_WORDS_AT_A_TIME = 10_000  # passed to the trainer
 _SENTENCEPIECE_THREADS = 16  # fixed: its sums, and so its pieces, depend on this number
 _SENTENCEPIECE_LINE_BYTES = 1 << 14  # longer lines are left out
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the stage is to do.
+    """Settings of the stage.
 
     Attributes:
-      input_file: comma-separated files, globs and directories; a sentence a line.
-      output_dir: where vocab.txt or spm.model goes.
+      input_file: comma-separated files, globs and directories; one sentence per line.
+      output_dir: output directory for vocab.txt or spm.model.
       vocab_size: number of entries, special ones and characters included.
       tokenizer: "wordpiece" or "sentencepiece".
       do_lower_case: as for :func:`bert_tf.text.tokenizer.load_tokenizer`.
-      character_coverage: the most frequent characters that make up this share of the text are
-        entries; words with others are unknown.
-      min_frequency: WordPiece: least number of occurrences of a pair that becomes an entry.
-      vocab_sample_megabytes: most text to train on, 10^6 bytes.
-      markup: "plain", or "wikitext", whose <unk> is no word.
+      character_coverage: share of the text whose characters become entries, the most frequent ones
+        first; words with other characters are unknown.
+      min_frequency: WordPiece: minimum number of occurrences for a pair to become an entry.
+      vocab_sample_megabytes: maximum amount of text to train on, 10^6 bytes.
+      markup: "plain", or "wikitext", whose <unk> is not a word.
       num_workers: processes, 0 for all cores.
     """
 
@@ -109,7 +109,7 @@ class SampleRule(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What a worker makes of a chunk: words with their counts, or lines."""
+    """A worker's result for a chunk: words with their counts, or lines."""
 
     content: dict[str, int] | list[str]
     num_bytes: int
@@ -160,7 +160,7 @@ def validate(settings: Settings) -> None:
 def _build(settings: Settings, files: list[Path], num_workers: int, directory: Path) -> Built:
     total_bytes = sum(path.stat().st_size for path in files)
     max_bytes = int(settings.vocab_sample_megabytes * 1e6)
-    # Somewhat less than the limit is aimed at, so that it rarely cuts the end of the corpus off.
+    # Aims slightly below the limit, so that the end of the corpus is rarely cut off.
     share = 1.0 if total_bytes <= max_bytes else 0.98 * max_bytes / total_bytes
     rule = SampleRule(int(share * (1 << 32)), max_bytes)
     if settings.tokenizer == "wordpiece":
@@ -189,7 +189,7 @@ def _build(settings: Settings, files: list[Path], num_workers: int, directory: P
 def _until_limit(
     samples: Generator[Sample, None, None], max_bytes: int, total_bytes: int, counts: dict[str, int]
 ) -> Iterator[Sample]:
-    """Passes samples on as long as they stay within the limit; fills ``counts``."""
+    """Yields samples until the limit is reached; fills ``counts``."""
     progress = Progress(f"{STAGE}, reading", total_bytes / 1e6, "MB")
     for sample in samples:
         if counts["sample_bytes"] + sample.num_bytes > max_bytes:
@@ -203,7 +203,7 @@ def _until_limit(
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """A file in parts that end at line ends; a line without end is cut after 2 MiB."""
+    """A file in parts that end at line ends; an overlong line is cut after 2 MiB."""
     with open(path, "rb") as file:
         pending = b""
         while block := file.read(_CHUNK_BYTES):
@@ -219,7 +219,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 class WordCounter:
-    """Chunk to the counts of the words in its sample."""
+    """Counts the words in the sample of a chunk."""
 
     def __init__(self, rule: SampleRule, do_lower_case: bool, markup: str):
         self._rule = rule
@@ -234,7 +234,7 @@ class WordCounter:
 
 
 class LineSampler:
-    """Chunk to the lines of its sample."""
+    """Extracts the sampled lines of a chunk."""
 
     def __init__(self, rule: SampleRule, do_lower_case: bool, markup: str):
         self._rule = rule
@@ -242,7 +242,7 @@ class LineSampler:
         self._do_lower_case = do_lower_case
 
     def __call__(self, chunk: bytes) -> Sample:
-        """Picks the lines that are in the sample."""
+        """Returns the lines that are in the sample."""
         content = b"\n".join(self._rule.lines(chunk))
         text = _text_of(content, self._markup).replace("\0", "")
         if self._do_lower_case:
@@ -270,11 +270,11 @@ def train_wordpiece(words: dict[str, int], settings: Settings) -> list[str]:
     fixed = [*SPECIAL_TOKENS, *alphabet, *(f"##{char}" for char in inner)]
     if len(fixed) > settings.vocab_size:
         raise UserError(
-            f"--vocab_size={settings.vocab_size}: the special entries and the characters alone are "
-            f"{len(fixed)}; give a larger size or a smaller --character_coverage."
+            f"--vocab_size={settings.vocab_size}: the special entries and the characters alone "
+            f"take {len(fixed)} entries; give a larger size or a smaller --character_coverage."
         )
-    # The trainer numbers what it finds in the order of a hash table that differs from run to run,
-    # and breaks ties by number. Given all characters first, it finds nothing else to number.
+    # The trainer numbers characters in the order of a hash table that differs from run to run, and
+    # breaks ties by number. With all characters given first, there is nothing left to number.
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=settings.vocab_size,
         min_frequency=settings.min_frequency,
@@ -287,7 +287,7 @@ def train_wordpiece(words: dict[str, int], settings: Settings) -> list[str]:
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
     if len(entries) != settings.vocab_size:
         raise UserError(
-            f"--vocab_size={settings.vocab_size}: the text is too small, it gives only "
+            f"--vocab_size={settings.vocab_size}: the text is too small and yields only "
             f"{len(entries)} entries; give more text or a --vocab_size of at most {len(entries)}."
         )
     return entries
@@ -310,7 +310,7 @@ def choose_alphabet(words: dict[str, int], coverage: float) -> list[str]:
 
 
 def _repeated(words: dict[str, int]) -> Iterator[list[str]]:
-    """Each word as often as it was counted: the trainer takes text, not counts."""
+    """Repeats each word by its count, since the trainer takes text, not counts."""
     for word, count in words.items():
         for start in range(0, count, _WORDS_AT_A_TIME):
             yield [word] * min(_WORDS_AT_A_TIME, count - start)
@@ -347,7 +347,7 @@ def train_sentencepiece(lines: Iterable[str], settings: Settings) -> bytes:
 
 
 def _explain_sentencepiece(message: str, vocab_size: int) -> str:
-    """One sentence for what SentencePiece says about a size that does not fit the text."""
+    """A message for SentencePiece's error about a size that does not fit the text."""
     too_high = re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message)
     if too_high:
         return (
@@ -357,15 +357,15 @@ def _explain_sentencepiece(message: str, vocab_size: int) -> str:
     too_low = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message)
     if too_low:
         return (
-            f"--vocab_size={vocab_size}: the special pieces and the characters alone are "
-            f"{too_low[1]}; give a larger size or a smaller --character_coverage."
+            f"--vocab_size={vocab_size}: the special pieces and the characters alone take "
+            f"{too_low[1]} entries; give a larger size or a smaller --character_coverage."
         )
     return f"SentencePiece could not train on this text: {message}"
 
 
 @flag_group("Vocabulary")
 def define_parameter_flags() -> None:
-    """Defines the flags of this stage alone."""
+    """Defines the flags of this stage only."""
     defaults = Settings("", "", 0)
     flags.DEFINE_integer("vocab_size", None, "Number of entries of the vocabulary to train.")
     flags.DEFINE_enum("tokenizer", defaults.tokenizer, TOKENIZERS, "Kind of vocabulary to train.")
@@ -378,13 +378,13 @@ def define_parameter_flags() -> None:
     flags.DEFINE_integer(
         "min_frequency",
         defaults.min_frequency,
-        "WordPiece: least number of occurrences of what becomes an entry.",
+        "WordPiece: minimum number of occurrences for a pair to become an entry.",
     )
     flags.DEFINE(
         Number(),
         "vocab_sample_megabytes",
         defaults.vocab_sample_megabytes,
-        "Most text to train on; of a larger corpus lines are picked by hash.",
+        "Maximum amount of text to train on; of a larger corpus, lines are sampled by hash.",
     )
 
 
@@ -392,7 +392,7 @@ def define_parameter_flags() -> None:
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.vocabulary``."""
     define_common_flags(
-        input_help="Text, one sentence a line: comma-separated files, globs and directories.",
+        input_help="Text, one sentence per line: comma-separated files, globs and directories.",
         output_help="Directory for vocab.txt or spm.model.",
     )
     define_workers_flag()

@@ -1,4 +1,4 @@
-"""Which vocabulary and casing the records get: from flags, or from beside a checkpoint."""
+"""Vocabulary and casing of the records, from flags or from a checkpoint's directory."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 
 @flag_group("Vocabulary")
 def define_vocabulary_flags(*, otherwise: str = "") -> None:
-    """Defines the flags of :func:`chosen_vocabulary`; ``otherwise`` ends a help text."""
+    """Defines the flags of :func:`chosen_vocabulary`; ``otherwise`` is appended to a help text."""
     flags.DEFINE_string("vocab_file", None, f"WordPiece vocabulary (vocab.txt){otherwise}.")
     flags.DEFINE_string("spm_model_file", None, "Instead of --vocab_file: a SentencePiece model.")
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "The checkpoint that training is to start from: vocabulary and casing are taken from "
-        "beside it.",
+        "The checkpoint that training will start from; vocabulary and casing are taken from its "
+        "directory.",
     )
     flags.DEFINE_bool(
         "do_lower_case",
         None,
-        "Lower-case the text, for uncased models; what fits the vocabulary if not given.",
+        "Lower-case the text, for uncased models; by default decided by the vocabulary.",
     )
 
 
 def chosen_vocabulary(values: flags.FlagValues) -> TokenizerFiles | None:
-    """What a stage opens its tokenizer from, with its casing.
+    """The vocabulary and casing for a stage's tokenizer.
 
-    Returns None where neither a vocabulary nor a checkpoint was given.
+    Returns None if neither a vocabulary nor a checkpoint was given.
 
     Raises:
-      UserError: the checkpoint does not exist; the vocabulary or its casing is not that of the
-        checkpoint, or nobody says which one that is; it has more entries than the model, or
-        --max_seq_length is more than the model has positions for.
+      UserError: the checkpoint does not exist; the vocabulary or its casing is not the
+        checkpoint's, or the checkpoint's is unknown; it has more entries than the model, or
+        --max_seq_length exceeds the model's positions.
     """
     files = TokenizerFiles.from_flags(values)
     if values.init_checkpoint:
-        return _of_model(values, files)
+        return _model_vocabulary(values, files)
     return files.with_casing(None) if files.file else None
 
 
-def _of_model(values: flags.FlagValues, files: TokenizerFiles) -> TokenizerFiles:
+def _model_vocabulary(values: flags.FlagValues, files: TokenizerFiles) -> TokenizerFiles:
     checkpoint = values.init_checkpoint
     require_checkpoint(checkpoint, flag="init_checkpoint")
     beside = model_files(checkpoint)
     files = files.with_vocabulary_of(beside.tokenizer_files)
     if not files.file:
         raise UserError(
-            f"--init_checkpoint={checkpoint} has no vocab.txt or spm.model beside it; give "
+            f"--init_checkpoint={checkpoint} has no vocab.txt or spm.model in its directory; give "
             "--vocab_file or --spm_model_file."
         )
     problem, notes = other_vocabulary(beside, files.vocabulary())
     if problem:
         raise UserError(
             f"--init_checkpoint={checkpoint} cannot be trained on these records: {problem}; leave "
-            "--vocab_file and --spm_model_file out, or give the model's own."
+            "out --vocab_file and --spm_model_file, or give the model's."
         )
     _check_sizes(values, files, beside)
     for note in notes:
@@ -71,16 +71,16 @@ def _of_model(values: flags.FlagValues, files: TokenizerFiles) -> TokenizerFiles
 def _check_sizes(values: flags.FlagValues, files: TokenizerFiles, beside: ModelFiles) -> None:
     if beside.config is None:
         return
-    of_model = f"of --init_checkpoint={values.init_checkpoint}"
+    model_name = f"of --init_checkpoint={values.init_checkpoint}"
     positions = beside.config.max_position_embeddings
     if values.max_seq_length > positions:
         raise UserError(
-            f"--max_seq_length={values.max_seq_length} is more than the max_position_embeddings="
-            f"{positions} {of_model}; lower it."
+            f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings="
+            f"{positions} {model_name}; lower it."
         )
     size = files.load().vocab_size
     if size > beside.config.vocab_size:
         raise UserError(
             f"{files.file} has {size} entries, more than the vocab_size={beside.config.vocab_size} "
-            f"{of_model}; give the vocabulary that the model was trained with."
+            f"{model_name}; give the vocabulary that the model was trained with."
         )

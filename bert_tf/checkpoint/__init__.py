@@ -1,1 +1,1 @@
-"""Checkpoints of all formats, read and written strictly and with a report."""
+"""Strict reading and writing of checkpoints in all formats, with a report."""

@@ -1,4 +1,4 @@
-"""A file of named arrays: what the kinds of weight files have in common."""
+"""Files of named arrays: the common interface of weight files."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Entry(NamedTuple):
 
 
 class ArrayFile(abc.ABC):
-    """Arrays by the names that the file gives them; opening one reads no values.
+    """Arrays under their names in the file; opening it reads no values.
 
     Attributes:
-      path: the file, or the path of a TensorFlow checkpoint without the endings of its files.
+      path: the file, or the path of a TensorFlow checkpoint without file suffixes.
       entries: every array of the file.
       is_tensorflow: whether TensorFlow can read the file itself.
     """
@@ -39,9 +39,9 @@ class ArrayFile(abc.ABC):
 
     @abc.abstractmethod
     def read(self, name: str) -> np.ndarray:
-        """One array, of the type that it is stored in; bfloat16 becomes float32.
+        """One array in its stored type; bfloat16 becomes float32.
 
-        Raises UserError when the values cannot be read.
+        Raises UserError if the values cannot be read.
         """
 
     def read_float32(self, name: str) -> np.ndarray:
@@ -50,7 +50,7 @@ class ArrayFile(abc.ABC):
 
 
 def refuse_lfs_pointer(path: Path) -> None:
-    """Raises UserError when the file is only the note that git-lfs leaves of a large file."""
+    """Raises UserError if the file is only the pointer that git-lfs leaves for a large file."""
     with open(path, "rb") as file:
         start = file.read(len(_LFS_POINTER))
     if start == _LFS_POINTER:
@@ -61,17 +61,17 @@ def refuse_lfs_pointer(path: Path) -> None:
 
 
 def truncated(path: object) -> UserError:
-    """What to say of a file that ends before its last value."""
+    """The error for a file that ends before its last value."""
     return UserError(f"weights {path}: the file is truncated; copy or download it again.")
 
 
 def item_size(dtype: str) -> int:
-    """Bytes of one number of the type."""
+    """Size of one number in bytes."""
     return 2 if dtype == _BFLOAT16 else np.dtype(dtype).itemsize
 
 
 def from_bytes(content: bytes, dtype: str) -> np.ndarray:
-    """The little-endian numbers of a file, 1-D; bfloat16 as float32, whose upper half it is."""
+    """The little-endian numbers of a file, 1-D; bfloat16, the upper half of float32, is widened."""
     if dtype == _BFLOAT16:
         return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
     return np.frombuffer(content, np.dtype(dtype).newbyteorder("<"))

@@ -1,8 +1,8 @@
-"""A run's directory of checkpoints: which one is the newest, and what a kill left behind.
+"""The checkpoints in a run's directory: finding the latest, cleaning up after a kill.
 
 TensorFlow writes ``model.ckpt-STEP.data-*`` and ``.index`` under temporary names, renames them in
 this order, names the checkpoint in the file ``checkpoint`` and then deletes what that file no
-longer lists. A kill may come between any two of these.
+longer lists. A kill may happen between any two of these steps.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _HALF_WRITTEN = re.compile(
 
 
 def newest_checkpoint(directory: Path) -> str | None:
-    """The path, without endings, of the checkpoint that a run in ``directory`` goes on from.
+    """The path, without suffixes, of the checkpoint from which a run in ``directory`` resumes.
 
-    It is the one that the file ``checkpoint`` names or, where that file is missing, the complete
-    one of the highest step. None where there is none.
+    It is the one that the file ``checkpoint`` names or, if that file is missing, the complete
+    checkpoint with the highest step. None if there is none.
 
     Raises:
-      UserError: ``checkpoint`` names none that exists, or there are only parts of checkpoints.
+      UserError: ``checkpoint`` names none that exists, or there are only incomplete checkpoints.
     """
     names = directory / LIST_NAME
     if not names.exists():
@@ -43,16 +43,17 @@ def newest_checkpoint(directory: Path) -> str | None:
         newest = None
     if newest is None:
         raise UserError(
-            f"--output_dir: the newest checkpoint that {names} names is missing; name an older one "
-            "there, or delete that file to resume from the newest complete checkpoint beside it."
+            f"--output_dir: the latest checkpoint listed in {names} is missing; list an older one "
+            "there, or delete that file to resume from the latest complete checkpoint in its "
+            "directory."
         )
     return newest
 
 
 def write_missing_list(directory: Path) -> str | None:
-    """Writes the file ``checkpoint`` where there are complete checkpoints and no such file.
+    """Writes the file ``checkpoint`` if it is missing and there are complete checkpoints.
 
-    Returns a sentence that says so, None where nothing was missing.
+    Returns a sentence about it, None if nothing was missing.
     """
     if (directory / LIST_NAME).exists():
         return None
@@ -62,17 +63,16 @@ def write_missing_list(directory: Path) -> str | None:
     names = [Path(path).name for path in found]
     tf.train.update_checkpoint_state(str(directory), names[-1], all_model_checkpoint_paths=names)
     return (
-        f"{directory / LIST_NAME} was missing; the newest complete checkpoint beside it is "
-        f"{names[-1]}"
+        f"{directory / LIST_NAME} was missing; the latest complete checkpoint there is {names[-1]}"
     )
 
 
 def remove_leftovers(directory: Path) -> list[str]:
-    """Removes what killed runs left of checkpoints, and returns the names of the removed files.
+    """Removes incomplete checkpoints of killed runs; returns the names of the removed files.
 
-    That is what was half written and, where a saver wrote ``checkpoint``, what it no longer lists:
-    a checkpoint that is not complete, or older than all that are listed. A newer one that is
-    complete is left, since a list that was changed to go back does not mention it either.
+    These are half-written files and, if a saver wrote ``checkpoint``, unlisted checkpoints that are
+    incomplete or older than all listed ones. Newer complete ones are kept, since a list that was
+    edited to go back to an older checkpoint does not mention them either.
     """
     leftovers = [path for path in directory.iterdir() if _HALF_WRITTEN.fullmatch(path.name)]
     listed = _listed(directory)
@@ -89,25 +89,25 @@ def remove_leftovers(directory: Path) -> list[str]:
 
 
 def _listed(directory: Path) -> set[str]:
-    """Names in the list of a saver; empty for a list with the newest alone, as people write it."""
+    """Names in a saver's list; empty for a list with only the latest, as written by hand."""
     state = tf.train.get_checkpoint_state(str(directory))
     return {Path(path).name for path in state.all_model_checkpoint_paths} if state else set()
 
 
 def _newest_complete(directory: Path) -> str | None:
     newest = max(_complete(directory), key=_step_of, default=None)
-    # A run that was killed while it wrote its first checkpoint leaves parts of that of step 0.
+    # A run killed while writing its first checkpoint leaves parts of the one for step 0.
     parts = [path.name for path, name in _checkpoint_files(directory) if _step_of(name)]
     if newest is None and parts:
         raise UserError(
-            f"--output_dir: {directory} holds no complete checkpoint, but parts of some, such as "
+            f"--output_dir: {directory} contains only incomplete checkpoints, with files such as "
             f"{min(parts)}; copy all files of the checkpoint, or choose another directory."
         )
     return newest
 
 
 def _complete(directory: Path) -> list[str]:
-    """Paths of the checkpoints in ``directory`` whose files are all there, and whole."""
+    """Paths of the checkpoints in ``directory`` whose files all exist and are not truncated."""
     names = {name for _, name in _checkpoint_files(directory)}
     return [str(directory / name) for name in names if _is_complete(directory, name)]
 
@@ -123,7 +123,7 @@ def _is_complete(directory: Path, name: str) -> bool:
 
 
 def _checkpoint_files(directory: Path) -> list[tuple[Path, str]]:
-    """The files of checkpoints in ``directory``, each with its checkpoint's name."""
+    """The checkpoint files in ``directory``, each with the name of its checkpoint."""
     if not directory.is_dir():
         return []
     files = ((path, _FILE.fullmatch(path.name)) for path in sorted(directory.iterdir()))

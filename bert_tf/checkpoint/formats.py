@@ -1,4 +1,4 @@
-"""One view of all checkpoints: weights under Google's names, with what stands beside them."""
+"""A uniform view of all checkpoints: weights under Google's names, and accompanying files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FLOATS = (*_HALF, "float32", "float64")
 
 
 class StoredArray(NamedTuple):
-    """Where the values of a variable are."""
+    """The location of a variable's values."""
 
     file: ArrayFile
     name: str
@@ -49,14 +49,14 @@ class StoredArray(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A checkpoint of any format; no values are in memory until they are read.
+    """A checkpoint of any format; values are only loaded when they are read.
 
     Attributes:
-      path: the file of the weights, or a TensorFlow checkpoint without the endings of its files.
-      origin: a key of ``ORIGINS``. It decides which GELU the name ``gelu`` stands for.
-      files: configuration, vocabulary and casing beside the weights.
-      stored: every variable under Google's name, or the name in the file where Google has none.
-      notes: sentences that a user should read.
+      path: the weights file, or a TensorFlow checkpoint without file suffixes.
+      origin: a key of ``ORIGINS``; it decides which GELU the name ``gelu`` stands for.
+      files: configuration, vocabulary and casing stored with the weights.
+      stored: every variable under Google's name, or its name in the file if Google has none.
+      notes: sentences for the user.
     """
 
     path: str
@@ -67,12 +67,12 @@ class Source:
 
     @property
     def config(self) -> BertConfig | None:
-        """The architecture, its GELU unambiguous; None when no file beside the weights has it."""
+        """The architecture, with an unambiguous GELU; None if there is no configuration file."""
         return self.files.config
 
     @property
     def tokenizer_files(self) -> TokenizerFiles:
-        """The vocabulary beside the weights, and the casing that is written there."""
+        """The vocabulary stored with the weights, and its stated casing."""
         return self.files.tokenizer_files
 
     @property
@@ -90,11 +90,11 @@ class Source:
         return np.ascontiguousarray(values.T) if transposed else values
 
     def read_unchanged(self, name: str) -> np.ndarray:
-        """A variable of the run state, of the type that it is stored in."""
+        """A variable of the run state, in its stored type."""
         return self.stored[name].file.read(self.stored[name].name)
 
     def is_plain_tensorflow(self, wanted: Iterable[str]) -> bool:
-        """Whether TensorFlow finds float32 values of the wanted variables at ``path`` itself."""
+        """Whether TensorFlow can read the wanted variables as float32 from ``path`` directly."""
         return all(
             file.path == self.path
             and file.entries[stored].dtype == "float32"
@@ -104,9 +104,9 @@ class Source:
         )
 
     def describe(self) -> str:
-        """Where the checkpoint comes from and what it computes, for a report."""
+        """The format and the activation, for a report."""
         if self.config is None:
-            form = "no configuration beside it says which activation"
+            form = "activation unknown, since there is no configuration"
         else:
             form = _GELU_FORMS.get(self.config.hidden_act, "activation")
             form += f" ({self.config.hidden_act})"
@@ -121,11 +121,12 @@ def open_source(path: PathLike) -> Source:
     """Opens a checkpoint.
 
     Args:
-      path: a model directory, or one file of weights: a TensorFlow checkpoint's path with or
-        without its endings, ``.safetensors``, ``.bin`` or ``.pt``, or the index of a sharded model.
+      path: a model directory, or one weights file: a TensorFlow checkpoint's path with or without
+        suffixes, ``.safetensors``, ``.bin`` or ``.pt``, or the index of a sharded model.
 
     Raises:
-      UserError: nothing that is known is there, or it is truncated, damaged or of another network.
+      UserError: there is no checkpoint of a known kind, or it is truncated, damaged or of another
+        network.
     """
     path = Path(path)
     weights = find_pytorch_weights(path)
@@ -134,7 +135,7 @@ def open_source(path: PathLike) -> Source:
         source = _open_pytorch(weights, files)
     elif path.is_file() and not _may_be_tensorflow(path):
         raise UserError(
-            f"{path} is no checkpoint of a known kind; give a TensorFlow checkpoint, a "
+            f"{path} is not a checkpoint of a known kind; give a TensorFlow checkpoint, a "
             ".safetensors, .bin or .pt file, or a directory with one of them."
         )
     else:
@@ -151,18 +152,18 @@ def _has_index(path: Path) -> bool:
 
 
 def _open_tensorflow(path: Path, files: ModelFiles) -> Source:
-    # Imported here: whoever only looks for a vocabulary or a configuration needs no TensorFlow.
+    # Imported here, since finding a vocabulary or configuration does not need TensorFlow.
     from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
 
     file = TensorflowCheckpoint(resolve_checkpoint(path))
     file.check_size()
     origin = names.tensorflow_origin(list(file.entries))
-    # Google's code knows no "gelu_tanh": where it is written, we wrote it.
+    # Google's code does not know "gelu_tanh", so this file was written by this toolkit.
     if origin == "google" and str(files.settings.get("hidden_act")).startswith("gelu_"):
         origin = "bert_tf"
     stored = {name: StoredArray(file, name) for name in file.entries}
     for name in file.entries:
-        # NVIDIA's float16 runs keep the float32 value of a float16 weight under this name.
+        # NVIDIA's float16 runs store the float32 value of a float16 weight under this name.
         if f"{name}/shadow" in stored:
             stored[name] = StoredArray(file, f"{name}/shadow")
     return Source(file.path, origin, files, stored)
@@ -191,7 +192,7 @@ def _open_pytorch(path: Path, files: ModelFiles) -> Source:
 
 
 def _locate(path: Path) -> dict[str, ArrayFile]:
-    """The file of each array; raises UserError when a file of a sharded model is missing."""
+    """The file of each array; raises UserError if a file of a sharded model is missing."""
     if not path.name.endswith(SHARD_INDEX_SUFFIXES):
         file = _open_file(path)
         return dict.fromkeys(file.entries, file)
@@ -214,7 +215,8 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
     for name, file_name in file_names.items():
         if name not in opened[file_name].entries:
             raise UserError(
-                f"index of weights {path}: {file_name} does not hold {name}; download both again."
+                f"index of weights {path}: {file_name} does not contain {name}; download both "
+                "again."
             )
     return {name: opened[file_name] for name, file_name in file_names.items()}
 
@@ -232,11 +234,11 @@ def _open_file(path: Path) -> ArrayFile:
 def _join_decoder(
     stored: dict[str, StoredArray], decoder: dict[str, StoredArray]
 ) -> tuple[dict[str, StoredArray], tuple[str, ...]]:
-    """The variables without the masked-LM decoder's copies of others, and notes.
+    """The variables without the masked-LM decoder's copies of other variables, and notes.
 
-    Our decoder is the word embeddings and one bias. Where a model has another, its masked-LM head
-    computes what ours cannot: its variables then stay under their own names, which no network of
-    ours asks for.
+    Our decoder consists of the word embeddings and one bias. A model with a different decoder has a
+    masked-LM head that ours cannot represent: its variables then keep their original names, which
+    no network of ours uses.
     """
     head = [name for name in stored if name.startswith(names.MASKED_LM)]
     originals = {
@@ -256,7 +258,7 @@ def _join_decoder(
     kept.update({stored[name].name: stored[name] for name in head})
     kept.update({array.name: array for array in decoder.values()})
     note = (
-        f"warning: {untied[0]} differs from {stored[originals[untied[0]]].name}; this network has "
+        f"warning: {untied[0]} differs from {stored[originals[untied[0]]].name}; this network uses "
         "one for both, so the masked-LM head is left out"
     )
     return kept, (note,)
@@ -272,7 +274,7 @@ def _are_equal(first: StoredArray, second: StoredArray) -> bool:
 
 
 def _notes_on(source: Source) -> list[str]:
-    """On the types of the weights; raises UserError for one that holds no real numbers."""
+    """Notes on the types of the weights; raises UserError for a type without real numbers."""
     notes = []
     types: dict[str, int] = {}
     for name, (file, stored, _) in source.stored.items():
@@ -281,8 +283,8 @@ def _notes_on(source: Source) -> list[str]:
             continue
         if dtype not in _FLOATS and names.huggingface_row(name) is not None:
             raise UserError(
-                f"weights {source.path}: {stored} is of type {dtype}, as in quantised models; give "
-                "the model that was quantised."
+                f"weights {source.path}: {stored} has type {dtype}, as in quantised models; give "
+                "the original model instead."
             )
         types[dtype] = types.get(dtype, 0) + 1
     for dtype in _HALF:

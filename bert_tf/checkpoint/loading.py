@@ -1,4 +1,4 @@
-"""Strict loading of checkpoints of any format, with a report of what was taken and what was not."""
+"""Strict loading of checkpoints of any format, with a report of what was loaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_NAMES_IN_A_MESSAGE = 3
 
 
 class ShapeMismatch(NamedTuple):
-    """A variable whose shape in the checkpoint is not the network's."""
+    """A variable whose shapes in the checkpoint and the network differ."""
 
     name: str
     checkpoint_shape: Shape
@@ -45,14 +45,14 @@ class LoadingReport:
     """A checkpoint compared with a network; every variable of either is in one list.
 
     Attributes:
-      checkpoint: the file, or a TensorFlow checkpoint's path without the endings of its files.
+      checkpoint: the file, or a TensorFlow checkpoint's path without suffixes.
       restored: variables taken from the checkpoint.
-      fresh: variables that the checkpoint lacks, which start at their initial values.
-      unexpected: weights of the checkpoint that the network lacks.
-      mismatched: variables in both, of different shapes.
-      run_state: names of optimizer moments, counters and the like that the network lacks.
-      origin: the format and which GELU the checkpoint was made with; empty where nobody asked.
-      notes: further sentences on the checkpoint.
+      fresh: variables missing from the checkpoint, which start at their initial values.
+      unexpected: weights of the checkpoint that are not in the network.
+      mismatched: variables with different shapes in the two.
+      run_state: optimizer moments, counters and the like that are not in the network.
+      origin: the checkpoint's format and GELU; empty if not determined.
+      notes: further sentences about the checkpoint.
     """
 
     checkpoint: str
@@ -65,9 +65,9 @@ class LoadingReport:
     notes: tuple[str, ...] = ()
 
     def summary(self, *, taken: str = "restored") -> list[str]:
-        """A line for each list that is not empty, names included where they are exceptions.
+        """A line for each non-empty list, with the names of exceptions.
 
-        ``taken`` is the word for what happened to the first list.
+        ``taken`` is the word for what was done with the first list.
         """
         lines = [f"{self.checkpoint}: {len(self.restored)} variables {taken}"]
         if self.origin:
@@ -93,7 +93,7 @@ def compare(checkpoint: PathLike, network: Mapping[str, Sequence[int]]) -> Loadi
 
 
 def compare_source(source: Source, network: Mapping[str, Sequence[int]]) -> LoadingReport:
-    """Compares a checkpoint of any format with a network; the report says where it comes from."""
+    """Compares a checkpoint of any format with a network; the report includes its origin."""
     report = _compare(source.path, source.shapes, network)
     return dataclasses.replace(report, origin=source.describe(), notes=source.notes)
 
@@ -119,17 +119,17 @@ def _compare(
 
 
 def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> LoadingReport:
-    """Makes sure that a run can go on from ``checkpoint``: all its variables, all shapes.
+    """Checks that a run can resume from ``checkpoint``: all variables with their shapes.
 
-    State that the run has no use for, such as the loss scale of a float16 run that goes on in
-    bfloat16, is no obstacle; it is in the report.
+    State that the run does not need, such as the loss scale of a float16 run that is resumed in
+    bfloat16, is allowed and reported.
 
     Args:
       checkpoint: as for ``resolve_checkpoint``.
-      variables: everything that the run saves, optimizer and counters included.
+      variables: everything that the run saves, including optimizer and counters.
 
     Raises:
-      UserError: the checkpoint is another model's or another optimizer's.
+      UserError: the checkpoint belongs to a different model or optimizer.
     """
     report = compare(checkpoint, {v.op.name: tuple(v.shape.as_list()) for v in variables})
     stored = (*report.restored, *report.run_state)
@@ -137,12 +137,12 @@ def check_compatible(checkpoint: PathLike, variables: Iterable[tf.Variable]) -> 
         map(names.is_optimizer_state, stored)
     ):
         raise UserError(
-            f"cannot resume from {report.checkpoint}: it holds no optimizer's state, as that in "
-            "best/ and a converted one; give it as --init_checkpoint, and another --output_dir."
+            f"cannot resume from {report.checkpoint}: it has no optimizer state, like checkpoints "
+            "in best/ and converted ones; give it as --init_checkpoint, with another --output_dir."
         )
     problem = describe_problem(report)
     if not problem and report.unexpected:
-        problem = f"it holds {_first(report.unexpected)}, which this run does not have"
+        problem = f"it contains {_first(report.unexpected)}, which this run does not have"
     if problem:
         raise UserError(
             f"cannot resume from {report.checkpoint}: {problem}; give the flags that the "
@@ -159,20 +159,20 @@ def check_initial(
     heads: Sequence[Head] = (),
     config: BertConfig | None = None,
 ) -> tuple[Source, LoadingReport]:
-    """Makes sure that a network can start from ``checkpoint``; reads no value.
+    """Checks that a network can start from ``checkpoint``; reads no values.
 
     Args:
       checkpoint: as for ``formats.open_source``: any format, a directory or a file.
       network: names and shapes of its variables, without optimizer and counters.
       allowed_fresh: scopes, such as ``cls/squad``, whose variables may be missing.
-      heads: what may be missing as a whole; the report names what is.
-      config: the network's. Where it is given and the checkpoint has one too, what shapes do not
-        show is compared; other dropout rates, and a ``gelu`` that may be the other form, are
-        reported.
+      heads: heads that may be missing completely; the report names those that are.
+      config: the network's. If it is given and the checkpoint has one too, properties that shapes
+        do not reveal are compared; different dropout rates, and a ``gelu`` that may be the other
+        form, are reported.
 
     Raises:
-      UserError: a variable outside these scopes is missing, a shape differs, or the number of
-        attention heads or the activation is another.
+      UserError: a variable outside these scopes is missing, or a shape, the number of attention
+        heads or the activation differs.
     """
     source = open_source(checkpoint)
     report = compare_source(source, network)
@@ -180,7 +180,7 @@ def check_initial(
     scopes = [*allowed_fresh, *_scopes_of(lacking, report)]
     problem = describe_problem(report, scopes)
     notes = [
-        f"the checkpoint has no {head.name}: it starts from random weights" for head in lacking
+        f"the checkpoint has no {head.name}, so it starts from random weights" for head in lacking
     ]
     if not problem and config is not None:
         problem, others = other_function(source.files, config)
@@ -188,7 +188,7 @@ def check_initial(
     if problem:
         raise UserError(
             f"cannot start from {report.checkpoint}: {problem}; "
-            "use the bert_config that it was made with, or another checkpoint."
+            "use the bert_config that the checkpoint was made with, or another checkpoint."
         )
     return source, dataclasses.replace(report, notes=(*report.notes, *notes))
 
@@ -204,7 +204,7 @@ def initialise_from_checkpoint(
 ) -> LoadingReport:
     """Makes ``checkpoint`` the initial value of the variables; see :func:`check_initial`.
 
-    ``prefix`` is what their names have before those in the checkpoint, with its slash.
+    ``prefix`` precedes the names in the checkpoint, including its slash.
     """
     by_name = {variable.op.name[len(prefix) :]: variable for variable in variables}
     source, report = check_initial(
@@ -225,8 +225,8 @@ def initialise_from_checkpoint(
 def _as_tensorflow(source: Source, wanted: Sequence[str]) -> str:
     """A TensorFlow checkpoint with the wanted variables of ``source``.
 
-    Of another format a copy is written, since TensorFlow reads initial values when a session
-    begins and from its own files only. The copy goes when the current graph does.
+    For other formats a copy is written, since TensorFlow reads initial values when a session
+    starts, and only from its own files. The copy is removed with the current graph.
     """
     if source.is_plain_tensorflow(wanted):
         return source.path
@@ -237,14 +237,14 @@ def _as_tensorflow(source: Source, wanted: Sequence[str]) -> str:
         write_checkpoint(path, {name: source.read(name) for name in wanted})
     except OSError as error:
         raise UserError(
-            f"cannot write a copy of {source.path} to {directory} ({error.strerror}); make room "
-            "there or set TMPDIR to a directory with room."
+            f"cannot write a copy of {source.path} to {directory} ({error.strerror}); free space "
+            "there or set TMPDIR to another directory."
         ) from error
     return path
 
 
 def describe_problem(report: LoadingReport, allowed_fresh: Sequence[str] = ()) -> str:
-    """Which variables are of another shape or missing outside of the scopes; "" if none is."""
+    """The variables with different shapes, or missing outside the scopes; "" if there are none."""
     missing = [name for name in report.fresh if not _is_in_scopes(name, allowed_fresh)]
     if report.mismatched:
         return _first([str(mismatch) for mismatch in report.mismatched])
@@ -254,7 +254,7 @@ def describe_problem(report: LoadingReport, allowed_fresh: Sequence[str] = ()) -
 def missing_heads(
     report: LoadingReport, heads: Sequence[Head], allowed_fresh: Sequence[str] = ()
 ) -> list[Head]:
-    """The heads that the network has and the checkpoint has nothing of, without allowed ones."""
+    """The heads of the network that the checkpoint lacks completely, without allowed ones."""
 
     def is_allowed(head: Head) -> bool:
         return all(_is_in_scopes(scope, allowed_fresh) for scope in head.scopes)
@@ -264,14 +264,14 @@ def missing_heads(
 
 
 def _scopes_of(heads: Sequence[Head], report: LoadingReport) -> list[str]:
-    """The heads' own scopes, and those of what is missing with them as a whole."""
+    """The scopes of the heads, and of what is missing along with them."""
     read = [head.only_reader_of for head in heads if head.only_reader_of]
     lacking = [scope for head in heads for scope in head.scopes]
     return [*lacking, *(scope for scope in read if _is_all_fresh(report, [scope]))]
 
 
 def _is_all_fresh(report: LoadingReport, scopes: Sequence[str]) -> bool:
-    """Whether the network has variables in some scopes, and the checkpoint none of them."""
+    """Whether the network has variables in the scopes and the checkpoint has none of them."""
     found = (*report.restored, *(mismatch.name for mismatch in report.mismatched))
     return any(_is_in_scopes(name, scopes) for name in report.fresh) and not any(
         _is_in_scopes(name, scopes) for name in found
@@ -283,7 +283,7 @@ def _is_in_scopes(name: str, scopes: Sequence[str]) -> bool:
 
 
 def _first(names: Sequence[str]) -> str:
-    """The first few names and how many more there are."""
+    """The first few names and the number of further ones."""
     text = ", ".join(names[:_MOST_NAMES_IN_A_MESSAGE])
     more = len(names) - _MOST_NAMES_IN_A_MESSAGE
     return f"{text} and {more} more" if more > 0 else text

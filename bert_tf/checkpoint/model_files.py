@@ -1,6 +1,6 @@
-"""What stands beside the weights in a model directory: configuration, vocabulary, casing, record.
+"""Files that accompany weights in a model directory: configuration, vocabulary, casing, record.
 
-No TensorFlow is needed here.
+This module does not need TensorFlow.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from bert_tf.text.tokenizer_files import SPM_NAME, VOCAB_NAME, TokenizerFiles
 HUGGINGFACE_CONFIG_NAME = "config.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
-# What our own model directories hold beside the weights.
+# The files in our own model directories, besides the weights.
 MODEL_FILES = (CONFIG_NAME, VOCAB_NAME, SPM_NAME, TOKENIZER_CONFIG_NAME, RUN_RECORD_NAME)
 
 SAFETENSORS_SUFFIX = ".safetensors"
 PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
-# Lists of the files that a large model's weights are spread over.
+# Indices of large models whose weights are split over several files.
 SHARD_INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 
-# Where the weights are in a directory; the first that is there counts.
+# Possible names of the weights in a directory, in order of preference.
 _PYTORCH_WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -44,21 +44,21 @@ _PYTORCH_WEIGHTS = (
     "*.pt",
 )
 
-# A model by its name, or by its owner's and its own.
+# The name of a model, or of its owner and the model.
 _PUBLISHED_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _WEIGHTS = re.compile(r"\.ckpt|\.(safetensors|bin|pt|pth|index|json)$")
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model directory; None for what it lacks.
+    """The files of a model directory; None for missing ones.
 
     Attributes:
-      config: the architecture, its GELU named ``gelu_tanh`` or ``gelu_erf``.
-      config_file: where it was read.
-      tokenizer_files: the vocabulary, and the casing that tokenizer_config.json says.
-      notes: sentences on settings that our network or tokenizer does not follow.
-      settings: the configuration file's content, all of it.
+      config: the architecture, with its GELU named ``gelu_tanh`` or ``gelu_erf``.
+      config_file: the file it was read from.
+      tokenizer_files: the vocabulary, and the casing in tokenizer_config.json.
+      notes: sentences about settings that our network or tokenizer does not support.
+      settings: the complete contents of the configuration file.
       run_record: what the training of the weights recorded.
     """
 
@@ -71,14 +71,14 @@ class ModelFiles:
 
 
 def model_files(path: PathLike) -> ModelFiles:
-    """Finds what stands beside a checkpoint.
+    """Finds the files that accompany a checkpoint.
 
     Args:
       path: a model directory (ours, Google's, NVIDIA's or Hugging Face's), a file in it, or the
         path of a TensorFlow checkpoint in it without the endings of its files.
 
     Raises:
-      UserError: there is no such directory, or a file of it is malformed.
+      UserError: there is no such directory, or a file in it is malformed.
     """
     path = Path(path)
     directory = path if path.is_dir() else path.parent
@@ -89,7 +89,7 @@ def model_files(path: PathLike) -> ModelFiles:
     config, notes, values = None, [], {}
     if config_file is not None:
         values = read_config_file(config_file)
-        # Configurations of PyTorch models that are as old as BERT have none of the marks.
+        # Configurations of the oldest PyTorch models have none of the distinguishing keys.
         foreign = is_huggingface(values) or from_pytorch
         read = BertConfig.from_huggingface_dict if foreign else BertConfig.from_dict
         config = read(values, source=str(config_file)).with_explicit_gelu()
@@ -106,9 +106,9 @@ def model_files(path: PathLike) -> ModelFiles:
 
 
 def require_checkpoint(path: PathLike, *, flag: str) -> None:
-    """Raises UserError where no file or directory has the name, alone or with an ending.
+    """Raises UserError if there is no file or directory of this name, with or without a suffix.
 
-    One that looks like the name of a published model is told where such models are.
+    For the name of a published model the message explains where to get its files.
     """
     path = Path(path)
     if path.exists() or any(path.parent.glob(f"{glob.escape(path.name)}.*")):
@@ -122,15 +122,15 @@ def require_checkpoint(path: PathLike, *, flag: str) -> None:
             f"and give that as --{flag}."
         )
     raise UserError(
-        f"--{flag}={path} does not exist; give a model directory, a file of weights, or the path "
-        "of a TensorFlow checkpoint without the endings of its files."
+        f"--{flag}={path} does not exist; give a model directory, a weights file, or the path of a "
+        "TensorFlow checkpoint without file suffixes."
     )
 
 
 def write_model_files(
     directory: PathLike, config: BertConfig, tokenizer_files: TokenizerFiles
 ) -> None:
-    """Makes ``directory`` say what its checkpoints are of; existing files are replaced.
+    """Makes ``directory`` a model directory; existing files are replaced.
 
     Args:
       directory: an existing directory.
@@ -148,17 +148,17 @@ def write_model_files(
 def write_tokenizer_config(
     directory: Path, tokenizer_files: TokenizerFiles, **settings: Any
 ) -> None:
-    """Writes ``tokenizer_config.json``: the settings, and the casing where it is known."""
+    """Writes ``tokenizer_config.json`` with the settings, and the casing if known."""
     if tokenizer_files.do_lower_case is not None:
         settings["do_lower_case"] = tokenizer_files.do_lower_case
     write_json(directory / TOKENIZER_CONFIG_NAME, settings)
 
 
 def find_pytorch_weights(path: Path) -> Path | None:
-    """The file with a Hugging Face or other PyTorch model's weights that ``path`` stands for.
+    """The weights file of a Hugging Face or other PyTorch model that ``path`` stands for.
 
-    Returns None when ``path`` is neither such a file nor a directory with one. Raises UserError
-    when a directory holds a TensorFlow checkpoint as well, or several files of equal rank.
+    Returns None if ``path`` is neither such a file nor a directory with one. Raises UserError if a
+    directory also has a TensorFlow checkpoint, or several equally eligible files.
     """
     if not path.is_dir():
         suffixes = (SAFETENSORS_SUFFIX, *PYTORCH_SUFFIXES, *SHARD_INDEX_SUFFIXES)
@@ -167,7 +167,7 @@ def find_pytorch_weights(path: Path) -> Path | None:
     checkpoints = sorted(path.glob("*.index")) if found else []
     if len(found) + len(checkpoints) > 1:
         names = ", ".join(file.name for file in (*found, *checkpoints))
-        raise UserError(f"{path} holds several models, {names}; give the path of one file.")
+        raise UserError(f"{path} contains several models, {names}; give the path of one file.")
     return found[0] if found else None
 
 
@@ -175,22 +175,23 @@ def _find_config(directory: Path, *, huggingface: bool) -> Path | None:
     names = [CONFIG_NAME, HUGGINGFACE_CONFIG_NAME]
     if huggingface:
         names.reverse()
-    return next(filter(None, (_if_there(directory / name) for name in names)), None)
+    return next(filter(None, (_if_exists(directory / name) for name in names)), None)
 
 
-def _if_there(path: Path) -> Path | None:
+def _if_exists(path: Path) -> Path | None:
     return path if path.is_file() else None
 
 
 def _read_tokenizer_config(path: Path) -> tuple[bool | None, list[str]]:
-    """The setting of lower-casing and sentences on the others that our tokenizer lacks."""
+    """The casing, and sentences about settings that our tokenizer does not support."""
     if not path.is_file():
         return None, []
     values = read_json_object(path, what="tokenizer configuration")
     lower_case = values.get("do_lower_case")
     if lower_case is not None and not isinstance(lower_case, bool):
         raise UserError(
-            f"tokenizer configuration {path}: do_lower_case must be true or false; mend the file."
+            f"tokenizer configuration {path}: do_lower_case must be true or false; correct the "
+            "file."
         )
     notes = []
     strip = values.get("strip_accents")

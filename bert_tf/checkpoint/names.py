@@ -1,7 +1,7 @@
-"""The one table of names: a variable of Google's networks and the same weights in PyTorch's.
+"""The table of variable names: Google's and those of the same weights in PyTorch.
 
-Google's names are those of google-research/bert, which NVIDIA's TensorFlow scripts and this toolkit
-use as well. Hugging Face's are those of transformers' ``BertFor...`` classes.
+Google's are the names in google-research/bert, also used by NVIDIA's TensorFlow scripts and this
+toolkit. Hugging Face's are those of transformers' ``BertFor...`` classes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from bert_tf.config.optimizers import slot_names
 
 
 class Row(NamedTuple):
-    """One variable; ``{n}`` stands for the number of a layer.
+    """One variable; ``{n}`` stands for the layer number.
 
-    ``transposed``: Google keeps a dense kernel as [inputs, outputs], PyTorch as [outputs, inputs].
+    ``transposed``: Google stores a dense kernel as [inputs, outputs], PyTorch as [outputs, inputs].
     """
 
     google: str
@@ -39,7 +39,7 @@ def _layer_norm(google: str, huggingface: str) -> list[Row]:
 
 
 def _output(google: str, huggingface: str) -> list[Row]:
-    """Weights and bias of a head, which Google keeps as [outputs, inputs] too."""
+    """Weights and bias of a head, which Google also stores as [outputs, inputs]."""
     return [
         Row(f"{google}output_weights", f"{huggingface}.weight"),
         Row(f"{google}output_bias", f"{huggingface}.bias"),
@@ -61,7 +61,7 @@ NEXT_SENTENCE = "cls/seq_relationship/"
 SQUAD = "cls/squad/"
 # google-research/bert's run_classifier.py has its head at the root.
 CLASSIFICATION = ""
-# No published TensorFlow name says "tagging": NVIDIA's run_ner.py has it at the root as well.
+# There is no published TensorFlow name for tagging: NVIDIA's run_ner.py has its head at the root.
 TAGGING = "cls/tagging/"
 
 POOLER = "bert/pooler/"
@@ -92,7 +92,7 @@ ROWS: tuple[Row, ...] = (
     *_output(CLASSIFICATION, "classifier"),
 )
 
-# Hugging Face's classes share "classifier"; of two rows the later is the one for sequences.
+# Hugging Face's classes share "classifier"; the later row, for sequences, takes precedence.
 _BY_GOOGLE = {row.google: row for row in ROWS}
 _BY_HUGGINGFACE = {row.huggingface: row for row in ROWS}
 _TAGGING_BY_HUGGINGFACE = {row.huggingface: row for row in ROWS if row.google.startswith(TAGGING)}
@@ -109,9 +109,9 @@ _PARTS_OF_BERT = ("embeddings.", "encoder.", "pooler.")
 # Constants that older versions saved among the weights.
 _CONSTANTS = re.compile(r"bert\.embeddings\.(position_ids|token_type_ids)")
 
-# What training saves in addition to the weights: google-research/bert and NVIDIA's scripts,
-# TensorFlow's optimizers, and this toolkit, whose optimizers' slots are in their registry. None of
-# it is missed when only the weights are wanted.
+# What training saves besides the weights: in google-research/bert, NVIDIA's scripts, TensorFlow's
+# optimizers, and this toolkit (whose optimizer slots are in their registry). None of it is needed
+# to load weights.
 _RUN_STATE = re.compile(
     r"global_step|(optimizer|loss_scale|training)/.*|.*/(Adam|Adam_1|accum|shadow)"
     r"|beta[12]_power|local_step|batch_finite|(current_)?loss_scale|(good|bad)_steps"
@@ -139,9 +139,10 @@ def huggingface_row(google: str) -> Row | None:
 
 
 def google_row(huggingface: str, *, tagging: bool) -> Row | None:
-    """As ``huggingface_row``, for a name as ``canonical`` gives it.
+    """Like ``huggingface_row``, for a name in ``canonical`` form.
 
-    ``tagging``: whether ``classifier`` labels tokens and not sequences; its name does not say.
+    ``tagging``: whether ``classifier`` labels tokens rather than sequences, which its name does not
+      tell.
     """
     table = {**_BY_HUGGINGFACE, **_TAGGING_BY_HUGGINGFACE} if tagging else _BY_HUGGINGFACE
     return _look_up(huggingface, table, _HUGGINGFACE_LAYER)
@@ -156,10 +157,10 @@ def _look_up(name: str, table: dict[str, Row], layer: re.Pattern[str]) -> Row | 
 
 
 def canonical(name: str) -> str:
-    """A name of a PyTorch checkpoint as today's ``BertFor...`` classes spell it.
+    """A name in a PyTorch checkpoint in the spelling of today's ``BertFor...`` classes.
 
-    Told apart no longer: ``module.`` of parallel training, a bare ``BertModel`` without ``bert.``,
-    ``gamma`` and ``beta`` of the first releases, NVIDIA's ``dense_act``.
+    Normalizes the ``module.`` prefix of parallel training, a bare ``BertModel`` without ``bert.``,
+    ``gamma`` and ``beta`` of early releases, and NVIDIA's ``dense_act``.
     """
     name = name[len("module.") :] if name.startswith("module.") else name
     name = name.replace(".dense_act.", ".dense.")
@@ -168,17 +169,17 @@ def canonical(name: str) -> str:
 
 
 def is_constant(name: str) -> bool:
-    """Whether a canonical name is that of positions that were counted, not learnt."""
+    """Whether a canonical name is that of a constant, such as position indices."""
     return _CONSTANTS.fullmatch(name) is not None
 
 
 def is_optimizer_state(name: str) -> bool:
-    """Whether it is of a run's state what only further updates need: not how far the run is."""
+    """Whether it is run state needed only for further updates, as opposed to progress counters."""
     return is_run_state(name) and _PLACE_IN_RUN.fullmatch(name) is None
 
 
 def is_run_state(name: str) -> bool:
-    """Whether a TensorFlow variable is an optimizer's, a counter or the like."""
+    """Whether a TensorFlow variable is optimizer state, a counter or the like."""
     if _RUN_STATE.fullmatch(name) is not None:
         return True
     variable, _, last = name.rpartition("/")
@@ -186,7 +187,7 @@ def is_run_state(name: str) -> bool:
 
 
 def tensorflow_origin(names: list[str]) -> str:
-    """``bert_tf``, ``nvidia`` or ``google``: who saved run state of these names."""
+    """``bert_tf``, ``nvidia`` or ``google``: the program that saves run state under these names."""
     for origin, pattern in (("bert_tf", _OURS_ONLY), ("nvidia", _NVIDIAS_ONLY)):
         if any(map(pattern.fullmatch, names)):
             return origin

@@ -1,7 +1,7 @@
-"""Reading ``pytorch_model.bin`` and ``.pt`` without PyTorch, and without running what is in them.
+"""Reads ``pytorch_model.bin`` and ``.pt`` without PyTorch and without executing their code.
 
-Such a file is a pickle, which in general is a program. The reader below knows the few calls that a
-state dict consists of; a file that asks for anything else is refused.
+Such a file is a pickle, which in general is a program. The reader below supports only the few calls
+that a state dict needs; a file that refers to anything else is refused.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from bert_tf.checkpoint.arrays import (
 from bert_tf.errors import UserError, first_line
 
 _ZIP_START = b"PK\x03\x04"
-# torch/serialization.py: what files of PyTorch before 1.6 begin with, a pickled number.
+# torch/serialization.py: files of PyTorch before 1.6 begin with this pickled number.
 _OLD_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _OLD_COUNT_BYTES = 8
 
-_SIGNS_OF_DAMAGE = (
+_DAMAGE_ERRORS = (
     pickle.UnpicklingError,
     struct.error,
     zlib.error,
@@ -67,8 +67,8 @@ _STORAGES = {
     "BoolStorage": "bool",
 }
 
-# Where a training program keeps the weights beside other things; NVIDIA's says "model".
-_KEYS_OF_WEIGHTS = ("model", "state_dict")
+# Keys under which training programs store the weights among other things; NVIDIA's uses "model".
+_WEIGHTS_KEYS = ("model", "state_dict")
 
 
 class _StorageType(NamedTuple):
@@ -76,14 +76,14 @@ class _StorageType(NamedTuple):
 
 
 class _Storage(NamedTuple):
-    """A run of numbers in the file."""
+    """A contiguous array of numbers in the file."""
 
     key: str
     dtype: str
 
 
 class _Tensor(NamedTuple):
-    """A view of a storage; offset and strides count numbers."""
+    """A view of a storage; offset and strides are in numbers, not bytes."""
 
     storage: _Storage
     offset: int
@@ -95,10 +95,10 @@ class PytorchFile(ArrayFile):
     """The state dict of one file; see ``ArrayFile``."""
 
     def __init__(self, path: Path) -> None:
-        """Reads names and shapes; raises UserError when the file is not a whole state dict."""
+        """Reads names and shapes; raises UserError if the file is not a complete state dict."""
         refuse_lfs_pointer(path)
         self.path = str(path)
-        with open(path, "rb") as file, _explained_damage(self.path):
+        with open(path, "rb") as file, _explain_damage(self.path):
             is_zip = file.read(len(_ZIP_START)) == _ZIP_START
             file.seek(0)
             opened = _open_zip if is_zip else _open_old_file
@@ -112,7 +112,7 @@ class PytorchFile(ArrayFile):
     def read(self, name: str) -> np.ndarray:
         """See the base class."""
         tensor = self._tensors[name]
-        with _explained_damage(self.path):
+        with _explain_damage(self.path):
             numbers = from_bytes(self._read_storage(tensor.storage.key), tensor.storage.dtype)
         last = tensor.offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides))
         if math.prod(tensor.shape) and last >= len(numbers):
@@ -129,31 +129,31 @@ class PytorchFile(ArrayFile):
 
 
 @contextlib.contextmanager
-def _explained_damage(path: str) -> Iterator[None]:
-    """Turns what a file that is cut or damaged leads to, anywhere, into a UserError."""
+def _explain_damage(path: str) -> Iterator[None]:
+    """Turns the errors caused by a truncated or damaged file into a UserError."""
     try:
         yield
     except (zipfile.BadZipFile, EOFError) as error:
         raise truncated(path) from error
-    except _SIGNS_OF_DAMAGE as error:
+    except _DAMAGE_ERRORS as error:
         raise UserError(
-            f"weights {path}: this is no PyTorch file, or a damaged one ({first_line(error)}); "
+            f"weights {path}: this is not a PyTorch file, or it is damaged ({first_line(error)}); "
             "download it again, or give another."
         ) from error
 
 
-# Python's unpickler in Python: the one in C takes as much memory as a damaged number says.
+# The pure Python unpickler: the one in C allocates as much memory as a damaged length requests.
 class _StateDictReader(pickle._Unpickler):
-    """Builds dictionaries of ``_Tensor`` and nothing else."""
+    """Builds only dictionaries of ``_Tensor``."""
 
     def __init__(self, file: BinaryIO, path: str) -> None:
         super().__init__(file, encoding="utf-8")
         self._path = path
-        # key of each storage -> its numbers and their type
+        # key of each storage -> count and type of its numbers
         self.sizes: dict[str, tuple[int, str]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Called by the base class for everything that a pickle wants to call."""
+        """Called by the base class for every callable that the pickle refers to."""
         if (module, name) == ("collections", "OrderedDict"):
             return collections.OrderedDict
         if module == "torch" and name in _STORAGES:
@@ -163,12 +163,12 @@ class _StateDictReader(pickle._Unpickler):
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
             return _rebuild_parameter
         raise UserError(
-            f"weights {self._path}: the file asks for {module}.{name}, which a plain state dict "
-            "never does; save model.state_dict() alone, or as safetensors."
+            f"weights {self._path}: the file refers to {module}.{name}, which a plain state dict "
+            "never does; save only model.state_dict(), or save it as safetensors."
         )
 
     def persistent_load(self, identifier: Any) -> _Storage:
-        """Called by the base class for what is stored outside of the pickle."""
+        """Called by the base class for data stored outside the pickle."""
         kind, storage_type, key, _, count, *_ = identifier
         if kind != "storage" or not isinstance(storage_type, _StorageType):
             raise pickle.UnpicklingError(f"unknown kind of storage {kind!r}")
@@ -215,7 +215,7 @@ def _open_zip(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:
 
 
 def _read_member(archive: zipfile.ZipFile, name: str, path: str) -> bytes:
-    """A file of the archive. PyTorch compresses none: a larger one than all would fill memory."""
+    """A file in the archive; PyTorch does not compress, so an oversized one is refused."""
     size = archive.getinfo(name).file_size
     if size > os.path.getsize(path):
         raise pickle.UnpicklingError(f"{name} has {size} bytes, more than the file itself")
@@ -223,7 +223,7 @@ def _read_member(archive: zipfile.ZipFile, name: str, path: str) -> bytes:
 
 
 def _open_old_file(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:
-    """As ``_open_zip``, for a file of PyTorch before 1.6: pickles, then the storages in a row."""
+    """Like ``_open_zip``, for files of PyTorch before 1.6: pickles, then the storages."""
     if _StateDictReader(file, path).load() != _OLD_MAGIC_NUMBER:
         raise pickle.UnpicklingError("it begins otherwise")
     for _ in ("protocol version", "byte order and sizes of the machine"):
@@ -251,16 +251,18 @@ def _open_old_file(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], byte
 
 
 def _state_dict(content: Any, path: str) -> dict[str, _Tensor]:
-    """The tensors by name; raises UserError when ``content`` is not a dictionary of tensors."""
-    for key in _KEYS_OF_WEIGHTS:
+    """The tensors by name; raises UserError if ``content`` is not a dictionary of tensors."""
+    for key in _WEIGHTS_KEYS:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not isinstance(content, dict) or not content:
-        raise UserError(f"weights {path}: the file holds no dictionary of tensors; give another.")
+        raise UserError(
+            f"weights {path}: the file does not contain a dictionary of tensors; give another."
+        )
     for name, value in content.items():
         if not isinstance(value, _Tensor):
             raise UserError(
-                f"weights {path}: {name!r} is no tensor but of type {type(value).__name__}; "
-                "save model.state_dict() alone."
+                f"weights {path}: {name!r} is not a tensor but has type {type(value).__name__}; "
+                "save only model.state_dict()."
             )
     return dict(content)

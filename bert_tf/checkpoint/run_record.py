@@ -1,6 +1,7 @@
-"""``run.json``: what the last training in a directory recorded of itself.
+"""``run.json``: the record of the last training run in a directory.
 
-Whoever resumes there, or takes weights from there, compares with it. No TensorFlow is needed here.
+Runs that resume there, or load weights from there, are compared with it. This module does not need
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _UNKNOWN = (None, "none")
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """A ``run.json`` that was read.
+    """The contents of a ``run.json``.
 
     Attributes:
       path: the file.
-      content: all of it; ``content["ledger"]`` maps sections to facts.
+      content: the complete contents; ``content["ledger"]`` maps sections to their entries.
     """
 
     path: Path
@@ -33,11 +34,11 @@ class RunRecord:
 
     @property
     def ledger(self) -> Mapping[str, Mapping[str, Any]]:
-        """Sections of facts, as ``training.ledger`` makes them."""
+        """The sections of the ledger, as made by ``training.ledger``."""
         return self.content["ledger"]
 
     def fact(self, section: str, name: str, *kinds: type) -> Any:
-        """A fact of the ledger; raises UserError where it is missing or of none of the types."""
+        """A ledger entry; raises UserError if it is missing or has none of the types."""
         value = self.ledger.get(section, {}).get(name)
         if type(value) not in kinds:
             raise _damaged(self.path, f"it has no usable {section}.{name}")
@@ -45,7 +46,7 @@ class RunRecord:
 
     @property
     def config(self) -> BertConfig:
-        """The network that was trained, its GELU unambiguous; UserError where it is not there."""
+        """The network that was trained, with an unambiguous GELU; UserError if it is missing."""
         values = self.content.get("model")
         if not isinstance(values, dict):
             raise _damaged(self.path, "it has no usable model")
@@ -56,7 +57,7 @@ class RunRecord:
 
     @property
     def vocabulary_sha256(self) -> str | None:
-        """Hash of the vocabulary of the data; None where it was not known."""
+        """Hash of the vocabulary of the data; None if it was unknown."""
         value = self.ledger.get("data", {}).get("vocabulary_sha256")
         if value in _UNKNOWN:
             return None
@@ -64,9 +65,9 @@ class RunRecord:
 
 
 def read_run_record(directory: PathLike) -> RunRecord | None:
-    """The record in a directory, None where there is none.
+    """The record in a directory, None if there is none.
 
-    Raises UserError for a damaged one, which says what is lost if it is deleted.
+    Raises UserError if it is damaged, with a message about what is lost by deleting it.
     """
     path = Path(directory) / RUN_RECORD_NAME
     if not path.is_file():
@@ -84,6 +85,6 @@ def read_run_record(directory: PathLike) -> RunRecord | None:
 def _damaged(path: Path, why: str) -> UserError:
     about = "" if str(path) in why else f"run record: {path}: "
     return UserError(
-        f"{about}{why}; restore the file or delete it, which loses nothing but the comparison with "
+        f"{about}{why}; restore the file or delete it; deleting it only loses the comparison with "
         "the run's last start."
     )

@@ -1,6 +1,6 @@
-"""Reading ``.safetensors``: eight bytes of length, a JSON header, then the arrays one by one.
+"""Reads ``.safetensors``: eight bytes of length, a JSON header, then the arrays.
 
-Read by ourselves and not by the safetensors library, which has no bfloat16 for numpy.
+The safetensors library is not used because it does not support bfloat16 with numpy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DTYPES = {
     "BOOL": "bool",
 }
 _LENGTH_BYTES = 8
-# The format's own limit; a length beyond it is no length.
+# The format's own limit; a larger length is invalid.
 _MOST_HEADER_BYTES = 100_000_000
 _MOST_BYTES = 1 << 63
 
@@ -46,7 +46,7 @@ class SafetensorsFile(ArrayFile):
     """One file; see ``ArrayFile``."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the header; raises UserError when the file is not whole."""
+        """Reads the header; raises UserError if the file is damaged or truncated."""
         refuse_lfs_pointer(path)
         self.path = str(path)
         size = path.stat().st_size
@@ -56,10 +56,10 @@ class SafetensorsFile(ArrayFile):
             if size < _LENGTH_BYTES:
                 raise truncated(path)
             if header_bytes > _MOST_HEADER_BYTES:
-                raise UserError(f"weights {path}: this is no safetensors file; give another.")
+                raise UserError(f"weights {path}: this is not a safetensors file; give another.")
             content = file.read(header_bytes)
         if not content.startswith(b"{"):
-            raise UserError(f"weights {path}: this is no safetensors file; give another.")
+            raise UserError(f"weights {path}: this is not a safetensors file; give another.")
         if len(content) < header_bytes:
             raise truncated(path)
         try:
@@ -69,7 +69,7 @@ class SafetensorsFile(ArrayFile):
             spans = {name: value["data_offsets"] for name, value in header.items()}
             for name, (begin, end) in spans.items():
                 if not _are_sizes([begin, end]) or end - begin != _bytes_of(self.entries[name]):
-                    raise ValueError(f"{name} does not fit its place")
+                    raise ValueError(f"{name} does not match its offsets")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(
                 f"weights {path}: the header of this safetensors file is damaged "

@@ -1,8 +1,8 @@
-"""Whether a configuration and a vocabulary are those that weights were trained with.
+"""Checks that a configuration and a vocabulary are those that weights were trained with.
 
-Shapes do not show it: two networks of the same shapes may differ in heads or activation, two
-vocabularies of one size in every word. What stands beside the weights does. No TensorFlow is needed
-here.
+Shapes do not reveal it: networks with equal shapes may differ in heads or activation, vocabularies
+of equal size in every word. The files stored with the weights do. This module does not need
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from bert_tf.checkpoint.model_files import ModelFiles
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.text.tokenizer_files import Vocabulary, vocabulary_named_in
 
-# Settings that change what a network computes and leave all its variables as they are.
-_IN_NO_SHAPE = ("num_attention_heads", "hidden_act")
+# Settings that change what a network computes but not the shapes of its variables.
+_NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
 
 
 def known_vocabularies(files: ModelFiles) -> list[Vocabulary]:
-    """The vocabulary beside weights, and the one that the record of their training names."""
+    """The vocabulary stored with the weights, and the one in the record of their training."""
     record = files.run_record
     found = [
         files.tokenizer_files.vocabulary(),
@@ -27,41 +27,41 @@ def known_vocabularies(files: ModelFiles) -> list[Vocabulary]:
     return [vocabulary for vocabulary in found if vocabulary is not None]
 
 
-def other_vocabulary(files: ModelFiles, own: Vocabulary | None) -> tuple[str, list[str]]:
+def other_vocabulary(files: ModelFiles, used: Vocabulary | None) -> tuple[str, list[str]]:
     """Compares the vocabulary to be used with that of the weights.
 
     Args:
-      files: what stands beside the weights.
-      own: what is to be used, None where nobody knows it.
+      files: the files stored with the weights.
+      used: the vocabulary to be used, None if unknown.
 
     Returns:
-      What is wrong, "" if nothing is; and a sentence where there is nothing to compare.
+      The problem, "" if there is none; and a sentence if there was nothing to compare.
     """
     known = known_vocabularies(files)
-    if own is None or not known:
-        unknown = "the data" if own is None else "the model"
+    if used is None or not known:
+        unknown = "the data" if used is None else "the model"
         return "", [
-            f"the vocabulary was not compared: no file beside {unknown} says which one was used"
+            f"the vocabulary was not compared: no file of {unknown} states which one was used"
         ]
     for vocabulary in known:
-        if not own.is_same(vocabulary):
-            return f"it has another vocabulary ({vocabulary.source}) than {own.source}", []
+        if not used.is_same(vocabulary):
+            return f"it has a different vocabulary ({vocabulary.source}) than {used.source}", []
     return "", []
 
 
 def other_function(files: ModelFiles, network: BertConfig) -> tuple[str, list[str]]:
-    """Compares a network with what is known of weights that it is to start from.
+    """Compares a network with what is known about the weights it will start from.
 
     Sizes are left to the comparison of shapes.
 
     Returns:
-      What would be computed otherwise although the shapes are the same, "" if nothing; and
-      sentences on other differences.
+      The difference in what is computed although shapes are equal, "" if there is none; and
+      sentences about other differences.
     """
     notes: dict[str, str] = {}
     for path, config in known_configs(files):
         differences = config.differences(network)
-        wrong = {name: differences.function.get(name) for name in _IN_NO_SHAPE}
+        wrong = {name: differences.function.get(name) for name in _NOT_IN_SHAPES}
         if wrong["hidden_act"] and _may_be_same_gelu(network, config, files, path):
             del wrong["hidden_act"]
             notes.setdefault("gelu", _which_gelu(config, network, path))
@@ -77,9 +77,9 @@ def other_function(files: ModelFiles, network: BertConfig) -> tuple[str, list[st
 def _may_be_same_gelu(
     network: BertConfig, config: BertConfig, files: ModelFiles, path: Path
 ) -> bool:
-    """Whether one of two GELUs is written ``gelu``: which function that is depends on who wrote it.
+    """Whether either GELU is written ``gelu``, whose meaning depends on the program.
 
-    Published models are often converted without a change of that word.
+    Published models are often converted without changing that word.
     """
     written = files.settings.get("hidden_act") if path == files.config_file else config.hidden_act
     both = {network.hidden_act, config.hidden_act}

@@ -18,7 +18,7 @@ from bert_tf.command_line import (
     LARGEST_FLOAT32,
     Number,
     flag_group,
-    flags_of_this_project,
+    project_flags,
     run_command,
 )
 from bert_tf.config.optimizers import OPTIMIZERS, option_flags, options_from_flags
@@ -349,7 +349,7 @@ def run_settings(
     return RunSettings(
         output_dir=Path(values.output_dir),
         allowed_fresh=tuple(filter(None, fresh.split(","))),
-        flags={flag.name: flag.value for flag in flags_of_this_project(values)},
+        flags={flag.name: flag.value for flag in project_flags(values)},
         do_eval=values[do_eval].value,
         eval_batch_size=values[eval_batch_size].value,
         max_eval_steps=values[max_eval_steps].value if max_eval_steps else None,

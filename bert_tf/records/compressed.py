@@ -1,9 +1,10 @@
-"""Compressed record files, read from an uncompressed copy.
+"""Compressed record files, which are read from an uncompressed copy.
 
-Records are read in any order, and a compressed stream only from its beginning, so a gzip or zlib
-file is uncompressed once, into ``.uncompressed`` beside it, or where that cannot be written, into
-the system's directory of temporary files (``TMPDIR``). A copy is named after the file, its size and
-its last bytes, which hold the checksum of its content: a file that was replaced gets a new copy.
+Records are read in random order, but a compressed stream only from its beginning. So a gzip or zlib
+file is uncompressed once, into ``.uncompressed`` in its directory or, if that is not writable, into
+the system's directory for temporary files (``TMPDIR``). A copy is named after the file, its size
+and its last bytes, which hold the checksum of the content: a file that was replaced gets a new
+copy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from bert_tf.console import say
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
-from bert_tf.files import atomic_open, remove_half_written
+from bert_tf.files import atomic_open, remove_partial_files
 from bert_tf.progress import Progress
 
 COPIES_NAME = ".uncompressed"
@@ -31,8 +32,8 @@ _COPY = re.compile(r"(.+)\.\d+-[0-9a-f]{16}(\.offsets)?")
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
-def start_of_content(path: Path, num_bytes: int) -> bytes | None:
-    """The first bytes of a compressed file's content, None for a file of another kind."""
+def first_content_bytes(path: Path, num_bytes: int) -> bytes | None:
+    """The first bytes of a compressed file's content, None if the file is not compressed."""
     with open(path, "rb") as file:
         start = file.read(2)
     # zlib's header (RFC 1950): method 8, and a multiple of 31.
@@ -48,10 +49,10 @@ def start_of_content(path: Path, num_bytes: int) -> bytes | None:
 
 
 def uncompressed_copy(path: Path) -> Path:
-    """A file with the content of a compressed one, which is made where it is not there yet.
+    """The path of an uncompressed copy of a file, which is created if it does not exist.
 
-    Processes that want it at once wait for the one that makes it. Raises UserError where the file
-    is damaged, or there is no room.
+    Processes that need it at the same time wait for the one that creates it. Raises UserError if
+    the file is damaged or there is no disk space.
     """
     beside, temporary = path.parent / COPIES_NAME, _temporary_place(path)
     name = _name_of_copy(path)
@@ -61,28 +62,29 @@ def uncompressed_copy(path: Path) -> Path:
     try:
         place.mkdir(mode=0o777 if place == beside else 0o700, exist_ok=True)
         if place == temporary and place.stat().st_uid != os.getuid():
-            raise PermissionError(0, "it belongs to another user")
+            raise PermissionError(0, "owned by another user")
     except OSError as error:
         raise UserError(
             f"{path} is compressed, and its content cannot be written to {place} "
-            f"({error.strerror}); uncompress the file, or set TMPDIR to a directory with room."
+            f"({error.strerror}); uncompress the file, or set TMPDIR to a directory with enough "
+            "space."
         ) from error
     if (place / name).is_file():
         return place / name
     with hold_directory(place, flag="input_file", wait=True):
         if not (place / name).is_file():
-            remove_half_written(place)
+            remove_partial_files(place)
             for old in place.iterdir():
                 copy = _COPY.fullmatch(old.name)
                 if copy and copy[1] == path.name:
                     old.unlink()
-            say(f"{path} is compressed: it is uncompressed once, to {place}", stream=sys.stderr)
+            say(f"{path} is compressed; uncompressing it once, to {place}", stream=sys.stderr)
             write_uncompressed(path, place / name)
     return place / name
 
 
 def write_uncompressed(path: Path, target: Path) -> None:
-    """Writes the content of a compressed file; UserError where it is damaged."""
+    """Writes the content of a compressed file; raises UserError if it is damaged."""
     progress = Progress(f"uncompressing {path.name}", path.stat().st_size / 1e6, "MB")
     with atomic_open(target, "wb") as file:
         for num_bytes_read, block in _blocks(path):
@@ -103,7 +105,7 @@ def _temporary_place(path: Path) -> Path:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The content in pieces, each with the compressed bytes that were read for it."""
+    """The content in pieces, each with the number of compressed bytes read for it."""
     decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
     try:
         with open(path, "rb") as file:
@@ -116,4 +118,6 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     except zlib.error as error:
         raise UserError(f"{path} is damaged ({error}); make or copy it again.") from error
     if not decoder.eof:
-        raise UserError(f"{path} ends inside its compressed content; make or copy it again.")
+        raise UserError(
+            f"{path} is truncated inside its compressed content; make or copy it again."
+        )

@@ -1,8 +1,8 @@
-"""What a set of record files holds, found out and checked before training starts.
+"""Inspects and checks a set of record files before training starts.
 
 Files may come with a ``manifest.json`` of data_prep.create_pretraining_data, or without one, as
-google's and NVIDIA's scripts write them. Of each file one record is decoded; its form and geometry
-must be the same everywhere, but for the names of two features.
+written by google's and NVIDIA's scripts. One record of each file is decoded; layout and sizes must
+be the same in all files, except for the names of two features.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, sha256_of_file
 from bert_tf.records.layouts import (
-    OTHER_NAMES,
+    ALTERNATIVE_NAMES,
     PREDICTIONS,
     PRETRAINING_MASKED,
     PRETRAINING_UNMASKED,
     SEQUENCE,
     RecordSpec,
     decode_example,
-    under_own_names,
+    with_standard_names,
 )
 from bert_tf.records.manifest import (
     MANIFEST_NAME,
@@ -39,7 +39,7 @@ from bert_tf.records.tfrecord import RecordFile, RecordSet
 
 STAGE = "create_pretraining_data"
 
-_SAMPLED_RECORDS = 64  # looked at for ids outside of the vocabulary
+_SAMPLED_RECORDS = 64  # checked for ids outside the vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +47,9 @@ class RecordVocabulary:
     """The vocabulary that records were made with.
 
     Attributes:
-      manifest_file: what names it.
-      entry: what that says.
-      file: a copy beside the records, None where there is none.
+      manifest_file: the manifest that names it.
+      entry: its entry there.
+      file: a copy stored with the records, None if there is none.
     """
 
     manifest_file: Path
@@ -59,20 +59,20 @@ class RecordVocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class RecordInfo:
-    """What is known about some record files.
+    """A description of some record files.
 
     Attributes:
       masked: whether the records store their masks; otherwise they are drawn at training time.
       seq_length: positions of a sequence.
-      max_predictions: places for masks in a record, None where they are not stored.
+      max_predictions: number of masks that a record has room for, None if they are not stored.
       num_records: in all files.
-      names: the names of a feature in the files, where one has another than the spec.
+      names: the names of a feature in the files, for features whose name differs from the spec.
       first_file: the file that the others agree with.
       highest_id: largest token id in a sample of the records.
-      manifests: of the directories whose manifest describes the files.
-      vocabulary: of all files, None without a manifest.
-      data_sha256: one digest for all files; it rests on the manifests' digests and on the names,
-        sizes and counts of the files, whose bytes are not read.
+      manifests: the manifests that describe the files.
+      vocabulary: the vocabulary of all files, None without a manifest.
+      data_sha256: one digest for all files, derived from the manifests' digests and the names,
+        sizes and counts of the files; their contents are not read.
     """
 
     masked: bool
@@ -99,12 +99,12 @@ class RecordInfo:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The first manifest, None where there is none."""
+        """The first manifest, None if there is none."""
         return self.manifests[0] if self.manifests else None
 
     @property
     def next_sentence(self) -> bool:
-        """Whether the records have next-sentence labels; without a manifest they should."""
+        """Whether the records have next-sentence labels; assumed without a manifest."""
         return all(manifest.parameters.get("nsp", True) for manifest in self.manifests)
 
     @property
@@ -122,31 +122,33 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
     """Opens record files and describes them.
 
     Raises:
-      UserError: a file is damaged, is no file of pre-training records, differs from its manifest,
-        or does not go with the others; or there are no records at all.
+      UserError: a file is damaged, does not hold pre-training records, differs from its manifest or
+        does not match the other files; or there are no records at all.
     """
     record_set = files if isinstance(files, RecordSet) else RecordSet(files)
     filled = [file for file in record_set.files if len(file)]
     if not filled:
         names = ", ".join(str(file.path) for file in record_set.files[:3])
-        raise UserError(f"{names or 'the list of record files'} holds no records; make them again.")
+        raise UserError(
+            f"{names or 'the list of record files'} contains no records; make them again."
+        )
     manifests = _manifests(record_set.files)
     examples = {file: _first_example(file, record_set) for file in filled}
-    spec, lengths = _form_of(filled[0], examples[filled[0]])
+    spec, lengths = _layout_of(filled[0], examples[filled[0]])
     for file in filled[1:]:
-        _require_same_form(file, filled[0], examples[file], (spec, lengths))
+        _require_same_layout(file, filled[0], examples[file], (spec, lengths))
     masked = spec is PRETRAINING_MASKED
     if not masked and None in manifests.values():
         path = next(path for path, manifest in manifests.items() if manifest is None)
         raise UserError(
-            f"{path} has no stored masks and no {STAGE} manifest beside it, which tells the ids of "
-            "the special tokens; keep manifest.json with the records."
+            f"{path} has no stored masks, and there is no {STAGE} manifest in its directory to "
+            "look up the special token ids; keep manifest.json with the records."
         )
     found = tuple({m.sha256: m for m in manifests.values() if m is not None}.values())
     if len({manifest.vocabulary.sha256 for manifest in found}) > 1:
         raise UserError(
-            f"the records beside {filled[0].path} and those beside {filled[-1].path} were made "
-            "with different vocabularies; train on one of them."
+            f"the records in {filled[0].path.parent} and {filled[-1].path.parent} were made with "
+            "different vocabularies; train on one of them."
         )
     if not masked:
         _require_special_ids(filled[0], manifests)
@@ -167,34 +169,34 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
 def check_records(
     info: RecordInfo, *, max_seq_length: int, max_predictions_per_seq: int, vocab_size: int
 ) -> None:
-    """Compares records with the flags and the model; UserError where they do not go together."""
+    """Checks records against the flags and the model; raises UserError if they do not match."""
     if info.seq_length != max_seq_length:
         raise UserError(
-            f"--max_seq_length={max_seq_length}, but the records of {info.first_file} have "
+            f"--max_seq_length={max_seq_length}, but the records in {info.first_file} have "
             f"{info.seq_length}; give --max_seq_length={info.seq_length} or make them again."
         )
     if info.masked and info.max_predictions != max_predictions_per_seq:
         raise UserError(
-            f"--max_predictions_per_seq={max_predictions_per_seq}, but the records of "
+            f"--max_predictions_per_seq={max_predictions_per_seq}, but the records in "
             f"{info.first_file} have {info.max_predictions}; give "
             f"--max_predictions_per_seq={info.max_predictions} or make them again."
         )
     if info.vocab_size is not None and info.vocab_size > vocab_size:
         raise UserError(
-            f"the model's vocab_size is {vocab_size}, but the records of {info.first_file} were "
-            f"made with a vocabulary of {info.vocab_size}; make them with the model's "
+            f"the model's vocab_size is {vocab_size}, but the records in {info.first_file} were "
+            f"made with a vocabulary of {info.vocab_size} entries; make them with the model's "
             "vocabulary, or use another model."
         )
     if info.highest_id >= vocab_size:
         raise UserError(
-            f"the model's vocab_size is {vocab_size}, but the records of {info.first_file} hold "
+            f"the model's vocab_size is {vocab_size}, but the records in {info.first_file} contain "
             f"the id {info.highest_id}; make them with the model's vocabulary, or use another "
             "model."
         )
 
 
 def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
-    """The manifest that describes each file, None where there is none."""
+    """The manifest that describes each file, None if there is none."""
     by_directory = {directory: find_manifest(directory) for directory in _directories(files)}
     found: dict[Path, Manifest | None] = {}
     for file in files:
@@ -202,22 +204,22 @@ def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
         is_ours = manifest is not None and manifest.stage == STAGE
         if is_ours and manifest.vocabulary is None:
             raise UserError(
-                f"{file.path.parent / MANIFEST_NAME} does not name the vocabulary of the records "
-                "beside it; make the data again."
+                f"{file.path.parent / MANIFEST_NAME} does not name the vocabulary of its records; "
+                "make the data again."
             )
         entries = {entry.name: entry for entry in manifest.outputs} if is_ours else {}
         entry = entries.get(file.path.name)
         if entry and (entry.bytes, entry.count) != (file.path.stat().st_size, len(file)):
             raise UserError(
-                f"{file.path} is not the file that the manifest beside it describes; "
-                "make or copy it again."
+                f"{file.path} is not the file that the manifest in its directory describes; make "
+                "or copy it again."
             )
         found[file.path] = manifest if entry else None
     return found
 
 
 def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabulary | None:
-    """What the first manifest names; raises UserError where the copy beside it is another one."""
+    """The vocabulary in the first manifest; raises UserError if the copy stored with it differs."""
     described = ((path, manifest) for path, manifest in manifests.items() if manifest)
     path, manifest = next(described, (None, None))
     if path is None:
@@ -239,8 +241,8 @@ def _require_special_ids(file: RecordFile, manifests: Mapping[Path, Manifest | N
     for name in SPECIAL_NAMES:
         if vocabulary.special_ids.get(name) not in range(vocabulary.size):
             raise UserError(
-                f"{file.path.parent / MANIFEST_NAME} has no id of {name!r} within the vocabulary, "
-                "which drawing masks needs; make the data again."
+                f"{file.path.parent / MANIFEST_NAME} lacks a valid id for {name!r}, which is "
+                "needed to draw masks; make the data again."
             )
 
 
@@ -249,25 +251,25 @@ def _directories(files: Sequence[RecordFile]) -> list[Path]:
 
 
 def _first_example(file: RecordFile, record_set: RecordSet) -> dict[str, np.ndarray]:
-    """A file's first record, decoded."""
-    with _not_of_pretraining(file):
+    """The first record of a file, decoded."""
+    with _naming_file(file):
         return decode_example(record_set.read([record_set.index_of(file)])[0])
 
 
-def _form_of(
+def _layout_of(
     file: RecordFile, example: Mapping[str, np.ndarray]
 ) -> tuple[RecordSpec, dict[str, int]]:
-    """Layout and lengths of a file's first record."""
-    example = under_own_names(example)
+    """Layout and lengths of the first record of a file."""
+    example = with_standard_names(example)
     unmasked = PRETRAINING_UNMASKED.matches(example)
     spec = PRETRAINING_UNMASKED if unmasked else PRETRAINING_MASKED
-    with _not_of_pretraining(file):
+    with _naming_file(file):
         return spec, spec.lengths_of(example)
 
 
 @contextlib.contextmanager
-def _not_of_pretraining(file: RecordFile) -> Iterator[None]:
-    """Turns a ValueError about a record into the UserError that names the file."""
+def _naming_file(file: RecordFile) -> Iterator[None]:
+    """Turns a ValueError about a record into a UserError that names the file."""
     try:
         yield
     except ValueError as error:
@@ -278,32 +280,32 @@ def _not_of_pretraining(file: RecordFile) -> Iterator[None]:
 
 
 def _names_in(examples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, tuple[str, ...]]:
-    """The names of features, see :class:`RecordInfo`."""
+    """The differing names of features, see :class:`RecordInfo`."""
     found: dict[str, set[str]] = collections.defaultdict(set)
     for example in examples:
-        for own, other in OTHER_NAMES.items():
-            found[own].add(own if own in example else other)
-    return {own: tuple(sorted(names)) for own, names in found.items() if names != {own}}
+        for name, alternative in ALTERNATIVE_NAMES.items():
+            found[name].add(name if name in example else alternative)
+    return {name: tuple(sorted(names)) for name, names in found.items() if names != {name}}
 
 
-def _require_same_form(
+def _require_same_layout(
     file: RecordFile,
     first: RecordFile,
     example: Mapping[str, np.ndarray],
     expected: tuple[RecordSpec, dict[str, int]],
 ) -> None:
-    spec, lengths = _form_of(file, example)
+    spec, lengths = _layout_of(file, example)
     if spec is not expected[0]:
-        forms = {PRETRAINING_MASKED: "with stored masks", PRETRAINING_UNMASKED: "without masks"}
+        layouts = {PRETRAINING_MASKED: "with stored masks", PRETRAINING_UNMASKED: "without masks"}
         raise UserError(
-            f"{first.path} holds records {forms[expected[0]]} and {file.path} records "
-            f"{forms[spec]}; train on one kind."
+            f"{first.path} contains records {layouts[expected[0]]}, but {file.path} records "
+            f"{layouts[spec]}; train on one kind."
         )
     for key, length in expected[1].items():
         if lengths[key] != length:
             raise UserError(
-                f"{first.path} has records of {key} {length} and {file.path} of {lengths[key]}; "
-                "train on one kind."
+                f"the records in {first.path} have {key} {length}, but those in {file.path} "
+                f"{lengths[key]}; train on one kind."
             )
 
 
@@ -318,8 +320,8 @@ def _highest_id(record_set: RecordSet, spec: RecordSpec) -> int:
         except ValueError as error:
             file, number = record_set.locate(int(index))
             raise UserError(
-                f"record {number} of {file.path} is not like the others ({error}); "
-                "make the file again."
+                f"record {number} of {file.path} differs from the others ({error}); make the file "
+                "again."
             ) from error
         highest = max(highest, *(int(example[name].max()) for name in names))
     return highest

@@ -1,10 +1,10 @@
-"""The record layouts, declared once for writers and readers.
+"""The record layouts, shared by writers and readers.
 
 A record is a serialized ``tf.train.Example``. It is encoded and decoded here without TensorFlow,
-because the data preparation runs in many processes that should not each load it. Encoding writes
-the protocol buffer wire format for a whole batch with numpy (several times faster than building
-messages); decoding, which is not on a hot path, uses the protobuf runtime with a private descriptor
-pool, so that TensorFlow's own registration of the same messages does not clash.
+because data preparation runs in many processes that should not each load it. Encoding writes the
+protocol buffer wire format for a whole batch with numpy (several times faster than building
+messages); decoding, which is not performance-critical, uses the protobuf runtime with a private
+descriptor pool, so that TensorFlow's own registration of the same messages does not clash.
 
 Symbols: N examples in a batch, L values in a feature.
 """
@@ -25,7 +25,7 @@ SEQUENCE = "max_seq_length"
 PREDICTIONS = "max_predictions_per_seq"
 ONE = "one"
 
-# What the values of a feature stay below, beside SEQUENCE.
+# Further upper bounds for the values of a feature, besides SEQUENCE.
 VOCABULARY = "vocab_size"
 SEGMENTS = "type_vocab_size"
 TWO = "two"
@@ -33,11 +33,11 @@ INT32 = "int32"
 FINITE = "finite"
 
 # The names that TensorFlow 2's scripts (use_v2_feature_names) give to two features.
-OTHER_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+ALTERNATIVE_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 
 _RANGES = {
-    SEQUENCE: "the positions of the sequence are 0 to {last}",
-    VOCABULARY: "the ids of the model's vocabulary are 0 to {last}",
+    SEQUENCE: "positions in the sequence are 0 to {last}",
+    VOCABULARY: "ids in the model's vocabulary are 0 to {last}",
     SEGMENTS: "the model's segments are 0 to {last}",
     TWO: "it must be 0 or 1",
     INT32: "it must be 0 to {last}",
@@ -52,8 +52,8 @@ class Feature:
     Attributes:
       name: key in the Example.
       dtype: "int64" or "float32".
-      length_key: which length it has: SEQUENCE, PREDICTIONS, or ONE for a single value.
-      below: what its values, which are not negative, stay below: SEQUENCE, VOCABULARY, SEGMENTS,
+      length_key: its length: SEQUENCE, PREDICTIONS, or ONE for a single value.
+      below: upper bound (exclusive) of its non-negative values: SEQUENCE, VOCABULARY, SEGMENTS,
         TWO, INT32 or FINITE.
     """
 
@@ -86,10 +86,10 @@ class RecordSpec:
         """Reads one example back as arrays of shape [L].
 
         Raises:
-          ValueError: the bytes are not an Example, or a feature is missing, of the wrong type, or
-            of a length that contradicts another feature.
+          ValueError: the bytes are not an Example, or a feature is missing, has the wrong type, or
+            has a length that contradicts another feature.
         """
-        example = under_own_names(decode_example(record))
+        example = with_standard_names(decode_example(record))
         self.lengths_of(example)
         return {feature.name: example[feature.name] for feature in self.features}
 
@@ -101,7 +101,7 @@ class RecordSpec:
         )
 
     def lengths_of(self, example: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """The lengths that a decoded example has, by length key; ValueError where they clash."""
+        """The lengths in a decoded example, by length key; ValueError if they contradict."""
         lengths: dict[str, int] = {ONE: 1}
         for feature in self.features:
             values = example.get(feature.name)
@@ -110,27 +110,28 @@ class RecordSpec:
             expected = lengths.setdefault(feature.length_key, len(values))
             if expected != len(values):
                 raise ValueError(
-                    f"feature {feature.name} holds {len(values)} values instead of {expected}"
+                    f"feature {feature.name} has {len(values)} values instead of {expected}"
                 )
         return lengths
 
     def out_of_range(
         self, examples: Mapping[str, np.ndarray], sizes: Mapping[str, int]
     ) -> tuple[int, str] | None:
-        """The first example with a value that nothing can be made of, and what is wrong with it.
+        """The first example with an invalid value, and what is wrong with it.
 
         Args:
           examples: int64 and float32 arrays of shape [N, L] by feature name.
-          sizes: numbers for SEQUENCE, VOCABULARY and SEGMENTS.
+          sizes: values of SEQUENCE, VOCABULARY and SEGMENTS.
 
-        Returns: the example's number and the part of a sentence, None where all is well.
+        Returns: the example's number and a clause for an error message, None if all values are
+          valid.
         """
         bounds = self.bounds(sizes)
         found = [_first_bad_value(f, examples[f.name], bounds[f.name]) for f in self.features]
         return min(filter(None, found), default=None)
 
     def bounds(self, sizes: Mapping[str, int]) -> dict[str, float]:
-        """What the values of each feature stay below; none is negative. Sizes as above."""
+        """Upper bound (exclusive) of each feature's non-negative values; sizes as above."""
         sizes = {TWO: 2, INT32: 2**31, FINITE: np.inf, **sizes}
         return {feature.name: sizes[feature.below] for feature in self.features}
 
@@ -139,8 +140,8 @@ class RecordSpec:
     ) -> dict[str, Any]:
         """The ``features`` argument of ``tf.io.parse_example`` for records of these lengths.
 
-        ``names`` are those that records have for a feature, where it is not the feature's own
-        alone. Where there are several, a record that lacks one gives -1 for it.
+        ``names`` lists the names of a feature in the records, if they differ from its standard
+        name. If there are several, a name that is missing from a record parses as -1.
         """
         import tensorflow.compat.v1 as tf
 
@@ -157,7 +158,7 @@ class RecordSpec:
     def merge(
         self, parsed: Mapping[str, tf.Tensor], names: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, tf.Tensor]:
-        """What was parsed with :meth:`parse_spec`, each feature under its own name."""
+        """What was parsed with :meth:`parse_spec`, each feature under its standard name."""
         import tensorflow.compat.v1 as tf
 
         return {
@@ -186,8 +187,8 @@ PRETRAINING_MASKED = RecordSpec(
     ),
 )
 
-# For masking at training time: input_ids are the original ones, and word_starts is 1 where a word
-# (or a special token) begins and 0 at its further pieces and in the padding.
+# For masking at training time: input_ids are the original ids, and word_starts is 1 where a word
+# (or a special token) begins, and 0 for its further pieces and padding.
 PRETRAINING_UNMASKED = RecordSpec(
     "pretraining_unmasked",
     (
@@ -201,8 +202,8 @@ PRETRAINING_UNMASKED = RecordSpec(
 
 UNIQUE_IDS = Feature("unique_ids", "int64", ONE, INT32)
 
-# Those of google-research/bert, run_squad.py. Positions are 0, that of [CLS], in windows without
-# the answer.
+# The features of google-research/bert, run_squad.py. Positions are 0 ([CLS]) in windows without the
+# answer.
 SQUAD_PREDICTION = RecordSpec(
     "squad_prediction",
     (
@@ -233,9 +234,9 @@ CLASSIFICATION_TRAINING = RecordSpec(
 
 
 def decode_example(record: bytes) -> dict[str, np.ndarray]:
-    """Reads the int64 and float32 features of a serialized Example; ValueError if it is none.
+    """Reads the int64 and float32 features of a serialized Example; ValueError if it is not one.
 
-    They have the names that the record gives them, see :func:`under_own_names`.
+    Features keep their names in the record, see :func:`with_standard_names`.
     """
     from google.protobuf.message import DecodeError
 
@@ -253,20 +254,20 @@ def decode_example(record: bytes) -> dict[str, np.ndarray]:
     return arrays
 
 
-def under_own_names(example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A decoded example with our names for features that have the others of OTHER_NAMES."""
-    renamed = {other: own for own, other in OTHER_NAMES.items() if own not in example}
+def with_standard_names(example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A decoded example in which features with ALTERNATIVE_NAMES get their standard names."""
+    renamed = {other: name for name, other in ALTERNATIVE_NAMES.items() if name not in example}
     return {renamed.get(name, name): values for name, values in example.items()}
 
 
 def _first_bad_value(feature: Feature, values: np.ndarray, bound: float) -> tuple[int, str] | None:
-    """As :meth:`RecordSpec.out_of_range`, for one feature."""
-    bad = ~((values >= 0) & (values < bound))  # NaN is neither
+    """Like :meth:`RecordSpec.out_of_range`, for one feature."""
+    bad = ~((values >= 0) & (values < bound))  # NaN fails both
     if not bad.any():
         return None
     row, column = np.argwhere(bad)[0].tolist()
     allowed = _RANGES[feature.below].format(last=bound - 1)
-    return row, f"its {feature.name} holds {values[row, column]}, but {allowed}"
+    return row, f"its {feature.name} contains {values[row, column]}, but {allowed}"
 
 
 # Wire format. Field numbers of tensorflow/core/example/{example,feature}.proto:
@@ -276,7 +277,7 @@ def _first_bad_value(feature: Feature, values: np.ndarray, bound: float) -> tupl
 
 
 def _encode_feature(feature: Feature, values: np.ndarray) -> list[bytes]:
-    """The map entry of one feature for each of the N rows of ``values`` [N, L]."""
+    """Map entries of one feature, one for each row of ``values`` [N, L]."""
     if values.ndim != 2:
         raise ValueError(f"feature {feature.name} must have shape [N, L], not {values.shape}")
     if feature.dtype == "float32":
@@ -292,7 +293,7 @@ def _encode_feature(feature: Feature, values: np.ndarray) -> list[bytes]:
 
 
 def _split_rows(values: np.ndarray) -> list[bytes]:
-    """The bytes of each row of a [N, L] array."""
+    """The bytes of each row of an [N, L] array."""
     data = values.tobytes()
     size = values.shape[1] * values.itemsize
     return [data[start : start + size] for start in range(0, size * len(values), size)]
@@ -334,7 +335,7 @@ def _length_delimited(tag: bytes, content: bytes) -> bytes:
 
 @functools.cache
 def _example_class() -> Any:
-    """The Example message class, built in a descriptor pool of its own."""
+    """The Example message class, built in a private descriptor pool."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto

@@ -1,12 +1,12 @@
-"""``manifest.json``: what a data directory holds and what it was made from.
+"""``manifest.json``: what a data directory contains and what it was made from.
 
-A stage of the data preparation writes it last, so a directory with a manifest is complete. It holds
-bare file names and no path, time or machine, so that the same inputs and parameters give the same
-manifest bytes anywhere. A stage removes what an earlier manifest lists, so a manifest with other
-names is refused when it is read.
+A data preparation stage writes it last, so a directory with a manifest is complete. It contains
+bare file names but no paths, times or host names, so that equal inputs and parameters give the same
+manifest bytes anywhere. Stages remove the files that an earlier manifest lists, so a manifest with
+any other kind of name is refused.
 
-A directory that was filled by several calls of a stage has one manifest as well: the sum of theirs,
-which it keeps in ``parts``.
+A directory filled by several calls of a stage also has a single manifest, which combines those of
+the calls and keeps them in ``parts``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import (
-    BESIDE_RECORDS,
+    SIDE_FILE_SUFFIXES,
     PathLike,
-    files_of,
-    places_of,
+    files_at,
     read_json,
+    search_locations,
     sha256_of_file,
     write_json,
 )
@@ -40,7 +40,7 @@ MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 SPECIAL_NAMES = ("pad", "unk", "cls", "sep", "mask")
 
-_LONGEST_NAME = 255  # bytes, on the usual file systems
+_LONGEST_NAME = 255  # bytes, on common file systems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +48,10 @@ class FileEntry:
     """One input or output file.
 
     Attributes:
-      name: the bare file name; outputs lie in the manifest's own directory.
+      name: the bare file name; outputs are in the manifest's directory.
       bytes: size.
       sha256: hexadecimal digest of the content.
-      count: units inside (records, sentences, documents), where the stage counts them.
+      count: number of units (records, sentences, documents), if the stage counts them.
     """
 
     name: str
@@ -62,7 +62,7 @@ class FileEntry:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyEntry:
-    """The vocabulary that ids in a data directory refer to."""
+    """The vocabulary of the ids in a data directory."""
 
     sha256: str
     size: int
@@ -72,7 +72,7 @@ class VocabularyEntry:
 
     @property
     def file_name(self) -> str:
-        """The name of a copy beside records; no other vocabulary's has it."""
+        """The name of the copy stored with records, unique to this vocabulary."""
         return f"{self.kind}-{self.sha256[:12]}.vocab"
 
 
@@ -83,11 +83,11 @@ class Manifest:
     Attributes:
       stage: name of the module that wrote the directory.
       parameters: JSON values that, with the inputs and the vocabulary, decide every output byte.
-      inputs: files that were read, in the order in which they were read.
+      inputs: files that were read, in this order.
       outputs: files that were written.
       counts: totals, for example ``{"documents": 12, "records": 340}``.
-      vocabulary: the vocabulary of the ids in the outputs, None where there are none.
-      parts: the manifests of the calls that filled the directory, where there were several.
+      vocabulary: the vocabulary of the ids in the outputs, None if they have no ids.
+      parts: the manifests of the calls that filled the directory, if there were several.
     """
 
     stage: str
@@ -101,7 +101,7 @@ class Manifest:
 
     @property
     def calls(self) -> tuple[Manifest, ...]:
-        """The manifests of the single calls, one or more."""
+        """The manifests of the individual calls, one or more."""
         return self.parts or (self,)
 
     @property
@@ -131,9 +131,9 @@ class Manifest:
 
 
 def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
-    """The manifest of a directory that several calls of one stage have filled.
+    """The manifest of a directory that was filled by several calls of one stage.
 
-    It does not depend on the order of the calls. Its parameters are those that all have in common.
+    It does not depend on the order of the calls. Its parameters are those that all calls share.
     """
     parts = tuple(sorted(calls, key=lambda call: sorted(call.output_names)))
     first = parts[0]
@@ -148,7 +148,7 @@ def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
             if all(name in p.parameters and p.parameters[name] == value for p in parts)
         },
         inputs=tuple(entry for part in parts for entry in part.inputs),
-        # Calls may have a file in common, which is then the same.
+        # A file written by several calls is identical in all of them.
         outputs=tuple({e.name: e for part in parts for e in part.outputs}.values()),
         counts={name: sum(part.counts.get(name, 0) for part in parts) for name in sorted(names)},
         parts=parts,
@@ -156,7 +156,7 @@ def merge_manifests(calls: Iterable[Manifest]) -> Manifest:
 
 
 class UnsafeNameError(UserError):
-    """A list of files names something that is not a file of its own directory."""
+    """A list of files names something that is not a file in its directory."""
 
 
 def is_output_name(name: object) -> bool:
@@ -174,12 +174,12 @@ def is_output_name(name: object) -> bool:
 
 
 def require_output_names(names: Iterable[object], *, listed_in: Path) -> None:
-    """Raises UnsafeNameError where the names that a file lists are not all names of outputs."""
+    """Raises UnsafeNameError unless all names that a file lists are valid output names."""
     for name in names:
         if not is_output_name(name):
             raise UnsafeNameError(
                 f"{listed_in} lists {name!r}, which is not the name of a file in its directory; "
-                "it was edited or damaged: delete it and make the data again."
+                "the list was edited or damaged: delete it and make the data again."
             )
 
 
@@ -218,21 +218,21 @@ def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
     """Reads ``directory/name``.
 
     Raises:
-      UserError: it is missing, malformed or too new.
-      UnsafeNameError: it lists an output outside of its directory.
+      UserError: the manifest is missing, malformed or too new.
+      UnsafeNameError: it lists an output outside its directory.
     """
     path = Path(directory) / name
     content = read_json(path, what="data manifest")
     try:
         if content["version"] != FORMAT_VERSION:
             raise UserError(
-                f"data manifest: {path} has format version {content['version']}, this program "
+                f"data manifest: {path} has format version {content['version']}, but this program "
                 f"reads {FORMAT_VERSION}; make the data again."
             )
         if content["parameters_sha256"] != hash_of_json(content["parameters"]):
             raise UserError(
-                f"data manifest: the parameters in {path} do not match their hash; "
-                "the file was edited, make the data again."
+                f"data manifest: the parameters in {path} do not match their hash, so the file was "
+                "edited; make the data again."
             )
         return _from_dict(content, path)
     except (AttributeError, KeyError, TypeError) as error:
@@ -259,7 +259,7 @@ def _from_dict(content: dict[str, Any], path: Path) -> Manifest:
 
 
 def _check_types(manifest: Manifest) -> None:
-    """Raises TypeError for a value of another type than a manifest has."""
+    """Raises TypeError for a value of the wrong type."""
     _require(str, {"stage": manifest.stage})
     _require(dict, {"parameters": manifest.parameters, "counts": manifest.counts})
     _require(int, manifest.counts)
@@ -281,16 +281,16 @@ def _require(kind: type, values: Mapping[str, Any]) -> None:
 
 
 def find_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:
-    """The manifest of a directory, or None where there is none; a broken one raises UserError."""
+    """The manifest of a directory, or None if there is none; a broken one raises UserError."""
     if not (Path(directory) / name).exists():
         return None
     return read_manifest(directory, name=name)
 
 
-def readable_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:
-    """As :func:`find_manifest`, but a broken manifest is as good as none.
+def intact_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:
+    """Like :func:`find_manifest`, but a broken manifest counts as none.
 
-    Raises UnsafeNameError, because what such a manifest lists must not be touched.
+    Raises UnsafeNameError, because the files that such a manifest lists must not be touched.
     """
     try:
         return find_manifest(directory, name=name)
@@ -308,16 +308,16 @@ def is_up_to_date(
     inputs: Sequence[FileEntry],
     vocabulary: VocabularyEntry | None = None,
     name: str = MANIFEST_NAME,
-    of_several: bool = False,
+    any_call: bool = False,
 ) -> bool:
-    """Whether a stage may be skipped: its manifest matches and its outputs are in place.
+    """Whether a stage can be skipped: its manifest matches and its outputs are in place.
 
     Inputs are compared by order, size and digest (not by name, so a moved corpus still matches);
-    outputs by name and size, so that a skip does not read them. A broken manifest does not match.
-    With ``of_several``, one of the calls that filled the directory has to match. Raises
+    outputs by name and size, so that skipping does not read them. A broken manifest does not match.
+    With ``any_call`` it is enough that one of the calls that filled the directory matches. Raises
     UnsafeNameError.
     """
-    manifest = readable_manifest(directory, name=name)
+    manifest = intact_manifest(directory, name=name)
     if manifest is None:
         return False
 
@@ -329,24 +329,24 @@ def is_up_to_date(
             and all(_has_size(Path(directory) / entry.name, entry.bytes) for entry in call.outputs)
         )
 
-    return any(map(matches, manifest.calls if of_several else [manifest]))
+    return any(map(matches, manifest.calls if any_call else [manifest]))
 
 
 def require_listed_files(patterns: str) -> None:
-    """Compares input files with the manifests beside them, by presence and size.
+    """Compares input files with the manifests in their directories, by presence and size.
 
-    A directory stands for all files that its manifest lists, and for no others; a glob for the
-    listed ones that it matches; a file for itself. Offsets of records are not compared: they are
-    made anew where they do not fit. A broken manifest is as good as none.
+    A directory stands for exactly the files that its manifest lists; a glob for the listed files
+    that it matches; a file for itself. Record offsets are not compared, since they are rebuilt if
+    they do not match. A broken manifest counts as none.
 
     Args:
       patterns: as for :func:`bert_tf.files.expand_input_files`.
 
     Raises:
-      UserError: a file is missing, has another size, or is in a directory without being listed.
+      UserError: a file is missing, has a different size, or is in the directory but not listed.
     """
-    for (directory, name_glob), is_whole in places_of(patterns).items():
-        manifest = readable_manifest(directory)
+    for (directory, name_glob), is_whole in search_locations(patterns).items():
+        manifest = intact_manifest(directory)
         if manifest is None:
             continue
         listed = directory / MANIFEST_NAME
@@ -357,21 +357,21 @@ def require_listed_files(patterns: str) -> None:
             if not path.is_file():
                 raise UserError(
                     f"{path} is missing, but {listed} lists it; make or copy it again, or name the "
-                    "files that are to be used."
+                    "files to use."
                 )
             if not _has_size(path, entry.bytes):
                 raise UserError(
                     f"{path} has {path.stat().st_size} bytes, but {listed} lists it with "
-                    f"{entry.bytes}; make or copy it again, or delete {MANIFEST_NAME} if the "
-                    "file was changed on purpose."
+                    f"{entry.bytes}; make or copy it again, or delete {MANIFEST_NAME} if the file "
+                    "was changed intentionally."
                 )
-        others = {path.name for path in files_of(directory)} if is_whole else set()
+        others = {path.name for path in files_at(directory)} if is_whole else set()
         others -= {MANIFEST_NAME, *(entry.name for entry in manifest.outputs)}
-        unlisted = sorted(name for name in others if not name.endswith(BESIDE_RECORDS))
+        unlisted = sorted(name for name in others if not name.endswith(SIDE_FILE_SUFFIXES))
         if unlisted:
             raise UserError(
                 f"{directory / unlisted[0]} is not among the files that {listed} lists; move it "
-                "away, or name the files that are to be used."
+                "away, or name the files to use."
             )
 
 

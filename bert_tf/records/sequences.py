@@ -1,4 +1,4 @@
-"""Records of sequences of unequal length, made once by a stage and read in any order.
+"""Records of sequences of different lengths, made once by a stage and read in any order.
 
 A directory of them holds the records and the number of tokens of each. The first feature of every
 layout is ``unique_ids``, which counts the records.
@@ -33,7 +33,7 @@ class SequenceRecords:
 
     Attributes:
       files: TFRecord files, in the order of the examples.
-      lengths: int32 [N], the tokens of each record without padding.
+      lengths: int32 [N], number of tokens of each record without padding.
       sha256: changes when any byte of the records changes.
       spec: layout of the records.
       max_seq_length: positions of a record.

@@ -1,13 +1,13 @@
-"""Building a data directory once: skipping, atomic installation, one writer at a time.
+"""Builds a data directory once: skipping, atomic installation, one writer at a time.
 
-A stage writes into ``output_dir/.partial``. Only when it is complete are the files of an earlier
-run removed, the new ones moved into place and ``manifest.json`` written, in that order, so a
-directory with a manifest is always complete. ``.stale.json`` lists the files that are being
-replaced while that goes on, so that a run killed there leaves nothing behind for good.
+A stage writes into ``output_dir/.partial``. Once this is complete, the files of an earlier run are
+removed, the new ones moved into place and ``manifest.json`` is written, in that order, so a
+directory with a manifest is always complete. Meanwhile ``.stale.json`` lists the files that are
+being replaced, so that a later run can clean up after one that was killed.
 
-Calls that each add files to one directory (``SharedDirectory``) write into a ``.partial-*`` of
-their own, at the same time if need be, and take turns to move them into place and to rewrite the
-manifest. While that goes on, it does not list the files that are being replaced.
+Calls that each add files to one directory (``SharedDirectory``) write into separate ``.partial-*``
+directories, possibly at the same time, and take turns to move files into place and to rewrite the
+manifest. Meanwhile it does not list the files that are being replaced.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bert_tf.console import say
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
 from bert_tf.files import (
-    BESIDE_RECORDS,
+    SIDE_FILE_SUFFIXES,
     PathLike,
-    explained_writing,
+    explain_write_errors,
     make_output_dir,
     read_json,
     write_json,
@@ -39,9 +39,9 @@ from bert_tf.records.manifest import (
     VocabularyEntry,
     describe_file,
     hash_of_json,
+    intact_manifest,
     is_up_to_date,
     merge_manifests,
-    readable_manifest,
     require_output_names,
     write_manifest,
 )
@@ -55,7 +55,7 @@ class Built:
     """What a stage has written.
 
     Attributes:
-      outputs: name of each file, and the number of units (documents, records) in it or None.
+      outputs: file names, each with its number of units (documents, records) or None.
       counts: totals for the manifest.
     """
 
@@ -65,21 +65,20 @@ class Built:
 
 @dataclasses.dataclass(frozen=True)
 class SharedDirectory:
-    """What a call writes into a directory that other calls of its stage write into as well.
+    """What a call writes into a directory that it shares with other calls of its stage.
 
     Attributes:
-      flag: that names the files.
-      names: of the outputs of this call; one that has written these, or some of them alone, is
-        replaced.
-      alike: parameters that all calls must have in common, like the vocabulary.
-      noted: parameters of which it is said where another call has others.
-      common: outputs beside ``names`` that are the same, to the byte, in every call that has them.
+      flag: the flag that names the files.
+      names: the outputs of this call; it replaces an earlier call whose outputs are all among them.
+      must_agree: parameters that must be the same in all calls, like the vocabulary.
+      may_differ: parameters that cause a warning if they differ between calls.
+      common: outputs besides ``names`` that are byte-identical in every call that has them.
     """
 
     flag: str
     names: tuple[str, ...]
-    alike: tuple[str, ...]
-    noted: tuple[str, ...] = ()
+    must_agree: tuple[str, ...]
+    may_differ: tuple[str, ...] = ()
     common: tuple[str, ...] = ()
 
 
@@ -93,23 +92,23 @@ def run_stage(
     vocabulary: VocabularyEntry | None = None,
     shared: SharedDirectory | None = None,
 ) -> Path:
-    """Fills ``output_dir`` by ``build(directory)``, unless its manifest says that it is done.
+    """Fills ``output_dir`` by ``build(directory)``, unless its manifest shows it is up to date.
 
     Args:
       stage: name of the stage, for the manifest and for messages.
-      output_dir: belongs to this stage alone; files that the stage did not write stay.
+      output_dir: used by this stage only; files that the stage did not write are kept.
       parameters: JSON values that, with the inputs and the vocabulary, decide every output byte.
       inputs: files, in the order in which they are read.
-      build: writes the outputs into the empty directory that it is given.
-      vocabulary: of the ids in the outputs, None where there are none.
-      shared: leaves the files of other calls in the directory; None replaces what is there.
+      build: writes the outputs into the empty directory passed to it.
+      vocabulary: the vocabulary of the ids in the outputs, None if they have no ids.
+      shared: keeps the files of other calls in the directory; None replaces all files.
 
     Returns: ``output_dir``.
 
     Raises:
       UserError: the directory cannot be written, is in use, holds the output of another stage, or
-        its manifest lists what is not a file of the directory; calls that share it contradict
-        each other.
+        its manifest lists something that is not a file in it; calls that share it contradict each
+        other.
     """
     flag = shared.flag if shared else "output_dir"
     directory = make_output_dir(output_dir, flag=flag)
@@ -121,17 +120,17 @@ def run_stage(
         parameters=parameters,
         inputs=entries,
         vocabulary=vocabulary,
-        of_several=shared is not None,
+        any_call=shared is not None,
     ):
         report(f"{stage}: {_named(directory, shared)} is up to date, skipped")
         return directory
-    with explained_writing(directory), contextlib.ExitStack() as stack:
+    with explain_write_errors(directory), contextlib.ExitStack() as stack:
         if shared is None:
             stack.enter_context(hold_directory(directory, flag=flag))
         call = Manifest(stage, parameters, entries, (), {}, vocabulary)
         kept = _calls_to_keep(directory, call, shared)
         if shared is None:
-            _files_of_earlier_runs(directory, kept)  # raises before the work what it raises after
+            _files_of_earlier_runs(directory, kept)  # raises its errors before the work
         partial = stack.enter_context(_partial_directory(directory, shared))
         built = build(partial)
         call = dataclasses.replace(
@@ -143,7 +142,9 @@ def run_stage(
         )
         if shared is not None:
             stack.enter_context(hold_directory(directory, flag=flag, wait=True))
-            kept = _calls_to_keep(directory, call, shared)  # others may have been here since
+            kept = _calls_to_keep(
+                directory, call, shared
+            )  # other calls may have finished meanwhile
             _note_differences(directory, call, kept, shared)
         old = _files_of_earlier_runs(directory, kept)
         _install(call, kept=kept, old=old, partial=partial, directory=directory, flag=flag)
@@ -156,14 +157,16 @@ def _named(directory: Path, shared: SharedDirectory | None) -> str:
 
 @contextlib.contextmanager
 def _partial_directory(directory: Path, shared: SharedDirectory | None) -> Iterator[Path]:
-    """An empty directory inside ``directory`` that is gone at the end."""
+    """An empty directory inside ``directory`` that is removed at the end."""
     with contextlib.ExitStack() as stack:
         partial = directory / _PARTIAL_NAME
         if shared is not None:
-            own = directory / f"{_PARTIAL_NAME}-{hash_of_json(sorted(shared.names))[:16]}"
-            stack.callback(_remove_if_empty, own)
-            stack.enter_context(hold_directory(own, flag=shared.flag))
-            partial = own / "files"
+            call_directory = (
+                directory / f"{_PARTIAL_NAME}-{hash_of_json(sorted(shared.names))[:16]}"
+            )
+            stack.callback(_remove_if_empty, call_directory)
+            stack.enter_context(hold_directory(call_directory, flag=shared.flag))
+            partial = call_directory / "files"
         shutil.rmtree(partial, ignore_errors=True)
         stack.callback(shutil.rmtree, partial, ignore_errors=True)
         partial.mkdir()
@@ -178,8 +181,8 @@ def _remove_if_empty(directory: Path) -> None:
 def _calls_to_keep(
     directory: Path, call: Manifest, shared: SharedDirectory | None
 ) -> tuple[Manifest, ...]:
-    """The other calls whose files stay; raises UserError where ``call`` does not go with them."""
-    manifest = readable_manifest(directory)
+    """The other calls whose files are kept; raises UserError if ``call`` contradicts them."""
+    manifest = intact_manifest(directory)
     if manifest is not None and manifest.stage != call.stage:
         raise UserError(
             f"--{shared.flag if shared else 'output_dir'}: {directory} holds the output of "
@@ -187,16 +190,16 @@ def _calls_to_keep(
         )
     if shared is None or manifest is None:
         return ()
-    own = set(shared.names)
+    replaced = set(shared.names)
     kept = []
     for other in manifest.calls:
         names = other.output_names.difference(shared.common)
-        rest = names - own
+        rest = names - replaced
         if rest and rest != names:
             raise UserError(
-                f"--{shared.flag}: {directory / min(own & names)} was made together "
-                f"with {min(rest)}, which would be without it; give the same files again, or "
-                "choose another name."
+                f"--{shared.flag}: {directory / min(replaced & names)} was made in one call with "
+                f"{min(rest)} and cannot be replaced alone; give the same files again, or choose "
+                "another name."
             )
         if rest:
             _refuse_contradiction(directory, call, other, shared)
@@ -207,8 +210,8 @@ def _calls_to_keep(
 def _note_differences(
     directory: Path, call: Manifest, kept: Sequence[Manifest], shared: SharedDirectory
 ) -> None:
-    """Says which settings of another call differ."""
-    for name in shared.noted:
+    """Warns about settings in which another call differs."""
+    for name in shared.may_differ:
         now = call.parameters.get(name)
         others = (other for other in kept if other.parameters.get(name) != now)
         for other in itertools.islice(others, 1):
@@ -221,28 +224,32 @@ def _note_differences(
 def _refuse_contradiction(
     directory: Path, call: Manifest, other: Manifest, shared: SharedDirectory
 ) -> None:
-    """Raises UserError where files of two calls cannot be used together."""
+    """Raises UserError if the files of two calls cannot be used together."""
     found = [("vocabulary", call.vocabulary, other.vocabulary)]
     found += [
-        (name, call.parameters.get(name), other.parameters.get(name)) for name in shared.alike
+        (name, call.parameters.get(name), other.parameters.get(name)) for name in shared.must_agree
     ]
     for name, now, before in found:
         if now != before:
-            values = f"{name} {before}, not {now}" if name in shared.alike else f"another {name}"
+            values = (
+                f"{name} {before}, not {now}"
+                if name in shared.must_agree
+                else f"a different {name}"
+            )
             raise UserError(
                 f"--{shared.flag}: {directory / _example(other)} was made with {values}; "
-                "make all files of a directory alike, or choose another directory."
+                "use the same settings for all files in a directory, or choose another directory."
             )
 
 
 def _example(call: Manifest) -> str:
-    return min(name for name in call.output_names if not name.endswith(BESIDE_RECORDS))
+    return min(name for name in call.output_names if not name.endswith(SIDE_FILE_SUFFIXES))
 
 
 def remove_outputs(stage: str, output_dir: PathLike) -> None:
-    """Removes what an earlier run of the stage left in a directory, if there is anything."""
+    """Removes the outputs of an earlier run of the stage from a directory, if there are any."""
     directory = Path(output_dir)
-    manifest = readable_manifest(directory)
+    manifest = intact_manifest(directory)
     if manifest is not None and manifest.stage != stage:
         return
     if not _files_of_earlier_runs(directory):
@@ -257,7 +264,7 @@ def remove_outputs(stage: str, output_dir: PathLike) -> None:
 
 
 def report(line: str) -> None:
-    """Prints one line for the user, on the stream of the progress lines."""
+    """Prints one line for the user to the stream of the progress lines."""
     say(line, stream=sys.stderr)
 
 
@@ -270,7 +277,7 @@ def _install(
     directory: Path,
     flag: str,
 ) -> None:
-    """Replaces by a call's files what earlier ones left in ``directory``, but for those kept."""
+    """Replaces the files of earlier calls in ``directory`` by those of a call, except ``kept``."""
     new = call.output_names
     of_others = {name for other in kept for name in other.output_names}
     for name in sorted(new.difference(old, of_others)):
@@ -293,8 +300,8 @@ def _install(
 
 
 def _files_of_earlier_runs(directory: Path, kept: Sequence[Manifest] = ()) -> set[str]:
-    """Names of the files that may be replaced or removed; those of the calls ``kept`` may not."""
-    manifest = readable_manifest(directory)
+    """Names of the files that may be replaced or removed, without those of the calls ``kept``."""
+    manifest = intact_manifest(directory)
     names = manifest.output_names if manifest else set()
     stale = directory / _STALE_NAME
     if stale.exists():
@@ -308,7 +315,7 @@ def _files_of_earlier_runs(directory: Path, kept: Sequence[Manifest] = ()) -> se
         path = directory / name
         if path.is_dir() and not path.is_symlink():
             raise UserError(
-                f"--output_dir: {path} is a directory, but is listed as a file that an earlier run "
-                "wrote; move it away."
+                f"--output_dir: {path} is a directory, but listed as a file written by an earlier "
+                "run; move it away."
             )
     return names

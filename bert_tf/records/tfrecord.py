@@ -3,10 +3,10 @@
 Framing of a record (tensorflow/core/lib/io/record_writer.h): its length (8 bytes, little-endian),
 the masked CRC32C of the length (4 bytes), the bytes, the masked CRC32C of the bytes (4 bytes).
 
-Beside ``X.tfrecord`` lies ``X.tfrecord.offsets``: 8 magic bytes, then one little-endian uint64 for
-the start of every record and one for the size of the file. It is written together with the records,
-or made by one scan when the file came from elsewhere. Of a compressed file, records are those of
-its uncompressed copy (compressed.py), and the offsets lie beside that.
+``X.tfrecord`` is accompanied by ``X.tfrecord.offsets``: 8 magic bytes, then one little-endian
+uint64 for the start of every record and one for the size of the file. It is written together with
+the records, or created by one scan if the file came from elsewhere. Compressed files are read from
+an uncompressed copy (compressed.py), which has the offsets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open
-from bert_tf.records.compressed import start_of_content, uncompressed_copy, write_uncompressed
+from bert_tf.records.compressed import first_content_bytes, uncompressed_copy, write_uncompressed
 
 OFFSETS_SUFFIX = ".offsets"
 
@@ -43,17 +43,17 @@ _records_read = 0
 
 
 def records_read() -> int:
-    """A number that changes whenever this process has read records, in whatever thread."""
+    """A counter that changes whenever any thread of this process has read records."""
     return _records_read
 
 
 @dataclasses.dataclass(frozen=True)
 class FramedRecords:
-    """Records as they stand in a file, made by :func:`frame_records` in a worker process.
+    """Records with framing, as in a file, made by :func:`frame_records` in a worker process.
 
     Attributes:
-      content: framed records, one after the other.
-      sizes: int64 [N], bytes of each framed record.
+      content: concatenated framed records.
+      sizes: int64 [N], size of each framed record in bytes.
     """
 
     content: bytes
@@ -69,8 +69,8 @@ def frame_records(records: Iterable[bytes]) -> FramedRecords:
 class TFRecordWriter:
     """Writes a TFRecord file and its offsets; both appear under their names when it closes.
 
-    A context manager: leaving the block by an exception leaves neither file behind. Records are
-    added with :meth:`write`, or many at a time, framed elsewhere, with :meth:`write_framed`.
+    A context manager; if the block raises an exception, neither file is left behind. Records are
+    added with :meth:`write`, or many at a time, already framed, with :meth:`write_framed`.
     """
 
     def __init__(self, path: PathLike):
@@ -96,7 +96,7 @@ class TFRecordWriter:
 
     @property
     def num_records(self) -> int:
-        """How many records have been written."""
+        """Number of records written so far."""
         return self._num_records
 
     def write(self, record: bytes) -> None:
@@ -104,25 +104,25 @@ class TFRecordWriter:
         self.write_framed(frame_records([record]))
 
     def write_framed(self, records: FramedRecords) -> None:
-        """Appends records that have been framed already."""
+        """Appends records that are already framed."""
         self._file.write(records.content)
         self._sizes.append(records.sizes)
         self._num_records += len(records.sizes)
 
 
 class RecordFile:
-    """The records of one file, by number.
+    """Access to the records of one file by number.
 
     Attributes:
       path: the file.
-      content: where its records are read: the file itself or, if that is compressed, a copy.
+      content: the file that is read: the file itself or, if it is compressed, a copy.
     """
 
     def __init__(self, path: PathLike, *, keep_offsets: bool = True):
-        """Finds the records.
+        """Locates the records.
 
-        ``keep_offsets`` beside the file, where it comes without them, and the uncompressed copy of
-        a compressed one.
+        ``keep_offsets`` saves the offsets of a file that comes without them, and the uncompressed
+        copy of a compressed file.
         """
         self.path = Path(path)
         self.content = self.path
@@ -145,30 +145,33 @@ class RecordFile:
         """Reads record ``number`` from the open file ``descriptor`` and checks it.
 
         Raises:
-          UserError: the record is damaged, or the offsets do not belong to the file.
+          UserError: the record is damaged, or the offsets do not match the file.
         """
         global _records_read
         start, end = int(self._offsets[number]), int(self._offsets[number + 1])
         side_file = _offsets_path(self.content)
         if not start + _FRAMING_BYTES <= end <= int(self._offsets[-1]):
-            raise UserError(f"{side_file} does not belong to the file beside it; delete it.")
+            raise UserError(f"{side_file} does not match its record file; delete it.")
         frame = os.pread(descriptor, end - start, start)
         _records_read += 1
         if len(frame) != end - start:
-            raise UserError(f"{self.path} ends inside record {number}; make or copy it again.")
+            raise UserError(
+                f"{self.path} is truncated inside record {number}; make or copy it again."
+            )
         length = _length_in(frame)
         if length is None:
             raise UserError(
-                f"record {number} of {self.path} is damaged, or {side_file.name} does not belong "
-                "to it; delete the latter, and if that does not help, make or copy the file again."
+                f"record {number} of {self.path} is damaged, or {side_file.name} does not match "
+                "the file; delete the latter, and if that does not help, make or copy the file "
+                "again."
             )
         if length != len(frame) - _FRAMING_BYTES:
-            raise UserError(f"{side_file} does not belong to the file beside it; delete it.")
+            raise UserError(f"{side_file} does not match its record file; delete it.")
         record = frame[_HEADER_BYTES:-4]
         if struct.unpack("<I", frame[-4:])[0] != _masked_crc(record):
             raise UserError(
-                f"record {number} of {self.path} is damaged (its checksum is wrong); "
-                "make or copy the file again."
+                f"record {number} of {self.path} is damaged (wrong checksum); make or copy the "
+                "file again."
             )
         return record
 
@@ -176,17 +179,18 @@ class RecordFile:
 class RecordSet:
     """The records of several files, numbered from 0 across the files in the order given.
 
-    Reading is safe from several threads. Up to 256 files stay open; with more, each read opens its
-    file, so that no limit of the system on open files is met.
+    Reading is thread-safe. Up to 256 files stay open; with more, each read opens its file, to stay
+    below the system's limit on open files.
     """
 
     def __init__(self, files: Sequence[PathLike], *, keep_offsets: bool = True):
-        """Opens the files; ``keep_offsets`` is that of :class:`RecordFile`."""
+        """Opens the files; ``keep_offsets`` is as for :class:`RecordFile`."""
         self._files = [RecordFile(path, keep_offsets=keep_offsets) for path in files]
         self._starts = np.cumsum([0, *(len(file) for file in self._files)])
         self._keep_open = len(self._files) <= _MOST_OPEN_FILES
         self._descriptors: dict[int, int] = {}
-        # Not at exit: a thread that still reads would find other files under its descriptors.
+        # Not at exit: descriptors of a thread that is still reading could be reused for other
+        # files.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
 
     def __len__(self) -> int:
@@ -198,16 +202,16 @@ class RecordSet:
         return list(self._files)
 
     def locate(self, index: int) -> tuple[RecordFile, int]:
-        """The file of record ``index`` and the record's number inside that file."""
+        """The file of record ``index``, and the record's number within that file."""
         which = self._file_of(index)
         return self._files[which], int(index - self._starts[which])
 
     def index_of(self, file: RecordFile) -> int:
-        """The number in this set of a file's first record."""
+        """The index in this set of a file's first record."""
         return int(self._starts[self._files.index(file)])
 
     def read(self, indices: Iterable[int]) -> list[bytes]:
-        """Reads and checks the records ``indices``, in that order; UserError on damaged ones."""
+        """Reads and checks the records ``indices``, in that order; UserError if one is damaged."""
         by_file: dict[int, list[tuple[int, int]]] = collections.defaultdict(list)
         for place, index in enumerate(indices):
             which = self._file_of(index)
@@ -267,13 +271,13 @@ def _frame(record: bytes) -> bytes:
 
 
 def _length_in(frame: bytes) -> int | None:
-    """The length that the header of a frame gives for its record, None for a damaged header."""
+    """The record length in the header of a frame, None if the header is damaged."""
     length, crc = struct.unpack("<QI", frame[:_HEADER_BYTES])
     return length if crc == _masked_crc(frame[:8]) else None
 
 
 def _header_fits(frame: bytes, size: int) -> bool:
-    """Whether a frame begins with an intact header for a frame of ``size`` bytes."""
+    """Whether a frame starts with an intact header for a frame of ``size`` bytes."""
     return _length_in(frame) == size - _FRAMING_BYTES
 
 
@@ -295,25 +299,25 @@ def _write_offsets(path: Path, offsets: np.ndarray) -> None:
 
 
 def _is_compressed(path: Path) -> bool:
-    """Whether a file is a compressed one of records; UserError for one of something else."""
+    """Whether a file has compressed records; UserError if it has other compressed content."""
     descriptor = _open_for_reading(path)
     try:
         header = os.pread(descriptor, _HEADER_BYTES, 0)
     finally:
         os.close(descriptor)
-    # First the plain form: a length of 35,615 looks like gzip's first two bytes.
+    # Checks the plain form first: a length of 35,615 looks like gzip's first two bytes.
     if len(header) == _HEADER_BYTES and _length_in(header) is not None:
         return False
-    start = start_of_content(path, _HEADER_BYTES)
+    start = first_content_bytes(path, _HEADER_BYTES)
     if start and (len(start) < _HEADER_BYTES or _length_in(start) is None):
-        raise UserError(f"{path} is compressed, but holds no TFRecords; give another file.")
+        raise UserError(f"{path} is compressed, but contains no TFRecords; give another file.")
     return start is not None
 
 
 def _load_offsets(path: Path, source: Path, *, keep: bool) -> np.ndarray:
-    """Starts of all records and the file's size, from the side file where that can be trusted.
+    """Starts of all records and the file's size, from the offsets file if that can be trusted.
 
-    Messages name ``source``, of which ``path`` may be a copy.
+    Messages name ``source``; ``path`` may be a copy of it.
     """
     descriptor = _open_for_reading(path)
     try:
@@ -331,7 +335,7 @@ def _load_offsets(path: Path, source: Path, *, keep: bool) -> np.ndarray:
 
 
 def _read_offsets(path: Path) -> np.ndarray | None:
-    """The numbers of a side file; None if it is absent or malformed."""
+    """The contents of an offsets file; None if it is missing or malformed."""
     try:
         size = path.stat().st_size
         with open(path, "rb") as file:
@@ -340,13 +344,13 @@ def _read_offsets(path: Path) -> np.ndarray | None:
         return None
     if magic != _MAGIC or size < len(_MAGIC) + 8 or size % 8:
         return None
-    if size > _MAPPED_BYTES:  # ranks on one machine then share the memory
+    if size > _MAPPED_BYTES:  # so that ranks on one machine share the memory
         return np.memmap(path, "<u8", "r", offset=len(_MAGIC))
     return np.fromfile(path, "<u8", offset=len(_MAGIC))
 
 
 def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:
-    """Checks the file's size and up to 16 record headers, the first and the last among them."""
+    """Checks the file's size and up to 16 record headers, including the first and the last."""
     size = os.fstat(descriptor).st_size
     if int(offsets[0]) != 0 or int(offsets[-1]) != size:
         return False
@@ -363,7 +367,7 @@ def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:
 
 
 def _scan(path: Path, descriptor: int) -> np.ndarray:
-    """Finds all records by following their lengths; the records themselves are not read."""
+    """Locates all records by following their lengths, without reading the records."""
     size = os.fstat(descriptor).st_size
     offsets = [0]
     while offsets[-1] < size:
@@ -373,10 +377,10 @@ def _scan(path: Path, descriptor: int) -> np.ndarray:
             end = start + struct.unpack("<Q", header[:8])[0] + _FRAMING_BYTES
             if not _header_fits(header, end - start):
                 raise UserError(
-                    f"record {number} of {path} is damaged, or the file is no TFRecord file; "
+                    f"record {number} of {path} is damaged, or the file is not a TFRecord file; "
                     "make or copy it again."
                 )
         if len(header) < _HEADER_BYTES or end > size:
-            raise UserError(f"{path} ends inside record {number}; make or copy it again.")
+            raise UserError(f"{path} is truncated inside record {number}; make or copy it again.")
         offsets.append(end)
     return np.array(offsets, "<u8")

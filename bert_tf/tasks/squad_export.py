@@ -12,7 +12,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import INPUTS
 from bert_tf.errors import UserError, first_line
-from bert_tf.files import PathLike, explained_writing
+from bert_tf.files import PathLike, explain_write_errors
 from bert_tf.inference.model_directory import ModelParts
 from bert_tf.inference.predictor import Predictor
 from bert_tf.inference.text_signature import text_features
@@ -91,7 +91,7 @@ def export_squad(
 def _appearing(target: Path) -> Iterator[Path]:
     """As ``written_at_once``; raises UserError where there is no room for it."""
     try:
-        with explained_writing(target.parent), written_at_once(target) as temporary:
+        with explain_write_errors(target.parent), written_at_once(target) as temporary:
             yield temporary
     except tf.errors.OpError as error:
         raise UserError(

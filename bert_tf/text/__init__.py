@@ -1,1 +1,1 @@
-"""Tokenizers behind one small interface, and the vocabulary files they read."""
+"""Tokenizers with one small interface, and their vocabulary files."""

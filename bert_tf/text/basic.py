@@ -1,16 +1,16 @@
-"""Cuts text into words as google-research/bert's BasicTokenizer does, a whole text at a time.
+"""Splits text into words like google-research/bert's BasicTokenizer, a whole text at a time.
 
-The rules, for each character and the Unicode version of the running Python:
+The rules, for each character, with the Unicode version of the running Python:
   1. Drop U+0000, U+FFFD and the categories Cc and Cf, except tab, line feed and carriage return.
   2. Those three and category Zs are blanks. An ideograph (ranges below) is a word by itself.
   3. Uncased: lower-case (a final sigma becomes one), decompose (NFD), drop category Mn.
   4. A punctuation character is a word by itself: ASCII that is neither letter nor digit nor
      control character, and the categories P*.
-White space has no part in the context rules of 3 (it is neither cased nor case-ignorable nor a
-combining character), which is why whole texts can be treated at once.
+White space does not affect the context rules of 3 (it is neither cased nor case-ignorable nor a
+combining character), so whole texts can be processed at once.
 
-The rules are written down twice: for whole strings, which is fast, and for characters that know
-where they come from.
+The rules are implemented twice: for whole strings, which is fast, and for characters that keep
+track of their origin.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class BasicTokenizer:
         return text.split()
 
     def aligned_words(self, text: str) -> list[AlignedWord]:
-        """The words of :meth:`words`, with their origins; a dropped accent goes with its letter."""
+        """The words of :meth:`words` with their origins; a dropped accent belongs to its letter."""
         if text.isascii() and text.isprintable():  # a shortcut for most text
             lowered = text.lower() if self._lower_case else text
             return [
@@ -96,7 +96,7 @@ class BasicTokenizer:
 
 
 class _CharacterTable(dict):
-    """For str.translate: code point to replacement, worked out when a character is first met."""
+    """For str.translate: maps code points to replacements, computed on first use."""
 
     def __init__(self, replace: Callable[[str], str]):
         super().__init__()
@@ -127,7 +127,7 @@ def _strip_accent(char: str) -> str:
 
 
 def _split(text: str) -> str:
-    """Rule 4, for one character or what has become of it."""
+    """Rule 4, for one character or its replacement."""
     if len(text) != 1:
         return text
     is_ascii_symbol = text.isascii() and text.isprintable() and not text.isalnum() and text != " "
@@ -146,7 +146,7 @@ def _translate(chars: Iterable[_Aligned], table: _CharacterTable) -> list[_Align
 
 
 def _lower(chars: list[_Aligned]) -> Iterator[_Aligned]:
-    """str.lower; neighbours decide about a final sigma alone, which keeps its length."""
+    """str.lower; only final sigma depends on its neighbours, and it keeps its length."""
     lowered = iter("".join(aligned.char for aligned in chars).lower())
     for char, start, end in chars:
         for small in itertools.islice(lowered, len(char.lower())):
@@ -163,7 +163,7 @@ def _decompose(chars: Iterable[_Aligned]) -> Iterator[_Aligned]:
     for combines, run in itertools.groupby(parts, key=lambda part: _combining_class(part) > 0):
         run = list(run)
         ordered = sorted(run, key=_combining_class) if combines else run
-        if ordered != run:  # the ranges of all: they would be out of order otherwise
+        if ordered != run:  # all get the whole range; otherwise ranges would be out of order
             ordered = [_Aligned(part.char, run[0].start, run[-1].end) for part in ordered]
         yield from ordered
 

@@ -14,19 +14,19 @@ def load_tokenizer(
     spm_model_file: PathLike | None = None,
     do_lower_case: bool = True,
 ) -> Tokenizer:
-    """Opens a vocabulary: exactly one of the two files.
+    """Opens a vocabulary, given as exactly one of the two files.
 
     Args:
-      vocab_file: WordPiece entries, one a line (BERT's vocab.txt).
+      vocab_file: WordPiece entries, one per line (BERT's vocab.txt).
       spm_model_file: a SentencePiece model.
       do_lower_case: WordPiece: lower-case, strip accents, as google-research/bert. SentencePiece:
-        lower-case before the model; whatever else is normalized is part of the model.
+        lower-case before the model; any other normalization is part of the model.
 
     Raises:
       UserError: not exactly one file, missing or malformed file, missing special entries.
     """
     if bool(vocab_file) == bool(spm_model_file):
-        given = "both were given" if vocab_file else "none was given"
+        given = "both were given" if vocab_file else "neither was given"
         raise UserError(f"give one of --vocab_file and --spm_model_file; {given}.")
     if vocab_file:
         path = require_file(vocab_file, flag="vocab_file")

@@ -16,7 +16,7 @@ from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
 
 WORD_START = "\u2581"  # SentencePiece's visible blank
 
-# Spellings in use, the first one is what data_prep.vocabulary trains.
+# Spellings in use; data_prep.vocabulary uses the first.
 _SPECIAL_NAMES = {
     "pad": ("<pad>", "[PAD]"),
     "unk": ("<unk>", "[UNK]"),
@@ -27,7 +27,7 @@ _SPECIAL_NAMES = {
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Text is lower-cased if asked for; all else is up to the model and its normalizer."""
+    """Lower-cases text if requested; all else is up to the model and its normalizer."""
 
     kind = "sentencepiece"
 
@@ -71,7 +71,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.encode(_to_bytes(text), out_type=int)
 
     def encode_with_offsets(self, text: str) -> Encoding:
-        """As :meth:`encode`, with the characters of ``text`` that each id stands for.
+        """Like :meth:`encode`, with the range of ``text`` that each id stands for.
 
         White space around a piece does not belong to it.
         """
@@ -108,15 +108,15 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _to_bytes(text: str) -> bytes:
-    """UTF-8; a lone surrogate (from JSON) shall be an unknown character, not an error."""
+    """Encodes as UTF-8; a lone surrogate (from JSON) becomes an unknown character, not an error."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def _trace_back(bounds: np.ndarray, origins: np.ndarray) -> np.ndarray:
-    """Ranges [N, 2] of units as ranges of what the units come from; empty ranges stay empty.
+    """Maps ranges [N, 2] of units to ranges of their origins; empty ranges stay empty.
 
     Args:
-      bounds: [N, 2] first unit and the one behind the last.
+      bounds: [N, 2], first unit and the one after the last.
       origins: for each unit, and for the end, the index of its origin.
     """
     starts, ends = bounds.T
@@ -139,7 +139,7 @@ def _char_of_lowered(text: str) -> np.ndarray:
 def _find_special_ids(processor: sentencepiece.SentencePieceProcessor, path: Path) -> SpecialIds:
     found, missing = {}, []
     for role, names in _SPECIAL_NAMES.items():
-        # piece_to_id gives the unknown piece's id for a name that is not there.
+        # piece_to_id returns the unknown piece's id for a missing name.
         ids = [processor.piece_to_id(name) for name in names]
         ids = [index for index, name in zip(ids, names) if processor.id_to_piece(index) == name]
         if ids:

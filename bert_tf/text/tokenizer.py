@@ -1,4 +1,4 @@
-"""The one interface to a vocabulary: text to ids and back."""
+"""The common interface to vocabularies: text to ids and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_tf.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class SpecialIds:
-    """Ids of the five entries with a meaning of their own."""
+    """Ids of the five special entries."""
 
     pad: int
     unk: int
@@ -22,13 +22,13 @@ class SpecialIds:
 
 
 class Encoding(NamedTuple):
-    """The ids of a text, and where in it each of them comes from.
+    """The ids of a text and their positions in it.
 
     Attributes:
-      ids: as of :meth:`Tokenizer.encode`.
-      starts, ends: the text's characters [start, end) for each id, in non-decreasing order. Two
-        ids share a character that was split (a Hangul syllable into its letters); the range is
-        empty for an id that the text has no character for (SentencePiece's leading U+2581).
+      ids: as returned by :meth:`Tokenizer.encode`.
+      starts, ends: the text's characters [start, end) for each id, in non-decreasing order. Ids
+        share a character that was split (a Hangul syllable into its letters); the range is empty
+        for an id without a character in the text (SentencePiece's leading U+2581).
     """
 
     ids: list[int]
@@ -37,7 +37,7 @@ class Encoding(NamedTuple):
 
 
 class Tokenizer(abc.ABC):
-    """A vocabulary and the rule that cuts text into its entries.
+    """A vocabulary and the rule that splits text into its entries.
 
     Attributes:
       kind: "wordpiece" or "sentencepiece".
@@ -45,7 +45,7 @@ class Tokenizer(abc.ABC):
       lower_case: whether text is lower-cased first.
       vocab_sha256: SHA-256 of the vocabulary file's bytes.
       pad_id, unk_id, cls_id, sep_id, mask_id: the special entries.
-      special_ids: these five.
+      special_ids: the set of these five.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode_with_offsets(self, text: str) -> Encoding:
-        """As :meth:`encode`, with the characters of ``text`` that each id stands for."""
+        """Like :meth:`encode`, with the range of ``text`` that each id stands for."""
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -91,17 +91,19 @@ class Tokenizer(abc.ABC):
         return self.convert_ids_to_tokens(self.encode(text))
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """The ids of entries; raises UserError for one that is not in the vocabulary."""
+        """The ids of entries; raises UserError for an entry that is not in the vocabulary."""
         try:
             return [self._ids[token] for token in tokens]
         except KeyError as error:
             raise UserError(f"{error.args[0]!r} is not in the vocabulary.") from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """The entries with these ids; raises UserError for an id outside of the vocabulary."""
+        """The entries with these ids; raises UserError for an id outside the vocabulary."""
         tokens = []
         for index in ids:
             if not 0 <= index < self.vocab_size:
-                raise UserError(f"id {index} is not in the vocabulary of {self.vocab_size}.")
+                raise UserError(
+                    f"id {index} is not in the vocabulary of {self.vocab_size} entries."
+                )
             tokens.append(self._tokens[index])
         return tokens

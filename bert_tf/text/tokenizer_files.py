@@ -1,4 +1,4 @@
-"""Which vocabulary and casing a tokenizer has: the files, their flags and their hashes."""
+"""The vocabulary and casing of a tokenizer: files, flags and hashes."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ SPM_NAME = "spm.model"
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary by its hash, wherever that is known from.
+    """A vocabulary identified by its hash.
 
     Attributes:
-      source: the file that holds it, or that names its hash.
-      sha256: of the vocabulary file's bytes; several where its entries are known, since the same
-        entries may end in other line feeds.
+      source: the vocabulary's file, or the file that states its hash.
+      sha256: hashes of the vocabulary file's bytes; several if its entries are known, since the
+        same entries may have different line endings.
     """
 
     source: Path
     sha256: frozenset[str]
 
     def is_same(self, other: Vocabulary) -> bool:
-        """Whether both have the same entries, as far as hashes show it."""
+        """Whether both have the same entries, as far as hashes can tell."""
         return not self.sha256.isdisjoint(other.sha256)
 
 
 def vocabulary_named_in(source: PathLike, sha256: str | None) -> Vocabulary | None:
-    """The vocabulary whose hash a file names; None where it names none."""
+    """The vocabulary whose hash a file states; None if it states none."""
     return Vocabulary(Path(source), frozenset({sha256})) if sha256 else None
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerFiles:
-    """What a tokenizer is loaded from; empty where nothing is known of it.
+    """The files that a tokenizer is loaded from; empty if unknown.
 
     Attributes:
       vocab_file: WordPiece entries, one a line (BERT's vocab.txt).
       spm_model_file: a SentencePiece model, instead.
-      do_lower_case: whether text is lower-cased; None where nothing says so.
+      do_lower_case: whether text is lower-cased; None if unknown.
     """
 
     vocab_file: Path | None = None
@@ -58,14 +58,12 @@ class TokenizerFiles:
 
     @classmethod
     def from_flags(cls, values: Any) -> TokenizerFiles:
-        """What --vocab_file, --spm_model_file and --do_lower_case say.
+        """From --vocab_file, --spm_model_file and --do_lower_case.
 
-        Raises UserError where both files are given, or the one that is given does not exist.
+        Raises UserError if both files are given, or the given one does not exist.
         """
         if values.vocab_file and values.spm_model_file:
-            raise UserError(
-                "--vocab_file and --spm_model_file are two kinds of one thing; give one."
-            )
+            raise UserError("--vocab_file and --spm_model_file exclude each other; give only one.")
         files = {name: getattr(values, name) for name in ("vocab_file", "spm_model_file")}
         return cls(
             **{name: require_file(path, flag=name) for name, path in files.items() if path},
@@ -84,13 +82,13 @@ class TokenizerFiles:
 
     @property
     def file(self) -> Path | None:
-        """The vocabulary's file of either kind."""
+        """The vocabulary file of either kind."""
         return self.vocab_file or self.spm_model_file
 
     def load(self) -> Tokenizer:
         """Opens the vocabulary; text is lower-cased unless ``do_lower_case`` is False.
 
-        Raises UserError for no or two files, and for a missing or malformed one.
+        Raises UserError unless there is exactly one file, and for a missing or malformed file.
         """
         return load_tokenizer(
             vocab_file=self.vocab_file,
@@ -99,7 +97,7 @@ class TokenizerFiles:
         )
 
     def vocabulary(self) -> Vocabulary | None:
-        """The vocabulary by its hash, None without a file; OSError where it cannot be read."""
+        """The vocabulary with its hashes, None without a file; OSError if it cannot be read."""
         if self.file is None:
             return None
         content = self.file.read_bytes()
@@ -107,35 +105,36 @@ class TokenizerFiles:
         return Vocabulary(self.file, frozenset(map(_sha256, spellings)))
 
     def with_vocabulary_of(self, other: TokenizerFiles) -> TokenizerFiles:
-        """These files, or the other's where there are none; the casing stays.
+        """These files, or the other's if there are none; the casing is kept.
 
-        Raises UserError where the other has a vocabulary of each kind: it may be of either.
+        Raises UserError if the other has a vocabulary of each kind, since either may be the right
+        one.
         """
         if self.file:
             return self
         if other.vocab_file and other.spm_model_file:
             raise UserError(
                 f"{other.vocab_file} and {other.spm_model_file} are two vocabularies of one model; "
-                "remove the one that it was not trained with."
+                "remove the one that the model was not trained with."
             )
         return dataclasses.replace(other, do_lower_case=self.do_lower_case)
 
-    def with_casing(self, said: bool | None) -> TokenizerFiles:
-        """The same with a casing, from here, from the model's files or from the entries.
+    def with_casing(self, stated: bool | None) -> TokenizerFiles:
+        """These files with a known casing: their own, the model's or that of the entries.
 
         Args:
-          said: what the files of the model say, if anything.
+          stated: the casing stated by the files of the model, if any.
 
         Raises:
           UserError: two of them contradict each other.
         """
-        casing = resolve_casing(self.do_lower_case, said=said, vocab_file=self.vocab_file)
+        casing = resolve_casing(self.do_lower_case, stated=stated, vocab_file=self.vocab_file)
         return dataclasses.replace(self, do_lower_case=casing)
 
     def copy_to(self, directory: Path) -> None:
-        """Copies the vocabulary as ``vocab.txt`` or ``spm.model``, in place of either.
+        """Copies the vocabulary to ``vocab.txt`` or ``spm.model``, replacing either.
 
-        Nothing is changed where there is no vocabulary.
+        Does nothing if there is no vocabulary.
         """
         if self.file is None:
             return
@@ -152,7 +151,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _spellings(content: bytes) -> Iterator[bytes]:
-    """A vocab.txt as it is, and with each kind of line ends, the last one there or not."""
+    """A vocab.txt unchanged and with each kind of line ending, with and without a final one."""
     yield content
     entries = [line.strip() for line in content.rstrip(b"\r\n").split(b"\n")]
     for line_end in (b"\n", b"\r\n"):

@@ -1,4 +1,4 @@
-"""Reading and writing BERT's ``vocab.txt``: one entry a line, the line number is the id."""
+"""Reading and writing BERT's ``vocab.txt``: one entry per line, the line number is the id."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open
 from bert_tf.text.tokenizer import SpecialIds
 
-# The order in which our own vocabularies begin; other files may have them anywhere.
+# Our own vocabularies begin with these, in this order; other files may have them anywhere.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_vocab_file(path: PathLike) -> list[str]:
-    """The entries of a vocab.txt, without the white space around them (also Unicode's).
+    """The entries of a vocab.txt, stripped of (Unicode) white space.
 
     Raises UserError for bytes that are not UTF-8, blank lines and repeated entries.
     """
     with open(path, "rb") as file:
         content = file.read()
     try:
-        # Only line feeds end an entry: the Chinese vocabulary has U+2028 as an entry of its own.
+        # Only line feeds end an entry: the Chinese vocabulary has U+2028 as an entry.
         lines = content.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(
@@ -35,21 +35,21 @@ def read_vocab_file(path: PathLike) -> list[str]:
         entry = line.strip()
         if entry in first_lines:
             raise UserError(
-                f"vocabulary {path}: {entry!r} is in line {first_lines[entry]} and line {number}; "
-                "every entry must be there once."
+                f"vocabulary {path}: {entry!r} is on line {first_lines[entry]} and line {number}; "
+                "every entry must occur once."
             )
         first_lines[entry] = number
     return list(first_lines)
 
 
 def write_vocab_file(path: PathLike, entries: Sequence[str]) -> None:
-    """Writes entries, one a line, atomically."""
+    """Writes entries, one per line, atomically."""
     with atomic_open(path) as file:
         file.writelines(f"{entry}\n" for entry in entries)
 
 
 def find_special_ids(entries: Sequence[str], *, path: PathLike) -> SpecialIds:
-    """Where BERT's five special entries are; raises UserError naming those that are missing."""
+    """The ids of BERT's five special entries; raises UserError naming those that are missing."""
     missing = [token for token in SPECIAL_TOKENS if token not in entries]
     if missing:
         raise UserError(
@@ -60,10 +60,10 @@ def find_special_ids(entries: Sequence[str], *, path: PathLike) -> SpecialIds:
 
 
 def is_cased(entries: Sequence[str]) -> bool | None:
-    """Whether a vocabulary was made from text with capitals, as far as its entries tell.
+    """Whether a vocabulary was made from cased text, judging by its entries.
 
-    Returns: True if an entry has a capital, False if there are small letters only, None if the
-      script has no case. Entries in brackets, such as [CLS] and <S>, do not count.
+    Returns: True if an entry has a capital letter, False if there are only lower-case letters, None
+      if the script has no case. Entries in brackets, such as [CLS] and <S>, do not count.
     """
     words = [entry for entry in entries if (entry[:1], entry[-1:]) not in (("[", "]"), ("<", ">"))]
     if any(word != word.lower() for word in words):
@@ -71,30 +71,30 @@ def is_cased(entries: Sequence[str]) -> bool | None:
     return False if any(word != word.upper() for word in words) else None
 
 
-def resolve_casing(given: bool | None, *, said: bool | None, vocab_file: PathLike | None) -> bool:
+def resolve_casing(given: bool | None, *, stated: bool | None, vocab_file: PathLike | None) -> bool:
     """Whether to lower-case text.
 
     Args:
-      given: what the user asks for, if anything.
-      said: what stands beside the model, if anything.
-      vocab_file: WordPiece entries, which show it in most languages; None for SentencePiece.
+      given: the user's choice, if any.
+      stated: the casing stated by the model's files, if any.
+      vocab_file: WordPiece entries, which reveal it in most languages; None for SentencePiece.
 
     Raises:
-      UserError: two of them contradict each other; scores would be low, and nothing would say why.
+      UserError: two of them contradict each other; scores would be low for no apparent reason.
     """
-    if given is not None and said is not None and given != said:
+    if given is not None and stated is not None and given != stated:
         raise UserError(
             f"--do_lower_case={str(given).lower()}, but the model's tokenizer_config.json says "
-            f"{str(said).lower()}; drop the flag, or correct that file if it is wrong."
+            f"{str(stated).lower()}; drop the flag, or correct that file if it is wrong."
         )
     cased = is_cased(read_vocab_file(vocab_file)) if vocab_file else None
-    asked = said if given is None else given
-    if asked is None:
+    lower_case = stated if given is None else given
+    if lower_case is None:
         return cased is not True
-    if cased is not None and asked == cased:
+    if cased is not None and lower_case == cased:
         found = "entries with capitals" if cased else "no entry with a capital"
         raise UserError(
-            f"{vocab_file} has {found}, which does not go with --do_lower_case="
-            f"{str(asked).lower()}; give the other value, or the vocabulary of the model."
+            f"{vocab_file} has {found}, which contradicts --do_lower_case="
+            f"{str(lower_case).lower()}; give the other value, or the vocabulary of the model."
         )
-    return asked
+    return lower_case

@@ -1,9 +1,10 @@
 """WordPiece tokenization with exactly the ids of google-research/bert's FullTokenizer.
 
-Own code, because no library gives those ids: Hugging Face's tokenizers drop private-use and
-unassigned characters and give up on words of more than 100 characters instead of 200, the fast one
-lower-cases a character at a time (no final sigma); tensorflow-text differs in a few tokens of a
-million as well. Words are remembered, which makes it fast: most words of a text are repeats.
+Implemented here because no library gives the same ids: Hugging Face's tokenizers drop private-use
+and unassigned characters and give up on words of more than 100 characters instead of 200, and the
+fast one lower-cases character by character (no final sigma); tensorflow-text differs in a few
+tokens per million as well. Words are cached, which makes it fast, since most words of a text are
+repeated.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from bert_tf.text.vocabulary import find_special_ids, read_vocab_file
 
 Value = TypeVar("Value")
 
-MAX_CHARS_PER_WORD = 200  # a longer word is [UNK]; google's default
+MAX_CHARS_PER_WORD = 200  # longer words become [UNK]; google's default
 
-# Bounds of each word cache. The two of encode take about 40 MB when they are full of English, with
-# the worst text that can be made up (64 wide characters, each a piece of its own) 220 MB.
+# Limits of each word cache. The two of encode take about 40 MB when full of English, and 220 MB for
+# the worst possible text (64 wide characters per word, each a piece).
 _CACHED_WORDS = 1 << 17
 _CACHED_WORD_CHARS = 64
 
-# White space for str.split, but control characters that google's cleaning drops, joining words.
+# str.split treats these as white space, but google's cleaning drops them, joining words.
 _JOINING = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 _CHUNK = re.compile(rf"(?:\S|{_JOINING.pattern})+")
 
@@ -46,9 +47,9 @@ class WordPieceTokenizer(Tokenizer):
         self._inner = {entry[2:]: index for entry, index in self._ids.items() if entry[:2] == "##"}
         self._longest = max(map(len, entries))
         self._basic = BasicTokenizer(lower_case=lower_case)
-        self._ids_of_word = _WordCache(self._encode_word)  # a word of BasicTokenizer
-        self._ids_of_chunk = _WordCache(self._encode_chunk)  # text between two white spaces
-        self._encoding_of_chunk = _WordCache(self._align_chunk)  # with offsets inside the chunk
+        self._ids_of_word = _WordCache(self._encode_word)  # for words of BasicTokenizer
+        self._ids_of_chunk = _WordCache(self._encode_chunk)  # for text between white space
+        self._encoding_of_chunk = _WordCache(self._align_chunk)  # with offsets within the chunk
 
     @classmethod
     def from_file(cls, path: Path, *, lower_case: bool) -> WordPieceTokenizer:
@@ -69,7 +70,7 @@ class WordPieceTokenizer(Tokenizer):
         return list(itertools.chain.from_iterable(chunks))
 
     def encode_with_offsets(self, text: str) -> Encoding:
-        """As :meth:`encode`, with the characters of ``text`` that each id stands for."""
+        """Like :meth:`encode`, with the range of ``text`` that each id stands for."""
         ids: list[int] = []
         starts: list[int] = []
         ends: list[int] = []
@@ -107,7 +108,7 @@ class WordPieceTokenizer(Tokenizer):
         return encoding
 
     def _piece_bounds(self, word: AlignedWord, ids: Sequence[int]) -> list[int]:
-        """Where the pieces of a word begin, and its end; a word that is [UNK] is one piece."""
+        """The start of each piece of a word, and its end; an [UNK] word is one piece."""
         lengths = [len(self._tokens[index]) for index in ids[:-1]]
         inner = [lengths[0], *(length - len("##") for length in lengths[1:])] if lengths else []
         return [0, *itertools.accumulate(inner), len(word.text)]
@@ -130,7 +131,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 class _WordCache(dict, Generic[Value]):
-    """Word to what it is encoded as, worked out at the first use; emptied when it is full."""
+    """Maps words to their encoding, computed on first use; cleared when full."""
 
     def __init__(self, encode: Callable[[str], Value]):
         super().__init__()

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.checkpoint.model_files import CONFIG_NAME
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
-from bert_tf.files import remove_half_written, write_json
+from bert_tf.files import remove_partial_files, write_json
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import communication_facts
 from bert_tf.training import ledger
@@ -126,7 +126,7 @@ def run_job(
 def _tidy(context: RunContext) -> None:
     """Brings the output directory to the state in which a run without a kill leaves it."""
     output_dir = context.settings.output_dir
-    removed = remove_leftovers(output_dir) + remove_half_written(output_dir)
+    removed = remove_leftovers(output_dir) + remove_partial_files(output_dir)
     if removed:
         context.message(f"removed what a killed run left in {output_dir}: {', '.join(removed)}")
     missing = write_missing_list(output_dir)

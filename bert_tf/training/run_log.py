@@ -14,7 +14,7 @@ from typing import Union
 import tensorflow.compat.v1 as tf
 
 from bert_tf.console import say
-from bert_tf.files import atomic_open, explained_writing, finite_or_null
+from bert_tf.files import atomic_open, explain_write_errors, finite_or_null
 from bert_tf.progress import format_duration
 from bert_tf.records.tfrecord import frame_records
 
@@ -84,7 +84,7 @@ class RunLog:
         """Records the figures of ``step`` (optimizer updates done); details are not printed."""
         recorded = {**figures, **(details or {})}
         path = self._output_dir / STEPS
-        with explained_writing(path), open(path, "a", encoding="utf-8") as file:
+        with explain_write_errors(path), open(path, "a", encoding="utf-8") as file:
             file.write(_line(_record(step, recorded)))
         self._add_summaries(step, recorded)
         self._add_dllog_line(step, recorded)
@@ -125,7 +125,7 @@ class RunLog:
             "step": step,
             "data": {_DLLOGGER_NAMES.get(name, name): value for name, value in figures.items()},
         }
-        with explained_writing(self._dllog):
+        with explain_write_errors(self._dllog):
             self._dllog.parent.mkdir(parents=True, exist_ok=True)
             with open(self._dllog, self._dllog_mode, encoding="utf-8") as file:
                 file.write(f"DLLL {_line(line)}")
@@ -147,7 +147,7 @@ class RunLog:
             events.insert(0, tf.Event(wall_time=now, file_version="brain.Event:2"))
         # Not by TensorFlow's writer: what fails in its thread is a stack trace of that thread.
         records = frame_records(event.SerializeToString() for event in events)
-        with explained_writing(self._events), open(self._events, "ab") as file:
+        with explain_write_errors(self._events), open(self._events, "ab") as file:
             file.write(records.content)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.environment import stderr_turned_away
+from bert_tf.environment import suppressed_stderr
 from bert_tf.training.warm_up import WarmUp
 
 
@@ -15,7 +15,7 @@ def compile_first_cluster(config: tf.ConfigProto) -> None:
 
     TensorFlow announces the first cluster of a process on the terminal, past every log level.
     """
-    with stderr_turned_away(), tf.Graph().as_default(), tf.Session(config=config) as session:
+    with suppressed_stderr(), tf.Graph().as_default(), tf.Session(config=config) as session:
         fed = result = tf.placeholder(tf.float32, [])
         with tf.xla.experimental.jit_scope():
             for _ in range(4):

@@ -99,7 +99,7 @@ BEFORE_THE_GRAPH = [
     ("malformed config", ["--bert_config_file={no_json}"], "not valid JSON"),
     ("misspelt key", ["--bert_config_file={misspelt}"], "hiden_size"),
     ("heads do not divide", ["--bert_config_file={indivisible}"], "num_attention_heads"),
-    ("table too small", ["--vocab_size=100"], "vocab_size is 100, but the records of"),
+    ("table too small", ["--vocab_size=100"], "vocab_size is 100, but the records in"),
     ("too few positions", ["--bert_config_file={few_positions}"], "max_position_embeddings"),
     ("wrong length", ["--max_seq_length=64"], "--max_seq_length"),
     ("wrong predictions", ["--max_predictions_per_seq=9"], "--max_predictions_per_seq"),
@@ -216,7 +216,7 @@ def test_records_of_another_vocabulary(flags, data, small_model, tmp_path):
         f"--input_file={records}",
         check=False,
     )
-    assert_one_sentence(done, "another vocabulary")
+    assert_one_sentence(done, "a different vocabulary")
 
 
 def test_checkpoint_of_other_shapes(flags, files, small_model, tmp_path):

@@ -120,7 +120,7 @@ CASES = [
      ["--nodo_train", "--do_predict", "--predict_file={train2}", "--manual_fp16"],
      "--manual_fp16 on a CPU"),
     ("several seeds in one log", ["--seeds=1,2", "--dllog_path=log.json"], "--dllog_path"),
-    ("a log that is a directory", ["--dllog_path={nothing}"], "is a directory; give the name of"),
+    ("a log that is a directory", ["--dllog_path={nothing}"], "is a directory; give a file name"),
     ("float16 from a file on a CPU", ["--precision_policy={float16}"], "(--precision_policy)"),
     ("unknown class of operation", ["--precision_policy={other_policy}"], "class 'gelu'"),
     ("stopping without evaluations", ["--early_stopping_evaluations=2"], "--eval_every_steps"),

@@ -180,7 +180,7 @@ def test_a_rank_whose_records_end_early(tmp_path, data, flags):
     (tmp_path / "copy" / "manifest.json").unlink()  # it would show the size that is missing
     done = run_different(flags, f"--input_file={tmp_path / 'copy'}")
     (sentence,) = done.sentences
-    assert sentence.startswith(f"error: rank 1 on host {HOST}: {file} ends inside record ")
+    assert sentence.startswith(f"error: rank 1 on host {HOST}: {file} is truncated inside record ")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 

@@ -159,16 +159,16 @@ def test_a_required_flag(program_flags):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (["--do_lower_case", "False"], "needs an equals sign: write --do_lower_case=false."),
-        (["--use_xla", "auto"], "needs an equals sign: write --use_xla=auto."),
+        (["--do_lower_case", "False"], "without an equals sign: write --do_lower_case=false."),
+        (["--use_xla", "auto"], "without an equals sign: write --use_xla=auto."),
         (["--steps", "3", "--do_lower_case", "0", "--steps=4"], "write --do_lower_case=0."),
         (["--do_lower_case", "quickly"], "quickly is neither a flag nor a flag's value"),
         (["--do_lower_case=true", "false"], "false is neither a flag nor a flag's value"),
         (["learning_rate=0.5"], "write --learning_rate=0.5."),
         (["\N{EN DASH}learning_rate=0.5"], "write --learning_rate=0.5."),
-        (["--input_file", "a.txt", "b.txt"], "b.txt is a word too many after --input_file"),
-        (["--input_file=a.txt", "b.txt"], "b.txt is a word too many after --input_file"),
-        (["--steps=3", " "], "a backslash that continues a line must be the last"),
+        (["--input_file", "a.txt", "b.txt"], "unexpected word b.txt after --input_file"),
+        (["--input_file=a.txt", "b.txt"], "unexpected word b.txt after --input_file"),
+        (["--steps=3", " "], "a backslash that continues a line must be its last"),
         (["--steps=3", "--", "rest"], "rest is neither a flag nor a flag's value"),
     ],
 )
@@ -195,11 +195,14 @@ def test_a_word_in_a_flag_file(program_flags, tmp_path):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("--output_dir=gs://bucket/squad", "in Google Cloud Storage, and files are read and"),
-        ("--output_dir=hdfs://host/x", "give a path on one, and copy what is written there"),
+        (
+            "--output_dir=gs://bucket/squad",
+            "in Google Cloud Storage, but only files on local and shared disks",
+        ),
+        ("--output_dir=hdfs://host/x", "give a local path, and copy the output afterwards"),
         ("--input_file=a.txt, s3://bucket/b.txt", "--input_file=s3://bucket/b.txt is in Amazon S3"),
         ("--input_file=abfss://x@y/z", "is a abfss:// address"),
-        ("--input_file=file:///data/a.txt", "give the path alone: /data/a.txt."),
+        ("--input_file=file:///data/a.txt", "give only the path: /data/a.txt."),
         ("--flagfile=gs://bucket/some.flags", "--flagfile=gs://bucket/some.flags is in Google"),
     ],
 )

@@ -57,7 +57,7 @@ def test_work_goes_on_without_a_reader_of_its_progress(nobody_reads, tmp_path):
     assert done.returncode == 0
     assert (tmp_path / "model").read_text() == "trained"
     assert done.stderr == (
-        b"warning: standard output cannot be written (Broken pipe); going on without it\n"
+        b"warning: standard output cannot be written (Broken pipe); continuing without it\n"
     )
 
 
@@ -84,7 +84,8 @@ def test_a_command_whose_result_has_no_room_fails(full, code, unbuffered):
     done = finish(code, stdout=full, unbuffered=unbuffered)
     assert done.returncode == 2
     assert done.stderr == (
-        b"error: standard output cannot be written (No space left on device); send it elsewhere.\n"
+        b"error: standard output cannot be written (No space left on device); "
+        b"redirect it elsewhere.\n"
     )
 
 

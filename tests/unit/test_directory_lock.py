@@ -68,7 +68,7 @@ def test_a_killed_run_leaves_a_lock_that_is_taken_over(tmp_path, holder):
 
 def test_a_lost_host_gives_no_signs(tmp_path):
     write_holder(tmp_path, "lost-host")
-    assert str(hold(tmp_path, seconds_between_signs=0.01)).startswith("process 7 on host lost-host")
+    assert str(hold(tmp_path, heartbeat_seconds=0.01)).startswith("process 7 on host lost-host")
 
 
 def test_a_file_server_may_keep_the_lock_of_a_lost_host(tmp_path, holder):
@@ -77,7 +77,7 @@ def test_a_file_server_may_keep_the_lock_of_a_lost_host(tmp_path, holder):
     holder.send_signal(signal.SIGSTOP)
     with open(path, "r+") as file:
         file.write(json.dumps({"host": "lost-host", "process": 7, "since": "then"}).ljust(200))
-    before = hold(tmp_path / "model", seconds_between_signs=0.01)
+    before = hold(tmp_path / "model", heartbeat_seconds=0.01)
     assert (before.host, before.process) == ("lost-host", 7)
 
 
@@ -104,7 +104,7 @@ def test_signs_of_life_refuse_where_locks_say_nothing(tmp_path, monkeypatch, hos
     thread.start()
     try:
         with pytest.raises(UserError, match=f"in use by process 7 on host {host}"):
-            hold(tmp_path, seconds_between_signs=0.5)
+            hold(tmp_path, heartbeat_seconds=0.5)
     finally:
         ended.set()
         thread.join()
@@ -112,7 +112,7 @@ def test_signs_of_life_refuse_where_locks_say_nothing(tmp_path, monkeypatch, hos
 
 
 def test_a_holder_gives_signs(tmp_path):
-    with hold_directory(tmp_path, flag="output_dir", seconds_between_signs=0.01):
+    with hold_directory(tmp_path, flag="output_dir", heartbeat_seconds=0.01):
         path = tmp_path / LOCK_NAME
         os.utime(path, ns=(0, 0))
         while path.stat().st_mtime_ns == 0:

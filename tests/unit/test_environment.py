@@ -144,7 +144,7 @@ def test_quiet_tensorflow(verbose):
     ],
 )
 def test_the_rank_that_a_launcher_gave(monkeypatch, variables, rank):
-    for name in subject._LAUNCHERS_RANKS:
+    for name in subject._RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

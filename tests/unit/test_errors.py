@@ -146,5 +146,5 @@ def test_a_lack_of_memory_is_said_in_one_line(capsys):
         exit_on_user_error(take)
     assert exit_.value.code == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: there is not enough memory (Unable to allocate 4.00 EiB")
-    assert error.endswith("); give a smaller batch, length or network.\n")
+    assert error.startswith("error: out of memory (Unable to allocate 4.00 EiB")
+    assert error.endswith("); use a smaller batch, sequence length or network.\n")

@@ -115,22 +115,22 @@ def test_a_directory_that_may_not_be_written(tree):
 
 def test_places_that_a_list_looks_into(tree, monkeypatch):
     monkeypatch.chdir(tree)
-    assert files.places_of(f"{tree}/sub, {tree}/sub/*.txt,{tree}/a.txt") == {
+    assert files.search_locations(f"{tree}/sub, {tree}/sub/*.txt,{tree}/a.txt") == {
         (tree / "sub", "*"): True,
         (tree / "sub", "*.txt"): False,
         (tree, "a.txt"): False,
     }
-    assert files.places_of("s*b") == {(Path("sub"), "*"): True, (Path("."), "s*b"): False}
-    assert files.places_of("s*b/none?") == {(Path("sub"), "none?"): False}
-    assert files.places_of("sub,sub/*") == {(Path("sub"), "*"): True}
-    assert files.places_of("nowhere/*") == {}
+    assert files.search_locations("s*b") == {(Path("sub"), "*"): True, (Path("."), "s*b"): False}
+    assert files.search_locations("s*b/none?") == {(Path("sub"), "none?"): False}
+    assert files.search_locations("sub,sub/*") == {(Path("sub"), "*"): True}
+    assert files.search_locations("nowhere/*") == {}
 
 
 def test_a_place_with_brackets_is_meant_literally(tmp_path):
     directory = tmp_path / "a[1]"
     directory.mkdir()
     (directory / "b[2].txt").write_text("x")
-    assert files.places_of(str(directory / "b[2].txt")) == {(directory, "b[[]2].txt"): False}
+    assert files.search_locations(str(directory / "b[2].txt")) == {(directory, "b[[]2].txt"): False}
 
 
 def test_sha256_of_a_file_of_several_blocks(tmp_path):
@@ -215,7 +215,7 @@ def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path):
         (tmp_path / name).touch()
     assert killed_at(1, lambda: files.write_json(tmp_path / "a.json", {}))
     assert len(list(tmp_path.iterdir())) == len(mine) + 1
-    [removed] = files.remove_half_written(tmp_path)
+    [removed] = files.remove_partial_files(tmp_path)
     assert removed.startswith(".a.json.")
     assert sorted(path.name for path in tmp_path.iterdir()) == mine
 

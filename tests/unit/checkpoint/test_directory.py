@@ -30,7 +30,7 @@ def directory(tmp_path):
     return tmp_path
 
 
-def files_of(checkpoint):
+def files_at(checkpoint):
     endings = (".index", ".meta", ".data-00000-of-00001")
     return sorted(checkpoint.with_name(f"{checkpoint.name}{ending}") for ending in endings)
 
@@ -40,7 +40,7 @@ def names(directory):
 
 
 def copy(directory, old, new):
-    for path in files_of(directory / f"model.ckpt-{old}"):
+    for path in files_at(directory / f"model.ckpt-{old}"):
         target = path.name.replace(f"ckpt-{old}", f"ckpt-{new}")
         (directory / target).write_bytes(path.read_bytes())
 
@@ -101,7 +101,7 @@ def test_a_missing_list_is_written_anew(directory):
 def test_only_a_complete_checkpoint_is_the_newest_without_a_list(directory, damage):
     (directory / "checkpoint").unlink()
     what, how = damage.split()
-    path = directory / ("model.ckpt-9.index" if what == "index" else files_of(
+    path = directory / ("model.ckpt-9.index" if what == "index" else files_at(
         directory / "model.ckpt-9")[0].name)  # fmt: skip
     if how == "gone":
         path.unlink()
@@ -116,7 +116,9 @@ def test_parts_alone_are_no_new_start(directory):
     (directory / "checkpoint").unlink()
     for path in directory.glob("*.data-*"):
         path.unlink()
-    with pytest.raises(UserError, match=r"no complete checkpoint.*model\.ckpt-6\.index; copy all"):
+    with pytest.raises(
+        UserError, match=r"contains only incomplete checkpoints.*model\.ckpt-6\.index; copy all"
+    ):
         newest_checkpoint(directory)
 
 

@@ -323,7 +323,7 @@ WRONG = {
     "header cut": (lambda d: cut(d / "model.safetensors", 0.1), "the file is truncated"),
     "values cut": (lambda d: cut(d / "model.safetensors", 0.9), "the file is truncated"),
     "nine bytes": (replaced("model.safetensors", b"123"), "the file is truncated"),
-    "other content": (replaced("model.safetensors", b"GIF89a" * 9), "is no safetensors file"),
+    "other content": (replaced("model.safetensors", b"GIF89a" * 9), "is not a safetensors file"),
     "damaged header": (
         replaced("model.safetensors", (9).to_bytes(8, "little") + b'{"a":[1]}'),
         "header of this safetensors file is damaged",
@@ -335,7 +335,7 @@ WRONG = {
             + b'{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}'.ljust(54)
             + bytes(8),
         ),
-        "a does not fit its place",
+        "a does not match its offsets",
     ),
     **{
         name: (safetensors_header(header), words)
@@ -344,25 +344,25 @@ WRONG = {
             ("negative shape", one_array(shape=[-3, -1]), r"[-3, -1] is not a shape"),
             ("fractional shape", one_array(shape=[3.5]), r"[3.5] is not a shape"),
             ("logical shape", one_array(shape=[True, 3]), r"[True, 3] is not a shape"),
-            ("huge shape", one_array(shape=[1 << 62, 4]), "a does not fit its place"),
+            ("huge shape", one_array(shape=[1 << 62, 4]), "a does not match its offsets"),
             ("endless shape", one_array(shape=[10**30]), "is not a shape"),
             ("no shape", one_array(shape=None), "None is not a shape"),
-            ("places as text", one_array(data_offsets=["0", "12"]), "a does not fit its place"),
-            ("a list", "[" * 9, "is no safetensors file"),
+            ("places as text", one_array(data_offsets=["0", "12"]), "a does not match its offsets"),
+            ("a list", "[" * 9, "is not a safetensors file"),
             ("a deep header", '{"a":' * 9999, "header of this safetensors file is damaged"),
             ("a long number", '{"a":' + "9" * 5000 + "}", "safetensors file is damaged"),
         ]
     },
     "endless header": (
         replaced("model.safetensors", b"\xff" * 7 + b"\x7f" + b"{" * 99),
-        "is no safetensors file",
+        "is not a safetensors file",
     ),
     "git-lfs": (replaced("model.safetensors", POINTER), "is a git-lfs pointer"),
-    "a program": (no_state_dict({"a": Stranger()}), "asks for __builtin__.print, which a plain"),
-    "a whole module": (no_state_dict(torch.nn.Linear(1, 1)), "asks for torch.nn.modules"),
-    "a number": (no_state_dict(3), "holds no dictionary of tensors"),
-    "a note": (no_state_dict({"epoch": 3}), "'epoch' is no tensor but of type int"),
-    "quantised": (quantised, "pooler.dense.weight is of type int8"),
+    "a program": (no_state_dict({"a": Stranger()}), "refers to __builtin__.print, which a plain"),
+    "a whole module": (no_state_dict(torch.nn.Linear(1, 1)), "refers to torch.nn.modules"),
+    "a number": (no_state_dict(3), "does not contain a dictionary of tensors"),
+    "a note": (no_state_dict({"epoch": 3}), "'epoch' is not a tensor but has type int"),
+    "quantised": (quantised, "pooler.dense.weight has type int8"),
     "twice": (twice, "are the same variable"),
     "no shard": (
         as_index({"weight_map": {"a": "model-2.safetensors"}}),
@@ -370,7 +370,7 @@ WRONG = {
     ),
     "not there": (
         as_index({"weight_map": {"a": "model-1.safetensors"}}),
-        "model-1.safetensors does not hold a;",
+        "model-1.safetensors does not contain a;",
     ),
     "no map": (as_index({}), "it has no weight_map"),
     "numbers for files": (as_index({"weight_map": {"a": 1}}), "its weight_map has 1 for 'a'"),
@@ -380,7 +380,10 @@ WRONG = {
     ),
     "no file": (as_index({"weight_map": {"a": ""}}), "its weight_map has '' for 'a'"),
     "an index of a list": (as_index([]), "it has no weight_map"),
-    "two models": (two_models, "holds several models, model.safetensors, bert_model.ckpt.index;"),
+    "two models": (
+        two_models,
+        "contains several models, model.safetensors, bert_model.ckpt.index;",
+    ),
     "another network": (
         lambda d: change_json(d / "config.json", model_type="distilbert"),
         "model_type 'distilbert' is not supported",
@@ -437,7 +440,7 @@ def test_truncated_and_foreign_tensorflow_files(google, tmp_path):
     write_checkpoint(str(google / "other.ckpt"), {"a": np.zeros(1, np.float32)})
     with pytest.raises(UserError, match=r"holds bert_model\.ckpt, other\.ckpt; give the path"):
         open_source(google)
-    with pytest.raises(UserError, match=r"vocab\.txt is no checkpoint of a known kind"):
+    with pytest.raises(UserError, match=r"vocab\.txt is not a checkpoint of a known kind"):
         open_source(google / "vocab.txt")
     with pytest.raises(UserError, match="missing does not exist"):
         open_source(tmp_path / "missing")

@@ -211,7 +211,7 @@ def test_a_run_cannot_resume_from_weights_alone(tmp_path):
     path = save(tmp_path / "model.ckpt", NETWORK)
     with tf.Graph().as_default(), pytest.raises(UserError) as error:
         loading.check_compatible(tmp_path, run_variables(NETWORK, Lamb(0.1)))
-    assert str(error.value).startswith(f"cannot resume from {path}: it holds no optimizer's state")
+    assert str(error.value).startswith(f"cannot resume from {path}: it has no optimizer state")
     assert "give it as --init_checkpoint" in str(error.value)
 
 
@@ -221,7 +221,7 @@ def test_a_run_cannot_resume_from_weights_alone(tmp_path):
         ({**NETWORK, "bert/pooler/dense/kernel": (9, 9)}, Lamb, "kernel has [9, 9], not [2, 2]"),
         (NETWORK, AdamW, "it lacks optimizer/update_count"),
         (without(NETWORK, "bert/pooler/dense/kernel"), Lamb, "it lacks bert/pooler/dense/kernel"),
-        ({**NETWORK, "bert/other": (1,)}, Lamb, "it holds bert/other"),
+        ({**NETWORK, "bert/other": (1,)}, Lamb, "it contains bert/other"),
         (
             {name: (8, *shape) for name, shape in NETWORK.items()},
             Lamb,
@@ -375,7 +375,7 @@ def test_whole_heads_may_be_missing_and_are_named(tmp_path, lacking, named):
         report = loading.initialise_from_checkpoint(path, create(ALL), heads=HEADS)
     assert set(report.fresh) == set(lacking)
     assert report.notes == tuple(
-        f"the checkpoint has no {name}: it starts from random weights" for name in named
+        f"the checkpoint has no {name}, so it starts from random weights" for name in named
     )
 
 

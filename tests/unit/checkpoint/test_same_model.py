@@ -60,7 +60,7 @@ def test_other_entries_are_another_vocabulary(model_dir, tmp_path, known_from):
         write_record(model_dir, sha256=sha256_of(theirs))
         write_vocabulary(theirs)  # the file was replaced since
     problem, _ = other_vocabulary(model_files(model_dir), own)
-    expected = f"another vocabulary ({model_dir / known_from}) than {tmp_path / 'own.txt'}"
+    expected = f"a different vocabulary ({model_dir / known_from}) than {tmp_path / 'own.txt'}"
     assert problem == f"it has {expected}"
 
 
@@ -68,7 +68,7 @@ def test_bytes_of_a_sentencepiece_model_count(model_dir, tmp_path):
     (model_dir / "spm.model").write_bytes(b"a\nb\n")
     (tmp_path / "own.model").write_bytes(b"a\nb")
     own = TokenizerFiles(spm_model_file=tmp_path / "own.model").vocabulary()
-    assert "another vocabulary" in other_vocabulary(model_files(model_dir), own)[0]
+    assert "a different vocabulary" in other_vocabulary(model_files(model_dir), own)[0]
     own = TokenizerFiles(spm_model_file=model_dir / "spm.model").vocabulary()
     assert other_vocabulary(model_files(model_dir), own) == ("", [])
 
@@ -80,11 +80,11 @@ def test_what_nobody_knows_is_said(model_dir, tmp_path, recorded):
     own = TokenizerFiles(write_vocabulary(tmp_path / "own.txt")).vocabulary()
     problem, [note] = other_vocabulary(model_files(model_dir), own)
     assert not problem
-    assert note.startswith("the vocabulary was not compared: no file beside the model ")
+    assert note.startswith("the vocabulary was not compared: no file of the model ")
     write_record(model_dir, sha256="a" * 64)
     problem, [note] = other_vocabulary(model_files(model_dir), None)
     assert not problem
-    assert note.startswith("the vocabulary was not compared: no file beside the data ")
+    assert note.startswith("the vocabulary was not compared: no file of the data ")
 
 
 def written(directory, **changes):
@@ -142,7 +142,7 @@ def test_the_converter_refuses_files_of_another_model(model_dir, tmp_path):
         "num_attention_heads 3 -> 2": {
             "config": dataclasses.replace(CONFIG, num_attention_heads=2)
         },
-        f"another vocabulary ({model_dir / 'vocab.txt'}) than {other}": {
+        f"a different vocabulary ({model_dir / 'vocab.txt'}) than {other}": {
             "tokenizer_files": TokenizerFiles(other)
         },
     }

@@ -180,7 +180,7 @@ def test_the_command_refuses_another_vocabulary_of_the_same_size(tmp_path, monke
     monkeypatch.setattr(fill_mask.environment, "prepare_environment", lambda **_: None)
     with pytest.raises(UserError) as error:
         fill_mask.main(None)
-    named = f"another vocabulary ({tmp_path / 'vocab.txt'}) than {other};"
+    named = f"a different vocabulary ({tmp_path / 'vocab.txt'}) than {other};"
     assert named in str(error.value)
 
 

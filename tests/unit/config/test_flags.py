@@ -219,7 +219,7 @@ def test_flags_of_other_hardware_are_ignored_with_a_warning(parse, capsys, monke
         parse(off)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     parse(*given)
-    assert not capsys.readouterr().out, "rank 0 says it for all"
+    assert not capsys.readouterr().out, "only rank 0 prints"
 
 
 def test_no_held_out_records(parse, capsys):

@@ -393,7 +393,7 @@ def test_output_file_takes_a_list_like_googles(corpus, tmp_path):
     assert stage.run(settings) == tmp_path
     assert {"x.tfrecord", "y.tfrecord", "manifest.json"} <= set(contents(tmp_path))
     stage.run(dataclasses.replace(settings, max_seq_length=32))  # the same files may be made again
-    with pytest.raises(UserError, match=r"x\.tfrecord was made together with y\.tfrecord"):
+    with pytest.raises(UserError, match=r"x\.tfrecord was made in one call with y\.tfrecord"):
         stage.run(dataclasses.replace(settings, output_file=f"{tmp_path}/x.tfrecord"))
     assert "y.tfrecord" in contents(tmp_path)
 
@@ -448,7 +448,7 @@ def test_a_call_for_each_file_fills_one_directory(corpus, tmp_path):
             stage.run(
                 dataclasses.replace(settings, output_file=f"{directory}/tf_d.tfrecord", **changes)
             )
-    with pytest.raises(UserError, match=r"--output_dir: .*holds tf_a\.tfrecord of a run with"):
+    with pytest.raises(UserError, match=r"--output_dir: .*contains tf_a\.tfrecord from a run with"):
         stage.run(settings_for(corpus, directory))
     assert read_manifest(directory) == manifest
 
@@ -534,7 +534,7 @@ def test_bad_settings_are_refused(corpus, tmp_path, changes, sentence):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b" \n\n\t\n", "holds no text, only white space"),
+        (b" \n\n\t\n", "contains only white space"),
         (b"fine\nbr\xffoken\n", r"line 2 of .*bad\.txt is not UTF-8"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_directory_without_problems(tmp_path, capsys, spec, stage):
     run(directory)
     said = capsys.readouterr().err.splitlines()
     assert said[0] == (
-        f"{directory}: 4 files, 303 records; {stage}, compared with its manifest.json; 0 problems"
+        f"{directory}: 4 files, 303 records; {stage}, checked against its manifest.json; 0 problems"
     )
 
 
@@ -88,9 +88,9 @@ def test_text_is_compared_and_is_no_record(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("text")
     write_manifest(tmp_path, Manifest("shards", {}, (), (describe_file(tmp_path / "a.txt"),)))
     run(tmp_path)
-    assert "1 files, 0 records; shards, compared" in capsys.readouterr().err
+    assert "1 files, 0 records; shards, checked" in capsys.readouterr().err
     (tmp_path / "a.txt").write_text("test")
-    with pytest.raises(UserError, match="1 problems were found in 1 files"):
+    with pytest.raises(UserError, match="1 problems in 1 files"):
         run(tmp_path)
 
 
@@ -127,7 +127,7 @@ def edit_count(directory):
     [
         (edit_record, "b.tfrecord is not the file that manifest.json describes"),
         (edit_offsets, "a.tfrecord.offsets is not the file that manifest.json describes"),
-        (edit_count, "b.tfrecord has 3 records, manifest.json says 4"),
+        (edit_count, "b.tfrecord has 3 records, manifest.json lists 4"),
         (lambda directory: (directory / "b.tfrecord").unlink(), "b.tfrecord is missing"),
         (lambda directory: write(directory / "c", count=2), "c is not listed in manifest.json"),
     ],
@@ -136,7 +136,7 @@ def edit_count(directory):
 def test_what_differs_from_the_manifest(tmp_path, capsys, edit, problem):
     directory = write_directory(tmp_path / "data")
     edit(directory)
-    with pytest.raises(UserError, match=r"--input_file=.*: [12] problems were found in"):
+    with pytest.raises(UserError, match=r"--input_file=.*: found [12] problems in"):
         run(directory)
     assert f"{directory}/{problem}\n" in capsys.readouterr().err
 
@@ -151,16 +151,16 @@ def test_some_of_the_files_can_be_inspected(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"input_ids": V}, f"its input_ids holds {V}, but the ids of the model's vocabulary are 0"),
-        ({"masked_lm_positions": S}, f"its masked_lm_positions holds {S}, but the positions"),
-        ({"segment_ids": 2}, "its segment_ids holds 2, but"),
-        ({"masked_lm_weights": np.nan}, "its masked_lm_weights holds nan, but"),
+        ({"input_ids": V}, f"its input_ids contains {V}, but ids in the model's vocabulary are 0"),
+        ({"masked_lm_positions": S}, f"its masked_lm_positions contains {S}, but positions"),
+        ({"segment_ids": 2}, "its segment_ids contains 2, but"),
+        ({"masked_lm_weights": np.nan}, "its masked_lm_weights contains nan, but"),
     ],
     ids=["id", "position", "segment", "weight"],
 )
 def test_records_out_of_range(tmp_path, capsys, change, problem):
     directory = write_directory(tmp_path / "data", **change)
-    with pytest.raises(UserError, match="2 problems were found in 4 files"):
+    with pytest.raises(UserError, match="2 problems in 4 files"):
         run(directory)
     said = capsys.readouterr().err
     assert f"record 298 of {directory}/a.tfrecord cannot be used: {problem}" in said
@@ -177,9 +177,11 @@ def test_files_without_a_manifest(tmp_path, capsys):
     with TFRecordWriter(tmp_path / "mixed") as writer:
         for record in (*RecordSet([good]).read([0]), b""):
             writer.write(record)
-    with pytest.raises(UserError, match="3 problems were found in 4 files"):
+    with pytest.raises(UserError, match="3 problems in 4 files"):
         run(tmp_path)
     said = capsys.readouterr().err
-    assert f"record 298 of {tmp_path}/negative cannot be used: its input_ids holds -1, but" in said
+    assert (
+        f"record 298 of {tmp_path}/negative cannot be used: its input_ids contains -1, but" in said
+    )
     assert f"record 299 of {tmp_path}/damaged is damaged" in said
-    assert f"record 1 of {tmp_path}/mixed is no record for pre-training or SQuAD" in said
+    assert f"record 1 of {tmp_path}/mixed is not a record for pre-training or SQuAD" in said

@@ -157,7 +157,7 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
     ("flags", "message"),
     [
         (["--vocab_file=none.txt"], "--vocab_file: none.txt does not exist"),
-        ([], "give --vocab_size to train a vocabulary, or the file of one"),
+        ([], "give --vocab_size to train a vocabulary, --vocab_file or"),
         (["--vocab_size=100", "--input_file=none*"], "--input_file: no file matches 'none*'"),
         (["--vocab_size=100", "--heldout_fraction=2"], "--heldout_fraction=2.0: give a share"),
         (["--vocab_size=100", "--num_workers=-1"], "--num_workers=-1: give"),
@@ -167,7 +167,7 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--init_checkpoint={made}/vocabulary", "--vocab_size=9"], "has 50 entries"),
         (
             ["--init_checkpoint={corpus}"],
-            "no vocab.txt or spm.model beside it; give --vocab_file",
+            "no vocab.txt or spm.model in its directory; give --vocab_file",
         ),
         (["--vocab_size=9", "--output_dir={corpus}"], "--output_dir: cannot write to"),
     ],

@@ -218,7 +218,7 @@ def test_second_run_is_skipped_and_a_change_is_not(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (" \n\n\t\n", {}, "holds no text, only white space"),
+        (" \n\n\t\n", {}, "contains only white space"),
         ("", {}, "are empty"),
         ("One.", {"line_breaks": "none"}, "--line_breaks=none: give one of"),
         ("One.", {"invalid_utf8": "drop"}, "--invalid_utf8=drop: give one of"),

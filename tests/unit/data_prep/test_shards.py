@@ -102,7 +102,7 @@ def test_neither_side_is_empty(tmp_path, fraction, count, capsys):
         assert train
         assert heldout
         assert len(heldout) == 1 or fraction == 0.5
-    assert "it gets the nearest document" in capsys.readouterr().err
+    assert "it gets the document with the nearest hash" in capsys.readouterr().err
 
 
 def test_one_document_to_train_on_where_all_would_be_held_out(tmp_path):
@@ -154,14 +154,14 @@ def test_second_run_is_skipped_and_a_change_removes_old_shards(tmp_path, capsys)
 @pytest.mark.parametrize(
     ("documents", "options", "message"),
     [
-        (["One.\n"], {}, "no two different documents to split"),
-        (["One.\n"] * 5, {}, "no two different documents to split"),
+        (["One.\n"], {}, "not have two different documents to split"),
+        (["One.\n"] * 5, {}, "not have two different documents to split"),
         (_documents(5), {"heldout_fraction": 0.6}, "--heldout_fraction=0.6: give a share"),
         (_documents(5), {"heldout_fraction": -0.1}, "--heldout_fraction=-0.1: give a share"),
         (_documents(5), {"num_shards": -1}, "--num_shards=-1: give a positive"),
-        (_documents(5), {"num_shards": 9}, "--num_shards=9: there are only 4 documents"),
+        (_documents(5), {"num_shards": 9}, "--num_shards=9: there are only 4 training documents"),
         (_documents(5), {"shard_megabytes": 0.0}, "--shard_megabytes=0.0: give a positive"),
-        (["\n \n"], {"heldout_fraction": 0.0}, "holds no text, only white space"),
+        (["\n \n"], {"heldout_fraction": 0.0}, "contains only white space"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, documents, options, message):

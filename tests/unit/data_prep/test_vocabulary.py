@@ -192,10 +192,10 @@ def test_second_run_is_skipped_and_a_change_replaces_the_file(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "vocab_size", "options", "message"),
     [
-        ("ab cd ab.\n", 500, {}, r"text is too small, it gives only \d+ entries"),
+        ("ab cd ab.\n", 500, {}, r"text is too small and yields only \d+ entries"),
         ("ab cd ab.\n", 500, {"tokenizer": "sentencepiece"}, r"a --vocab_size of at most \d+\.$"),
-        (_text(), 12, {}, "special entries and the characters alone are 30"),
-        (_text(), 12, {"tokenizer": "sentencepiece"}, "the characters alone are 19"),
+        (_text(), 12, {}, "special entries and the characters alone take 30"),
+        (_text(), 12, {"tokenizer": "sentencepiece"}, "the characters alone take 19"),
         (_text(), 5, {}, "--vocab_size=5: give more than the 5 special"),
         (_text(), 150, {"tokenizer": "bpe"}, "--tokenizer=bpe: give one of"),
         (_text(), 150, {"character_coverage": 0.0}, "--character_coverage=0.0: give a share"),

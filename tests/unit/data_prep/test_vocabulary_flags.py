@@ -73,7 +73,7 @@ def test_another_vocabulary_than_the_model_s_is_refused(choose, model, tmp_path,
         return
     with pytest.raises(UserError) as error:
         choose(*given)
-    assert f"another vocabulary ({model / 'vocab.txt'}) than {own}" in str(error.value)
+    assert f"a different vocabulary ({model / 'vocab.txt'}) than {own}" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_another_vocabulary_than_the_model_s_is_refused(choose, model, tmp_path,
         (["--do_lower_case"], "--do_lower_case=true, but the model's tokenizer_config.json says f"),
         (
             ["--max_seq_length=17"],
-            "--max_seq_length=17 is more than the max_position_embeddings=16",
+            "--max_seq_length=17 exceeds max_position_embeddings=16",
         ),
         (["--vocab_file=nowhere.txt"], "--vocab_file: nowhere.txt does not exist"),
-        (["--spm_model_file=spm.model", "--vocab_file=a.txt"], "are two kinds of one thing"),
+        (["--spm_model_file=spm.model", "--vocab_file=a.txt"], "exclude each other"),
     ],
 )
 def test_what_contradicts_the_model_is_refused(choose, model, given, named):
@@ -96,7 +96,8 @@ def test_what_contradicts_the_model_is_refused(choose, model, given, named):
 def test_a_checkpoint_without_a_vocabulary(choose, model):
     (model / "vocab.txt").unlink()
     with pytest.raises(
-        UserError, match=r"published has no vocab\.txt or spm\.model beside it; give --vocab_file"
+        UserError,
+        match=r"published has no vocab\.txt or spm\.model in its directory; give --vocab_file",
     ):
         choose(f"--init_checkpoint={model}")
 
@@ -119,14 +120,14 @@ def test_a_vocabulary_that_the_model_has_no_rows_for(choose, model):
 def test_a_model_that_does_not_tell_its_vocabulary(choose, model, capsys):
     own = (model / "vocab.txt").rename(model.parent / "own.txt")
     assert choose(f"--init_checkpoint={model}", f"--vocab_file={own}").file == own
-    assert "the vocabulary was not compared: no file beside the model" in capsys.readouterr().err
+    assert "the vocabulary was not compared: no file of the model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "lowers"), [(["The", "end"], False), (["the", "end"], True)])
 def test_casing_fits_a_vocabulary_that_is_given(choose, tmp_path, words, lowers):
     own = write_vocabulary(tmp_path / "own.txt", *words)
     assert choose(f"--vocab_file={own}").do_lower_case is lowers
-    with pytest.raises(UserError, match="which does not go with --do_lower_case"):
+    with pytest.raises(UserError, match="which contradicts --do_lower_case"):
         choose(f"--vocab_file={own}", f"--do_lower_case={not lowers}")
 
 

@@ -68,12 +68,12 @@ def test_sequences_are_cut_in_their_padding(tmp_path, kept, training):
     ("feature", "column", "value", "said"),
     [
         ("unique_ids", 0, 2**31, "it must be 0 to 2147483647"),
-        ("input_ids", KEPT - 1, 20, "the ids of the model's vocabulary are 0 to 19"),
-        ("input_ids", S - 1, 2**40, "the ids of the model's vocabulary are 0 to 19"),
+        ("input_ids", KEPT - 1, 20, "ids in the model's vocabulary are 0 to 19"),
+        ("input_ids", S - 1, 2**40, "ids in the model's vocabulary are 0 to 19"),
         ("input_mask", S - 1, -1, "it must be 0 or 1"),
         ("segment_ids", 0, 2, "the model's segments are 0 to 1"),
-        ("start_positions", 0, -1, f"the positions of the sequence are 0 to {KEPT - 1}"),
-        ("end_positions", 0, KEPT, f"the positions of the sequence are 0 to {KEPT - 1}"),
+        ("start_positions", 0, -1, f"positions in the sequence are 0 to {KEPT - 1}"),
+        ("end_positions", 0, KEPT, f"positions in the sequence are 0 to {KEPT - 1}"),
         ("is_impossible", 0, 2, "it must be 0 or 1"),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_value_out_of_range_is_named(tmp_path, feature, column, value, said):
     with pytest.raises(UserError) as error:
         read(good, path)
     assert str(error.value) == (
-        f"record 4 of {path} cannot be used: its {feature} holds {value}, but {said}; "
+        f"record 4 of {path} cannot be used: its {feature} contains {value}, but {said}; "
         "delete the file and make it again."
     )
 
@@ -98,5 +98,5 @@ def test_no_token_is_cut_off(tmp_path):
 
 def test_the_first_of_several_wrong_records_is_named(tmp_path):
     path = write(tmp_path / "a", segment_ids=(2, 0, 9), input_ids=(1, 0, -3))
-    with pytest.raises(UserError, match=r"^record 1 of .* its input_ids holds -3"):
+    with pytest.raises(UserError, match=r"^record 1 of .* its input_ids contains -3"):
         read(path)

@@ -370,7 +370,7 @@ def test_a_record_of_another_form_ends_in_one_sentence(record_maker, tmp_path, c
     with TFRecordWriter(path) as writer:
         for record in [records[0], spec.encode(first_row(record_maker.examples(1, **options)))] * 2:
             writer.write(record)
-    with pytest.raises(UserError, match=r"^record 1 of .*a\.tfrecord is not like .*\.$"):
+    with pytest.raises(UserError, match=r"^record 1 of .*a\.tfrecord differs from .*\.$"):
         read_everything(path, info)
 
 
@@ -391,19 +391,19 @@ def first_row(examples):
 
 # A feature, a value that it cannot have, and what the sentence says beside these two.
 OUT_OF_RANGE = [
-    ("input_ids", 50, "the ids of the model's vocabulary are 0 to 49"),
-    ("input_ids", -1, "the ids of the model's vocabulary are 0 to 49"),
-    ("input_ids", 2**40 + 7, "the ids of the model's vocabulary are 0 to 49"),
-    ("input_ids", -(2**63), "the ids of the model's vocabulary are 0 to 49"),
+    ("input_ids", 50, "ids in the model's vocabulary are 0 to 49"),
+    ("input_ids", -1, "ids in the model's vocabulary are 0 to 49"),
+    ("input_ids", 2**40 + 7, "ids in the model's vocabulary are 0 to 49"),
+    ("input_ids", -(2**63), "ids in the model's vocabulary are 0 to 49"),
     ("input_mask", 2, "it must be 0 or 1"),
     ("input_mask", 2**32 + 1, "it must be 0 or 1"),
     ("segment_ids", 2, "the model's segments are 0 to 1"),
     ("segment_ids", -1, "the model's segments are 0 to 1"),
     ("next_sentence_labels", 2, "it must be 0 or 1"),
-    ("masked_lm_positions", 12, "the positions of the sequence are 0 to 11"),
-    ("masked_lm_positions", -1, "the positions of the sequence are 0 to 11"),
-    ("masked_lm_ids", 50, "the ids of the model's vocabulary are 0 to 49"),
-    ("masked_lm_ids", 2**32, "the ids of the model's vocabulary are 0 to 49"),
+    ("masked_lm_positions", 12, "positions in the sequence are 0 to 11"),
+    ("masked_lm_positions", -1, "positions in the sequence are 0 to 11"),
+    ("masked_lm_ids", 50, "ids in the model's vocabulary are 0 to 49"),
+    ("masked_lm_ids", 2**32, "ids in the model's vocabulary are 0 to 49"),
     ("masked_lm_weights", -0.5, "it must be finite, and not negative"),
     ("masked_lm_weights", np.nan, "it must be finite, and not negative"),
     ("masked_lm_weights", np.inf, "it must be finite, and not negative"),
@@ -443,14 +443,17 @@ def test_a_value_out_of_range_ends_in_one_sentence(record_maker, tmp_path, featu
     with pytest.raises(UserError) as error, user_errors():
         batches(dataset_of, 3, path=path, info=info, training=feature != "input_ids")
     assert str(error.value) == (
-        f"record 7 of {path} cannot be used: its {feature} holds {value}, but {said}; "
+        f"record 7 of {path} cannot be used: its {feature} contains {value}, but {said}; "
         "delete the file and make it again."
     )
 
 
 def test_records_without_masks_are_checked_before_masks_are_drawn(record_maker, tmp_path):
     path, info = write_with(record_maker, tmp_path, "input_ids", 2**40, masked=False, number=0)
-    with pytest.raises(UserError, match=r"^record 0 of .* holds 1099511627776, but"), user_errors():
+    with (
+        pytest.raises(UserError, match=r"^record 0 of .* contains 1099511627776, but"),
+        user_errors(),
+    ):
         batches(dataset_of, path=path, info=info, training=False)
 
 

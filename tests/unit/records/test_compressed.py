@@ -41,7 +41,7 @@ def test_what_tensorflow_compresses_is_read_in_any_order(tmp_path, compression, 
     record_set = RecordSet([path])
     assert record_set.read([3, 0, 1, 4, 2, 3]) == [RECORDS[i] for i in (3, 0, 1, 4, 2, 3)]
     place = tmp_path / ".uncompressed"
-    assert f"{path} is compressed: it is uncompressed once, to {place}" in capfd.readouterr().err
+    assert f"{path} is compressed; uncompressing it once, to {place}" in capfd.readouterr().err
     [copy, offsets] = copies(tmp_path)
     assert (copy.startswith("a.tfrecord."), offsets) == (True, f"{copy}.offsets")
     assert read_all(path) == RECORDS
@@ -117,13 +117,13 @@ def change(content):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (cut, "ends inside its compressed content; make or copy it again"),
+        (cut, "is truncated inside its compressed content; make or copy it again"),
         (change, r"is damaged \(Error -3.*\); make or copy it again"),
-        (lambda _: gzip.compress(b"text" * 9), "is compressed, but holds no TFRecords"),
-        (lambda _: zlib.compress(b"x"), "is compressed, but holds no TFRecords"),
+        (lambda _: gzip.compress(b"text" * 9), "is compressed, but contains no TFRecords"),
+        (lambda _: zlib.compress(b"x"), "is compressed, but contains no TFRecords"),
         (
             lambda content: gzip.compress(gzip.decompress(content)[:-3]),
-            "ends inside record 4; make or copy it again",
+            "is truncated inside record 4; make or copy it again",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_processes_that_want_it_at_once_make_it_once(tmp_path, capfd):
     assert [results.get(timeout=60) for _ in processes] == [len(RECORDS)] * 4
     for process in processes:
         process.join()
-    assert capfd.readouterr().err.count("it is uncompressed once") == 1
+    assert capfd.readouterr().err.count("uncompressing it once") == 1
     assert len(copies(tmp_path)) == 2
 
 
@@ -187,4 +187,4 @@ def test_a_compressed_file_without_records(tmp_path):
 def test_the_start_of_other_files_is_not_looked_for(tmp_path):
     for content in (b"", b"x", b"TFRecord"):
         (tmp_path / "a").write_bytes(content)
-        assert compressed.start_of_content(tmp_path / "a", 12) is None
+        assert compressed.first_content_bytes(tmp_path / "a", 12) is None

@@ -83,9 +83,9 @@ def test_the_manifest_of_another_stage_is_passed_over(record_maker, tmp_path):
 
 def test_no_records_are_refused(record_maker, tmp_path):
     path = record_maker.write(tmp_path / "empty.tfrecord", 0)
-    with pytest.raises(UserError, match=r"empty\.tfrecord holds no records"):
+    with pytest.raises(UserError, match=r"empty\.tfrecord contains no records"):
         inspect_records([path])
-    with pytest.raises(UserError, match="holds no records"):
+    with pytest.raises(UserError, match="contains no records"):
         inspect_records([])
 
 
@@ -117,14 +117,16 @@ def test_records_of_something_else_are_refused(tmp_path):
 def test_mixed_forms_are_refused(record_maker, tmp_path):
     first = record_maker.write(tmp_path / "a.tfrecord", 4)
     second = record_maker.write(tmp_path / "b.tfrecord", 4, masked=False)
-    with pytest.raises(UserError, match=r"a\.tfrecord holds records with stored masks and .*b\."):
+    with pytest.raises(
+        UserError, match=r"a\.tfrecord contains records with stored masks, but .*b\."
+    ):
         inspect_records([first, second])
 
 
 def test_mixed_lengths_are_refused(record_maker, tmp_path):
     first = record_maker.write(tmp_path / "a" / "a.tfrecord", 4)
     second = record_maker.write(tmp_path / "b" / "b.tfrecord", 4, seq_length=16)
-    with pytest.raises(UserError, match=r"a\.tfrecord has .*max_seq_length 12 and .*b\..* of 16"):
+    with pytest.raises(UserError, match=r"a\.tfrecord have .*max_seq_length 12, but .*b\..* 16"):
         inspect_records([first, second])
 
 
@@ -135,13 +137,15 @@ def test_a_record_unlike_the_first_is_named(record_maker, tmp_path):
             examples = record_maker.examples(1, seq_length=seq_length)
             examples["input_mask"] = examples["input_mask"][:, :12]
             writer.write(PRETRAINING_MASKED.encode_batch(examples)[0])
-    with pytest.raises(UserError, match=r"record 2 of .*a\.tfrecord is not like the others"):
+    with pytest.raises(UserError, match=r"record 2 of .*a\.tfrecord differs from the others"):
         inspect_records([path])
 
 
 def test_unmasked_records_need_their_manifest(record_maker, tmp_path):
     path = record_maker.write(tmp_path / "a.tfrecord", 4, masked=False)
-    with pytest.raises(UserError, match=r"a\.tfrecord has no stored masks and no .*manifest"):
+    with pytest.raises(
+        UserError, match=r"a\.tfrecord has no stored masks, and there is no .*manifest"
+    ):
         inspect_records([path])
 
 
@@ -158,7 +162,7 @@ def test_masks_to_draw_need_the_special_ids(record_maker, tmp_path, size, specia
     path = record_maker.write(tmp_path / "a.tfrecord", 4, masked=False)
     vocabulary = VocabularyEntry("v", size, "wordpiece", True, special_ids)
     record_maker.write_manifest(tmp_path, vocabulary=vocabulary)
-    with pytest.raises(UserError, match=f"manifest.json has no id of '{missing}' within"):
+    with pytest.raises(UserError, match=f"manifest.json lacks a valid id for '{missing}'"):
         inspect_records([path])
 
 
@@ -182,7 +186,7 @@ def test_mixed_vocabularies_are_refused(record_maker, tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"max_seq_length": 16}, r"--max_seq_length=16, but the records of .*a\.tfrecord have 12"),
+        ({"max_seq_length": 16}, r"--max_seq_length=16, but the records in .*a\.tfrecord have 12"),
         ({"max_predictions_per_seq": 4}, r"--max_predictions_per_seq=4, but .*a\.tfrecord have 3"),
         ({"vocab_size": 49}, r"vocab_size is 49, but .*a\.tfrecord were made with .* of 50"),
     ],
@@ -199,5 +203,5 @@ def test_flags_that_do_not_fit_are_refused(record_maker, tmp_path, change, sente
 def test_ids_outside_of_the_model_are_found_without_a_manifest(record_maker, tmp_path):
     info = inspect_records([record_maker.write_like_google(tmp_path / "a.tfrecord", 20)])
     check_records(info, **{**GEOMETRY, "vocab_size": info.highest_id + 1})
-    with pytest.raises(UserError, match=f"hold the id {info.highest_id}"):
+    with pytest.raises(UserError, match=f"contain the id {info.highest_id}"):
         check_records(info, **{**GEOMETRY, "vocab_size": info.highest_id})

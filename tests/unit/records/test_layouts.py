@@ -111,7 +111,7 @@ def test_varint_borders():
     [
         (lambda e: e.pop("segment_ids"), "segment_ids"),
         (lambda e: e.update(masked_lm_weights=np.ones(2, np.int64)), "masked_lm_weights"),
-        (lambda e: e.update(input_mask=np.ones(5, np.int64)), "input_mask holds 5 values"),
+        (lambda e: e.update(input_mask=np.ones(5, np.int64)), "input_mask has 5 values"),
         (lambda e: e.update(next_sentence_labels=np.ones(2, np.int64)), "2 values instead of 1"),
     ],
 )

@@ -289,7 +289,7 @@ def test_a_directory_that_is_listed_as_a_file_is_refused(tmp_path, source, where
         lambda: _run(out, source, build, parameters={"size": 2}),
         lambda: remove_outputs("copy", out),
     ):
-        with pytest.raises(UserError, match="sub is a directory, but is listed as a file"):
+        with pytest.raises(UserError, match="sub is a directory, but listed as a file"):
             attempt()
     assert build.runs == 0
     assert _visible(out) == ["a.txt", "link", "manifest.json", "sub"]
@@ -385,9 +385,9 @@ def test_calls_that_contradict_each_other_are_refused(tmp_path, source, capsys):
     out = _add(tmp_path / "out", source, "a", "b")
     before = (out / "manifest.json").read_bytes()
     build = Recorder("c")
-    with pytest.raises(UserError, match=r"^--output_file: .*a was made with length 8, not 9; make"):
+    with pytest.raises(UserError, match=r"^--output_file: .*a was made with length 8, not 9; use"):
         _add(out, source, "c", build=build, parameters={"length": 9})
-    with pytest.raises(UserError, match=r"--output_file: .*b was made together with a, which"):
+    with pytest.raises(UserError, match=r"--output_file: .*b was made in one call with a and"):
         _add(out, source, "b", "c", build=build)
     with pytest.raises(UserError, match=r"--output_file: .*out holds the output of copy; choose"):
         _add(out, source, "c", build=build, stage="other")

@@ -168,7 +168,7 @@ def test_a_truncated_file_is_found_and_named(tmp_path, cut, foreign):
     if foreign:
         offsets_path(path).unlink()
     os.truncate(path, path.stat().st_size - cut)
-    with pytest.raises(UserError, match=r"a\.tfrecord ends inside record 4"):
+    with pytest.raises(UserError, match=r"a\.tfrecord is truncated inside record 4"):
         RecordSet([path])
 
 
@@ -176,13 +176,13 @@ def test_a_file_cut_while_it_is_open_is_found(tmp_path):
     path = write(tmp_path / "a", RECORDS)
     record_set = RecordSet([path])
     os.truncate(path, path.stat().st_size - 1)
-    with pytest.raises(UserError, match="ends inside record 4"):
+    with pytest.raises(UserError, match="is truncated inside record 4"):
         record_set.read([4])
 
 
 def test_a_file_that_holds_no_records_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("This is no record file.")
-    with pytest.raises(UserError, match=r"record 0 of .* no TFRecord file"):
+    with pytest.raises(UserError, match=r"record 0 of .* not a TFRecord file"):
         RecordSet([tmp_path / "a.txt"])
     with pytest.raises(UserError, match="cannot be read"):
         RecordSet([tmp_path / "missing"])
@@ -213,7 +213,7 @@ def test_offsets_damaged_where_opening_does_not_look_are_refused(tmp_path):
     offsets = np.frombuffer(offsets_path(path).read_bytes()[8:], "<u8").copy()
     offsets[9] = 2**63
     offsets_path(path).write_bytes(b"TFROFF01" + offsets.tobytes())
-    with pytest.raises(UserError, match=r"a\.offsets does not belong"):
+    with pytest.raises(UserError, match=r"a\.offsets does not match"):
         RecordSet([path]).read([9])
 
 
@@ -231,7 +231,7 @@ def test_edited_offsets_never_give_another_record(tmp_path, edit):
     record_set = RecordSet([path])  # opening looks at some others
     for number in range(8):
         assert record_set.read([number]) == [b"%02d" % number * 5]
-    with pytest.raises(UserError, match=r"a\.offsets does not belong to the file beside it"):
+    with pytest.raises(UserError, match=r"a\.offsets does not match its record file"):
         record_set.read([8, 9])
 
 

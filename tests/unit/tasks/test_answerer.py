@@ -170,7 +170,7 @@ def test_a_vocabulary_of_the_same_size_is_another(model_dir, tmp_path):
     other.write_text("".join(f"{entry}\n" for entry in reversed(VOCABULARY)))
     with pytest.raises(UserError) as error:
         find_model(model_dir, tokenizer_files=TokenizerFiles(other))
-    named = f"another vocabulary ({model_dir / 'vocab.txt'}) than {other};"
+    named = f"a different vocabulary ({model_dir / 'vocab.txt'}) than {other};"
     assert named in str(error.value)
 
 
@@ -192,7 +192,7 @@ def test_a_vocabulary_that_cannot_be_compared(tmp_path):
     model_dir = write_model(tmp_path / "model")
     vocab_file = (model_dir / "vocab.txt").rename(tmp_path / "vocab.txt")
     [note] = find_model(model_dir, tokenizer_files=TokenizerFiles(vocab_file)).notes
-    assert note.startswith("the vocabulary was not compared: no file beside the model")
+    assert note.startswith("the vocabulary was not compared: no file of the model")
 
 
 def test_casing_shows_in_the_vocabulary_where_nothing_says_it(tmp_path):

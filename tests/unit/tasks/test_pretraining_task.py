@@ -258,8 +258,8 @@ def test_a_bare_encoder_gets_new_heads_with_a_line(trained, tmp_path, capsys):
     bare = without_heads(trained, tmp_path / "bare", "cls", "bert/pooler")
     pretraining.run(continued(trained, tmp_path / "out", bare))
     said = capsys.readouterr().out
-    assert "the checkpoint has no masked-word head: it starts from random weights\n" in said
-    assert "the checkpoint has no next-sentence head: it starts from random weights\n" in said
+    assert "the checkpoint has no masked-word head, so it starts from random weights\n" in said
+    assert "the checkpoint has no next-sentence head, so it starts from random weights\n" in said
     assert tf.train.latest_checkpoint(str(tmp_path / "out")).endswith("-5")
 
 

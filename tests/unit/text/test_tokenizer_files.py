@@ -55,7 +55,7 @@ def test_flags_of_either_kind(vocab_file, spm_model_file):
     assert other == TokenizerFiles(None, spm_model_file, None)
     assert other.load().lower_case
     assert TokenizerFiles.from_flags(flags()) == TokenizerFiles()
-    with pytest.raises(UserError, match="--vocab_file and --spm_model_file are two kinds of one"):
+    with pytest.raises(UserError, match="--vocab_file and --spm_model_file exclude each other"):
         TokenizerFiles.from_flags(flags(vocab_file, spm_model_file))
     with pytest.raises(UserError, match=r"--spm_model_file: nowhere\.model does not exist"):
         TokenizerFiles.from_flags(flags(spm_model_file="nowhere.model"))

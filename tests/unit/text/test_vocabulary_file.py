@@ -49,7 +49,7 @@ def test_written_file_is_read_back(tmp_path):
         (b"", "vocab.txt is empty"),
         (SPECIAL_LINES + b"a\n\nb\n", "line 7 is blank"),
         (SPECIAL_LINES + b"a\n\n", "line 7 is blank"),
-        (SPECIAL_LINES + b"a\nb\na\n", "'a' is in line 6 and line 8"),
+        (SPECIAL_LINES + b"a\nb\na\n", "'a' is on line 6 and line 8"),
         (SPECIAL_LINES + b"\xff\n", r"not UTF-8 text \(byte 31\)"),
         (b"[PAD]\n[UNK]\n[SEP]\na\n", r"has no \[CLS\], \[MASK\]"),
         (b"\x0a\x07junk model", "blank"),
@@ -65,7 +65,7 @@ def test_malformed_vocabulary_is_one_sentence(tmp_path, content, message):
 
 
 def test_exactly_one_vocabulary(tmp_path):
-    with pytest.raises(UserError, match="--vocab_file and --spm_model_file; none was given"):
+    with pytest.raises(UserError, match="--vocab_file and --spm_model_file; neither was given"):
         load_tokenizer()
     with pytest.raises(UserError, match="both were given"):
         load_tokenizer(vocab_file="a", spm_model_file="b")

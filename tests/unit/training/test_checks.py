@@ -143,7 +143,7 @@ def test_another_vocabulary_is_refused(settings, other_records, evaluates):
     refuse(
         alone(settings) if evaluates else settings,
         "cannot resume from",
-        f"another vocabulary ({settings.run.output_dir / 'run.json'}) than "
+        f"a different vocabulary ({settings.run.output_dir / 'run.json'}) than "
         f"{other_records.with_name('manifest.json')}",
     )
 
@@ -153,7 +153,7 @@ def test_weights_of_another_vocabulary_are_refused(settings, other_records, tmp_
     refuse(
         from_weights_of(settings, tmp_path / "new"),
         "cannot start from",
-        f"another vocabulary ({settings.run.output_dir / 'run.json'}) than "
+        f"a different vocabulary ({settings.run.output_dir / 'run.json'}) than "
         f"{other_records.with_name('manifest.json')}",
     )
 
@@ -166,7 +166,7 @@ def test_what_nobody_knows_is_said(settings, tmp_path, capsys):
     (settings.run.output_dir / "run.json").unlink()
     pretraining.run(changed(settings, train_files=(records,), dry_run=True))
     lines = capsys.readouterr().out.splitlines()
-    said = "the vocabulary was not compared: no file beside the model says which one was used"
+    said = "the vocabulary was not compared: no file of the model states which one was used"
     assert lines.count(said) == 1
     said = "no run.json of the last start: nothing says what has changed since then"
     assert lines.count(said) == 1
@@ -380,7 +380,7 @@ DAMAGED = {
 def test_a_damaged_record_says_that_it_may_be_deleted(settings, text):
     path = settings.run.output_dir / "run.json"
     path.write_text(text)
-    refuse(settings, f"run record: {path}", "or delete it, which loses nothing but the comparison")
+    refuse(settings, f"run record: {path}", "or delete it; deleting it only loses the comparison")
 
 
 def test_facts_of_other_types(settings):

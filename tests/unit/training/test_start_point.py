@@ -133,7 +133,7 @@ def test_what_cannot_be_found_is_no_new_start(tmp_path, damage):
             path.unlink()
     else:
         (tmp_path / "checkpoint").write_text("no list" if damage == "list spoilt" else "")
-    with pytest.raises(UserError, match=r"--output_dir: .* is missing; name an older one"):
+    with pytest.raises(UserError, match=r"--output_dir: .* is missing; list an older one"):
         find_start(tmp_path)
 
 
