@@ -331,10 +331,19 @@ def test_a_dry_run_shows_the_arithmetic_and_writes_nothing(flags, tmp_path):
 @pytest.mark.slow
 @requires_horovod
 @pytest.mark.parallel
-def test_fewer_ranks_go_on_with_the_same_data_and_schedule(flags, tmp_path):
+def test_steps_are_scaled_and_fewer_ranks_go_on_with_the_same_data_and_schedule(flags, tmp_path):
     """Two updates on two ranks, and the rest of the eight of a single rank on one."""
     common = [*flags, f"--output_dir={tmp_path}", "--do_train", "--save_checkpoints_steps=1"]
+    common.append("--learning_rate_scaling=sqrt")
     mpirun(2, SCRIPT, "--horovod", *common, "--num_train_steps=4")
+    scaled = json.loads((tmp_path / "run.json").read_text())["ledger"]
+    assert scaled["ranks"]["world_size"] == 2
+    assert scaled["batch"]["arithmetic"].endswith("= 16")
+    assert (scaled["steps"]["train_steps"], scaled["steps"]["warmup_steps"]) == (2, 1)
+    assert scaled["steps"]["train_steps_on_one_rank"] == 4
+    assert scaled["learning_rate"]["peak"] == pytest.approx(1e-3 * 2**0.5)
+    assert (tmp_path / "model.ckpt-2.index").is_file()
+
     done = run(SCRIPT, *common, "--num_train_steps=8")
     assert "changed since the run's last start: ranks.world_size 2 -> 1, " in done.stdout
     facts = json.loads((tmp_path / "run.json").read_text())["ledger"]
@@ -349,25 +358,3 @@ def test_fewer_ranks_go_on_with_the_same_data_and_schedule(flags, tmp_path):
     rates = [line["learning_rate"] for line in read_lines(tmp_path / "log.jsonl")]
     # The peak of 1e-3 comes after two of eight steps; what is left of the decay after four.
     assert rates[2:] == pytest.approx([1e-3 * left / 6 for left in (4, 3, 2, 1)])
-
-
-@pytest.mark.slow
-@requires_horovod
-@pytest.mark.parallel
-def test_steps_are_scaled_by_ranks(flags, tmp_path):
-    mpirun(
-        2,
-        SCRIPT,
-        "--horovod",
-        *flags,
-        f"--output_dir={tmp_path}",
-        "--do_train",
-        "--learning_rate_scaling=sqrt",
-    )
-    record = json.loads((tmp_path / "run.json").read_text())["ledger"]
-    assert record["ranks"]["world_size"] == 2
-    assert record["batch"]["arithmetic"].endswith("= 16")
-    assert (record["steps"]["train_steps"], record["steps"]["warmup_steps"]) == (3, 1)
-    assert record["steps"]["train_steps_on_one_rank"] == 6
-    assert record["learning_rate"]["peak"] == pytest.approx(1e-3 * 2**0.5)
-    assert (tmp_path / "model.ckpt-3.index").is_file()

@@ -1,7 +1,7 @@
 """Every collective operation once, as one rank of a job; rank 0 prints what each rank found.
 
-Run under mpirun by test_ranks.py: ``python ranks_program.py exchange``, ``... communicate`` or
-``... mismatch``.
+Run under mpirun by test_ranks.py: ``python ranks_program.py ACTION...``, each of them ``exchange``,
+``communicate`` or ``mismatch``.
 """
 
 import ctypes
@@ -165,4 +165,5 @@ def mismatch():
 if __name__ == "__main__":
     tf.disable_eager_execution()
     actions = {"exchange": exchange, "communicate": communicate, "mismatch": mismatch}
-    exit_on_user_error(actions[sys.argv[1]])
+    for name in sys.argv[1:]:
+        exit_on_user_error(actions[name])

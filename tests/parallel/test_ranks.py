@@ -14,13 +14,19 @@ pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.each_tensorflo
 
 PROGRAM = "tests/parallel/ranks_program.py"
 SIZE = 2
+ACTIONS = ("exchange", "communicate")
 
 
 @pytest.fixture(scope="module")
-def found():
+def printed():
+    """What each rank exchanged, and gradients combined under each setting: of one launch."""
+    return list(map(json.loads, mpirun(SIZE, PROGRAM, *ACTIONS).stdout.splitlines()[-2:]))
+
+
+@pytest.fixture(scope="module")
+def found(printed):
     """What each rank found, in the order of ranks."""
-    done = mpirun(SIZE, PROGRAM, "exchange")
-    return json.loads(done.stdout.splitlines()[-1])
+    return printed[ACTIONS.index("exchange")]
 
 
 def test_who_is_who(found):
@@ -67,9 +73,9 @@ def test_variables_start_as_those_of_rank_0(found):
 
 
 @pytest.fixture(scope="module")
-def combined():
+def combined(printed):
     """Gradients combined under each setting, as rank 0 found them."""
-    return json.loads(mpirun(SIZE, PROGRAM, "communicate").stdout.splitlines()[-1])
+    return printed[ACTIONS.index("communicate")]
 
 
 # What the two ranks bring: see communicate() in the program.
