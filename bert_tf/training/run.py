@@ -28,7 +28,7 @@ from bert_tf.ranks.agreement import (
     check_same_on_all_ranks,
     code_sha256,
 )
-from bert_tf.ranks.communication import communication_facts
+from bert_tf.ranks.communication import describe_communication
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.launched import binding_warning
 from bert_tf.records.tfrecord import records_read
@@ -481,7 +481,7 @@ def _ledger(run: Run, job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
             "recompute": run.runtime.recompute,
             **job.options.policy.describe(),
         },
-        communication=communication_facts(
+        communication=describe_communication(
             run.runtime.communication,
             os.environ,
             complete_at_once=job.batch.accumulation_steps > 1
