@@ -1,1 +1,1 @@
-"""Commands that people type, beside the entry scripts."""
+"""Command line tools, in addition to the entry scripts."""

@@ -1,9 +1,9 @@
-"""Questions about a text file, answered by a fine-tuned model.
+"""Answers questions about a text file with a fine-tuned model.
 
     python -m bert_tf.commands.ask --model_dir=model --file=document.txt --question="Who wrote it?"
 
-Without ``--question``, questions are read from the terminal or a pipe, one a line, to the end
-(Ctrl-D). ``--json`` prints an object a line instead of text.
+Without ``--question``, questions are read from the terminal or a pipe, one per line, to the end
+(Ctrl-D). ``--json`` prints one object per line instead of text.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from bert_tf.inference.model_directory import (
 from bert_tf.squad.answers import AnswerSettings
 from bert_tf.tasks.answerer import BATCH_SIZE, Answerer, FoundAnswer, fitting_windows
 
-# Where a sentence ends: after its stop and quotes or brackets that close, or at a blank line.
+# A sentence ends after its full stop and closing quotes or brackets, or at a blank line.
 _SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|\n\s*\n|[。！？]")
 _MOST_SENTENCE_CHARS = 300
 
 
 def read_document(path: PathLike, *, flag: str) -> str:
-    """A text file's content; raises UserError if it is missing, not UTF-8, or blank."""
+    """The contents of a text file; raises UserError if it is missing, not UTF-8, or blank."""
     path = require_file(path, flag=flag)
     try:
-        # utf-8-sig: some editors begin a file with a mark that is no part of its text.
+        # utf-8-sig: some editors begin files with a byte order mark.
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"--{flag}: {path} is not UTF-8 text (byte {error.start}); convert it first."
         ) from error
     if not text.strip():
-        raise UserError(f"--{flag}: {path} holds only white space; give a file with text.")
+        raise UserError(f"--{flag}: {path} contains only white space; give a file with text.")
     return text
 
 
 def sentence_around(text: str, start: int, end: int) -> str:
-    """The sentence or sentences that the characters [start, end) are in, at most 300 characters."""
+    """The sentences around the characters [start, end), at most 300 characters."""
     first, last = 0, len(text)
     for match in _SENTENCE_END.finditer(text):
         if match.end() <= start:
@@ -67,7 +67,7 @@ def sentence_around(text: str, start: int, end: int) -> str:
 
 
 def read_questions(stream: TextIO, *, prompt: TextIO | None = None) -> Iterator[str]:
-    """The lines of ``stream`` that are not blank; on a terminal, ``prompt`` shows a sign first."""
+    """The non-blank lines of ``stream``; on a terminal, a prompt is written to ``prompt``."""
     while True:
         if prompt and stream.isatty():
             print("question> ", end="", file=prompt, flush=True)
@@ -86,17 +86,19 @@ def define_flags() -> None:
     define_model_flags()
     define_native_flag()
     flags.DEFINE_string("file", None, "UTF-8 text to find answers in.", required=True)
-    flags.DEFINE_string("question", None, "One question; without it they are read line by line.")
-    flags.DEFINE_bool("json", False, "Print an object a line.")
+    flags.DEFINE_string(
+        "question", None, "A single question; if not given, questions are read line by line."
+    )
+    flags.DEFINE_bool("json", False, "Print one JSON object per line.")
     flags.DEFINE_integer("n_best_size", 1, "How many answers to show.")
     flags.DEFINE_bool("version_2_with_negative", False, 'Let the model say "no answer".')
     flags.DEFINE(
         Number(infinite=True),
         "null_score_diff_threshold",
         0.0,
-        'How sure "no answer" has to be.',
+        'By how much "no answer" has to score above the best answer.',
     )
-    flags.DEFINE_integer("max_answer_length", 30, "Most tokens of an answer.")
+    flags.DEFINE_integer("max_answer_length", 30, "Maximum number of tokens in an answer.")
 
 
 def main(_) -> None:
@@ -105,7 +107,7 @@ def main(_) -> None:
     environment.prepare_environment(verbose=False, use_xla=False)
     text = read_document(values.file, flag="file")
     if values.question is not None and not values.question.strip():
-        raise UserError("--question is empty; ask something, or leave the flag out.")
+        raise UserError("--question is empty; give a question, or leave the flag out.")
     if values.n_best_size < 1:
         raise UserError(f"--n_best_size={values.n_best_size}: give at least 1.")
     parts = model_from_flags(values)

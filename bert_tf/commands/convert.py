@@ -1,4 +1,4 @@
-"""From any checkpoint format to any other, bit for bit.
+"""Converts between all checkpoint formats, bit for bit.
 
     python -m bert_tf.commands.convert --input=uncased_L-12_H-768_A-12 \\
         --output_dir=converted --format=huggingface
@@ -32,28 +32,28 @@ def convert(
 ) -> list[str]:
     """Writes a checkpoint as a model directory.
 
-    Weights under names that no network of ours has are left out and named in the report. Float32
-    values do not change.
+    Weights that no network of ours has are left out and named in the report. Float32 values do not
+    change.
 
     Args:
-      source: its configuration is what the written one says.
-      output_dir: a directory that does not exist or is empty; it appears when it is whole.
+      source: the checkpoint, with the configuration to write.
+      output_dir: a directory that does not exist or is empty; it appears once it is complete.
       target: a key of ``ORIGINS``.
-      include_optimizer: also write moments, counters and the like, as they are.
+      include_optimizer: also write moments, counters and the like, unchanged.
 
     Returns:
       The lines of a report.
 
     Raises:
-      UserError: variables are missing or of other shapes than the configuration's, the directory
-        is not empty or cannot be written, or the format has no place for something.
+      UserError: variables are missing or their shapes contradict the configuration, the directory
+        is not empty or cannot be written, or the format cannot represent something.
     """
     from bert_tf.checkpoint.loading import compare_source, describe_problem
     from bert_tf.checkpoint.writing import network_shapes, write_model
 
     if source.config is None:
         raise UserError(
-            f"no configuration is beside {source.path}; give --bert_config_file of the model."
+            f"no configuration was found for {source.path}; give the model's --bert_config_file."
         )
     report = compare_source(source, network_shapes(source.config, source.shapes))
     problem = describe_problem(report)
@@ -64,7 +64,7 @@ def convert(
         )
     if include_optimizer and not report.run_state:
         raise UserError(
-            f"--include_optimizer: {source.path} holds no optimizer's state; leave the flag out."
+            f"--include_optimizer: {source.path} has no optimizer state; leave the flag out."
         )
     kept = report.run_state if include_optimizer else ()
     with _appearing_directory(Path(output_dir)) as directory:
@@ -88,7 +88,7 @@ def convert(
 
 @contextlib.contextmanager
 def _appearing_directory(path: Path) -> Iterator[Path]:
-    """A new directory beside ``path`` that takes its place when the block succeeds."""
+    """A temporary directory that is renamed to ``path`` when the block succeeds."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"--output_dir={path} exists and is not empty; choose another directory.")
     path = path.absolute()
@@ -109,21 +109,21 @@ def _appearing_directory(path: Path) -> Iterator[Path]:
 
 
 def _with_given_files(source: Source, given: ModelFiles) -> Source:
-    """The source with what the caller named in place of what was found beside the weights.
+    """The source, with files given by the caller in place of those stored with the weights.
 
-    Raises UserError where the two are not of one model.
+    Raises UserError if they do not belong to the same model.
     """
     problem, notes = "", []
     if given.config is not None:
         problem, notes = other_function(source.files, given.config)
-    own = given.tokenizer_files.vocabulary()
-    if own is not None and not problem:
-        problem, unknown = other_vocabulary(source.files, own)
+    vocabulary = given.tokenizer_files.vocabulary()
+    if vocabulary is not None and not problem:
+        problem, unknown = other_vocabulary(source.files, vocabulary)
         notes += unknown
     if problem:
         raise UserError(
-            f"cannot convert {source.path}: {problem}; give what it was trained with, or leave the "
-            "flag out."
+            f"cannot convert {source.path}: {problem}; give the one that it was trained with, or "
+            "leave the flag out."
         )
     if given.config is not None:
         given = dataclasses.replace(given, config=given.config.with_explicit_gelu())
@@ -143,7 +143,7 @@ def _with_given_files(source: Source, given: ModelFiles) -> Source:
     )
 
 
-@flag_group("Checkpoint and files beside it")
+@flag_group("Checkpoint and model files")
 def define_flags() -> None:
     """Defines the command's flags."""
     flags.DEFINE_string(
@@ -151,9 +151,11 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("output_dir", None, "Directory to write; new or empty.", required=True)
     flags.DEFINE_enum("format", None, list(ORIGINS), "What to write.", required=True)
-    flags.DEFINE_string("bert_config_file", None, "Architecture, if none is beside the weights.")
-    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, if none is beside the weights.")
-    flags.DEFINE_string("spm_model_file", None, "SentencePiece model, if none is there.")
+    flags.DEFINE_string("bert_config_file", None, "Architecture, if not stored with the weights.")
+    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, if not stored with the weights.")
+    flags.DEFINE_string(
+        "spm_model_file", None, "SentencePiece model, if not stored with the weights."
+    )
     flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased.")
     flags.DEFINE_bool("include_optimizer", False, "Keep moments and counters of training.")
 

@@ -1,12 +1,12 @@
-"""A fine-tuned span model as a SavedModel, which TensorFlow Serving takes as it is.
+"""Exports a fine-tuned span model as a SavedModel for TensorFlow Serving.
 
     python -m bert_tf.commands.export_squad --model_dir=model --export_dir=serving/squad
 
 writes ``serving/squad/1`` (2, 3, ... later). Its signatures:
 
 * ``serving_default``: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] int32, any B and S.
-* ``with_unique_ids``: the same and ``unique_ids`` [B], which come back: what clients of
-  google-research/bert's and NVIDIA's exports send.
+* ``with_unique_ids``: the same plus ``unique_ids`` [B], which are returned, for clients of
+  google-research/bert's and NVIDIA's exports.
 * ``text``, with ``--text_signature``: ``question`` and ``context`` [B] strings. Loading such an
   export needs the operations of tensorflow-text, also for the other signatures.
 
@@ -36,16 +36,16 @@ from bert_tf.tasks.answerer import BATCH_SIZE
 def define_flags() -> None:
     """Defines the command's flags."""
     define_model_flags()
-    flags.DEFINE_string("export_dir", None, "Where the versions are.", required=True)
-    flags.DEFINE_integer("version", None, "Number of the version; the next one if none is given.")
-    flags.DEFINE_integer("max_seq_length", None, "Longest sequence; the model's if none is given.")
+    flags.DEFINE_string("export_dir", None, "Directory of the versions.", required=True)
+    flags.DEFINE_integer("version", None, "Version number; by default the next one.")
+    flags.DEFINE_integer("max_seq_length", None, "Longest sequence; by default the model's.")
     flags.DEFINE_integer("max_query_length", 64, "Longest question of the text signature.")
     flags.DEFINE_integer("n_best_size", 20, "How many of the best positions to return.")
-    flags.DEFINE_bool("text_signature", False, "Add the signature from strings.")
+    flags.DEFINE_bool("text_signature", False, "Add the signature that takes strings.")
 
 
 def main(_) -> None:
-    """Writes the SavedModel and says where."""
+    """Writes the SavedModel and prints its path."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     if values.n_best_size < 1:
@@ -63,15 +63,15 @@ def main(_) -> None:
         )
         windows.validate()
 
-    # Not what warns of this machine: what is exported may be for another one.
-    policy, _ = options_from_flags(
+    # Without warnings about this machine, since the export may be for another one.
+    options, _ = options_from_flags(
         values,
         parts.config,
         native_ops=False,
         sequences=BATCH_SIZE,
         length=parts.config.max_position_embeddings,
     )
-    # Imported here: what is wrong with the flags is said before TensorFlow starts.
+    # Imported here, so that mistakes in flags are reported before TensorFlow starts.
     from bert_tf.tasks.squad_export import export_squad
 
     environment.quiet_tensorflow(verbose=False)
@@ -79,7 +79,7 @@ def main(_) -> None:
         parts,
         values.export_dir,
         version=values.version,
-        precision=policy,
+        precision=options.policy,
         max_seq_length=values.max_seq_length,
         num_candidates=values.n_best_size,
         text_windows=windows,

@@ -1,4 +1,4 @@
-"""Words for masked places, from a pre-trained model: a look at what it has learnt.
+"""Predicts masked words with a pre-trained model, to see what it has learnt.
 
     python -m bert_tf.commands.fill_mask --model_dir=output_dir \\
         --text="The [MASK] is returned as a list."
@@ -27,13 +27,13 @@ from bert_tf.inference.model_directory import (
 )
 from bert_tf.text.tokenizer import Tokenizer
 
-# Tokens for which the native operations are compared with TensorFlow's: once for all texts.
+# Length at which native operations are compared with TensorFlow's, once for all texts.
 _USUAL_LENGTH = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """A word for a masked place and the probability that the model gives it."""
+    """A word for a masked position, with the model's probability."""
 
     token: str
     probability: float
@@ -43,7 +43,9 @@ def encode_with_masks(text: str, tokenizer: Tokenizer, *, mask: str = "[MASK]") 
     """Ids of ``[CLS] text [SEP]``, where each ``[MASK]`` in the text is the mask's id."""
     parts = [tokenizer.encode(part) for part in text.split(mask)]
     if len(parts) == 1:
-        raise UserError(f"--text={text!r} holds no {mask}; write it where a word is to be guessed.")
+        raise UserError(
+            f"--text={text!r} contains no {mask}; write it in place of the word to predict."
+        )
     ids = [tokenizer.cls_id, *parts[0]]
     for part in parts[1:]:
         ids += [tokenizer.mask_id, *part]
@@ -63,10 +65,10 @@ class MaskFiller:
     ) -> None:
         """Restores the weights.
 
-        ``native_ops`` is as in ``arithmetic.prediction_options``. Raises UserError when the weights
-        are not those of the model, or there are no native operations and they are insisted on.
+        ``native_ops`` is as in ``arithmetic.prediction_options``. Raises UserError if the weights
+        do not belong to the model, or native operations are requested but not built.
         """
-        # Imported here: what is wrong with the flags is said before TensorFlow starts.
+        # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor
         from bert_tf.tasks.pretraining_task import PretrainingTask
 
@@ -80,7 +82,7 @@ class MaskFiller:
     ) -> list[list[Guess]]:
         """The ``top`` guesses, best first, for each mask in ``ids``.
 
-        ``segment_ids`` are 1 for what belongs to a second segment; None is for a single one.
+        ``segment_ids`` are 1 for a second segment; None means a single segment.
         """
         positions = np.flatnonzero(np.asarray(ids) == self._tokenizer.mask_id)
         found = self._predictor.run(
@@ -113,7 +115,7 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Prints the guesses, a line a mask."""
+    """Prints the guesses, one line per mask."""
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     if values.top < 1:
@@ -123,8 +125,8 @@ def main(_) -> None:
     ids = encode_with_masks(values.text, tokenizer)
     if len(ids) > config.max_position_embeddings:
         raise UserError(
-            f"--text has {len(ids)} tokens and the model takes {config.max_position_embeddings}; "
-            "shorten it."
+            f"--text has {len(ids)} tokens, but the model takes at most "
+            f"{config.max_position_embeddings}; shorten it."
         )
     for note in model.notes:
         say(note, stream=sys.stderr)

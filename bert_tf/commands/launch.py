@@ -1,10 +1,11 @@
-"""Runs a training script on all ranks by mpirun, and again when a rank or a host is lost.
+"""Runs a training script on all ranks with mpirun, and restarts it if a rank or host is lost.
 
     python -m bert_tf.commands.launch --hosts=a:4,b:4 --max_restarts=3 -- \\
         python run_pretraining.py --horovod --output_dir=... ...
 
-A run goes on from its newest checkpoint, without the hosts that cannot be reached any more. SIGINT,
-SIGTERM and SIGUSR1 make the ranks save a checkpoint and end; so does mpirun's SIGUSR1.
+A restarted run resumes from its latest checkpoint, without the hosts that cannot be reached any
+more. SIGINT, SIGTERM and SIGUSR1 make the ranks save a checkpoint and end; so does mpirun's
+SIGUSR1.
 """
 
 from __future__ import annotations
@@ -29,38 +30,38 @@ from bert_tf.errors import UserError
 
 _USAGE_ERROR = 2
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-# What a run that ended as it should, or should not be tried again, ends with.
+# Exit statuses after which a run is not restarted.
 _FINAL = {0, _USAGE_ERROR, *(128 + number for number in _STOP_SIGNALS)}
 _SECONDS_TO_REACH_A_HOST = 30
-# mpirun waits for ever for the confirmation of a host that is cut off. A rank that ends the job
-# says so, and mpirun has this long from then.
+# mpirun waits forever for the confirmation of a host that is cut off. It has this long after the
+# error message of a rank that ends the job.
 _SECONDS_TO_END = 30.0
 _SECONDS_FOR_LAST_WORDS = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A host by its name or address, and how many ranks it takes."""
+    """A host name or address, and the number of ranks it takes."""
 
     name: str
     slots: int
 
     def __str__(self) -> str:
-        """As mpirun's -H wants it."""
+        """The form for mpirun's -H."""
         return f"{self.name}:{self.slots}"
 
 
 @dataclasses.dataclass(frozen=True)
 class LaunchSettings:
-    """What to run where, and how often to try.
+    """What to run where, and how often to restart.
 
     Attributes:
       program: the training script's command.
-      hosts: empty for this host alone.
+      hosts: empty for this host only.
       num_ranks: None for as many as the hosts take.
-      max_restarts: most restarts in a row that lead to no new checkpoint.
-      restart_delay_seconds: between a failure and the next start.
-      mpirun_flags: handed to mpirun as they are.
+      max_restarts: maximum number of restarts in a row without a new checkpoint.
+      restart_delay_seconds: delay between a failure and the next start.
+      mpirun_flags: passed to mpirun unchanged.
     """
 
     program: tuple[str, ...]
@@ -72,7 +73,7 @@ class LaunchSettings:
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """``a:4,b:4`` as hosts; one rank where no number is given. Raises UserError for other forms."""
+    """Parses ``a:4,b:4``, with one rank per host by default; raises UserError for other forms."""
     hosts = []
     for part in filter(None, text.split(",")):
         name, colon, slots = part.partition(":")
@@ -95,18 +96,18 @@ def mpirun_command(settings: LaunchSettings, hosts: Sequence[Host]) -> list[str]
 
 
 def find_mpirun() -> str:
-    """The environment's own mpirun, or the one on PATH; raises UserError without any."""
-    own = Path(sys.executable).with_name("mpirun")
-    found = str(own) if own.is_file() else shutil.which("mpirun")
+    """The environment's mpirun, or the one on PATH; raises UserError if there is none."""
+    in_environment = Path(sys.executable).with_name("mpirun")
+    found = str(in_environment) if in_environment.is_file() else shutil.which("mpirun")
     if found is None:
         raise UserError("mpirun was not found; run 'make setup' without HOROVOD=0.")
     return found
 
 
 def find_output_dir(program: Sequence[str]) -> Path | None:
-    """The --output_dir of a training script's command or of its flag files; None without one.
+    """The --output_dir in a training script's command or its flag files; None if not given.
 
-    Raises UserError for a flag file that cannot be read.
+    Raises UserError if a flag file cannot be read.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--output_dir", "-output_dir", type=Path)
@@ -115,7 +116,7 @@ def find_output_dir(program: Sequence[str]) -> Path | None:
 
 
 def newest_checkpoints(output_dir: Path | None) -> dict[Path, str]:
-    """What the lists of checkpoints begin with, in the directory and in those of its seeds."""
+    """The first lines of the checkpoint lists, in the directory and those of its seeds."""
     if output_dir is None:
         return {}
     lists = [output_dir / "checkpoint", *output_dir.glob("seed_*/checkpoint")]
@@ -123,14 +124,14 @@ def newest_checkpoints(output_dir: Path | None) -> dict[Path, str]:
 
 
 class Launcher:
-    """Starts mpirun, and again after failures."""
+    """Starts mpirun, and restarts it after failures."""
 
     def __init__(self, settings: LaunchSettings) -> None:
         """Finds where the program writes its checkpoints."""
         self._settings = settings
         self._output_dir = find_output_dir(settings.program)
         self._mpirun: subprocess.Popen | None = None
-        self._asked_to_stop = threading.Event()
+        self._stop_requested = threading.Event()
 
     def run(self) -> int:
         """Runs to the end; returns the exit status of the last attempt."""
@@ -140,7 +141,7 @@ class Launcher:
         while True:
             before = newest_checkpoints(self._output_dir)
             status = self._attempt(mpirun_command(self._settings, hosts))
-            if status in _FINAL or self._asked_to_stop.is_set():
+            if status in _FINAL or self._stop_requested.is_set():
                 return status
             if newest_checkpoints(self._output_dir) != before:
                 restarts = 0
@@ -155,12 +156,12 @@ class Launcher:
                 f"ended with status {status}; restart {restarts} of {self._settings.max_restarts}"
                 f" in {self._settings.restart_delay_seconds:g} seconds"
             )
-            if self._asked_to_stop.wait(self._settings.restart_delay_seconds):
+            if self._stop_requested.wait(self._settings.restart_delay_seconds):
                 return status
             hosts = self._hosts_in_reach()
 
     def _attempt(self, command: Sequence[str]) -> int:
-        """Runs mpirun once. A process group of its own: a terminal's Ctrl-C is for us to handle."""
+        """Runs mpirun once, in a separate process group, since Ctrl-C is handled here."""
         self._mpirun = process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -172,20 +173,20 @@ class Launcher:
         reader = threading.Thread(target=_pass_on_errors, args=[process], daemon=True)
         reader.start()
         status = process.wait()
-        # What mpirun started to reach a host may live longer, and keep the pipe open.
+        # Processes that mpirun started to reach a host may live longer and keep the pipe open.
         reader.join(_SECONDS_FOR_LAST_WORDS)
         return status if status >= 0 else 128 - status
 
     def _stop(self, number: int, frame: object) -> None:
-        """Asks the ranks to save and end, at first; mpirun passes SIGUSR1 on, and no other one."""
+        """First asks the ranks to save and end; SIGUSR1 is the only signal that mpirun forwards."""
         del number, frame
         if self._mpirun is not None and self._mpirun.poll() is None:
-            again = self._asked_to_stop.is_set()
+            again = self._stop_requested.is_set()
             self._mpirun.send_signal(signal.SIGTERM if again else signal.SIGUSR1)
-        self._asked_to_stop.set()
+        self._stop_requested.set()
 
     def _hosts_in_reach(self) -> tuple[Host, ...]:
-        """The hosts on which mpirun can start a program; all, if there seems to be none."""
+        """The hosts on which mpirun can start a program; all hosts if there seem to be none."""
         hosts = self._settings.hosts
         if not hosts:
             return hosts
@@ -196,7 +197,7 @@ class Launcher:
             return hosts
         lost = [str(host) for host, is_in_reach in zip(hosts, reached) if not is_in_reach]
         if lost:
-            say(f"left out, as mpirun cannot reach them: {', '.join(lost)}")
+            say(f"dropped because mpirun cannot reach them: {', '.join(lost)}")
         return tuple(host for host, is_in_reach in zip(hosts, reached) if is_in_reach)
 
     def _is_in_reach(self, host: Host) -> bool:
@@ -216,9 +217,9 @@ class Launcher:
 
 
 def _pass_on_errors(mpirun: subprocess.Popen) -> None:
-    """Copies what the ranks print to stderr; from an error on, mpirun has some seconds to end.
+    """Copies the ranks' stderr; after an error, mpirun has some seconds to end.
 
-    It is read, for mpirun to go on, even where it cannot be written any more.
+    Reading continues even if the copy cannot be written any more, so that mpirun does not block.
     """
     kill = threading.Timer(_SECONDS_TO_END, mpirun.kill)
     kill.daemon = True
@@ -230,20 +231,22 @@ def _pass_on_errors(mpirun: subprocess.Popen) -> None:
 
 
 def say(text: str) -> None:
-    """Prints a line of the launcher's own."""
+    """Prints a line with the launcher's name."""
     console.say(f"launch: {text}", stream=sys.stderr)
 
 
 @flag_group("Ranks and restarts")
 def define_flags() -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string("hosts", None, "HOST:RANKS,... as for mpirun -H; this host alone without.")
-    flags.DEFINE_integer("np", None, "Number of ranks; as many as --hosts take, without.")
+    flags.DEFINE_string(
+        "hosts", None, "HOST:RANKS,... as for mpirun -H; by default this host only."
+    )
+    flags.DEFINE_integer("np", None, "Number of ranks; by default as many as --hosts take.")
     flags.DEFINE_integer(
         "max_restarts",
         3,
-        "Most restarts in a row without a new checkpoint: one that was saved since the last start "
-        "sets the count back to 0. There is none after a mistake in the command (status 2).",
+        "Maximum number of restarts in a row without a new checkpoint; a new checkpoint resets the "
+        "count. There is no restart after a mistake in the command (status 2).",
         lower_bound=0,
     )
     flags.DEFINE(
@@ -252,7 +255,9 @@ def define_flags() -> None:
         5.0,
         "Seconds between a failure and the next start.",
     )
-    flags.DEFINE_string("mpirun_flags", "", 'More flags of mpirun, e.g. "--bind-to none -x PATH".')
+    flags.DEFINE_string(
+        "mpirun_flags", "", 'Further flags for mpirun, e.g. "--bind-to none -x PATH".'
+    )
 
 
 def main(arguments: Sequence[str]) -> None:

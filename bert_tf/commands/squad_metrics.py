@@ -3,9 +3,9 @@
     python -m bert_tf.commands.squad_metrics --data_file=dev-v2.0.json \\
         --predictions_file=predictions.json [--null_odds_file=null_odds.json]
 
-The results are those of the data's authors' evaluate-v1.1.py and evaluate-v2.0.py to the last
-digit. Data with an unanswerable question is scored as v2.0, and so is all other where null odds
-are given; the rest is scored as v1.1.
+The results agree with the authors' evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Data
+with unanswerable questions is scored as v2.0, as is any data if null odds are given; otherwise it
+is scored as v1.1.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ def define_flags() -> None:
         "predictions_file", None, "JSON object: question id to answer.", required=True
     )
     flags.DEFINE_string(
-        "null_odds_file", None, "v2.0: JSON object, question id to how much rather no answer."
+        "null_odds_file",
+        None,
+        'v2.0: JSON object, question id to score difference in favour of "no answer".',
     )
     flags.DEFINE(
         Number(infinite=True),
         "na_prob_thresh",
         1.0,
-        "With --null_odds_file: answers with more than this count as none. The official default "
+        "With --null_odds_file: questions with more than this count as unanswered. The official "
+        "default "
         "is meant for probabilities; with odds, give the --null_score_diff_threshold of the "
         "predictions.",
     )
@@ -53,7 +56,7 @@ def main(_) -> None:
     """Prints the scores as one JSON object."""
     values = flags.FLAGS
     if values["na_prob_thresh"].present and not values.null_odds_file:
-        raise UserError("--na_prob_thresh is a limit for --null_odds_file; give both.")
+        raise UserError("--na_prob_thresh applies to --null_odds_file; give both.")
     squad = read_squad(
         values.data_file, flag="data_file", version_2_with_negative=True, needs_answers=False
     )

@@ -1,7 +1,7 @@
-"""Batches of records as ``tf.data``: what a batch holds is a function of its position alone.
+"""Batches of records as ``tf.data``; the contents of a batch depend only on its position.
 
-Python finds the records and reads them; TensorFlow parses them in C++. What they hold is checked
-before it is used. Which records a batch has is up to the caller (order.py, length_buckets.py).
+Python locates and reads the records; TensorFlow parses them in C++. Their values are checked before
+use. The caller decides which records a batch has (order.py, length_buckets.py).
 
 Symbols: B sequences of one rank in one batch, S positions.
 """
@@ -34,7 +34,7 @@ _NOT_AN_EXAMPLE = "Could not parse example input"
 
 
 class BatchReader:
-    """The records of a batch as parsed features."""
+    """Reads the records of a batch as parsed features."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class BatchReader:
         Args:
           record_set: the records.
           spec: their layout.
-          lengths: of their features, by length key.
-          vocab_size, type_vocab_size: of the model, whose ids and segments are below them.
+          lengths: lengths of their features, by length key.
+          vocab_size, type_vocab_size: the model's upper bounds (exclusive) for ids and segments.
           batch_size: B.
-          indices: from a batch's position to the numbers of its records, integers [B].
+          indices: maps a batch's position to the numbers of its records, integers [B].
           names: as for ``spec.parse_spec``.
-          positions_kept: from a batch's position to the positions that are left of its sequences,
-            which must all be padding beyond; None leaves them whole.
+          positions_kept: maps a batch's position to the length to which its sequences, padding
+            beyond, are cut; None keeps them whole.
         """
         self._record_set = record_set
         self._indices = indices
@@ -75,7 +75,7 @@ class BatchReader:
     def read(self, position: tf.Tensor) -> Features:
         """Features of the batch at ``position``, integers as int32.
 
-        Shapes are static, but for the length of sequences where positions are left out.
+        Shapes are static, except for the length of sequences if they are cut.
         """
         serialized, names = tf.numpy_function(
             self._read_records, [position], [tf.string, tf.string]
@@ -103,10 +103,10 @@ class BatchReader:
     def _check(
         self, position: tf.Tensor, features: Features, kept: tf.Tensor | int
     ) -> tf.Operation:
-        """Fails where a record of the batch cannot be used.
+        """Fails if a record of the batch is invalid.
 
-        What is wrong is found in Python, but whether anything is, in C++: a call of Python for
-        every batch would take longer than the parsing of small ones.
+        Whether there is a problem is found in C++, what it is in Python: calling Python for every
+        batch would take longer than parsing small ones.
         """
         names = [feature.name for feature in self._spec.features]
         bounds = self._spec.bounds({**self._sizes, SEQUENCE: kept})
@@ -121,7 +121,7 @@ class BatchReader:
         return tf.cond(tf.reduce_all(tf.stack(good)), lambda: tf.constant(True), refuse).op
 
     def _refuse(self, position: np.int64, kept: np.int64, *columns: np.ndarray) -> np.bool_:
-        """Raises the UserError that names the record."""
+        """Raises a UserError that names the record."""
         batch = {feature.name: column for feature, column in zip(self._spec.features, columns)}
         problem = self._spec.out_of_range(batch, {**self._sizes, SEQUENCE: int(kept)})
         if problem is None:
@@ -136,18 +136,18 @@ class BatchReader:
         return f"record {number} of {file.path}"
 
     def _read_records(self, position: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        """Serialized examples, and a name for each for errors; object arrays [B]."""
+        """Serialized examples, and their names for error messages; object arrays [B]."""
         indices = self._indices(int(position)).tolist()
-        # Object arrays: numpy's own strings would lose zero bytes at the end of a record.
+        # Object arrays, since numpy's strings would lose zero bytes at the end of a record.
         serialized = np.array(self._record_set.read(indices), dtype=object)
         names = [self._name_of(index).encode() for index in indices]
         return serialized, np.array(names, dtype=object)
 
 
 def _all_within(values: tf.Tensor, bound: tf.Tensor | float) -> tf.Tensor:
-    """Whether no value is negative, or ``bound`` or more, or NaN: bool []."""
+    """Whether all values are in [0, ``bound``), not NaN: bool []."""
     if values.dtype == tf.int64:
-        # As unsigned numbers, negative ones are above all others.
+        # As unsigned integers, negative values are above all others.
         return tf.reduce_max(tf.bitcast(values, tf.uint64)) < tf.cast(bound, tf.uint64)
     return tf.reduce_all((values >= 0) & (values < bound))
 
@@ -159,13 +159,13 @@ def dataset_of_positions(
     *,
     prefetch: int = DEFAULT_PREFETCH,
 ) -> tf.data.Dataset:
-    """The batches at positions ``first`` to ``end`` (None: without end), several under way at once.
+    """The batches at positions ``first`` to ``end`` (None: endless), several in flight at once.
 
     Their order is kept.
     """
     options = tf.data.Options()
-    # The thread that tunes a dataset sleeps for up to a minute, and closing the dataset sometimes
-    # waits for it: an evaluation of 10 seconds took 20.
+    # The autotuning thread sleeps for up to a minute, and closing the dataset sometimes waits for
+    # it: an evaluation of 10 seconds took 20.
     options.autotune.enabled = False
     positions = tf.data.Dataset.range(first, np.iinfo(np.int64).max if end is None else end)
     batches = positions.map(
@@ -178,15 +178,15 @@ def dataset_of_positions(
 
 @contextlib.contextmanager
 def user_errors() -> Iterator[None]:
-    """Turns a damaged record, met while a session runs, into the UserError that names it.
+    """Turns the error of a session about a damaged record into a UserError that names it.
 
-    TensorFlow wraps what fails inside a dataset in an error of its own with a long text. Other
-    errors pass unchanged.
+    TensorFlow wraps errors inside a dataset in its own error with a long text. Other errors pass
+    unchanged.
     """
     try:
         yield
     except (tf.errors.OpError, UnicodeDecodeError) as error:
-        # A message that shows the bytes of a record is no text.
+        # A message that contains bytes of a record cannot be decoded.
         text = str(error.object) if isinstance(error, UnicodeDecodeError) else error.message
         sentence = _sentence_in(text)
         if sentence is None:

@@ -1,14 +1,14 @@
-"""Batches of sequences of like length, so that little of a batch is padding.
+"""Batches of sequences of similar length, to minimize padding.
 
-The order stays a pure function of the seed and the position in the training. The records run
-through in the order of order.py, epoch after epoch. A *pool* is a stretch of some tens of global
-batches of it: its records are sorted by length and cut into global batches, which are visited in
-random order. Pools do not cross the border of epochs (by more than a batch), so a training of whole
-epochs has seen every record equally often.
+The order is a pure function of the seed and the position in training. The records are taken in the
+order of order.py, epoch after epoch. A *pool* consists of a few tens of consecutive global batches:
+its records are sorted by length and divided into global batches, which are visited in random order.
+Pools do not cross epoch boundaries (by more than a batch), so training for whole epochs sees every
+record equally often.
 
-A batch is padded to a multiple of ``LENGTH_STEP`` tokens, up to ``SHORT_LENGTH`` to one of half of
-that: products of fewer tokens would not be faster (docs/padding.md), and the shapes are few, each
-of which XLA has to compile once.
+A batch is padded to a multiple of ``LENGTH_STEP`` tokens, or of half of that up to
+``SHORT_LENGTH``: products of fewer tokens would not be faster (docs/padding.md), and there are few
+shapes, each of which XLA has to compile once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POOL_STREAM = 0x706F6F6C  # separates these draws from others with the same see
 
 
 class LengthBuckets:
-    """The records of every global batch of a training, and the length that it is padded to."""
+    """The records of every global batch in training, and the length it is padded to."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class LengthBuckets:
           seed: of the order.
           max_length: positions of a stored record; no batch is padded beyond.
           origin: as in :class:`~bert_tf.input.order.GlobalBatchSlice`, rounded up to a whole
-            batch. A run that goes on with another global batch size cuts the rest of its pool anew:
-            of that pool, some records come twice in the epoch and some not at all.
+            batch. A run that is resumed with another global batch size regroups the rest of its
+              pool: some records of that pool are then seen twice in the epoch and some not at all.
         """
         if not len(lengths):
             raise ValueError("there are no records to order")
@@ -57,7 +57,7 @@ class LengthBuckets:
         self._seed = seed
         self._max_length = max_length
         self._first_batch = -(-origin // global_batch_size)
-        # A pool is asked for by every batch in it, and by several threads.
+        # A pool is needed by every batch in it, and by several threads.
         self._pool = functools.lru_cache(maxsize=4)(self._make_pool)
 
     def indices(self, position: int, batch: GlobalBatchSlice) -> np.ndarray:
@@ -97,16 +97,15 @@ class LengthBuckets:
 
 
 class LengthSortedBatches:
-    """Every record once, over all ranks, longest first: the batches of a prediction.
+    """Batches for prediction: every record once, over all ranks, longest first.
 
-    All ranks have the same number of batches. Where the records run out, places are filled with the
-    last record.
+    All ranks have the same number of batches; the last ones are filled up with the last record.
     """
 
     def __init__(
         self, lengths: np.ndarray, *, batch_size: int, max_length: int, rank: int, world_size: int
     ):
-        """Cuts the records into batches; ranks take them in turn, so that they have like lengths.
+        """Divides the records into batches; ranks take them in turn, so that lengths are balanced.
 
         Args:
           lengths: integers [N], the tokens of each record without padding.
@@ -127,7 +126,7 @@ class LengthSortedBatches:
         return self._order[np.minimum(self._places(number), len(self._order) - 1)]
 
     def is_record(self, number: int) -> np.ndarray:
-        """Whether a place of a batch holds a record and no filling: bool [batch_size]."""
+        """Whether a place in a batch holds a record and not filling: bool [batch_size]."""
         return self._places(number) < len(self._order)
 
     def padded_length(self, number: int) -> int:
@@ -141,6 +140,6 @@ class LengthSortedBatches:
 
 
 def padded_length(length: int, *, max_length: int) -> int:
-    """What ``length`` tokens are padded to; no more than ``max_length``."""
+    """The length that ``length`` tokens are padded to, at most ``max_length``."""
     step = LENGTH_STEP if length > SHORT_LENGTH else LENGTH_STEP // 2
     return min(-(-length // step) * step, max_length)

@@ -1,12 +1,12 @@
-"""The masked language model's masks, for the data preparation and for training time alike.
+"""The masks of the masked language model, for both data preparation and training time.
 
 The rules are those of the BERT paper (Devlin et al. 2018, appendix A.1) and of google-research/bert
 (create_pretraining_data.py): round(0.15 x length) tokens of a sequence are predicted; of these 80%
-become [MASK], 10% a random token, 10% stay. With whole words, the pieces of a word are chosen
-together, and a word that would exceed the number of predictions is passed over. There are two
+become [MASK], 10% a random token, 10% are kept. With whole words, the pieces of a word are chosen
+together, and a word that would exceed the number of predictions is skipped. There are two
 deliberate differences: a random token is never a special one, and the rest of a word that was cut
-off at the start of a segment counts as a word of its own, where google's code adds it to the last
-word of the segment before.
+off at the start of a segment counts as a separate word, whereas google's code adds it to the last
+word of the previous segment.
 
 Symbols: B sequences, S positions, P predictions.
 """
@@ -36,8 +36,8 @@ class MaskingSettings:
     """How masks are drawn.
 
     Attributes:
-      masked_lm_prob: share of a sequence's tokens, [CLS] and [SEP] counted, to predict.
-      max_predictions_per_seq: P, the most predictions of a sequence.
+      masked_lm_prob: share of a sequence's tokens, including [CLS] and [SEP], to predict.
+      max_predictions_per_seq: P, maximum number of predictions in a sequence.
       vocab_size: random tokens are drawn from the ids below it.
       special_ids: ids by the names "pad", "unk", "cls", "sep" and "mask", as in a manifest. None is
         drawn as a random token; [PAD], [CLS] and [SEP] are never predicted, while an unknown word
@@ -77,7 +77,7 @@ class MaskedBatch:
 
 
 def example_keys(seed: int, *counters: IntegerArray) -> np.ndarray:
-    """One key an example for :func:`mask_batch`: uint64 [B], see ``derive_keys``."""
+    """One key per example for :func:`mask_batch`: uint64 [B], see ``derive_keys``."""
     return derive_keys(seed, _MASK_STREAM, *counters)
 
 
@@ -89,7 +89,7 @@ def mask_batch(
     settings: MaskingSettings,
     word_starts: np.ndarray | None = None,
 ) -> MaskedBatch:
-    """Draws masks for a batch; each sequence's depend on its own content and key alone.
+    """Draws masks for a batch; those of a sequence depend only on its content and key.
 
     Args:
       input_ids: integer [B, S].

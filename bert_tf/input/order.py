@@ -1,10 +1,10 @@
-"""The order of the training data: a pure function of the seed and the position in the training.
+"""The order of the training data: a pure function of the seed and the position in training.
 
-The records are read epoch after epoch without a gap; epoch e is a permutation of all of them that
-is seeded by (seed, e). Position p of the training is global batch number p of that endless
-sequence, so batches run across the border of epochs and nothing is dropped, and a rank's share is a
-contiguous slice of the global batch. No state is needed to go on from any position with any number
-of ranks; with another global batch size, the number of sequences consumed so far is.
+The records are read epoch after epoch; epoch e is a permutation of all records seeded by (seed, e).
+Position p in training is global batch number p of that endless sequence, so batches cross epoch
+boundaries and nothing is dropped, and a rank's share is a contiguous slice of the global batch. No
+state is needed to resume from any position with any number of ranks; with another global batch
+size, the number of sequences consumed so far is needed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class GlobalBatchSlice:
       global_batch_size: sequences of one update over all ranks and accumulation steps.
       rank: this rank, from 0.
       world_size: number of ranks; it must divide the global batch size.
-      origin: place in the endless sequence where position 0 would begin. It is 0 but in a run that
-        went on with another global batch size, whose positions must continue where it stopped.
+      origin: index in the endless sequence where position 0 would begin. It is 0 except in a run
+        that was resumed with another global batch size, whose positions must continue where it
+        stopped.
     """
 
     global_batch_size: int
@@ -58,7 +59,7 @@ class GlobalBatchSlice:
         return self.rank * self.size
 
     def first_sequence(self, position: int) -> int:
-        """Place in the endless sequence of the first sequence of a global batch."""
+        """Index in the endless sequence of the first sequence of a global batch."""
         return self.origin + position * self.global_batch_size
 
 
@@ -104,7 +105,7 @@ def _feistel(values: np.ndarray, keys: np.ndarray, bits: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _chunk_of_epoch(seed: int, epoch: int, num_records: int, chunk: int) -> np.ndarray:
-    """A stretch of an epoch's order, kept because small batches would recompute it piecemeal."""
+    """A chunk of an epoch's order, cached because small batches would recompute it repeatedly."""
     start = chunk * _CHUNK
     stop = min(start + _CHUNK, num_records)
     order = epoch_permutation(seed, epoch, num_records, start=start, stop=stop)

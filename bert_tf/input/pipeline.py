@@ -1,9 +1,8 @@
-"""The input of pre-training and of its evaluation, with masks drawn where none are stored.
+"""The input of pre-training and its evaluation, with masks drawn if none are stored.
 
-A training batch is a pure function of its position: which records it has (order.py), and which
-masks are drawn where they are not stored (masking.py), follow from the seed, the position and the
-place in the global batch. So training can go on from any position, with any number of ranks, on the
-same global batches.
+A training batch is a pure function of its position: its records (order.py) and, if they are not
+stored, its masks (masking.py) follow from the seed, the position and the place in the global batch.
+So training can resume from any position, with any number of ranks, on the same global batches.
 
 Symbols: B sequences of one rank in one batch, S positions, P predictions.
 """
@@ -49,14 +48,14 @@ def training_dataset(
 
     Args:
       record_set: the records.
-      info: what :func:`inspect_records` found out about them.
-      vocab_size, type_vocab_size: of the model; a record that goes beyond is refused by name.
+      info: their description by :func:`inspect_records`.
+      vocab_size, type_vocab_size: the model's; a record with larger values is refused.
       batch: the size of the global batch and this rank's part of it.
       start_position: number of the first global batch; the first of a training is 0.
-      end_position: number of the global batch to stop before; None goes on without end.
+      end_position: number of the global batch to stop before; None is endless.
       seed: decides the order of the records and the masks that are not stored.
-      masking: how to draw masks; needed for records without stored masks, else not used.
-      prefetch: batches to have ready.
+      masking: how to draw masks; needed only for records without stored masks.
+      prefetch: number of batches to prepare in advance.
 
     Returns:
       A dataset whose element k belongs to global batch ``start_position + k``: int32 input_ids,
@@ -96,10 +95,10 @@ def evaluation_dataset(
 ) -> tf.data.Dataset:
     """Every record once, over all ranks, in the order of the files.
 
-    All ranks have the same number of batches of the same size. Where the records run out, places
-    are filled with the first record; ``example_weights`` (float32 [B], otherwise 1) and
-    ``masked_lm_weights`` are 0 there. Masks that are not stored depend on the seed and the number
-    of the record alone, so every evaluation asks for the same words.
+    All ranks have the same number of batches of the same size. The last ones are filled up with the
+    first record; ``example_weights`` (float32 [B], otherwise 1) and ``masked_lm_weights`` are 0
+    there. Masks that are not stored depend only on the seed and the number of the record, so every
+    evaluation masks the same words.
 
     Arguments and features are as in :func:`training_dataset`, with B = ``batch_size``.
     """
@@ -155,7 +154,7 @@ def _masker(
     *,
     batch_size: int,
 ) -> Callable[[tf.Tensor, dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
-    """A function of (position, features) that draws the masks where the records store none."""
+    """A function of (position, features) that draws masks if the records store none."""
     if info.masked:
         return lambda _, features: features
     if masking is None:

@@ -1,9 +1,9 @@
 """Random numbers that are a pure function of a seed and some counters, drawn for whole arrays.
 
-They need no generator object per example, so a draw for (seed, position, index) is the same
-whatever was drawn before it, on whichever rank, and with any version of numpy. The mixing function
-is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
-OOPSLA 2014); a stream adds that paper's golden-ratio increment to its key for every draw.
+No generator objects are needed, so a draw for (seed, position, index) is the same whatever was
+drawn before, on any rank, and with any version of numpy. The mixing function is the finalizer of
+SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014); a
+stream adds that paper's golden-ratio increment to its key for every draw.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def mix64(values: np.ndarray) -> np.ndarray:
 
 
 def derive_keys(seed: int, *counters: IntegerArray) -> np.ndarray:
-    """Keys of independent streams, one for each element of the broadcast counters.
+    """Keys of independent streams, one per element of the broadcast counters.
 
     Args:
       seed: any integer; only its low 64 bits count.

@@ -1,1 +1,1 @@
-"""Operations of an update in C++, compiled at set-up: one pass over memory for all variables."""
+"""Operations in C++, compiled at set-up, that need few passes over memory."""

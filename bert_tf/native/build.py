@@ -1,7 +1,7 @@
 """Compiles the native operations: ``python -m bert_tf.native.build``.
 
-Every source of this room becomes a library of its own, several at a time. The compiler is $CXX, or
-else g++.
+Every source in this package is compiled to a separate library, several in parallel. The compiler is
+$CXX, by default g++.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bert_tf.native.library import COMPILER_FLAGS, SOURCE, MissingLibrary, libra
 
 
 def build(compiler: Sequence[str], source: Path = SOURCE) -> Path:
-    """Compiles ``source``, unless that is done already, and returns the library's path.
+    """Compiles ``source``, unless the library exists, and returns the library's path.
 
-    ``compiler`` is a command with its own arguments. The library appears under its name when it is
-    complete, and is loaded once for proof. Raises UserError when there is no compiler, when it
-    fails, and for a directory that cannot be written.
+    ``compiler`` is a command with its arguments. The library appears under its name once it is
+    complete, and is loaded once as a check. Raises UserError if there is no compiler, it fails, or
+    the directory cannot be written.
     """
     path = library_path(source)
     if path.is_file():
@@ -72,9 +72,9 @@ def _compile(compiler: Sequence[str], source: Path, output: Path) -> None:
         ) from error
     if done.returncode:
         lines = done.stderr.splitlines() or ["no message"]
-        told = next((line for line in lines if "error" in line), lines[0])
+        reason = next((line for line in lines if "error" in line), lines[0])
         raise UserError(
-            f"{' '.join(compiler)} cannot compile {source.name} ({told}); name another compiler "
+            f"{' '.join(compiler)} cannot compile {source.name} ({reason}); name another compiler "
             "in CXX, or do without: training uses TensorFlow's own operations."
         )
 
@@ -88,7 +88,7 @@ def _run() -> None:
 
 
 def main(_) -> None:
-    """Builds, and ends with one sentence where that fails."""
+    """Builds all libraries."""
     environment.prepare_environment(verbose=False, use_xla=False)
     _run()
 

@@ -1,7 +1,7 @@
-"""The compiled operations: what their file is called, and how they are loaded.
+"""The compiled operations: their file names, and how they are loaded.
 
-The name holds a hash of all that the file was made from, so that a file of another source or of
-another TensorFlow is never loaded, and several may lie side by side.
+The name contains a hash of everything that the file was made from, so that a file made from another
+source or for another TensorFlow is never loaded, and several can coexist.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from types import ModuleType
 from bert_tf.errors import first_line
 
 SOURCE = Path(__file__).with_name("update_ops.cc")
-INCLUDED = "*.inc"  # what sources may include, beside them
+INCLUDED = "*.inc"  # files that sources may include
 
-# Without -march, so that machines may share an environment: the source names the processors that
-# it has functions of its own for. The last two decide rounding: a square root is one instruction,
-# and products are not fused with sums, which some processors would do and others not.
+# Without -march, so that machines can share an environment: the source has specialised functions
+# for some processors. The last two flags determine rounding: a square root is one instruction, and
+# products are not fused with sums, which only some processors would do.
 COMPILER_FLAGS = ("-O3", "-fPIC", "-shared", "-DNDEBUG", "-fno-math-errno", "-ffp-contract=off")
 
 BUILD_COMMAND = "python -m bert_tf.native.build"
 
 
 class MissingLibrary(Exception):  # noqa: N818 - a state of an environment, not a fault
-    """Why there are no compiled operations: a clause for the middle of a sentence."""
+    """Why there are no compiled operations, as a clause for the middle of a sentence."""
 
 
 def library_path(source: Path = SOURCE) -> Path:
-    """Where the operations compiled from ``source`` lie, whether or not they exist."""
+    """The path of the library compiled from ``source``, whether or not it exists."""
     import tensorflow.compat.v1 as tf
 
     made_from = [tf.version.VERSION, platform.machine(), *COMPILER_FLAGS]
@@ -40,10 +40,10 @@ def library_path(source: Path = SOURCE) -> Path:
 
 
 def load(source: Path = SOURCE) -> ModuleType:
-    """The operations as Python functions; raises MissingLibrary where they cannot be had.
+    """The operations as Python functions; raises MissingLibrary if they are not available.
 
-    The module has a function for each operation that ``source`` registers, named as it is but in
-    lower case with underscores, and with its arguments.
+    The module has a function for each operation that ``source`` registers, with its name in snake
+    case and its arguments.
     """
     import tensorflow.compat.v1 as tf
 

@@ -1,1 +1,1 @@
-"""Many ranks as one job: how they are joined, what they send and what they agree on."""
+"""Ranks of a distributed job: how they connect, communicate and agree."""

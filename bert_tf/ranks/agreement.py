@@ -1,4 +1,4 @@
-"""What must be the same on every rank, compared before anything is built."""
+"""Compares what must be the same on every rank before anything is built."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _CODE_DIGITS = 12
 _SOURCES = (".py", ".cc", ".inc")
 
 
-def check_same_on_all_ranks(ranks: SingleProcess, facts: Mapping[str, Any]) -> None:
-    """Raises UserError on every rank, with all that differs, when a fact is not rank 0's.
+def check_same_on_all_ranks(ranks: SingleProcess, values: Mapping[str, Any]) -> None:
+    """Raises UserError on every rank, listing all differences, if a value differs from rank 0's.
 
-    Collective. ``facts`` maps a name for messages to a value, which is compared as text.
+    Collective. ``values`` maps names for messages to values, which are compared as text.
     """
-    own = {name: str(value) for name, value in facts.items()}
-    gathered = ranks.gather((socket.gethostname(), own))
+    local = {name: str(value) for name, value in values.items()}
+    gathered = ranks.gather((socket.gethostname(), local))
     hosts = {rank: host for rank, (host, _) in enumerate(gathered)}
     expected = gathered[0][1]
     by_difference: dict[str, list[int]] = {}
@@ -36,9 +36,10 @@ def check_same_on_all_ranks(ranks: SingleProcess, facts: Mapping[str, Any]) -> N
     if by_difference:
         raise UserError(
             "; ".join(
-                f"{name_ranks(own, hosts)} {'differs' if len(own) == 1 else 'differ'} from rank 0 "
+                f"{name_ranks(differing, hosts)} {'differs' if len(differing) == 1 else 'differ'} "
+                "from rank 0 "
                 f"in {difference}"
-                for difference, own in by_difference.items()
+                for difference, differing in by_difference.items()
             )
             + "; give every rank the same."
         )
@@ -55,7 +56,7 @@ def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
 
 
 def code_sha256(package: Path = Path(bert_tf.__file__).parent) -> str:
-    """A short hash of the package's source files and their names: versions may not tell."""
+    """A short hash of the package's source files and their names, since versions may be equal."""
     files = sorted(path for path in package.rglob("*") if path.suffix in _SOURCES)
     content = [(str(path.relative_to(package)), sha256_of_file(path)) for path in files]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:_CODE_DIGITS]

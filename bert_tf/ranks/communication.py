@@ -1,7 +1,7 @@
-"""How gradients travel: Horovod's settings as flags, and what a run was really told.
+"""How gradients are communicated: Horovod's settings as flags, and the values in effect.
 
-Horovod reads its tunables from the environment when it starts. A flag wins over a variable that
-the user set; without a flag the variable stands, and the ledger shows it.
+Horovod reads its tunables from the environment when it starts. A flag overrides a variable set by
+the user; without a flag the variable is kept, and the ledger shows it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from bert_tf.errors import UserError
 _MIB = 1 << 20
 DEFAULT = "horovod's default"
 
-# Rows must be half as much to send as the table, or less. A gather costs what the count of bytes
-# does not show: it is not fused with other gradients, every rank keeps the rows of all and adds
-# them to a table itself. Two ranks measured 0.6 to 1.0 of the gain that their bytes promise (see
-# docs/many_machines.md), so that half of the bytes are a gain on any of those links. It also means
-# that the gathered rows of all ranks take no more memory than the table.
+# Rows must be at most half the data of the table. A gather has costs beyond its bytes: it is not
+# fused with other gradients, and every rank keeps the rows of all ranks and adds them to a table
+# itself. Two ranks measured 0.6 to 1.0 of the gain expected from the bytes (see
+# docs/many_machines.md), so half the bytes are a gain on any of those links. It also means that the
+# gathered rows of all ranks take no more memory than the table.
 _LEAST_GAIN = 2.0
-# A smaller table travels fused with the other gradients, in a round that there is anyway. Its rows
-# are two gathers, of values and of indices, each with an answer of the other ranks to wait for: a
-# cycle of Horovod's, 1 ms. Half of 4 MiB takes 1.7 ms at 10 Gbit/s.
+# A smaller table is fused with the other gradients, in a round that takes place anyway. Its rows
+# need two gathers, of values and of indices, each with a negotiation among the ranks: a cycle of
+# Horovod's, 1 ms. Half of 4 MiB takes 1.7 ms at 10 Gbit/s.
 _LEAST_TABLE_BYTES = 4 * _MIB
-_BYTES_OF_AN_INDEX = 8  # int64; of int32 it is half
+_BYTES_OF_AN_INDEX = 8  # int64; half for int32
 
-# Name in the ledger -> (variable, from the setting to its text, from the text to the ledger).
+# Name in the ledger -> (variable, formats the setting, parses the variable for the ledger).
 _TUNABLES = {
     "fusion_threshold_mb": (
         "HOROVOD_FUSION_THRESHOLD",
@@ -41,14 +41,14 @@ _TUNABLES = {
 }
 
 
-# Where a rank waits for others Open MPI asks without a pause whether they are there. Horovod does
-# that a thousand times a second in a thread of its own, on the core that should compute: with it
-# two ranks on two cores were a third slower. A variable that the user set stands.
+# Open MPI busy-waits for other ranks. Horovod waits a thousand times a second, in a separate thread
+# on a core that should compute: without this, two ranks on two cores were a third slower. A
+# variable set by the user is kept.
 MPI_ENVIRONMENT = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
 def horovod_environment(settings: CommunicationSettings) -> dict[str, str]:
-    """The variables to set before Horovod starts: those whose setting is given."""
+    """The variables to set before Horovod starts, for the settings that are given."""
     given = {name: getattr(settings, name) for name in _TUNABLES}
     return {
         _TUNABLES[name][0]: _TUNABLES[name][1](value)
@@ -58,11 +58,11 @@ def horovod_environment(settings: CommunicationSettings) -> dict[str, str]:
 
 
 def number_of_groups(settings: CommunicationSettings, *, complete_at_once: bool) -> int:
-    """How many groups the gradients of an update travel in; 0 for whatever is ready.
+    """The number of groups in which gradients are sent; 0 sends whatever is ready.
 
-    One group is sent when its last gradient is complete, and then as a whole. Where gradients are
-    ``complete_at_once`` that is for nothing; else the first ones would have to wait for the
-    backward pass beside which they could travel.
+    A group is sent as a whole, when its last gradient is complete. If gradients are
+    ``complete_at_once`` this costs nothing; otherwise the first ones would have to wait instead of
+    overlapping with the backward pass.
     """
     if settings.adasum:
         return 0
@@ -71,7 +71,7 @@ def number_of_groups(settings: CommunicationSettings, *, complete_at_once: bool)
     return settings.groups
 
 
-def travels_as_rows(
+def is_sent_as_rows(
     settings: CommunicationSettings,
     table: Sequence[int],
     *,
@@ -82,11 +82,11 @@ def travels_as_rows(
     """Whether the gradient of a looked-up table is sent as rows; all ranks must agree.
 
     Args:
-      settings: what the user asked for, if anything.
+      settings: the user's choices, if any.
       table: shape of the table, [rows, width], float32.
-      rows: most rows that a rank looks up, None where nobody knows.
-      groups: :func:`number_of_groups`; a group is of tables.
-      world_size: ranks.
+      rows: maximum number of rows that a rank looks up, None if unknown.
+      groups: see :func:`number_of_groups`; a group consists of tables.
+      world_size: number of ranks.
     """
     if settings.adasum or groups:
         return False
@@ -94,7 +94,7 @@ def travels_as_rows(
         return settings.embedding_rows
     if rows is None or world_size == 1:
         return False
-    # Horovod compresses what it adds up, not what it gathers.
+    # Horovod compresses in allreduce, but not in gather.
     element_bytes = 2 if settings.compression == "fp16" else 4
     table_bytes = element_bytes * math.prod(table)
     row_bytes = rows * (4 * math.prod(table[1:]) + _BYTES_OF_AN_INDEX)
@@ -103,21 +103,20 @@ def travels_as_rows(
     return table_bytes >= _LEAST_TABLE_BYTES and sent_as_table >= _LEAST_GAIN * sent_as_rows
 
 
-def communication_facts(
+def describe_communication(
     settings: CommunicationSettings, environment: Mapping[str, str], *, complete_at_once: bool
 ) -> dict[str, object]:
-    """The ledger's section, without when gradients travel.
+    """The ledger's section on communication, except when gradients are sent.
 
-    ``environment`` is the process's, with :func:`horovod_environment` already in it;
-    ``complete_at_once`` as for :func:`number_of_groups`. Raises UserError for a variable that is no
-    number.
+    ``environment`` is the process's, including :func:`horovod_environment`; ``complete_at_once`` as
+    for :func:`number_of_groups`. Raises UserError for a variable that is not a number.
     """
     groups = number_of_groups(settings, complete_at_once=complete_at_once)
     if settings.adasum or groups or complete_at_once:
         embeddings = "table"
     else:
         embeddings = {None: "by size", True: "rows", False: "table"}[settings.embedding_rows]
-    facts: dict[str, object] = {
+    section: dict[str, object] = {
         "compression": settings.compression,
         "combined_by": "adasum" if settings.adasum else "sum",
         "groups": groups or "as they are ready",
@@ -126,16 +125,16 @@ def communication_facts(
     for name, (variable, _, parse) in _TUNABLES.items():
         text = environment.get(variable)
         try:
-            facts[name] = DEFAULT if text is None else parse(text)
+            section[name] = DEFAULT if text is None else parse(text)
         except ValueError as error:
-            raise UserError(f"{variable}={text} is no number; change or unset it.") from error
-    return facts
+            raise UserError(f"{variable}={text} is not a number; change or unset it.") from error
+    return section
 
 
 def check_adasum(settings: CommunicationSettings, world_size: int) -> None:
-    """Raises UserError where Adasum cannot pair the ranks."""
+    """Raises UserError if Adasum cannot pair the ranks."""
     if settings.adasum and world_size & (world_size - 1):
         raise UserError(
             f"--adasum combines ranks in pairs and cannot do so with {world_size}; start a power "
-            "of two of them, or drop the flag."
+            "of two of ranks, or drop the flag."
         )

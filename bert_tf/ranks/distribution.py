@@ -1,9 +1,9 @@
-"""Ranks behind one facade: the only module that imports Horovod.
+"""A common interface for one or many ranks: the only module that imports Horovod.
 
-:class:`SingleProcess` and :class:`HorovodRanks` have the same methods, so that no caller asks how
-many ranks there are. Methods that return tensors add collective operations to the current graph:
-every rank must build and run them in the same order. ``gather`` and ``broadcast`` work at once, on
-plain Python values, outside any graph.
+:class:`SingleProcess` and :class:`HorovodRanks` have the same methods, so that callers need not
+check how many ranks there are. Methods that return tensors add collective operations to the current
+graph: every rank must build and run them in the same order. ``gather`` and ``broadcast`` work
+immediately, on plain Python values, outside any graph.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from bert_tf.ranks.communication import (
     MPI_ENVIRONMENT,
     check_adasum,
     horovod_environment,
+    is_sent_as_rows,
     number_of_groups,
-    travels_as_rows,
 )
 from bert_tf.ranks.launched import (
     check_all_met,
@@ -34,11 +34,11 @@ from bert_tf.ranks.launched import (
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices]
 
-_HOROVODS_OWN = CommunicationSettings()
+_HOROVOD_DEFAULTS = CommunicationSettings()
 
 
 class SingleProcess:
-    """One rank that needs nobody."""
+    """A single rank, without communication."""
 
     rank = 0
     local_rank = 0
@@ -46,8 +46,8 @@ class SingleProcess:
     local_size = 1
 
     def __init__(self, num_threads: int | None = None) -> None:
-        """``num_threads`` is for this rank; None takes its share of the host's cores."""
-        self.threads = num_threads or threads_of_a_rank(self.local_size)
+        """``num_threads`` are those of this rank; None uses its share of the host's cores."""
+        self.threads = num_threads or threads_per_rank(self.local_size)
 
     @property
     def is_chief(self) -> bool:
@@ -62,18 +62,18 @@ class SingleProcess:
         complete_at_once: bool = False,
         most_rows: int | None = None,
     ) -> list[tf.Tensor]:
-        """The gradients of the global batch from each rank's share in them.
+        """The gradients of the global batch, from each rank's share.
 
-        A share is divided by the weight of the global batch already, so that the gradients are the
-        sum of the shares, and no sum is larger than what it is the gradient of: float16 holds the
-        sum of any number of ranks where it holds the mean.
+        Shares are already divided by the weight of the global batch, so that the gradients are
+          their sum, which does not grow with the number of ranks: float16 does not overflow in a
+          sum over any number of ranks if it can represent the mean.
 
         Args:
           gradients: shares, dense or tf.IndexedSlices.
-          variables: what they are the gradients of.
-          complete_at_once: whether all are complete at the same time, as sums over micro batches
-            are, and not one by one in the course of a backward pass.
-          most_rows: rows that tf.IndexedSlices of unknown length have at most.
+          variables: the corresponding variables.
+          complete_at_once: whether all become complete at the same time, like sums over micro
+            batches, rather than one by one during a backward pass.
+          most_rows: maximum number of rows of tf.IndexedSlices of unknown length.
 
         Returns:
           Dense gradients.
@@ -86,21 +86,21 @@ class SingleProcess:
         return tf.identity(tensor, name=name)
 
     def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
-        """Hooks that give every rank the variables of rank 0 when a session starts."""
+        """Hooks that broadcast the variables of rank 0 when a session starts."""
         return []
 
     def gather(self, value: Any) -> list[Any]:
-        """One value from each rank, in the order of ranks, on every rank."""
+        """Gathers one value from each rank, in the order of ranks, on every rank."""
         return [value]
 
     def broadcast(self, value: Any) -> Any:
-        """The value of rank 0, on every rank."""
+        """Returns the value of rank 0 on every rank."""
         return self.gather(value)[0]
 
     def once_on_each_host(self, action: Callable[[], object]) -> None:
         """Calls ``action`` on rank 0 and then on the first rank of every other host.
 
-        For files that all ranks need: a host may share rank 0's disk, and finds them, or not.
+        For files that all ranks need: a host that shares rank 0's disk will find them.
         """
         turn = 0 if self.is_chief else 1 if self.local_rank == 0 else None
         for number in range(2):
@@ -110,9 +110,9 @@ class SingleProcess:
 
 
 class _SummedGradients(tf.train.Optimizer):
-    """Hands gradients that are known already to the optimizer that wraps it.
+    """Passes precomputed gradients to the optimizer that wraps it.
 
-    Accumulation happens before: one update communicates once, whatever the number of micro batches.
+    Accumulation happens earlier: an update communicates once, whatever the number of micro batches.
     """
 
     def __init__(self) -> None:
@@ -123,16 +123,16 @@ class _SummedGradients(tf.train.Optimizer):
 
 
 class _BroadcastVariables(tf.train.SessionRunHook):
-    """Gives every rank the variables of rank 0 in each new session.
+    """Broadcasts the variables of rank 0 in each new session.
 
-    Horovod's own hook exists only beside a tf.estimator.
+    Horovod's own hook is only available with tf.estimator.
     """
 
     def __init__(self, hvd: types.ModuleType) -> None:
         self._hvd = hvd
 
     def begin(self):
-        # Model variables that are not global ones are those that nobody trains.
+        # Model variables that are not global variables are frozen.
         variables = {id(v): v for v in (*tf.global_variables(), *tf.model_variables())}
         self._broadcast = self._hvd.broadcast_variables(list(variables.values()), 0)
 
@@ -147,12 +147,12 @@ class HorovodRanks(SingleProcess):
     def __init__(
         self,
         num_threads: int | None = None,
-        communication: CommunicationSettings = _HOROVODS_OWN,
+        communication: CommunicationSettings = _HOROVOD_DEFAULTS,
     ) -> None:
         """Initialises Horovod.
 
-        Raises UserError when it is not installed, and for a number of ranks that ``communication``
-        cannot be done with.
+        Raises UserError if it is not installed, or the number of ranks does not suit
+        ``communication``.
         """
         try:
             import horovod.tensorflow as hvd
@@ -183,16 +183,17 @@ class HorovodRanks(SingleProcess):
         complete_at_once: bool = False,
         most_rows: int | None = None,
     ) -> list[tf.Tensor]:
-        """The gradients of the global batch; each travels once, fused with others."""
+        """The gradients of the global batch; each is sent once, fused with others."""
         hvd, settings = self._hvd, self._communication
         compression = getattr(hvd.Compression, settings.compression)
         groups = number_of_groups(settings, complete_at_once=complete_at_once)
         gradients = [
-            self._as_it_travels(gradient, variable, groups, most_rows)
+            self._as_sent(gradient, variable, groups, most_rows)
             for gradient, variable in zip(gradients, variables)
         ]
         if settings.adasum:
-            # Adasum of equal gradients is their mean: it takes each rank's own, not its share.
+            # Adasum of equal gradients is their mean, so it needs each rank's gradient, not its
+            # share.
             reduced = [
                 hvd.allreduce(gradient * self.world_size, op=hvd.Adasum, compression=compression)
                 for gradient in gradients
@@ -207,10 +208,10 @@ class HorovodRanks(SingleProcess):
             tensor.set_shape(variable.shape)
         return reduced
 
-    def _as_it_travels(
+    def _as_sent(
         self, gradient: Gradient, variable: tf.Variable, groups: int, most_rows: int | None
     ) -> Gradient:
-        if isinstance(gradient, tf.IndexedSlices) and travels_as_rows(
+        if isinstance(gradient, tf.IndexedSlices) and is_sent_as_rows(
             self._communication,
             variable.shape.as_list(),
             rows=gradient.values.shape[0] or most_rows,
@@ -225,15 +226,16 @@ class HorovodRanks(SingleProcess):
         return self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)
 
     def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
-        """Hooks that give every rank the variables of rank 0 when a session starts."""
+        """Hooks that broadcast the variables of rank 0 when a session starts."""
         return [_BroadcastVariables(self._hvd)]
 
     def gather(self, value: Any) -> list[Any]:
-        """One value from each rank, in the order of ranks, on every rank."""
+        """Gathers one value from each rank, in the order of ranks, on every rank."""
         config = tf.ConfigProto(
-            # The first session of a process sizes the threads of all that follow.
+            # The first session of a process determines the threads of all later ones.
             intra_op_parallelism_threads=self.threads,
-            # On all GPUs it would take their memory, and no later session could choose one of them.
+            # Otherwise it would take memory on all GPUs, and no later session could choose among
+            # them.
             device_count={"GPU": 0},
         )
         with tf.Graph().as_default(), tf.Session(config=config) as session:
@@ -241,15 +243,15 @@ class HorovodRanks(SingleProcess):
 
 
 def as_tables(gradients: Sequence[Gradient]) -> list[tf.Tensor]:
-    """Dense gradients; the rows of a looked-up table are added at their places in it."""
+    """Dense gradients; the rows of a looked-up table are added at their indices."""
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
-def threads_of_a_rank(local_size: int) -> int:
+def threads_per_rank(local_size: int) -> int:
     """A rank's share of its host's cores.
 
-    Without this every rank would start as many threads as there are cores, and ranks would be
-    slower than one process (horovod issue 2804 measures a factor of three).
+    Otherwise every rank would start as many threads as there are cores, and be slower than a single
+    process (horovod issue 2804 measures a factor of three).
     """
     return max(1, available_cores() // local_size)
 
@@ -258,13 +260,13 @@ def connect(
     *,
     horovod: bool,
     num_threads: int | None = None,
-    communication: CommunicationSettings = _HOROVODS_OWN,
+    communication: CommunicationSettings = _HOROVOD_DEFAULTS,
 ) -> SingleProcess:
-    """The ranks of this job, which exchange gradients as ``communication`` says.
+    """The ranks of this job, which exchange gradients according to ``communication``.
 
-    ``num_threads`` overrides a rank's share of its host's cores. Raises UserError when a launcher
-    started several processes that do not know of each other: each would train a whole model and
-    write it to the same directory.
+    ``num_threads`` overrides a rank's share of its host's cores. Raises UserError if a launcher
+    started several independent processes: each would train a whole model and write it to the same
+    directory.
     """
     if horovod:
         return HorovodRanks(num_threads, communication)

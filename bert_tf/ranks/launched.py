@@ -1,7 +1,7 @@
-"""What started this process: a launcher of ranks, or nobody, as its environment tells.
+"""Detects from its environment whether a launcher started this process, and which.
 
-MPI itself ends a process that it cannot connect, with pages of its own, or lets it believe that it
-is alone. Both are told here in one sentence, before or right after Horovod starts.
+MPI ends a process that it cannot connect with pages of messages, or lets it run as if it were
+alone. Both cases are reported here in one sentence, before or right after Horovod starts.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from bert_tf.ranks.failures import ENDED, STATUS, write_last_words
 
 # Set for each process by Open MPI, by Horovod's Gloo launcher, and by MPICH and Slurm's pmi2.
 _PROCESS_COUNTS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
-# By Slurm's srun, for the processes of one srun. SLURM_NTASKS is the allocation's, which a single
-# process started by hand sees as well.
+# Set by Slurm's srun, for the processes of one srun. SLURM_NTASKS is that of the allocation, which
+# a single process started by hand has as well.
 _SLURM_STEP = "SLURM_STEP_NUM_TASKS"
-# A shell from 'srun --pty bash' hands the count of its step to all that is started in it.
+# A shell from 'srun --pty bash' passes the count of its step to all processes started in it.
 _SLURM_TERMINAL = "SLURM_PTY_PORT"
-# Set by Open MPI's mpirun where it ties a process to some cores: to a single one if it starts two.
+# Set by Open MPI's mpirun if it binds a process to some cores: to a single one if it starts two.
 _BOUND = "OMPI_MCA_orte_bound_at_launch"
 _LAUNCHER_NAMES = ("mpirun", "mpiexec", "orterun")
-# What an MPI library needs to find the other processes of a launcher.
+# Variables by which an MPI library finds the other processes of a launcher.
 _MPI_RENDEZVOUS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")
 
-_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_CHECKS = 0.5
 
 
 def process_count(variables: Mapping[str, str]) -> int:
-    """The number of processes that this one was launched with; 1 without a launcher.
+    """The number of processes started by this process's launcher; 1 without a launcher.
 
-    The first launcher that is found counts: mpirun starts its daemons by srun on a Slurm cluster.
+    The first launcher found counts: on a Slurm cluster mpirun starts its daemons by srun.
     """
     names = _PROCESS_COUNTS if _SLURM_TERMINAL in variables else (*_PROCESS_COUNTS, _SLURM_STEP)
     return next((int(v) for v in (variables.get(n, "") for n in names) if v.isdigit()), 1)
 
 
 def check_alone(variables: Mapping[str, str]) -> None:
-    """Raises UserError where a launcher started several processes, and Horovod is not asked for."""
+    """Raises UserError if a launcher started several processes without --horovod."""
     launched = process_count(variables)
     if launched > 1:
         raise UserError(
@@ -55,13 +55,14 @@ def check_alone(variables: Mapping[str, str]) -> None:
 
 
 def check_launcher(variables: Mapping[str, str]) -> None:
-    """Raises UserError for a process that Horovod could not connect to any other."""
+    """Raises UserError if Horovod could not connect this process to any other."""
     if "HOROVOD_SIZE" in variables or any(name in variables for name in _MPI_RENDEZVOUS):
         return
     if process_count(variables) > 1:
         raise UserError(
-            "--horovod: srun started this process, but did not tell MPI of the others; use 'srun "
-            "--mpi=pmix', if 'srun --mpi=list' knows it, or mpirun within the allocation."
+            "--horovod: srun started this process, but did not tell MPI about the others; use "
+            "'srun "
+            "--mpi=pmix', if 'srun --mpi=list' lists it, or mpirun within the allocation."
         )
     raise UserError(
         "--horovod: no launcher started this process; start it with 'mpirun -np 2 python ...', "
@@ -70,12 +71,13 @@ def check_launcher(variables: Mapping[str, str]) -> None:
 
 
 def check_all_met(variables: Mapping[str, str], world_size: int) -> None:
-    """Raises UserError where Horovod knows of fewer ranks than processes were launched."""
+    """Raises UserError if Horovod sees fewer ranks than processes were launched."""
     launched = process_count(variables)
     if world_size < launched:
         raise UserError(
             f"{launched} processes were launched, but Horovod sees {world_size} in this one: the "
-            "launcher belongs to another MPI than Horovod; use the mpirun in the bin directory of "
+            "launcher belongs to a different MPI than Horovod; use the mpirun in the bin directory "
+            "of "
             "the environment that 'make setup' built."
         )
 
@@ -83,27 +85,26 @@ def check_all_met(variables: Mapping[str, str], world_size: int) -> None:
 def binding_warning(
     variables: Mapping[str, str], *, allowed_cores: int, all_cores: int, local_size: int
 ) -> str | None:
-    """One sentence where mpirun tied the ranks of this host to fewer cores than it has, else None.
+    """A warning if mpirun bound the ranks of this host to fewer cores than it has, else None.
 
     Args:
-      allowed_cores: cores that this process may run on.
-      all_cores: cores of the host.
-      local_size: ranks on this host.
+      allowed_cores: number of cores that this process may run on.
+      all_cores: number of cores of the host.
+      local_size: number of ranks on this host.
     """
     if variables.get(_BOUND) != "1" or allowed_cores * local_size >= all_cores:
         return None
     return (
-        f"mpirun ties each rank to {allowed_cores} of this host's {all_cores} cores, and others "
-        "lie idle; 'mpirun --bind-to none' lets the ranks share all"
+        f"mpirun binds each rank to {allowed_cores} of this host's {all_cores} cores, and others "
+        "are idle; 'mpirun --bind-to none' lets the ranks share all"
     )
 
 
 class Lineage:
-    """The processes from this one's parent up to its launcher, which may be gone some day.
+    """The processes from this one's parent up to its launcher, to detect the launcher's end.
 
-    A launcher may start a rank through others: a shell, numactl, a script that binds it to cores.
-    Those have the rank's variables in their own environment, and what started the first of them
-    has not.
+    A launcher may start a rank through other processes: a shell, numactl, a script that binds it to
+      cores. These have the rank's variables in their environment, but the launcher itself does not.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -118,14 +119,14 @@ class Lineage:
 
     @property
     def launcher(self) -> int:
-        """Its process number."""
+        """The launcher's process id."""
         return self._processes[-1]
 
     def is_cut(self) -> bool:
-        """Whether one of the processes has ended: its child has another parent then."""
+        """Whether one of the processes has ended, so that its child has another parent."""
         if os.getppid() != self._processes[0]:
             return True
-        # None where the file cannot be opened, which says nothing.
+        # None if the file cannot be opened, which proves nothing.
         return any(
             _parent_of(child) not in (parent, None)
             for child, parent in zip(self._processes, self._processes[1:])
@@ -134,41 +135,40 @@ class Lineage:
 
 @functools.cache
 def end_with_launcher() -> None:
-    """Ends this process within a second of its launcher's end, in whatever it is; acts once.
+    """Ends this process within a second of its launcher's end, whatever it is doing; acts once.
 
-    A launcher that is killed cannot end its ranks. They would wait for each other for ever, in MPI
-    where nothing interrupts them. What they print is read by nobody then, so that writing the
-    reason must not be what they fail in.
+    A killed launcher cannot end its ranks. They would wait for each other forever, uninterruptible
+    in MPI. Nothing reads their output any more, so a failure to write the reason must not matter.
     """
-    _own_lineage()
-    threading.Thread(target=_keep_looking, name="launcher_watch", daemon=True).start()
+    _lineage()
+    threading.Thread(target=_watch_launcher, name="launcher_watch", daemon=True).start()
 
 
-def _keep_looking() -> None:
+def _watch_launcher() -> None:
     while True:
         end_if_launcher_is_gone()
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_SECONDS_BETWEEN_CHECKS)
 
 
 def end_if_launcher_is_gone() -> None:
-    """Says so and ends this process if its launcher has ended since it was first looked for."""
-    lineage = _own_lineage()
+    """Ends this process with a message if its launcher has ended since the first call."""
+    lineage = _lineage()
     if lineage.is_cut():
         write_last_words(
             f"error: rank {launched_rank()} on host {socket.gethostname()}: the launcher that "
             f"started it (process {lineage.launcher}) is gone; start again to resume from the "
-            "newest checkpoint.\n"
+            "latest checkpoint.\n"
         )
         os._exit(STATUS[ENDED])
 
 
 @functools.cache
-def _own_lineage() -> Lineage:
+def _lineage() -> Lineage:
     return Lineage(os.environ)
 
 
 def _environment_of(process: int) -> bytes:
-    """What a process was started with; nothing where that cannot be read, as of another user."""
+    """The initial environment of a process; empty if not readable, as for another user's."""
     try:
         return Path(f"/proc/{process}/environ").read_bytes()
     except OSError:
@@ -176,7 +176,7 @@ def _environment_of(process: int) -> bytes:
 
 
 def _parent_of(process: int) -> int | None:
-    """The number of a process's parent; None where that cannot be read."""
+    """The id of a process's parent; None if it cannot be read."""
     try:
         status = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:
@@ -186,13 +186,13 @@ def _parent_of(process: int) -> int | None:
 
 
 def kill_launcher_if_it_hangs(after_seconds: float) -> None:
-    """Leaves a process behind that kills this one's mpirun, if that still runs so much later.
+    """Starts a background process that kills mpirun if it still runs ``after_seconds`` later.
 
-    mpirun ends all its processes when one has failed, and then waits for each host to confirm it;
-    for a host that cannot be reached, it waits for ever. Does nothing for other launchers, and
-    where mpirun runs on another host.
+    mpirun ends all its processes when one has failed, and then waits for confirmation by each host;
+    for an unreachable host it waits forever. Does nothing for other launchers, or if mpirun runs on
+    another host.
     """
-    launcher = _own_lineage().launcher
+    launcher = _lineage().launcher
     command = Path(f"/proc/{launcher}/cmdline")
     if not command.is_file():
         return
@@ -201,7 +201,7 @@ def kill_launcher_if_it_hangs(after_seconds: float) -> None:
         return
     nothing = subprocess.DEVNULL
     subprocess.Popen(
-        # The number could be another process's by then.
+        # The process id may have been reused by then.
         ["sh", "-c", f"sleep {after_seconds:g}; grep -qa {name} {command} && kill -9 {launcher}"],
         stdin=nothing,
         stdout=nothing,

@@ -14,7 +14,7 @@ from bert_tf.checkpoint.model_files import CONFIG_NAME
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.files import remove_partial_files, write_json
 from bert_tf.ranks.agreement import check_same_on_all_ranks
-from bert_tf.ranks.communication import communication_facts
+from bert_tf.ranks.communication import describe_communication
 from bert_tf.training import ledger
 from bert_tf.training.changes import changed_settings, jump_of_learning_rate
 from bert_tf.training.checks import check_start, settle_scaling
@@ -234,7 +234,7 @@ def _ledger(job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
             "recompute": context.runtime.recompute,
             **job.options.policy.describe(),
         },
-        communication=communication_facts(
+        communication=describe_communication(
             context.runtime.communication,
             os.environ,
             complete_at_once=job.batch.accumulation_steps > 1

@@ -1,1 +1,1 @@
-"""Failure detection: what ranks hear of each other, and how they stop together."""
+"""Failure detection: how ranks watch each other, and how they stop together."""

@@ -1,9 +1,9 @@
-"""Whether this process moves, seen from a thread of its own.
+"""Whether this process makes progress, as observed by a separate thread.
 
-Work shows: a Python thread that works uses CPU time, and one that reads files goes from line to
-line. A main thread inside a session call computes or waits for other ranks, which looks the same
-from here and is no reason to worry, unless a record that the call may be waiting for is not read.
-A slow disk that still gives records is no hang, even if every look finds the same read under way.
+Progress is visible: a working Python thread uses CPU time, and one that reads files moves from line
+to line. A main thread inside a session call computes or waits for other ranks, which cannot be
+distinguished here and is fine, unless a record that the call may be waiting for is not read. A slow
+disk that still delivers records is not a hang, even if every look finds the same read in progress.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Stack = Sequence[FrameType]
 
 
 class Activity:
-    """How long this process has been stuck, and where."""
+    """Tells how long this process has been stuck, and where."""
 
     def __init__(
         self, records_read: Callable[[], int], clock: Callable[[], float] = time.monotonic
@@ -39,7 +39,7 @@ class Activity:
         self._since = clock()
 
     def look(self) -> tuple[float, str]:
-        """Seconds without a move (0.0: not stuck) and where; seconds count from earlier looks."""
+        """Seconds without progress since an earlier look (0.0: not stuck), and where."""
         main, readers = self._stacks()
         if not any(frame.f_code.co_filename.endswith(_SESSION) for frame in main):
             moves: Hashable = time.clock_gettime_ns(self._cpu_clock)
@@ -67,16 +67,18 @@ class Activity:
 
 
 def describe(stack: Stack) -> str:
-    """The innermost place of this package in a stack, or of whatever runs."""
-    own = [frame for frame in stack if Path(frame.f_code.co_filename).is_relative_to(_PACKAGE)]
-    frame = [*own, *stack][0]
+    """The innermost frame of this package in a stack, or else the innermost frame."""
+    in_package = [
+        frame for frame in stack if Path(frame.f_code.co_filename).is_relative_to(_PACKAGE)
+    ]
+    frame = [*in_package, *stack][0]
     path = Path(frame.f_code.co_filename)
-    name = path.relative_to(_PACKAGE.parent) if own else path.name
+    name = path.relative_to(_PACKAGE.parent) if in_package else path.name
     return f"{frame.f_code.co_name} ({name}, line {frame.f_lineno})"
 
 
 def _stack_of(frame: FrameType | None) -> Stack:
-    """Frames, the innermost first."""
+    """Frames, innermost first."""
     stack = []
     while frame is not None:
         stack.append(frame)

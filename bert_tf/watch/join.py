@@ -1,9 +1,9 @@
-"""How the ranks of a job find each other: rank 0 listens, and every other rank connects to it.
+"""Connects the ranks of a job: rank 0 listens, and every other rank connects to it.
 
-Whatever else connects, sends or keeps silent must not harm or delay that. So both sides prove that
-they know the job's secret, which has come to them by Horovod and never crosses these connections;
-every message has a fixed length; connections are served side by side; and one deadline holds for
-all of it:
+Other clients that connect, send data or stay silent must not disturb or delay that. So both sides
+prove that they know the job's secret, which they got by Horovod and which is never sent over these
+connections; every message has a fixed length; connections are served concurrently; and a single
+deadline applies:
 
     rank 0: a nonce
     rank r: a nonce, r, and the HMAC of both nonces and r
@@ -41,21 +41,21 @@ _RANK = struct.Struct("!I")
 _PROOF_BYTES = 32  # SHA-256
 _ANSWER_BYTES = _NONCE_BYTES + _RANK.size + _PROOF_BYTES
 _TO_RANK_0, _FROM_RANK_0 = b"to rank 0", b"from rank 0"
-# Beyond so many connections that have proved nothing the oldest is closed; a rank connects again.
+# With more unauthenticated connections than this the oldest is closed; ranks connect again.
 _MOST_UNPROVEN = 256
 
 
 class CannotConnectError(Exception):
-    """What kept a rank from reaching rank 0, without a full stop."""
+    """Why a rank could not reach rank 0, without a full stop."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a rank is.
+    """The location of a rank.
 
     Attributes:
-      host: its name.
-      network: the network namespace, by a name that is unique but for copies of a running machine.
+      host: host name.
+      network: a name of the network namespace, unique except for clones of a running machine.
       addresses: IPv4 addresses of its interfaces without the loopback.
     """
 
@@ -64,13 +64,13 @@ class Place:
     addresses: tuple[str, ...]
 
     def shares_loopback(self, other: Place) -> bool:
-        """Whether the loopback leads from one to the other."""
+        """Whether one can reach the other by the loopback interface."""
         return (self.network, self.addresses) == (other.network, other.addresses)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Offer:
-    """What rank 0 tells the others by Horovod: the job's secret, and where it listens."""
+    """What rank 0 sends to the others by Horovod: the job's secret, and where it listens."""
 
     secret: bytes
     listens_at: tuple[tuple[str, int], ...]
@@ -79,9 +79,9 @@ class _Offer:
 def connect_ranks(ranks: SingleProcess) -> list[Link]:
     """This rank's connections: to all others on rank 0, to rank 0 on the others.
 
-    Collective. Raises CannotConnectError on every rank when one of them cannot connect.
+    Collective. Raises CannotConnectError on every rank if one of them cannot connect.
     """
-    places = ranks.gather(_own_place())
+    places = ranks.gather(_local_place())
     if ranks.is_chief:
         joined, problem = _welcome(ranks, places), None
     else:
@@ -95,17 +95,19 @@ def connect_ranks(ranks: SingleProcess) -> list[Link]:
         for connection in joined.values():
             connection.close()
         raise CannotConnectError(problems[0])
-    return [Link(own, rank=rank, host=places[rank].host) for rank, own in joined.items()]
+    return [
+        Link(connection, rank=rank, host=places[rank].host) for rank, connection in joined.items()
+    ]
 
 
 def _welcome(ranks: SingleProcess, places: Sequence[Place]) -> dict[int, socket.socket]:
-    """Rank 0's side; returns the connections of the ranks that have joined in time."""
+    """Rank 0's side; returns the connections of the ranks that joined in time."""
     with contextlib.ExitStack() as stack:
         servers = []
-        # A connection that finds no place in the queue is tried again after a second or more.
+        # A connection that does not fit into the queue is retried after a second or more.
         backlog = _MOST_UNPROVEN + ranks.world_size
         for address in listening_addresses(places):
-            with contextlib.suppress(OSError):  # the interface is gone; there may be another one
+            with contextlib.suppress(OSError):  # the interface is gone; there may be another
                 server = socket.create_server((address, 0), backlog=backlog)
                 servers.append(stack.enter_context(server))
         secret = secrets.token_bytes(_NONCE_BYTES)
@@ -114,10 +116,10 @@ def _welcome(ranks: SingleProcess, places: Sequence[Place]) -> dict[int, socket.
 
 
 class _Newcomer:
-    """A connection to rank 0 that has not proved to be a rank yet."""
+    """A connection to rank 0 that is not yet authenticated as a rank."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Challenges it; raises OSError when it is gone."""
+        """Sends the challenge; raises OSError if the connection is closed."""
         self.connection = connection
         self._nonce = secrets.token_bytes(_NONCE_BYTES)
         self._received = b""
@@ -125,35 +127,35 @@ class _Newcomer:
         connection.send(self._nonce)
 
     def read(self, secret: bytes) -> int | None:
-        """Its rank when it has proved it, and was told so; None until all has arrived.
+        """Its rank once it is authenticated, with a reply sent; None while data is incomplete.
 
         Raises OSError for anything but a rank of this job.
         """
         arrived = self.connection.recv(_ANSWER_BYTES - len(self._received))
         if not arrived:
-            raise ConnectionError("it has left")
+            raise ConnectionError("connection closed")
         self._received += arrived
         if len(self._received) < _ANSWER_BYTES:
             return None
         claim, proof = self._received[:-_PROOF_BYTES], self._received[-_PROOF_BYTES:]
         if not hmac.compare_digest(proof, _proof(secret, _TO_RANK_0, self._nonce + claim)):
-            raise ConnectionError("it does not know the secret")
+            raise ConnectionError("wrong secret")
         self.connection.send(_proof(secret, _FROM_RANK_0, self._nonce + claim))
         return _RANK.unpack(claim[_NONCE_BYTES:])[0]
 
 
 class _Reception:
-    """Serves all connections to rank 0 side by side."""
+    """Serves all connections to rank 0 concurrently."""
 
     def __init__(self, servers: Sequence[socket.socket], secret: bytes, world_size: int) -> None:
         self._servers = servers
         self._secret = secret
         self._missing = world_size - 1
-        self._newcomers: dict[socket.socket, _Newcomer] = {}  # the oldest first
+        self._newcomers: dict[socket.socket, _Newcomer] = {}  # oldest first
         self._joined: dict[int, socket.socket] = {}
 
     def admit_all(self) -> dict[int, socket.socket]:
-        """The connection of each rank, of as many as have joined by the deadline."""
+        """The connections of the ranks that have joined by the deadline."""
         end = time.monotonic() + _SECONDS_TO_JOIN
         with selectors.DefaultSelector() as self._selector:
             for server in self._servers:
@@ -172,7 +174,7 @@ class _Reception:
     def _accept(self, server: socket.socket) -> None:
         try:
             connection, _ = server.accept()
-        except OSError as error:  # it has left already, or no more files may be open
+        except OSError as error:  # it has disconnected already, or too many files are open
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._make_room(0)
             return
@@ -198,7 +200,7 @@ class _Reception:
             return
         del self._newcomers[connection]
         self._selector.unregister(connection)
-        if rank in self._joined:  # it has given up its first connection
+        if rank in self._joined:  # it gave up its first connection
             self._joined[rank].close()
         self._joined[rank] = connection
 
@@ -211,7 +213,7 @@ class _Reception:
 def _join(
     offer: _Offer, places: Sequence[Place], rank: int
 ) -> tuple[dict[int, socket.socket], str | None]:
-    """Another rank's side: the connection to rank 0, or where that was not found."""
+    """Another rank's side: the connection to rank 0, or the addresses that were tried."""
     end = time.monotonic() + _SECONDS_TO_JOIN
     near = places[rank].shares_loopback(places[0])
     there = [place for place in offer.listens_at if (place[0] == _LOOPBACK) == near]
@@ -237,17 +239,17 @@ def _join(
 
 
 def _prove(connection: socket.socket, secret: bytes, rank: int, until: float) -> None:
-    """Proves to the other end to be ``rank``; raises OSError if it is not rank 0 of this job."""
+    """Authenticates as ``rank``; raises OSError if the other end is not rank 0 of this job."""
     nonce = _receive(connection, _NONCE_BYTES, until)
     claim = secrets.token_bytes(_NONCE_BYTES) + _RANK.pack(rank)
     connection.sendall(claim + _proof(secret, _TO_RANK_0, nonce + claim))
     proof = _receive(connection, _PROOF_BYTES, until)
     if not hmac.compare_digest(proof, _proof(secret, _FROM_RANK_0, nonce + claim)):
-        raise ConnectionError("it does not know the secret")
+        raise ConnectionError("wrong secret")
 
 
 def _receive(connection: socket.socket, count: int, until: float) -> bytes:
-    """Exactly ``count`` bytes; raises OSError where they are not there by ``until``."""
+    """Exactly ``count`` bytes; raises OSError if they do not arrive by ``until``."""
     received = b""
     while len(received) < count:
         left = until - time.monotonic()
@@ -256,7 +258,7 @@ def _receive(connection: socket.socket, count: int, until: float) -> bytes:
         connection.settimeout(left)
         arrived = connection.recv(count - len(received))
         if not arrived:
-            raise ConnectionError("it has left")
+            raise ConnectionError("connection closed")
         received += arrived
     return received
 
@@ -266,25 +268,25 @@ def _proof(secret: bytes, direction: bytes, nonces_and_rank: bytes) -> bytes:
 
 
 def listening_addresses(places: Sequence[Place]) -> list[str]:
-    """The addresses of rank 0 by which the other ranks reach it; ``places`` are by rank.
+    """The addresses by which the other ranks reach rank 0; ``places`` are by rank.
 
-    The loopback for those of its own host. For another host, those from which packets to it leave.
+    The loopback for ranks on its host. For other hosts, the source addresses of packets to them.
     """
-    own = places[0]
-    near = any(own.shares_loopback(other) for other in places[1:])
-    # A virtual bridge has the same address on many hosts, and does not lead to the others.
+    local = places[0]
+    near = any(local.shares_loopback(other) for other in places[1:])
+    # A virtual bridge has the same address on many hosts, but does not connect them.
     far = {
         address
         for other in places[1:]
-        if not own.shares_loopback(other)
+        if not local.shares_loopback(other)
         for address in other.addresses
-        if address not in own.addresses
+        if address not in local.addresses
     }
     return [*([_LOOPBACK] if near else []), *sorted(set(map(_source_towards, far)) - {None})]
 
 
 def _source_towards(address: str) -> str | None:
-    """The own address in packets to ``address``; None where no way leads there. Sends nothing."""
+    """The source address of packets to ``address``; None if there is no route. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, _ANY_PORT))
@@ -293,23 +295,23 @@ def _source_towards(address: str) -> str | None:
         return probe.getsockname()[0]
 
 
-def _own_place() -> Place:
+def _local_place() -> Place:
     host = socket.gethostname()
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         network = f"{boot} {os.readlink('/proc/self/ns/net')}"
     except OSError:
         network = host
-    return Place(host, network, tuple(own_addresses()))
+    return Place(host, network, tuple(local_addresses()))
 
 
-def own_addresses() -> list[str]:
+def local_addresses() -> list[str]:
     """The IPv4 addresses of this host's interfaces, without the loopback."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode())
-            with contextlib.suppress(OSError):  # an interface without address
+            with contextlib.suppress(OSError):  # an interface without an address
                 reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
                 found.append(socket.inet_ntoa(reply[20:24]))
     return [address for address in dict.fromkeys(found) if not address.startswith("127.")]

@@ -1,6 +1,6 @@
-"""Connections between the ranks of a job, beside those of MPI, which blocks when a rank is lost.
+"""Connections between ranks that are independent of MPI, which blocks when a rank is lost.
 
-A message is a JSON object on a line.
+Each message is a JSON object on one line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 16
 
 
 class UnreadableMessageError(Exception):
-    """What arrived is not a message; the text says why, without a full stop."""
+    """Received data is not a message; the text says why, without a full stop."""
 
 
 class Link:
@@ -39,9 +39,9 @@ class Link:
         return self._connection.fileno()
 
     def send(self, message: Message) -> None:
-        """Sends if that can be done; whether the other end is there shows in what comes back.
+        """Sends if possible; whether the other end is alive shows in what it sends back.
 
-        Of a line that could be sent in part, the rest goes before the next one.
+        The rest of a partially sent line is sent before the next one.
         """
         with self._sending, contextlib.suppress(OSError):
             self._unsent += json.dumps(message).encode() + b"\n"
@@ -49,9 +49,9 @@ class Link:
                 self._unsent = self._unsent[self._connection.send(self._unsent) :]
 
     def receive(self) -> list[Message] | None:
-        """What has arrived, to be called when there is something to read; None at the end.
+        """The messages that have arrived, when there is something to read; None at the end.
 
-        Raises UnreadableMessageError for what is not a message.
+        Raises UnreadableMessageError for anything that is not a message.
         """
         try:
             arrived = self._connection.recv(_MOST_BYTES)
@@ -65,7 +65,7 @@ class Link:
         return [_parse(line) for line in lines]
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._connection.close()
 
 

@@ -1,16 +1,17 @@
-"""Ends the whole job with one sentence when one of its ranks fails, and stops it when asked to.
+"""Ends the whole job with one sentence when a rank fails, and stops it on request.
 
-A rank that is lost leaves the others inside a collective operation, which nothing can interrupt. So
-each rank has a thread that tells rank 0 every few seconds that its process is there and moves, and
-listens for the same from rank 0. Whoever misses the other says so, and ends the process as it is.
+A lost rank leaves the others inside a collective operation, which nothing can interrupt. So each
+rank has a thread that reports to rank 0 every few seconds that its process is alive and makes
+progress, and listens for the same from rank 0. A side that misses the other reports it and ends its
+process immediately.
 
-What is noticed, and when:
+What is detected, and when:
 
 * a process that ended: at once;
-* an error of one rank, a user's mistake or another: at once, as the rank says it itself;
+* an error in one rank, a mistake of the user or a bug: at once, reported by the rank itself;
 * a process that was stopped, a host that is down, a link that is cut: after the time limit;
 * a rank that hangs while others wait for it: after the time limit where it hangs in Python or
-  reads records. Horovod's own check, with a longer limit, is there for the rest.
+  reads records. Horovod's own check, with a longer limit, covers the rest.
 """
 
 from __future__ import annotations
@@ -56,32 +57,32 @@ _POLL_SECONDS = 0.25
 _LONGEST_BEAT_SECONDS = 5.0
 _BEATS_IN_TIMEOUT = 5
 
-# How long rank 0 waits for other ranks' word after a failure, before it speaks: for the same error
-# from every rank, or for the cause of what Horovod gave up on.
+# How long rank 0 waits for reports of other ranks after a failure: for the same error from every
+# rank, or for the reason why Horovod gave up.
 _GRACE_SECONDS = {USER_ERROR: 1.5, CRASH: 1.5, CUT_OFF: 5.0}
-# When rank 0 is lost, rank 1 speaks, and ends the job before the others would.
+# When rank 0 is lost, rank 1 reports it and ends the job before the others would.
 _TURN_SECONDS, _LAST_TURN_SECONDS = 0.5, 5.0
-_SECONDS_FOR_RANK_0_TO_SPEAK = 10.0
+_SECONDS_FOR_RANK_0_TO_REPORT = 10.0
 _SECONDS_TO_READ = 2.0
 _SECONDS_FOR_MPIRUN = 20.0
 
 
 class NoWatch:
-    """For a single process, and where --rank_timeout=0 turned the watch off.
+    """For a single process, or if --rank_timeout=0 disables the watch.
 
     Attributes:
       can_stop: whether all ranks can stop after the same update.
     """
 
     def __init__(self, ranks: SingleProcess) -> None:
-        """A single rank needs to agree with nobody."""
+        """A single rank need not agree with others."""
         self.can_stop = ranks.world_size == 1
 
     def stop_after(self, update: int, received: int | None) -> int | None:
-        """Whether to stop after the ``update``-th update of this run, on every rank alike.
+        """Whether to stop after update number ``update`` of this run, the same on every rank.
 
-        Every rank calls it after each update. ``received`` is the number of a signal that asked
-        this rank to stop, None without one. Returns the signal to stop for, or None.
+        Every rank calls it after each update. ``received`` is the number of a stop signal that this
+        rank received, or None. Returns the signal to stop for, or None.
         """
         del update
         return received
@@ -89,7 +90,7 @@ class NoWatch:
 
 @dataclasses.dataclass
 class _Other:
-    """What is known of the other end of a link."""
+    """State of the other end of a link."""
 
     link: Link
     heard: float
@@ -107,19 +108,20 @@ class RankWatch(NoWatch):
         *,
         timeout_seconds: float,
         records_read: Callable[[], int],
-        how_to_go_on: Callable[[], str],
+        how_to_resume: Callable[[], str],
         end_process: Callable[[int], object] = os._exit,
     ) -> None:
-        """Watches over ``links``, from :func:`connect_ranks`; ``start`` begins.
+        """Prepares to watch ``links``, from :func:`connect_ranks`; ``start`` begins.
 
-        ``records_read`` is a count by which a rank that reads slowly is told from one that hangs.
+        ``records_read`` is a counter that distinguishes a rank that reads slowly from one that
+        hangs.
         """
         super().__init__(ranks)
         self.can_stop = True
         self._rank = ranks.rank
         self._world_size = ranks.world_size
         self._timeout = timeout_seconds
-        self._how_to_go_on = how_to_go_on
+        self._how_to_resume = how_to_resume
         self._end_process = end_process
         now = time.monotonic()
         self._others = {link.rank: _Other(link, now) for link in links}
@@ -128,19 +130,19 @@ class RankWatch(NoWatch):
         self._beat_seconds = min(_LONGEST_BEAT_SECONDS, timeout_seconds / _BEATS_IN_TIMEOUT)
         self._activity = Activity(records_read)
         self._stuck = (0.0, "")
-        self._own_failure: Failure | None = None
+        self._local_failure: Failure | None = None
         self._failures: dict[int, Failure] = {}
-        self._speak_at = float("inf")
+        self._report_at = float("inf")
         self._agreement = StopAgreement(self._others, decides=ranks.is_chief, tell=self._tell_all)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rank_watch", daemon=True)
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Starts watching."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the watch because this rank is done, and says so to the others."""
+        """Ends the watch because this rank has finished, and tells the others."""
         self._stopping.set()
         self._thread.join()
         self._tell_all({"kind": "done"})
@@ -150,28 +152,28 @@ class RankWatch(NoWatch):
     def fail(self, error: Exception) -> NoReturn:
         """Ends the job because of an error of this rank; does not return."""
         failure = failure_of(error)
-        with contextlib.suppress(OSError, ValueError):  # what reads it may be gone, or be the error
+        with contextlib.suppress(OSError, ValueError):  # its reader may be gone, or be the error
             print(end="", flush=True)
         if failure.kind == CRASH:
             trace = traceback.format_exception(type(error), error, error.__traceback__)
             write_last_words("".join(trace))
-        self._own_failure = failure
-        while True:  # the thread says it, and ends the process
+        self._local_failure = failure
+        while True:  # the thread reports it and ends the process
             time.sleep(_LAST_TURN_SECONDS)
 
     def stop_after(self, update: int, received: int | None) -> int | None:
-        """As in :class:`NoWatch`."""
+        """See :class:`NoWatch`."""
         return self._agreement.stop_after(update, received)
 
-    # What follows runs in the thread.
+    # The following methods run in the thread.
 
     def _watch(self) -> None:
         try:
             self._watch_others()
         except Exception as error:
-            # Unwatched, the ranks would wait for each other for ever.
+            # Unwatched, the ranks would wait for each other forever.
             write_last_words(traceback.format_exc())
-            self._end_job({self._rank: failure_of(error)}, go_on="start again")
+            self._end_job({self._rank: failure_of(error)}, advice="start again")
 
     def _watch_others(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -182,7 +184,7 @@ class RankWatch(NoWatch):
                 ready = selector.select(_POLL_SECONDS)
                 now = time.monotonic()
                 if now - before > self._timeout / 2:
-                    # This process was stopped itself, and may not have read what others sent.
+                    # This process itself was stopped, and may not have read what others sent.
                     for other in self._others.values():
                         other.heard = now
                 before = now
@@ -225,24 +227,24 @@ class RankWatch(NoWatch):
             del self._others[other.link.rank]
             self._agreement.leave(other.link.rank)
         else:
-            self._agreement.hear(other.link.rank, message)
+            self._agreement.handle(other.link.rank, message)
 
     def _judge(self, now: float) -> None:
-        if self._own_failure is not None and self._rank not in self._failures:
-            self._note(self._rank, self._own_failure, now)
+        if self._local_failure is not None and self._rank not in self._failures:
+            self._note(self._rank, self._local_failure, now)
         for rank, other in list(self._others.items()):
             if now - other.heard > self._timeout:
                 self._note(rank, Failure(SILENT), now)
             elif self._rank == 0 and other.stuck_seconds > self._timeout:
                 self._note(rank, Failure(STUCK, other.where), now)
         seconds, where = self._stuck
-        if self._rank == 0 and seconds > self._timeout and self._own_failure is None:
+        if self._rank == 0 and seconds > self._timeout and self._local_failure is None:
             self._note(self._rank, Failure(STUCK, where), now)
-        if now >= self._speak_at:
-            self._speak()
+        if now >= self._report_at:
+            self._report()
 
     def _note(self, rank: int, failure: Failure, now: float) -> None:
-        """Notes a rank's first failure; the sentence is due when others had time to say theirs."""
+        """Records a rank's first failure; it is reported once others had time to report theirs."""
         if rank in self._failures:
             return
         self._failures[rank] = failure
@@ -253,27 +255,27 @@ class RankWatch(NoWatch):
             grace = min(_TURN_SECONDS * (self._rank - 1), _LAST_TURN_SECONDS)
         else:
             self._tell_all({"kind": "failure", "failure": dataclasses.astuple(failure)})
-            grace = _SECONDS_FOR_RANK_0_TO_SPEAK if self._others else 0.0
-        self._speak_at = min(self._speak_at, now + grace)
+            grace = _SECONDS_FOR_RANK_0_TO_REPORT if self._others else 0.0
+        self._report_at = min(self._report_at, now + grace)
 
-    def _speak(self) -> None:
+    def _report(self) -> None:
         if self._rank == 0 and {f.kind for f in self._failures.values()} == {CUT_OFF}:
-            # Ranks that were waiting have been told by Horovod: the cause is one that has not.
+            # Horovod has notified the waiting ranks: the cause is a rank that it has not.
             for rank in set(range(self._world_size)) - set(self._failures):
                 self._failures[rank] = Failure(ABSENT)
-        self._end_job(self._failures, go_on=self._how_to_go_on())
+        self._end_job(self._failures, advice=self._how_to_resume())
 
-    def _end_job(self, failures: Mapping[int, Failure], *, go_on: str) -> None:
-        """Says what has failed, once for all ranks, and ends their processes and this one."""
-        end_if_launcher_is_gone()  # so are other ranks then, but not by themselves
+    def _end_job(self, failures: Mapping[int, Failure], *, advice: str) -> None:
+        """Reports the failure once for all ranks, and ends their processes and this one."""
+        end_if_launcher_is_gone()  # other ranks have then failed as well, but that is not the cause
         sentence, status = describe_failures(
-            failures, hosts=self._hosts, timeout_seconds=self._timeout, go_on=go_on
+            failures, hosts=self._hosts, timeout_seconds=self._timeout, advice=advice
         )
         write_last_words(f"error: {sentence}\n")
         self._tell_all({"kind": "end", "status": status})
         silent = [rank for rank, f in failures.items() if f.kind == SILENT]
         if any(self._hosts[rank] != self._hosts[self._rank] for rank in silent):
-            with contextlib.suppress(OSError):  # no process can be started: mpirun is left as it is
+            with contextlib.suppress(OSError):  # no process can be started, so mpirun is left alone
                 kill_launcher_if_it_hangs(_SECONDS_FOR_MPIRUN)
         self._end_process(status)
 
@@ -292,8 +294,8 @@ def watched(
 ) -> Iterator[NoWatch]:
     """Watches the ranks while the body runs; an exception in it ends the whole job.
 
-    Collective. ``timeout_seconds`` is that of --rank_timeout, 0 for no watch; rank 0's counts.
-    ``records_read`` as for :class:`RankWatch`. Raises UserError when ranks cannot connect.
+    Collective. ``timeout_seconds`` is --rank_timeout of rank 0, 0 for no watch. ``records_read`` is
+    as for :class:`RankWatch`. Raises UserError if ranks cannot connect.
     """
     timeout_seconds = ranks.broadcast(timeout_seconds)
     if ranks.world_size == 1 or not timeout_seconds:
@@ -303,15 +305,15 @@ def watched(
         links = connect_ranks(ranks)
     except CannotConnectError as error:
         raise UserError(
-            f"{error}; allow connections between the hosts, or give --rank_timeout=0 to do without "
-            "a watch over the ranks."
+            f"{error}; allow connections between the hosts, or give --rank_timeout=0 to run "
+            "without the watch over the ranks."
         ) from error
     watch = RankWatch(
         ranks,
         links,
         timeout_seconds=timeout_seconds,
         records_read=records_read,
-        how_to_go_on=lambda: _how_to_go_on(settings.output_dir, look=ranks.is_chief),
+        how_to_resume=lambda: _how_to_resume(settings.output_dir, look=ranks.is_chief),
     )
     watch.start()
     try:
@@ -322,8 +324,8 @@ def watched(
         watch.stop()
 
 
-def _how_to_go_on(output_dir: Path, *, look: bool) -> str:
-    """What to do when a rank is lost. ``look`` for the newest checkpoint: rank 0 has written it."""
+def _how_to_resume(output_dir: Path, *, look: bool) -> str:
+    """Advice after a failure; ``look`` for the latest checkpoint on rank 0, which wrote it."""
     found: list[str | None] = []
 
     def read() -> None:
@@ -331,11 +333,11 @@ def _how_to_go_on(output_dir: Path, *, look: bool) -> str:
             found.append(tf.train.latest_checkpoint(str(output_dir)))
 
     if look:
-        # A thread, since the disk may be what hangs.
+        # In a thread, since the disk itself may hang.
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         reader.join(_SECONDS_TO_READ)
     if found == [None]:
         return "start again (no checkpoint was saved yet)"
-    name = found[0] if found else f"the newest checkpoint in {output_dir}"
+    name = found[0] if found else f"the latest checkpoint in {output_dir}"
     return f"start again to resume from {name}, which is intact"

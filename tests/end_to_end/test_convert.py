@@ -72,7 +72,7 @@ def test_files_that_are_elsewhere_are_given_by_flags(tmp_path, google):
     for name in ("bert_config.json", "vocab.txt"):
         (google / name).rename(tmp_path / name)
     (google / "tokenizer_config.json").unlink()
-    with pytest.raises(UserError, match=r"no configuration is beside .*; give --bert_config_file"):
+    with pytest.raises(UserError, match=r"no configuration was found for .*; give the model"):
         convert(google, tmp_path / "out", "huggingface")
     done = run(
         "-m",
@@ -155,7 +155,7 @@ def test_what_cannot_be_converted_leaves_nothing(
 
 
 def test_no_state_to_keep_and_no_place_to_write(tmp_path, binary):
-    with pytest.raises(UserError, match="holds no optimizer's state; leave the flag out"):
+    with pytest.raises(UserError, match="has no optimizer state; leave the flag out"):
         convert(binary, tmp_path / "out", "google", include_optimizer=True)
     with pytest.raises(UserError, match="--output_dir: cannot write"):
         convert(binary, binary / "config.json/out", "google")

@@ -146,7 +146,7 @@ def test_a_finished_run_says_so_and_can_be_evaluated_alone(trained, flags):
     before_list = (output_dir / "checkpoint").read_text()
     (output_dir / "checkpoint").unlink()
     done = run(SCRIPT, *flags, f"--output_dir={output_dir}", "--do_eval", "--eval_batch_size=7")
-    assert "checkpoint was missing; the newest complete checkpoint beside it is" in done.stdout
+    assert "checkpoint was missing; the latest complete checkpoint there is" in done.stdout
     assert (output_dir / "checkpoint").read_text() == before_list
     assert [line["step"] for line in read_lines(output_dir / "eval_log.jsonl")] == [0, 3, 6]
     after = json.loads((output_dir / "eval_results.json").read_text())

@@ -109,7 +109,7 @@ def test_help_without_tensorflow():
         ({"null_odds_file": f'{{"1": 1{"0" * 400}}}'}, "is not valid JSON .a number of 401 digits"),
         ({"null_odds_file": '{"1": true}'}, "'1' true; give a null_odds.json"),
         ({"null_odds_file": '{"1": 0.5}'}, "null odds lack 1 questions .* such as 2"),
-        ({"na_prob_thresh": "0.5"}, "--na_prob_thresh is a limit for --null_odds_file; give both"),
+        ({"na_prob_thresh": "0.5"}, "--na_prob_thresh applies to --null_odds_file; give both"),
         ({"na_prob_thresh": "nan"}, "--na_prob_thresh=nan: must be a number"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_link_that_is_cut_ends_the_job(program, tmp_path):
         assert process.wait(LIMIT) != 0
         output.wait_for("^error: ")
     (sentence,) = output.matching("^error: ")
-    assert sentence.startswith("error: nothing was heard of rank 1 on host host1 for 10 seconds")
+    assert sentence.startswith("error: no sign of life from rank 1 on host host1 for 10 seconds")
     assert sentence.endswith(", which is intact.")
     assert newest_step(tmp_path) >= 3
 
@@ -107,7 +107,7 @@ def test_the_launcher_goes_on_without_the_host(program, tmp_path):
         status = process.wait(LIMIT)
         output.wait_for("^output is in ")
     assert status == 0
-    assert len(output.matching("^error: nothing was heard of rank 1 on host host1")) == 1
-    assert output.matching("^launch: left out, as mpirun cannot reach them: host1:1")
+    assert len(output.matching("^error: no sign of life from rank 1 on host host1")) == 1
+    assert output.matching("^launch: dropped because mpirun cannot reach them: host1:1")
     assert output.matching(r"ranks\.world_size 2 -> 1")
     assert newest_step(tmp_path) == STEPS

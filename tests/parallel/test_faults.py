@@ -100,12 +100,12 @@ def test_a_rank_that_is_killed(tmp_path, flags, rank):
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_that_is_stopped(tmp_path, flags, rank):
     done = run_faulty(tmp_path, flags, "stopped", rank)
-    assert_lost(done, tmp_path, f"nothing was heard of rank {rank} on host", status=3)
+    assert_lost(done, tmp_path, f"no sign of life from rank {rank} on host", status=3)
 
 
 def test_a_rank_that_hangs(tmp_path, flags):
     done = run_faulty(tmp_path, flags, "hangs", 1)
-    assert_lost(done, tmp_path, "rank 1 on host .* did not move for 10 seconds", status=3)
+    assert_lost(done, tmp_path, "rank 1 on host .* made no progress for 10 seconds", status=3)
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_a_rank_that_hangs_while_it_reads(tmp_path, flags):
     """In its input: the main thread is in TensorFlow, as that of a rank that waits is."""
     done = run_faulty(tmp_path, flags, "hangs in reading", 1)
     (sentence,) = done.sentences
-    assert sentence.startswith(f"error: rank 1 on host {HOST} did not move for 10 seconds")
+    assert sentence.startswith(f"error: rank 1 on host {HOST} made no progress for 10 seconds")
     assert "bert_tf/input/" in sentence or "bert_tf/records/" in sentence
     assert done.returncode == 3
 
@@ -195,7 +195,7 @@ def test_killed_while_saving_a_run_is_started_again_from_the_checkpoint_before(t
     assert len(done.sentences) <= 1
     for sentence in done.sentences:
         assert "rank 0 on host" in sentence
-        assert "the newest checkpoint in" in sentence
+        assert "the latest checkpoint in" in sentence
     assert done.sentences or "process rank 0" in done.stderr
     assert "launch: ended with status 137; restart 1 of 3" in done.stderr
     assert f"resuming from {tmp_path / 'out' / 'model.ckpt-3'} (step 3)" in done.stdout

@@ -7,7 +7,7 @@ import socket
 import numpy as np
 import pytest
 
-from bert_tf.ranks.distribution import threads_of_a_rank
+from bert_tf.ranks.distribution import threads_per_rank
 from tests.support import mpirun, requires_horovod
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.each_tensorflow]
@@ -36,7 +36,7 @@ def test_who_is_who(found):
     assert [f["is_chief"] for f in found] == [True, False]
     for f in found:
         assert f["sizes"] == [SIZE, SIZE]
-        assert f["threads"] == threads_of_a_rank(SIZE) == max(1, len(os.sched_getaffinity(0)) // 2)
+        assert f["threads"] == threads_per_rank(SIZE) == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
 @pytest.mark.parametrize("given", [None, "0"])

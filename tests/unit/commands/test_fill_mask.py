@@ -48,7 +48,7 @@ def test_another_sign_for_the_mask(tokenizer):
 
 @pytest.mark.parametrize("text", ["", "the mask is"])
 def test_a_text_without_a_mask_is_one_sentence(tokenizer, text):
-    with pytest.raises(UserError, match=r"--text=.* holds no \[MASK\]"):
+    with pytest.raises(UserError, match=r"--text=.* contains no \[MASK\]"):
         encode_with_masks(text, tokenizer)
 
 

@@ -144,7 +144,7 @@ def test_a_host_that_is_lost_is_left_out_and_comes_back(stub):
         ["--bind-to", "none", "-x", "A B", "-np", "4", "-H", "a:4"],
         ["--bind-to", "none", "-x", "A B", "-np", "5", "-H", "a:4,b:2"],
     ]
-    assert said.count("launch: left out, as mpirun cannot reach them: b:2") == 1
+    assert said.count("launch: dropped because mpirun cannot reach them: b:2") == 1
 
 
 def test_with_no_host_in_reach_all_are_tried_again(stub):

@@ -10,16 +10,16 @@ from bert_tf.errors import UserError
 from bert_tf.ranks.communication import (
     DEFAULT,
     check_adasum,
-    communication_facts,
+    describe_communication,
     horovod_environment,
+    is_sent_as_rows,
     number_of_groups,
-    travels_as_rows,
 )
 
 
 def test_nothing_asked_for_leaves_horovod_alone():
     assert horovod_environment(CommunicationSettings()) == {}
-    facts = communication_facts(CommunicationSettings(), {}, complete_at_once=False)
+    facts = describe_communication(CommunicationSettings(), {}, complete_at_once=False)
     assert (facts["compression"], facts["combined_by"]) == ("none", "sum")
     assert facts["fusion_threshold_mb"] == facts["nccl_streams"] == DEFAULT
 
@@ -43,7 +43,7 @@ def test_settings_in_the_units_that_horovod_reads():
         "HOROVOD_AUTOTUNE": "1",
         "HOROVOD_NUM_NCCL_STREAMS": "4",
     }
-    assert communication_facts(settings, variables, complete_at_once=True) == {
+    assert describe_communication(settings, variables, complete_at_once=True) == {
         "compression": "fp16",
         "combined_by": "adasum",
         "groups": "as they are ready",
@@ -58,13 +58,13 @@ def test_settings_in_the_units_that_horovod_reads():
 
 def test_a_variable_that_the_user_set_is_recorded():
     variables = {"HOROVOD_FUSION_THRESHOLD": "33554432"}
-    facts = communication_facts(CommunicationSettings(), variables, complete_at_once=False)
+    facts = describe_communication(CommunicationSettings(), variables, complete_at_once=False)
     assert facts["fusion_threshold_mb"] == 32
 
 
 def test_a_variable_that_is_no_number_is_refused():
-    with pytest.raises(UserError, match="HOROVOD_CYCLE_TIME=fast is no number"):
-        communication_facts(
+    with pytest.raises(UserError, match="HOROVOD_CYCLE_TIME=fast is not a number"):
+        describe_communication(
             CommunicationSettings(), {"HOROVOD_CYCLE_TIME": "fast"}, complete_at_once=False
         )
 
@@ -87,7 +87,7 @@ def test_a_variable_that_is_no_number_is_refused():
 )
 def test_groups_and_what_the_ledger_says_of_them(settings, at_once, groups, embeddings):
     assert number_of_groups(settings, complete_at_once=at_once) == groups
-    facts = communication_facts(settings, {}, complete_at_once=at_once)
+    facts = describe_communication(settings, {}, complete_at_once=at_once)
     assert facts["groups"] == (groups or "as they are ready")
     assert facts["embeddings"] == embeddings
 
@@ -97,7 +97,7 @@ AUTO = CommunicationSettings()
 
 
 def as_rows(settings=AUTO, table=BERT_BASE, *, rows, groups=0, world_size=2):
-    return travels_as_rows(settings, table, rows=rows, groups=groups, world_size=world_size)
+    return is_sent_as_rows(settings, table, rows=rows, groups=groups, world_size=world_size)
 
 
 @settings(deadline=None)

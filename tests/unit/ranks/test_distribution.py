@@ -14,7 +14,7 @@ from bert_tf.ranks.distribution import (
     HorovodRanks,
     SingleProcess,
     connect,
-    threads_of_a_rank,
+    threads_per_rank,
 )
 
 LAUNCHER_VARIABLES = (
@@ -68,14 +68,14 @@ class LikeHorovod(SingleProcess):
 )
 def test_ranks_share_the_cores_of_their_host(monkeypatch, cores, local_size, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    assert threads_of_a_rank(local_size) == expected
+    assert threads_per_rank(local_size) == expected
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(6, 3), (None, 1)])
 def test_cores_where_the_system_has_no_affinity(monkeypatch, cores, expected):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    assert threads_of_a_rank(2) == expected
+    assert threads_per_rank(2) == expected
 
 
 def test_threads_of_a_rank_unless_they_are_given(monkeypatch):

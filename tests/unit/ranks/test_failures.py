@@ -22,7 +22,7 @@ HOSTS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c"}
 
 
 def described(failures):
-    return describe_failures(failures, hosts=HOSTS, timeout_seconds=300.0, go_on="start again")
+    return describe_failures(failures, hosts=HOSTS, timeout_seconds=300.0, advice="start again")
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,20 @@ def test_what_an_exception_means(error, failure):
     [
         (
             {2: Failure(ENDED)},
-            "the process of rank 2 on host b ended without a word: it was killed, or crashed; "
+            "the process of rank 2 on host b ended without a message: it was killed, or crashed; "
             "start again.",
             3,
         ),
         (
             {2: Failure(SILENT), 3: Failure(SILENT)},
-            "nothing was heard of ranks 2, 3 on host b for 300 seconds (--rank_timeout): stopped, "
-            "or the host or its network failed; start again.",
+            "no sign of life from ranks 2, 3 on host b for 300 seconds (--rank_timeout): it was "
+            "stopped, or the host or its network failed; start again.",
             3,
         ),
         (
             {4: Failure(STUCK, "read (data/x.py, line 3)")},
-            "rank 4 on host c did not move for 300 seconds (--rank_timeout) in read (data/x.py, "
-            "line 3); start again.",
+            "rank 4 on host c made no progress for 300 seconds (--rank_timeout) in read "
+            "(data/x.py, line 3); start again.",
             3,
         ),
         (

@@ -87,7 +87,7 @@ def test_srun_without_a_process_manager():
 @by_name(SEVERAL)
 def test_ranks_that_did_not_meet(variables):
     check_all_met(variables, world_size=4)
-    with pytest.raises(UserError, match=r"^4 processes .* sees 1 .* another MPI"):
+    with pytest.raises(UserError, match=r"^4 processes .* sees 1 .* a different MPI"):
         check_all_met(variables, world_size=1)
 
 

@@ -291,7 +291,7 @@ def test_the_command_reads_questions_from_a_pipe(model_dir, tmp_path, answerer):
 BAD = [
     ("no file", ["--file=nowhere.txt"], "--file: nowhere.txt does not exist"),
     ("empty file", ["--file={empty}"], "is empty"),
-    ("blank file", ["--file={blank}"], "holds only white space"),
+    ("blank file", ["--file={blank}"], "contains only white space"),
     ("not UTF-8", ["--file={latin}"], "is not UTF-8 text (byte 3)"),
     ("no question", ["--question= "], "--question is empty"),
     ("no answers", ["--n_best_size=0"], "--n_best_size=0"),

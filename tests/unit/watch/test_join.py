@@ -339,7 +339,7 @@ def test_rank_0_listens_where_others_come_from(monkeypatch, places, expected):
 def test_ranks_of_other_hosts_connect_to_another_address(monkeypatch):
     """The hosts are told apart by name only; 127.0.0.2 stands for a network between them."""
     names = iter(["first", "second"])
-    monkeypatch.setattr(join, "_own_place", lambda: Place(*[next(names)] * 2, ("127.0.0.3",)))
+    monkeypatch.setattr(join, "_local_place", lambda: Place(*[next(names)] * 2, ("127.0.0.3",)))
     monkeypatch.setattr(join, "listening_addresses", lambda places: ["127.0.0.1", "127.0.0.2"])
     links = run_ranks(2, connect_ranks)
     assert links[1][0]._connection.getpeername()[0] == "127.0.0.2"
@@ -352,4 +352,4 @@ def test_the_own_address_towards_another_one():
 
 
 def test_own_addresses_are_those_of_networks():
-    assert not [address for address in join.own_addresses() if address.startswith("127.")]
+    assert not [address for address in join.local_addresses() if address.startswith("127.")]

@@ -29,8 +29,8 @@ class Job:
         """From rank 0 to all, from the others to it; in a thread, so at any time later."""
         receivers = range(1, self.size) if sender == 0 else [0]
         for receiver in receivers:
-            hear = self.ranks[receiver].hear
-            threading.Thread(target=hear, args=[sender, dict(message)], daemon=True).start()
+            handle = self.ranks[receiver].handle
+            threading.Thread(target=handle, args=[sender, dict(message)], daemon=True).start()
 
     def train(self, rank, asked_at):
         for update in range(1, UPDATES + 1):

@@ -48,7 +48,7 @@ class Job:
             links,
             timeout_seconds=self.timeout,
             records_read=int,
-            how_to_go_on=lambda: "start again",
+            how_to_resume=lambda: "start again",
             end_process=end,
         )
         made.start()
@@ -106,7 +106,7 @@ def test_a_rank_that_is_gone_ends_all_others(job, capfd):
     made.others[0].close()
     assert made.statuses(2) == {0: 3, 2: 3}
     said = capfd.readouterr().err
-    assert said.startswith("error: the process of rank 1 on host host1 ended without a word")
+    assert said.startswith("error: the process of rank 1 on host host1 ended without a message")
     assert said.count("\n") == 1
 
 
@@ -128,7 +128,7 @@ def test_a_rank_that_is_silent(job, capfd):
     made.rank(2)
     assert made.statuses(2) == {0: 3, 2: 3}
     said = capfd.readouterr().err
-    assert said.startswith("error: nothing was heard of rank 1 on host host1 for 1 seconds")
+    assert said.startswith("error: no sign of life from rank 1 on host host1 for 1 seconds")
     assert "rank 2" not in said
 
 
@@ -143,7 +143,9 @@ def test_a_rank_that_is_stuck(job, capfd):
     made = job(2)
     made.play(1, beat(stuck=LIMIT - 1.0), beat(stuck=LIMIT + 1.0, where="read (a.py, line 3)"))
     assert made.statuses(1) == {0: 3}
-    assert "rank 1 on host host1 did not move for 60 seconds" in (said := capfd.readouterr().err)
+    assert "rank 1 on host host1 made no progress for 60 seconds" in (
+        said := capfd.readouterr().err
+    )
     assert "in read (a.py, line 3); start again." in said
 
 
@@ -151,7 +153,7 @@ def test_rank_0_itself_is_stuck(job, capfd, monkeypatch):
     monkeypatch.setattr(watch.Activity, "look", lambda self: (LIMIT + 1.0, "save (b.py, line 1)"))
     assert job(2).statuses(1) == {0: 3}
     name = f"rank 0 on host {socket.gethostname()}"
-    assert f"{name} did not move for 60 seconds" in capfd.readouterr().err
+    assert f"{name} made no progress for 60 seconds" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -203,7 +205,7 @@ def test_a_rank_that_loses_rank_0(job, capfd):
     made.chief._others[1].link.close()
     assert made.statuses(1) == {1: 3}
     said = capfd.readouterr().err
-    assert said.startswith("error: the process of rank 0 on host host0 ended without a word")
+    assert said.startswith("error: the process of rank 0 on host host0 ended without a message")
 
 
 @pytest.mark.parametrize(("rank", "turn"), [(1, 0.0), (2, 0.5), (5, 2.0), (200, 5.0)])
@@ -231,7 +233,7 @@ def test_ranks_that_lose_rank_0_speak_in_turn(capfd, rank, turn):
 
 
 def test_a_rank_that_fails_when_rank_0_does_not_answer_says_so_itself(job, capfd, monkeypatch):
-    monkeypatch.setattr(watch, "_SECONDS_FOR_RANK_0_TO_SPEAK", 0.5)
+    monkeypatch.setattr(watch, "_SECONDS_FOR_RANK_0_TO_REPORT", 0.5)
     made = job(2)
     made.chief._stopping.set()
     made.chief._thread.join()
@@ -322,7 +324,9 @@ def test_what_is_no_message_ends_the_job_with_the_name_of_who_sent_it(job, capfd
     made.others[0].sendall(sent)
     assert made.statuses(2) == {0: 3, 2: 3}
     said = capfd.readouterr().err
-    assert said.startswith("error: rank 1 on host host1 sent what is not a message between ranks")
+    assert said.startswith(
+        "error: rank 1 on host host1 sent something that is not a message between ranks"
+    )
     assert said.endswith("; start again.\n")
     assert said.count("\n") == 1
 
@@ -333,7 +337,7 @@ def test_bytes_that_make_no_message_are_no_sign_of_life(job, capfd):
         made.others[0].sendall(b" ")
         threading.Event().wait(0.05)
     assert made.statuses(1) == {0: 3}
-    assert "nothing was heard of rank 1 on host host1" in capfd.readouterr().err
+    assert "no sign of life from rank 1 on host host1" in capfd.readouterr().err
 
 
 def test_half_a_message_and_then_the_end(job, capfd):
@@ -341,7 +345,7 @@ def test_half_a_message_and_then_the_end(job, capfd):
     made.others[0].sendall(b'{"kind": ')
     made.others[0].close()
     assert made.statuses(1) == {0: 3}
-    assert "the process of rank 1 on host host1 ended without a word" in capfd.readouterr().err
+    assert "the process of rank 1 on host host1 ended without a message" in capfd.readouterr().err
 
 
 def test_an_error_in_the_watch_itself_ends_the_job(job, capfd, monkeypatch):
@@ -448,16 +452,16 @@ def test_no_watch_without_other_ranks_or_a_timeout(tmp_path):
     (None, "start again (no checkpoint was saved yet)"),
     ("out/model.ckpt-5", "start again to resume from out/model.ckpt-5, which is intact"),
 ])  # fmt: skip
-def test_how_to_go_on(monkeypatch, newest, says):
+def test_how_to_resume(monkeypatch, newest, says):
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
-    assert watch._how_to_go_on("out", look=True) == says
-    other = "start again to resume from the newest checkpoint in out, which is intact"
-    assert watch._how_to_go_on("out", look=False) == other
+    assert watch._how_to_resume("out", look=True) == says
+    other = "start again to resume from the latest checkpoint in out, which is intact"
+    assert watch._how_to_resume("out", look=False) == other
 
 
 def test_a_disk_that_hangs_does_not_keep_the_sentence_back(monkeypatch):
     monkeypatch.setattr(watch, "_SECONDS_TO_READ", 0.2)
     hangs = threading.Event()
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: hangs.wait(LIMIT))
-    assert "the newest checkpoint in out" in watch._how_to_go_on("out", look=True)
+    assert "the latest checkpoint in out" in watch._how_to_resume("out", look=True)
     hangs.set()
