@@ -12,37 +12,34 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from absl import flags
 
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.results import Result, ratio_result, spread_result
 from benchmarks.script import define_shared_flags, run_benchmark, start_tensorflow
+from benchmarks.speed.comparison import median_ratio, rate_table
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.turns import rotated
 from bert_tf import environment
 
-if TYPE_CHECKING:
-    from benchmarks.speed.ours import Settings
-
 AUTO = "auto"
 
 
-def every_setting(threads: int) -> dict[str, Settings]:
-    """What a user can set, by name, auto first; all threads, and half of them."""
-    from benchmarks.speed.ours import Settings
+def every_setting(threads: int) -> dict[str, dict[str, Any]]:
+    """What a user can set, by name, auto first; all threads, and half of them.
 
-    settings = {AUTO: Settings()}
+    The values are settings of ``benchmarks.speed.ours``.
+    """
+    settings: dict[str, dict[str, Any]] = {AUTO: {}}
     for count in sorted({threads, max(1, threads // 2)}, reverse=True):
         for precision in ("fp32", "bf16"):
             for native in (True, False):
-                form = "native" if native else "tensorflow"
-                name = f"{precision}, {form}, threads {count}"
-                settings[name] = Settings(precision, native=native, threads=count)
+                name = f"{precision}, {'native' if native else 'tensorflow'}, threads {count}"
+                settings[name] = {"precision": precision, "native": native, "threads": count}
     return settings
 
 
@@ -59,51 +56,39 @@ def time_in_turn(
     return found
 
 
-def shares(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The rate of auto as a share of each setting's, the median of the turns."""
-    return {
-        name: statistics.median(other / auto for other, auto in zip(seconds, found[AUTO]))
-        for name, seconds in found.items()
-    }
-
-
 def measure() -> Iterator[Result]:
     """Compares the settings of the flags."""
     environment.give_sessions_their_own_threads()
-    from benchmarks.speed.ours import running_step
+    from benchmarks.speed.ours import Settings, running_step
 
     start_tensorflow()
-    job = StepJob.from_flags(PRETRAINING, timed_steps=flags.FLAGS.turns)
+    job = StepJob.from_flags(PRETRAINING, steps=flags.FLAGS.turns)
     network = dataclasses.replace(job.network, num_hidden_layers=flags.FLAGS.layers)
     job = dataclasses.replace(job, network=network)
     print(machine_line(), flush=True)
     with contextlib.ExitStack() as stack:
         built = {
-            name: stack.enter_context(running_step(job, settings))
+            name: stack.enter_context(running_step(job, Settings(**settings)))
             for name, settings in every_setting(job.threads).items()
         }
-        steps = {name: step for name, (step, _) in built.items()}
+        steps = {name: step.run for name, step in built.items()}
         time_in_turn(steps, job.warmup_steps, time.perf_counter)
-        found = time_in_turn(steps, job.timed_steps, time.perf_counter)
-        chosen = built[AUTO][1]
+        found = time_in_turn(steps, job.steps, time.perf_counter)
+        chosen = built[AUTO].chosen
     yield from _report(job, found, chosen)
 
 
 def _report(
     job: StepJob, found: Mapping[str, Sequence[float]], chosen: Mapping[str, str]
 ) -> Iterator[Result]:
-    of_setting = shares(found)
     rates = {name: [job.sequences / s for s in seconds] for name, seconds in found.items()}
-    print(f"{'':34}{'sequences/s':>12}  {'turns':18}{'auto to it':>12}")
-    for name, turns in rates.items():
-        spread = f"{min(turns):.4g} to {max(turns):.4g}"
-        median = statistics.median(turns)
-        print(f"{name:34}{median:12.4g}  {spread:18}{of_setting[name]:12.3f}", flush=True)
-    best = min((name for name in found if name != AUTO), key=of_setting.__getitem__)
+    print("\n".join(rate_table("", "sequences/s", rates, to=AUTO)), flush=True)
+    shares = {name: median_ratio(rates[AUTO], turns) for name, turns in rates.items()}
+    best = min((name for name in rates if name != AUTO), key=shares.__getitem__)
     print(
         f"auto took {chosen['precision']}, {chosen['operations']} operations and "
         f"{chosen['threads']} threads: "
-        f"{of_setting[best]:.1%} of the rate of the best setting by hand ({best})"
+        f"{shares[best]:.1%} of the rate of the best setting by hand ({best})"
     )
     config = {**job.to_json(), **describe_machine(), "auto": dict(chosen)}
     for name, turns in rates.items():

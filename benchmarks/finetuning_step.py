@@ -9,7 +9,7 @@ subject. Who takes part and how is as in benchmarks.pretraining_step.
 from __future__ import annotations
 
 from benchmarks.script import run_benchmark
-from benchmarks.speed.step_comparison import compare_steps, define_step_flags
+from benchmarks.speed.comparison import compare_steps, define_step_flags
 from benchmarks.speed.steps import SPANS
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -52,6 +52,28 @@ def measure_peak(subject: Subject, job: StepJob, batch_size: int) -> float:
     return peak
 
 
+class Fit(NamedTuple):
+    """What peaks of one subject and length say.
+
+    Attributes:
+      line: through them.
+      largest: the largest batch for the limit. What was tried counts; where nothing too large was,
+        the line does.
+      exceeds: the smallest batch that was tried and does not fit, if any.
+    """
+
+    line: Line
+    largest: int
+    exceeds: int | None
+
+    @classmethod
+    def to(cls, peaks: Peaks, limit: float) -> Fit:
+        """``peaks`` and ``limit`` in bytes."""
+        line, exceeds = Line.through(peaks), least_exceeding(peaks, limit)
+        by_line = line.largest_batch(limit)
+        return cls(line, by_line if exceeds is None else largest_fitting(peaks, limit), exceeds)
+
+
 def memory_results(
     peaks: Mapping[tuple[str, int], Peaks],
     subjects: Sequence[Subject],
@@ -68,64 +90,38 @@ def memory_results(
       config: of each result, in addition to the machine.
     """
     results: list[Result] = []
-    largest: dict[tuple[str, int], int] = {}
     by_name = {subject.name: subject for subject in subjects}
-    config = {**config, **describe_machine()}
-    for (name, length), found in peaks.items():
-        described = {
-            **config,
-            "seq_length": length,
-            "settings": dict(by_name[name].settings),
-            "environment": dict(by_name[name].environment),
-        }
-        for size, peak in sorted(found.items()):
+    config = {**config, "limit_bytes": limit, **describe_machine()}
+    fits = {of: Fit.to(found, limit) for of, found in peaks.items()}
+    for (name, length), (line, largest, exceeds) in fits.items():
+        described = {**config, "seq_length": length, "settings": dict(by_name[name].settings)}
+        for size, peak in sorted(peaks[name, length].items()):
             of_size = {**described, "batch_size": size}
             results.append(result("peak memory", peak / _MIB, "MiB", of_size, name))
-        line = Line.through(found)
-        exceeds = least_exceeding(found, limit)
-        # What was tried counts; where nothing too large was, the line does.
-        largest[name, length] = (
-            line.largest_batch(limit) if exceeds is None else largest_fitting(found, limit)
-        )
-        of_limit = {**described, "limit_bytes": limit, "smallest_that_exceeds": exceeds}
+        of_limit = {**described, "smallest_that_exceeds": exceeds}
         results += [
             result("memory of a sequence", line.of_a_sequence / _MIB, "MiB", described, name),
             result("memory without sequences", line.fixed / _MIB, "MiB", described, name),
-            result("largest batch", largest[name, length], "sequences", of_limit, name),
+            result("largest batch", largest, "sequences", of_limit, name),
         ]
-    for (ours, length), batch in largest.items():
-        for (other, of_length), theirs in largest.items():
-            if of_length == length and by_name[ours].is_ours and not by_name[other].is_ours:
-                what = f"largest batch, {ours} to {other}"
-                described = {**config, "seq_length": length, "limit_bytes": limit}
-                results.append(result(what, batch / max(theirs, 1), "ratio", described, ours))
+        for (peer, of_length), theirs in fits.items():
+            if of_length == length and by_name[name].is_compared_with(by_name[peer]):
+                what = f"largest batch, {name} to {peer}"
+                ratio = largest / max(theirs.largest, 1)
+                results.append(result(what, ratio, "ratio", described, name))
     return results
 
 
-def memory_table(results: Sequence[Result], limit_gib: float) -> list[str]:
+def memory_table(peaks: Mapping[tuple[str, int], Peaks], limit: float) -> list[str]:
     """A line for each subject and length; ``<`` where the largest batch was tried, and a larger."""
-    head = f"largest in {limit_gib:g} GiB"
+    head = f"largest in {limit / _GIB:g} GiB"
     lines = [f"{'':28}{'tokens':>8}{'MiB + MiB a sequence':>24}{head:>22}   peaks, MiB"]
-    for row in results:
-        if row["name"] != "largest batch":
-            continue
-        same = [
-            other
-            for other in results
-            if other["subject"] == row["subject"]
-            and other["config"]["seq_length"] == row["config"]["seq_length"]
-        ]
-        values = {other["name"]: other["value"] for other in same}
-        peaks = "  ".join(
-            f"{other['config']['batch_size']}: {other['value']:.0f}"
-            for other in same
-            if other["name"] == "peak memory"
-        )
-        line = f"{values['memory without sequences']:.0f} + {values['memory of a sequence']:.1f}"
-        exceeds = row["config"]["smallest_that_exceeds"]
-        batch = f"{row['value']} " + (f"< {exceeds}" if exceeds else "(by the line)")
-        length = row["config"]["seq_length"]
-        lines.append(f"{row['subject']:28}{length:8}{line:>24}{batch:>22}   {peaks}")
+    for (name, length), found in peaks.items():
+        line, largest, exceeds = Fit.to(found, limit)
+        words = f"{line.fixed / _MIB:.0f} + {line.of_a_sequence / _MIB:.1f}"
+        batch = f"{largest} " + (f"< {exceeds}" if exceeds else "(by the line)")
+        of_sizes = "  ".join(f"{size}: {peak / _MIB:.0f}" for size, peak in sorted(found.items()))
+        lines.append(f"{name:28}{length:8}{words:>24}{batch:>22}   {of_sizes}")
     return lines
 
 
@@ -158,13 +154,13 @@ def measure() -> None:
             results = memory_results(peaks, subjects, limit=limit, config=config)
             if values.json:
                 write_json(values.json, results)
-    print("\n" + "\n".join(memory_table(results, values.limit_gib)), flush=True)
+    print("\n" + "\n".join(memory_table(peaks, limit)), flush=True)
 
 
 def define_flags() -> None:
     """Defines the flags of ``python -m benchmarks.memory``."""
     define_subject_flags(IN_MEMORY)
-    define_shared_flags("bert_config_file", warmup_steps=1, steps=2)
+    define_shared_flags("threads", "bert_config_file", warmup_steps=1, steps=2)
     flags.DEFINE_list("lengths", ["128", "256", "512"], "Tokens of a sequence.")
     flags.DEFINE_list(
         "tokens", ["2048", "8192"], "Tokens of the batches that the line is drawn through."

@@ -11,7 +11,7 @@ and the order of the subjects changes from turn to turn. docs/speed.md says who 
 from __future__ import annotations
 
 from benchmarks.script import run_benchmark
-from benchmarks.speed.step_comparison import compare_steps, define_step_flags
+from benchmarks.speed.comparison import compare_steps, define_step_flags
 from benchmarks.speed.steps import PRETRAINING
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 
 Every subject (``--subjects``) starts from the same weights, with a head drawn from the same
 distribution (normal, 0.02), gets the same files and hyper-parameters, and is scored by the official
-metric. Each run is a process of its own; what is finished is kept in ``--work_dir``.
+metric. Each run is a process with a directory of its own in ``--work_dir``; what it gave is kept
+there, so that a comparison that was interrupted resumes where it stopped.
 
 ``throughput``: a few steps and a few questions spread over the files, several turns in which the
 subjects alternate; sequences a second without the first steps, the median of the turns, and the
@@ -15,23 +16,26 @@ ratio to ``ours``. ``quality``: the whole fine-tuning with each seed; mean and s
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
+import json
 import operator
+import shutil
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags
 
 from benchmarks.machine import describe_machine, machine_line
-from benchmarks.results import Result, result
+from benchmarks.results import Result, print_result, result, spread_result
 from benchmarks.script import define_flag, define_shared_flags, known_names, run_benchmark
-from benchmarks.speed.subjects import Subject
-from benchmarks.squad_subjects import SUBJECTS, Job, Run, run_subject
+from benchmarks.speed.process import ROOT, as_flag, in_process, run_logged
+from benchmarks.speed.subjects import MALLOC, Subject
 from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir, read_json, require_file, write_json
+from bert_tf.files import make_output_dir, read_json, require_file, sha256_of_file, write_json
+from bert_tf.records.manifest import hash_of_json
+from bert_tf.squad.answers import PREDICTIONS_NAME
 from bert_tf.squad.examples import read_squad
 from bert_tf.squad.metrics import evaluate
 
@@ -39,6 +43,7 @@ from bert_tf.squad.metrics import evaluate
 _JOB_FLAGS = {
     "max_seq_length": 384,
     "doc_stride": 128,
+    "max_query_length": 64,
     "train_batch_size": 12,
     "predict_batch_size": 8,
     "learning_rate": 3e-5,
@@ -47,28 +52,102 @@ _JOB_FLAGS = {
     "weight_decay": 0.01,
     "version_2_with_negative": False,
 }
-_SPEEDS = {"training": "train_timings", "prediction": "predict_timings"}
+_PATHS = ("init_checkpoint", "train_file", "predict_file")
 _SCORES = ("exact_match", "f1")
+
+Job = Mapping[str, Any]  # a value for each of _JOB_FLAGS and _PATHS, and ``seed``
+
+
+def _subjects() -> dict[str, Subject]:
+    subjects = [
+        Subject(f"ours-{p}", "run_squad", {"precision": p}) for p in ("auto", "fp32", "bf16")
+    ]
+    for precision in ("fp32", "bf16"):
+        name = f"transformers-{precision}"
+        for ending, pads, variables in (
+            ("", True, {}),
+            ("-malloc", True, MALLOC),
+            ("-malloc-dynamic", False, MALLOC),
+        ):
+            settings = {"precision": precision, "pad_to_max_length": pads}
+            module = "benchmarks.transformers_squad"
+            subjects.append(Subject(f"{name}{ending}", module, settings, variables))
+    return {subject.name: subject for subject in subjects}
+
+
+SUBJECTS = _subjects()
+
+
+class Run(NamedTuple):
+    """What a run gave.
+
+    Attributes:
+      answers: by question.
+      training: (sequences, seconds) of each stretch of the training, in order.
+      prediction: the same for the prediction.
+    """
+
+    answers: dict[str, str]
+    training: list[tuple[int, float]]
+    prediction: list[tuple[int, float]]
+
+
+def command(subject: Subject, job: Job, directory: Path) -> list[str]:
+    """The command of a run that writes to ``directory``, without the interpreter."""
+    if not subject.is_ours:
+        return in_process(subject, job, "fine_tune", directory)
+    # The peer's AdamW corrects the bias of its moments; google's, our default, does not.
+    fixed = {"do_train": True, "do_predict": True, "adam_bias_correction": True}
+    given = {**fixed, "display_loss_steps": 1, **job, **subject.settings, "output_dir": directory}
+    return ["run_squad.py", *(as_flag(name, value) for name, value in given.items())]
+
+
+def run_subject(subject: Subject, job: Job, directory: Path) -> Run:
+    """Runs a subject, unless it has finished the same job in this directory before.
+
+    Raises UserError when it fails.
+    """
+    files = [Path(job["init_checkpoint"], "config.json"), job["train_file"], job["predict_file"]]
+    hyper_parameters = {name: value for name, value in job.items() if name not in _PATHS}
+    how = [dict(subject.settings), dict(subject.environment)]
+    # It changes with everything that a result depends on, but for the code.
+    key = hash_of_json([[sha256_of_file(path) for path in files], hyper_parameters, how])
+    directory, done = directory.resolve(), directory / "run.json"
+    if done.is_file() and read_json(done, what="finished run")["key"] == key:
+        print(f"{subject.name}: done before, kept in {directory}", flush=True)
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        words, output = command(subject, job, directory), directory / "output.txt"
+        run_logged(subject.name, words, output, directory=ROOT, environment=subject.environment)
+        write_json(done, {"key": key})
+    if not subject.is_ours:
+        found = read_json(directory / "found.json", what="the peer's result")
+        return Run(found["answers"], found["train_timings"], found["predict_timings"])
+    size = job["train_batch_size"]
+    lines = (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    rates = [json.loads(line)["sequences_per_second"] for line in lines]
+    results = read_json(directory / "eval_results.json", what="results")
+    # Its rate is a mean without the first batch already: one stretch stands for all of them.
+    prediction = [(1, 1 / results["predict_sequences_per_second"])]
+    answers = read_json(directory / PREDICTIONS_NAME, what="predictions")
+    return Run(answers, [(size, size / rate) for rate in rates], prediction)
 
 
 def cut_squad(source: Path, most_questions: int, target: Path) -> Path:
     """Writes a SQuAD file with some questions of another one, spread evenly over them."""
     content = read_json(source, what="SQuAD file")
-    total = sum(len(p["qas"]) for article in content["data"] for p in article["paragraphs"])
-    kept, number, articles = min(most_questions, total), 0, []
+    paragraphs = [p for article in content["data"] for p in article["paragraphs"]]
+    total = sum(len(paragraph["qas"]) for paragraph in paragraphs)
+    kept, number = min(most_questions, total), 0
+    for paragraph in paragraphs:
+        numbered = list(enumerate(paragraph["qas"], number))
+        number += len(numbered)
+        paragraph["qas"] = [q for n, q in numbered if (n + 1) * kept // total > n * kept // total]
     for article in content["data"]:
-        paragraphs = []
-        for paragraph in article["paragraphs"]:
-            questions = []
-            for question in paragraph["qas"]:
-                number += 1
-                if number * kept // total > (number - 1) * kept // total:
-                    questions.append(question)
-            if questions:
-                paragraphs.append({**paragraph, "qas": questions})
-        if paragraphs:
-            articles.append({**article, "paragraphs": paragraphs})
-    write_json(target, {**content, "data": articles})
+        article["paragraphs"] = [p for p in article["paragraphs"] if p["qas"]]
+    content["data"] = [article for article in content["data"] if article["paragraphs"]]
+    write_json(target, content)
     return target
 
 
@@ -83,16 +162,12 @@ def speed_results(
 ) -> list[Result]:
     """Medians of the turns of every subject, and how many times faster ours is than the others."""
     results = []
-    for name, attribute in _SPEEDS.items():
-        rates = {
-            subject: [rate(getattr(run, attribute), skipped=skipped) for run in turns]
-            for subject, turns in runs.items()
-        }
-        rows = [
-            result(name, statistics.median(r), "sequences/s", {**config, "turns": r}, subject)
-            for subject, r in rates.items()
-        ]
-        results += _with_comparisons(rows, "ratio", config, operator.truediv)
+    for name in ("training", "prediction"):
+        rows = []
+        for subject, turns in runs.items():
+            rates = [rate(getattr(run, name), skipped=skipped) for run in turns]
+            rows.append(spread_result(name, rates, "sequences/s", config, subject))
+        results += [*rows, *_comparisons(rows, "ratio", config, operator.truediv)]
     return results
 
 
@@ -106,20 +181,20 @@ def score_results(
         for subject, of_seeds in scores.items():
             values = [score[name] for score in of_seeds]
             deviation = statistics.stdev(values) if len(values) > 1 else None
-            described = {**config, "of_seeds": values, "standard_deviation": deviation}
+            described = {**config, "turns": values, "standard_deviation": deviation}
             rows.append(result(name, statistics.mean(values), "%", described, subject))
-        results += _with_comparisons(rows, "points", config, operator.sub)
+        results += [*rows, *_comparisons(rows, "points", config, operator.sub)]
     return results
 
 
-def _with_comparisons(
+def _comparisons(
     rows: Sequence[Result],
     unit: str,
     config: Mapping[str, Any],
     compare: Callable[[float, float], float],
 ) -> list[Result]:
-    """A row of each subject and those of ours against each peer, all with the machine."""
-    compared = [
+    """The rows of ours against each peer's."""
+    return [
         result(
             f"{ours['name']}, {ours['subject']} to {peer['subject']}",
             compare(ours["value"], peer["value"]),
@@ -131,19 +206,6 @@ def _with_comparisons(
         for peer in rows
         if SUBJECTS[ours["subject"]].is_ours and not SUBJECTS[peer["subject"]].is_ours
     ]
-    machine = describe_machine()
-    return [{**row, "config": {**row["config"], **machine}} for row in (*rows, *compared)]
-
-
-def print_table(results: Sequence[Result]) -> None:
-    """A line for each result, with the spread where there is one."""
-    print(f"\n{machine_line()}")
-    for row in results:
-        deviation = row["config"].get("standard_deviation")
-        spread = "" if deviation is None else f" (standard deviation {deviation:.2f})"
-        is_comparison = row["unit"] in ("ratio", "points")
-        label = row["name"] if is_comparison else f"{row['name']}, {row['subject']}"
-        print(f"{label:60} {row['value']:10.2f} {row['unit']}{spread}")
 
 
 def measure() -> Iterator[Result]:
@@ -157,26 +219,25 @@ def measure() -> Iterator[Result]:
     runs: dict[str, list[Run]] = {subject.name: [] for subject in subjects}
     for seed in seeds:  # the subjects alternate, so that a machine that slows down slows all
         for subject in subjects:
-            seeded = dataclasses.replace(job, flags={**job.flags, "seed": seed})
             directory = work_dir / f"{values.mode}-{subject.name}-{seed}"
-            runs[subject.name].append(run_subject(subject, seeded, directory))
-    files = {"train_file": job.train_file.name, "predict_file": job.predict_file.name}
-    config = {**job.flags, **files, "seeds": seeds}
+            runs[subject.name].append(run_subject(subject, {**job, "seed": seed}, directory))
+    names = {name: Path(job[name]).name for name in _PATHS}
+    config = {**job, **names, "seeds": seeds, **describe_machine()}
     results = speed_results(runs, skipped=values.untimed_steps, config=config)
     if is_quality:
         squad = read_squad(
-            job.predict_file,
+            job["predict_file"],
             flag="predict_file",
-            version_2_with_negative=job.flags["version_2_with_negative"],
+            version_2_with_negative=job["version_2_with_negative"],
             needs_answers=False,
         )
-        scores = {
-            name: [evaluate(squad, read_json(run.predictions, what="predictions")) for run in of]
-            for name, of in runs.items()
-        }
+        scores = {name: [evaluate(squad, run.answers) for run in of] for name, of in runs.items()}
         results += score_results(scores, config=config)
-    print_table(results)
-    yield from results
+    print(f"\n{machine_line()}")
+    for row in results:
+        is_comparison = row["unit"] in ("ratio", "points")
+        print_result(row, label=None if is_comparison else f"{row['name']}, {row['subject']}")
+        yield row
 
 
 def _chosen_subjects() -> list[Subject]:
@@ -197,27 +258,24 @@ def parse_seeds(text: str) -> list[int]:
         raise UserError(f"--seeds={text}: give whole numbers with commas between them.") from None
 
 
-def _job(values: flags.FlagValues, work_dir: Path) -> Job:
+def _job(values: flags.FlagValues, work_dir: Path) -> dict[str, Any]:
     """The job of all subjects, on files that are cut to what is to be measured."""
-    checkpoint = Path(values.init_checkpoint)
+    checkpoint = Path(values.init_checkpoint).resolve()
     require_file(checkpoint / "config.json", flag="init_checkpoint")
-    job_flags = {name: values[name].value for name in _JOB_FLAGS}
+    job = {name: values[name].value for name in _JOB_FLAGS}
     most = {"train_file": values.max_train_questions, "predict_file": values.max_predict_questions}
     if values.mode == "throughput":
+        job["num_train_epochs"] = 1.0
         steps = values.untimed_steps + values.timed_steps
-        default = {
-            "train_file": steps * values.train_batch_size,
-            "predict_file": steps * values.predict_batch_size,
-        }
-        most = {name: most[name] or default[name] for name in most}
-        job_flags["num_train_epochs"] = 1.0
-    files = {}
+        sizes = {"train_file": job["train_batch_size"], "predict_file": job["predict_batch_size"]}
+        most = {name: most[name] or steps * size for name, size in sizes.items()}
+    job["init_checkpoint"] = str(checkpoint)
     for name, number in most.items():
-        files[name] = require_file(values[name].value, flag=name)
+        path = require_file(values[name].value, flag=name)
         if number is not None:
-            target = work_dir / f"{files[name].stem}-{number}.json"
-            files[name] = cut_squad(files[name], number, target)
-    return Job(checkpoint, **files, flags=job_flags)
+            path = cut_squad(path, number, work_dir / f"{path.stem}-{number}.json")
+        job[name] = str(path.resolve())
+    return job
 
 
 def define_flags() -> None:
@@ -238,8 +296,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("timed_steps", 20, "Steps after these, in --mode=throughput.")
     flags.DEFINE_integer("max_train_questions", None, "Train on this many, spread over the file.")
     flags.DEFINE_integer("max_predict_questions", None, "Answer this many, spread over the file.")
-    notes = {"doc_stride": "Step between windows (ours), overlap (the peer's)."}
-    notes["num_train_epochs"] = "As in run_squad.py; 1 in --mode=throughput."
+    notes = {"num_train_epochs": "As in run_squad.py; 1 in --mode=throughput."}
     for name, default in _JOB_FLAGS.items():
         define_flag(name, default, notes.get(name, "As in run_squad.py."))
     define_shared_flags("json")

@@ -10,9 +10,8 @@ is in the runs with ``--native_ops`` and without, for ``--optimizer_type`` adamw
 from __future__ import annotations
 
 import re
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -80,76 +79,35 @@ def seconds_by_class(metadata: tf.RunMetadata) -> Counter[str]:
     return seconds
 
 
-def trace(job: StepJob, precision: str, *, native: bool, optimizer_type: str) -> list[Counter[str]]:
-    """Seconds of each class in each of the job's timed steps."""
-    import tensorflow.compat.v1 as tf
-
-    from benchmarks.speed.ours import Settings, build_update, choose
-    from bert_tf.model.precision import policy_for
-    from bert_tf.tuning.session import SessionSettings, session_config
-
-    features = job.batch(job.sequences)
-    config = session_config(SessionSettings(job.threads))
-    config.inter_op_parallelism_threads = 1
-    options = tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
-    traced = []
-    with tf.Graph().as_default(), tf.Session(config=config) as session:
-        fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in features.items()}
-        kernels = choose(Settings(native=native))
-        update = build_update(
-            job, policy_for(precision), fed, kernels, optimizer_type=optimizer_type
-        )
-        step = update.train_op
-        feed = {fed[name]: value for name, value in features.items()}
-        session.run(tf.global_variables_initializer())
-        for _ in range(job.warmup_steps):
-            session.run(step, feed)
-        for _ in range(job.timed_steps):
-            metadata = tf.RunMetadata()
-            session.run(step, feed, options=options, run_metadata=metadata)
-            traced.append(seconds_by_class(metadata))
-    return traced
-
-
 def profile_results(
     traced: Sequence[Mapping[str, float]], config: Mapping[str, Any]
 ) -> list[Result]:
     """Seconds of each class, the longest first, and of all; medians of the steps."""
-    totals = [sum(step.values()) for step in traced]
-    classes = _longest_first(traced)
-    results = [
-        spread_result(name, [step.get(name, 0.0) for step in traced], "s", config)
-        for name in classes
-    ]
-    return [*results, spread_result("all", totals, "s", config)]
-
-
-def _longest_first(traced: Sequence[Mapping[str, float]]) -> Iterable[str]:
-    names = {name for step in traced for name in step}
-    return sorted(
-        names, key=lambda name: -statistics.median(step.get(name, 0.0) for step in traced)
-    )
+    classes = {name: [step.get(name, 0.0) for step in traced] for name in set().union(*traced)}
+    results = [spread_result(name, seconds, "s", config) for name, seconds in classes.items()]
+    results.sort(key=lambda found: -found["value"])
+    return [*results, spread_result("all", [sum(step.values()) for step in traced], "s", config)]
 
 
 def measure() -> Iterator[Result]:
     """Profiles the step of the flags."""
-    from bert_tf.ranks.distribution import SingleProcess
-    from bert_tf.tuning.speed_choice import Wanted, measured_choice
+    import tensorflow.compat.v1 as tf
+
+    from benchmarks.speed.ours import Settings, running_step
 
     values = flags.FLAGS
     start_tensorflow()
-    job = StepJob.from_flags(values.task, warmup_steps=_WARMUP_STEPS)
-    precision = measured_choice(
-        Wanted(values.precision, values.native_ops),
-        job.network,
-        sequences=job.batch_size,
-        length=job.seq_length,
-        accumulation_steps=1,
-        ranks=SingleProcess(job.threads),
-    ).precision
+    job = StepJob.from_flags(values.task)
     how = {"native_ops": values.native_ops, "optimizer_type": values.optimizer_type}
-    config = {**job.to_json(), "precision": precision, **how, **describe_machine()}
-    traced = trace(job, precision, native=values.native_ops, optimizer_type=values.optimizer_type)
+    settings = Settings(
+        values.precision, native=values.native_ops, optimizer_type=values.optimizer_type
+    )
+    options = tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
+    with running_step(job, settings, one_operation_at_a_time=True) as step:
+        for _ in range(_WARMUP_STEPS):
+            step.run()
+        traced = [seconds_by_class(step.trace(options)) for _ in range(job.steps)]
+    config = {**job.to_json(), "precision": step.chosen["precision"], **how, **describe_machine()}
     for result in profile_results(traced, config):
         print_result(result)
         yield result

@@ -113,7 +113,7 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     job, settings = PredictionJob.from_json(request), request["settings"]
     torch.set_num_threads(job.threads)
     model = transformers.BertForQuestionAnswering(peer_config(job.network)).eval()
-    network = torch.compile(model) if settings["compile"] else model
+    network = torch.compile(model) if settings.get("compile") else model
 
     def run(batch: Batch) -> object:
         with torch.inference_mode(), autocast(settings["precision"]):
@@ -139,7 +139,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
         warmup_steps=WARMUP_STEPS,
         steps=TRAIN_STEPS,
         precision=settings["precision"],
-        compiled=settings["compile"],
+        compiled=settings.get("compile", False),
     )
     batches = [peer_batch(batch) for batch in job.micro_batches()]
     return time_steps(job, lambda: updates.update(batches), started=request["started"])

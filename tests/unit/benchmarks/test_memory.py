@@ -55,7 +55,7 @@ def test_results_and_table():
     assert values["memory of a sequence", "google-bert"] == pytest.approx(20)
     assert values["largest batch, ours-bf16 to google-bert", "ours-bf16"] == pytest.approx(90 / 46)
     assert all({"cpu", "seq_length", "steps"} <= set(r["config"]) for r in results)
-    _, ours, peer = memory_table(results, 1.0)
+    _, ours, peer = memory_table(peaks, 1024 * MIB)
     assert "90 < 92" in ours
     assert "46 (by the line)" in peer
     assert "2: 140  4: 180" in peer

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmarks.speed import google_bert, steps
-from benchmarks.speed.report import step_results, step_table
+from benchmarks.speed.comparison import subject_results, subject_table
 from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob, time_steps
 from benchmarks.speed.subjects import SUBJECTS
 from bert_tf.errors import UserError
@@ -25,7 +25,7 @@ JOB = StepJob(
     accumulation_steps=2,
     threads=1,
     warmup_steps=2,
-    timed_steps=3,
+    steps=3,
 )
 
 
@@ -61,14 +61,7 @@ def test_a_loss_that_is_no_number_is_refused():
 
 
 def turn(seconds, foreign=0.0, **more):
-    return {
-        "seconds": seconds,
-        "step_seconds": [seconds],
-        "first_step_seconds": 9.0,
-        "peak_memory_bytes": 3 << 20,
-        "foreign_share": foreign,
-        **more,
-    }
+    return {"seconds": seconds, "foreign_share": foreign, "memory": 3.0, **more}
 
 
 FOUND = {
@@ -79,34 +72,40 @@ FOUND = {
 PRESENT = [SUBJECTS[name] for name in ("ours", "google-bert", "limit-bf16", "ours-fp32")]
 
 
+def figures(found):
+    return {"step": (4 / found["seconds"], "sequences/s"), "peak memory": (found["memory"], "MiB")}
+
+
 def test_results_are_medians_and_ratios_turn_by_turn():
-    results = step_results("pretraining", PRESENT, FOUND, sequences=4, config={"a": 1})
+    results = subject_results(PRESENT, FOUND, figures, config={"a": 1})
     found = {(r["name"], r["subject"]): (r["value"], r["unit"]) for r in results}
-    step, start = "pretraining step", "pretraining, start to first step"
     assert found == {
-        (step, "ours"): (8.0, "sequences/s"),
-        (step, "google-bert"): (4.0, "sequences/s"),
-        (f"{step}, products alone, bf16", "limit"): (16.0, "sequences/s"),
-        (start, "ours"): (9.0, "s"),
-        (start, "google-bert"): (9.0, "s"),
-        ("pretraining, peak memory", "ours"): (3.0, "MiB"),
-        ("pretraining, peak memory", "google-bert"): (3.0, "MiB"),
-        (f"{step}, ours to google-bert", "ours"): (4.0, "ratio"),  # of 2, 4 and 4
-        (f"{step}, ours to limit-bf16", "ours"): (0.5, "ratio"),
+        ("step", "ours"): (8.0, "sequences/s"),
+        ("step", "google-bert"): (4.0, "sequences/s"),
+        ("step", "limit-bf16"): (16.0, "sequences/s"),
+        **{("peak memory", name): (3.0, "MiB") for name in FOUND},
+        ("step, ours to google-bert", "ours"): (4.0, "ratio"),  # of 2, 4 and 4
+        ("step, ours to limit-bf16", "ours"): (0.5, "ratio"),
     }
     by_subject = {r["subject"]: r["config"] for r in results if r["unit"] == "sequences/s"}
     assert by_subject["ours"]["precision"] == "bf16"
-    assert by_subject["limit"]["gflops"] == 7.0
+    assert by_subject["limit-bf16"]["gflops"] == 7.0
     assert by_subject["google-bert"]["others_share_of_machine"] == [0.0, 0.0, 0.5]
     assert all({"a", "cpu", "cpu_features", "cores", "turns"} <= set(r["config"]) for r in results)
 
 
 def test_table():
-    head, ours, google, limit = step_table(PRESENT, FOUND, sequences=4, most_foreign=0.06)
-    assert "ours to it" in head
-    assert ours.split() == ["ours", "8", "4", "to", "16", "1.00", "9.0", "3"]
-    assert google.split() == ["google-bert", "*", "4", "1", "to", "4", "4.00", "9.0", "3"]
+    results = subject_results(PRESENT, FOUND, figures, config={})
+    head, ours, google, limit = subject_table(results, 0.06)
+    assert head.split() == ["step", "sequences/s", "turns", "ours", "to", "it", "memory,", "MiB"]
+    assert ours.split() == ["ours", "8", "4", "to", "16", "1", "3"]
+    assert google.split() == ["google-bert", "*", "4", "1", "to", "4", "4", "3"]
     assert limit.startswith("limit-bf16")
+
+
+def test_without_anybody_there_is_no_table():
+    assert subject_results(PRESENT, {}, figures, config={}) == []
+    assert subject_table([], 0.06) == []
 
 
 FAKE_PROGRAM = """
@@ -214,7 +213,7 @@ def test_whole_benchmark(config_file, tmp_path, program, flags):
     assert all(set(r) == {"name", "subject", "value", "unit", "config"} for r in results)
     assert all(r["value"] > 0 for r in results)
     speeds = {r["subject"]: r["config"] for r in results if r["unit"] == "sequences/s"}
-    assert set(speeds) == {"ours-fp32", "transformers-fp32-malloc", "limit"}
+    assert set(speeds) == {"ours-fp32", "transformers-fp32-malloc", "limit-fp32"}
     # Both start from weights near zero: the loss is that of guessing.
     losses = speeds["ours-fp32"]["loss"], speeds["transformers-fp32-malloc"]["loss"]
     assert losses[0] == pytest.approx(losses[1], rel=0.1)

@@ -55,7 +55,7 @@ def test_a_turn_counts_micro_batches():
 
 
 def test_batches_have_no_padding_and_fit_the_network():
-    job = StepJob(PRETRAINING, NETWORK, batch_size=2, seq_length=8, predictions=masked_words(8))
+    job = StepJob(NETWORK, PRETRAINING, batch_size=2, seq_length=8, predictions=masked_words(8))
     batch = job.batch(6, seed=1)
     assert {name: value.shape for name, value in batch.items()} == {
         "input_ids": (6, 8),
