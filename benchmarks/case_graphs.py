@@ -54,7 +54,6 @@ def build_cases(
     *,
     precision: str,
     horovod: bool,
-    native: bool = True,
 ) -> dict[Case, Runnable]:
     """Adds the cases to the current graph, together with the network's variables.
 
@@ -64,10 +63,8 @@ def build_cases(
       ranks: connected already.
       precision: of products, one of ``bert_tf.model.precision.PRECISIONS``.
       horovod: whether they are connected over Horovod.
-      native: whether the native operations compute what they can, as in training on CPUs.
     """
-    wanted = None if native else False
-    kernels = choose_kernels(wanted, has_gpu=probe_hardware().has_gpu, ranks=ranks)
+    kernels = choose_kernels(None, has_gpu=probe_hardware().has_gpu, ranks=ranks)
     options = ForwardOptions(kernels.layers(policy_for(precision)))
     network = create_network(task_of(job), options, seed=1)
     rate = tf.constant(_LEARNING_RATE)

@@ -15,7 +15,6 @@ where it was stopped and keeps what is finished. docs/loss_curves.md shows a res
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +22,12 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks import loss_curves_picture
 from benchmarks.loss_curves_compare import (
     Curve,
     Difference,
     between_seeds,
     difference,
+    draw,
     excess,
     points_of_window,
     smooth,
@@ -45,23 +44,22 @@ from benchmarks.loss_curves_runs import (
 )
 from benchmarks.machine import describe_machine
 from benchmarks.results import Result, result
-from benchmarks.script import known_names, run_benchmark, whole_numbers
+from benchmarks.script import define_flag, known_names, run_benchmark, whole_numbers
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, require_file, write_json
 
-_SHARED_FLAGS = (
-    "bert_config_file",
-    "input_file",
-    "eval_file",
-    "max_seq_length",
-    "max_predictions_per_seq",
-    "train_batch_size",
-    "num_train_steps",
-    "num_warmup_steps",
-    "learning_rate",
-    "display_loss_steps",
-    "num_threads",
-)
+_FILES = ("bert_config_file", "input_file", "eval_file")
+# Flags of run_pretraining.py that all trainings have: default and what it is.
+_TRAINING_FLAGS = {
+    **dict.fromkeys(_FILES, (None, "As run_pretraining.py's.")),
+    "max_seq_length": (128, "As run_pretraining.py's."),
+    "max_predictions_per_seq": (20, "As run_pretraining.py's."),
+    "train_batch_size": (32, "Sequences of an update."),
+    "num_train_steps": (1000, "Updates of each training."),
+    "num_warmup_steps": (100, "As run_pretraining.py's."),
+    "learning_rate": (2e-3, "As run_pretraining.py's."),
+    "display_loss_steps": (10, "Updates of a line in log.jsonl."),
+}
 _EVAL_BATCH_SIZE = 64
 _MEASURES = {
     "mean": "mean difference",
@@ -82,37 +80,36 @@ def compare(values: flags.FlagValues) -> None:
     trainings = plan_trainings(variants, seeds, shared_flags(values), output_dir)
     run_trainings(trainings)
     curves = {t: smooth(read_curve(t), values.smoothing_steps) for t in trainings}
-    references = [training for training in trainings if training.variant == REFERENCE]
-    first = references[0]
-    of_seeds = between_seeds([curves[training] for training in references])
-    others = [training for training in trainings if training.variant != REFERENCE]
-    found = {training: difference(curves[training], curves[first]) for training in trainings[1:]}
+    first, *others = trainings
+    of_seeds = between_seeds([curves[t] for t in trainings if t.variant == REFERENCE])
+    found = {training: difference(curves[training], curves[first]) for training in others}
     print("\n".join(table(curves, found, of_seeds)), flush=True)
     if values.json:
         config = {"smoothing_steps": values.smoothing_steps, "seeds": seeds, **describe_machine()}
         write_json(values.json, results(curves, found, of_seeds, config))
         print(f"results: {values.json}")
+    compared = {t.variant: found[t] for t in others if t.variant != REFERENCE}
     if values.picture:
-        loss_curves_picture.draw(
+        draw(
             curves[first],
-            {training.name: curves[training] for training in references[1:]},
-            {training.variant: curves[training] for training in others},
+            {t.name: curves[t] for t in others if t.variant == REFERENCE},
+            {t.variant: curves[t] for t in others if t.variant != REFERENCE},
             path=Path(values.picture),
-            title=_title(values),
+            title=f"{Path(values.bert_config_file).stem}, {values.train_batch_size} sequences of "
+            f"{values.max_seq_length} tokens an update, means of {values.smoothing_steps} updates",
         )
         print(f"picture: {values.picture}")
-    check_verdict({training.variant: found[training] for training in others}, of_seeds)
+    check_verdict(compared, of_seeds)
 
 
 def check_verdict(found: Mapping[str, Difference], of_seeds: Difference) -> None:
     """Raises UserError where a variant is further from float32 than two seeds from each other."""
-    too_far = []
-    for variant, differs in found.items():
-        too_far += [
-            f"{variant}: {_MEASURES[name]} {getattr(differs, name):.4f} nats, "
-            f"two seeds {getattr(of_seeds, name):.4f}"
-            for name in excess(differs, of_seeds)
-        ]
+    too_far = [
+        f"{variant}: {_MEASURES[name]} {getattr(differs, name):.4f} nats, "
+        f"two seeds {getattr(of_seeds, name):.4f}"
+        for variant, differs in found.items()
+        for name in excess(differs, of_seeds)
+    ]
     if too_far:
         raise UserError(
             "further from float32 than two seeds are from each other: "
@@ -132,14 +129,17 @@ def table(
         f"{'':24}{'mean':>11}{'largest':>11}{'loss':>11}{'apart':>10}{'updates':>9}",
     ]
     for training, curve in curves.items():
-        line = f"{training.name:24}"
-        differs = found.get(training)
-        line += f"{differs.mean:11.4f}{differs.largest:11.4f}" if differs else f"{'':22}"
-        line += f"{curve.held_out:11.4f}"
-        line += f"{differs.held_out:10.4f}" if differs else f"{'':10}"
-        lines.append(f"{line}{skipped_updates(training):9}")
-    seeds = f"{of_seeds.mean:11.4f}{of_seeds.largest:11.4f}{'':11}{of_seeds.held_out:10.4f}"
-    return [*lines, f"{'most between two seeds':24}{seeds}"]
+        mean, largest, apart = _cells(found.get(training))
+        skipped = skipped_updates(training)
+        lines.append(
+            f"{training.name:24}{mean:>11}{largest:>11}{curve.held_out:11.4f}{apart:>10}{skipped:9}"
+        )
+    mean, largest, apart = _cells(of_seeds)
+    return [*lines, f"{'most between two seeds':24}{mean:>11}{largest:>11}{'':11}{apart:>10}"]
+
+
+def _cells(differs: Difference | None) -> list[str]:
+    return [f"{value:.4f}" for value in differs] if differs else [""] * 3
 
 
 def results(
@@ -173,21 +173,21 @@ def results(
 
 def shared_flags(values: flags.FlagValues) -> dict[str, Any]:
     """The flags of run_pretraining.py that all trainings have."""
-    steps = values.num_train_steps
+    names = (*_TRAINING_FLAGS, "num_threads")
     return {
-        **{n: values[n].value for n in _SHARED_FLAGS if values[n].value is not None},
+        **{n: values[n].value for n in names if values[n].value is not None},
         "do_train": True,
         "do_eval": True,
         "eval_batch_size": _EVAL_BATCH_SIZE,
         "adam_bias_correction": True,
-        "save_checkpoints_steps": max(1, steps // 4),
+        "save_checkpoints_steps": max(1, values.num_train_steps // 4),
     }
 
 
 def _check_before_long_work(values: flags.FlagValues) -> None:
     """Raises UserError for what would only fail after the last training."""
     spacing, steps = values.display_loss_steps, values.num_train_steps
-    if steps % spacing:
+    if spacing < 1 or steps % spacing:
         raise UserError(
             f"--num_train_steps={steps} is not a multiple of --display_loss_steps={spacing}; the "
             "points of a curve are that many updates apart."
@@ -197,46 +197,24 @@ def _check_before_long_work(values: flags.FlagValues) -> None:
         raise UserError("--picture needs matplotlib; install it, or leave the picture out.")
 
 
-def _title(values: flags.FlagValues) -> str:
-    network = Path(values.bert_config_file).stem
-    return (
-        f"{network}, {values.train_batch_size} sequences of {values.max_seq_length} tokens an "
-        f"update, means of {values.smoothing_steps} updates"
-    )
-
-
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines the flags of ``python -m benchmarks.loss_curves``."""
-    define_string = functools.partial(flags.DEFINE_string, flag_values=values)
-    define_list = functools.partial(flags.DEFINE_list, flag_values=values)
-    for name, text in {
-        "input_file": "Training records, as run_pretraining.py's.",
-        "eval_file": "Held-out records, as run_pretraining.py's.",
-        "bert_config_file": "The network.",
-        "output_dir": "Where the trainings are kept, a directory each.",
+    for name, (default, text) in {
+        **_TRAINING_FLAGS,
+        "output_dir": (None, "Where the trainings are kept, a directory each."),
+        "smoothing_steps": (100, "Updates that a point of a curve is the mean of."),
+        "json": (None, "Where to write the results."),
+        "picture": (None, "Where to write the picture, an SVG."),
     }.items():
-        define_string(name, None, text, required=True)
-    define_list(
-        "variants",
-        "bf16,amp,fp32-xla,bf16-xla,fp16-xla,bf16-tensorflow",
-        f"What to compare with fp32: some of {', '.join(VARIANTS)}. fp16 without XLA is hundreds "
-        "of times slower on a CPU.",
-    )
-    define_list("seeds", "1,2,3", "Of fp32; variants take the first.")
-    for name, default, text, least in (
-        ("num_train_steps", 1000, "Updates of each training.", 1),
-        ("num_warmup_steps", 100, "As run_pretraining.py's.", None),
-        ("max_seq_length", 128, "As run_pretraining.py's.", None),
-        ("max_predictions_per_seq", 20, "As run_pretraining.py's.", None),
-        ("train_batch_size", 32, "Sequences of an update.", 1),
-        ("display_loss_steps", 10, "Updates of a line in log.jsonl.", 1),
-        ("num_threads", None, "Of each training; all cores if not given.", None),
-        ("smoothing_steps", 100, "Updates that a point of a curve is the mean of.", None),
-    ):
-        flags.DEFINE_integer(name, default, text, lower_bound=least, flag_values=values)
-    flags.DEFINE_float("learning_rate", 2e-3, "As run_pretraining.py's.", flag_values=values)
-    define_string("json", None, "Where to write the results.")
-    define_string("picture", None, "Where to write the picture, an SVG.")
+        define_flag(name, default, text, values)
+    flags.mark_flags_as_required([*_FILES, "output_dir"], values)
+    variants = "bf16,amp,fp32-xla,bf16-xla,fp16-xla,bf16-tensorflow"
+    text = f"What to compare with fp32: some of {', '.join(VARIANTS)}. fp16 without XLA is "
+    text += "hundreds of times slower on a CPU."
+    flags.DEFINE_list("variants", variants, text, flag_values=values)
+    flags.DEFINE_list("seeds", "1,2,3", "Of fp32; variants take the first.", flag_values=values)
+    text = "Of each training; all cores if not given."
+    flags.DEFINE_integer("num_threads", None, text, flag_values=values)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ against the one process, is what it costs to compute apart; the rest is communic
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from absl import flags
 
 from benchmarks import cases as kinds
 from benchmarks.cases import Case
-from benchmarks.rank_jobs import Job, Measured, run_alone, run_on_one_host
+from benchmarks.rank_jobs import Job, Measured, run_on_one_host
 from benchmarks.results import Result, print_result, ratio_result, spread_result
 from benchmarks.script import define_shared_flags, known_names, run_benchmark
 from bert_tf.config.bert_config import BertConfig
@@ -37,25 +36,13 @@ _UPDATE, _COMPUTE, _COMMUNICATION = (
 _ONE_PROCESS = "one process"
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """How the ranks are started.
-
-    Attributes:
-      bind_to: what mpirun binds a rank to.
-      options: flags of update_time.
-    """
-
-    bind_to: str = "none"
-    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
-
-
-SETTINGS = {
-    "unbound": Setting(),
-    "core": Setting(bind_to="core"),
-    "cycle_0.1_ms": Setting(options={"cycle_time_ms": 0.1}),
-    "cycle_5_ms": Setting(options={"cycle_time_ms": 5.0}),
-    "cycle_20_ms": Setting(options={"cycle_time_ms": 20.0}),
+# What mpirun binds a rank to, and flags of update_time.
+SETTINGS: dict[str, tuple[str, dict[str, object]]] = {
+    "unbound": ("none", {}),
+    "core": ("core", {}),
+    "cycle_0.1_ms": ("none", {"cycle_time_ms": 0.1}),
+    "cycle_5_ms": ("none", {"cycle_time_ms": 5.0}),
+    "cycle_20_ms": ("none", {"cycle_time_ms": 20.0}),
 }
 
 
@@ -67,9 +54,7 @@ def measure(
     ``job`` is that of one rank. Every round starts each side anew, and its turns follow those of
     the round before.
     """
-    whole = dataclasses.replace(
-        job, micro_batch_size=ranks * job.micro_batch_size, num_threads=ranks * job.num_threads
-    )
+    sizes = {name: ranks * job.flags[name] for name in ("micro_batch_size", "num_threads")}
     found: dict[str, dict[Case, list[float]]] = {}
 
     def add(name: str, measured: Measured) -> None:
@@ -77,11 +62,11 @@ def measure(
             found.setdefault(name, {}).setdefault(case, []).extend(seconds)
 
     for _ in range(rounds):
-        add(_ONE_PROCESS, run_alone(whole, [_UPDATE]))
+        add(_ONE_PROCESS, run_on_one_host(job.with_flags(**sizes), [_UPDATE]))
         for name in settings:
-            setting, cases = SETTINGS[name], [_UPDATE, _COMPUTE, _COMMUNICATION]
-            of_rank = dataclasses.replace(job, options=setting.options)
-            add(name, run_on_one_host(of_rank, cases, ranks=ranks, bind_to=setting.bind_to))
+            bind_to, changed = SETTINGS[name]
+            cases, of_rank = [_UPDATE, _COMPUTE, _COMMUNICATION], job.with_flags(**changed)
+            add(name, run_on_one_host(of_rank, cases, ranks=ranks, bind_to=bind_to))
     return found
 
 
@@ -101,8 +86,8 @@ def results_of(
     for name, seconds in found.items():
         if name == _ONE_PROCESS:
             continue
-        setting = SETTINGS[name]
-        described = {**config, "bind_to": setting.bind_to, **setting.options}
+        bind_to, changed = SETTINGS[name]
+        described = {**config, "bind_to": bind_to, **changed}
         rates = [sequences / taken for taken in seconds[_UPDATE]]
         yield spread_result(f"ranks, {name}", rates, "sequences/s", described)
         update, communication = seconds[_UPDATE], seconds[_COMMUNICATION]
@@ -120,7 +105,7 @@ def run() -> Iterator[Result]:
     settings, job = known_names("settings", SETTINGS), Job.from_flags(NETWORK)
     found = measure(job, settings, ranks=values.ranks, rounds=values.rounds)
     config = job.described(ranks=values.ranks)
-    sequences = values.ranks * job.micro_batch_size
+    sequences = values.ranks * job.flags["micro_batch_size"]
     for result in results_of(found, sequences=sequences, config=config):
         print_result(result)
         yield result

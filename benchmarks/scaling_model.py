@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from absl import flags
 
@@ -29,7 +30,7 @@ from benchmarks.communication_model import Link
 from benchmarks.delayed_allreduce import NETWORK
 from benchmarks.predicted_scaling import print_efficiencies, print_published
 from benchmarks.rank_jobs import Job, Measured, describe_link, mbit_of, run_on_hosts
-from benchmarks.results import Result, spread_result
+from benchmarks.results import Result, result, spread_result
 from benchmarks.script import define_shared_flags, run_benchmark, whole_numbers
 from bert_tf import environment
 from bert_tf.errors import UserError
@@ -46,8 +47,7 @@ _FITTED_BYTES = (1 << 20, 1 << 22, 1 << 23, 1 << 24)
 _COMMUNICATION, _UPDATE = Case(kinds.COMMUNICATION), Case(kinds.DELAYED)
 
 
-@dataclasses.dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """What the same job found on the same hosts.
 
     Attributes:
@@ -63,8 +63,7 @@ class Pair:
         return self.slow.median(case) - self.free.median(case)
 
 
-@dataclasses.dataclass(frozen=True)
-class Fitted:
+class Fitted(NamedTuple):
     """What a link does, measured on the fewest hosts.
 
     Attributes:
@@ -105,7 +104,8 @@ def check_results(
         _UPDATE: fitted.hidden_share,
         Case(kinds.DELAYED, accumulation_steps): 0.0,
     }
-    described = {**config, **details, "fitted": dataclasses.asdict(fitted)}
+    found = {**dataclasses.asdict(fitted.link), "hidden_share": fitted.hidden_share}
+    described = {**config, **details, "fitted": found}
     for case, hidden in hidden_shares.items():
         name = "allreduce of the gradients"
         if case.kind == kinds.DELAYED:
@@ -114,9 +114,9 @@ def check_results(
         seconds = model.update_seconds(pair.free.median(case), on_link, hidden)
         yield spread_result(name, pair.slow.seconds[case], "s", described)
         yield spread_result(f"{name}, by themselves", pair.free.seconds[case], "s", described)
-        yield spread_result(name, [seconds], "s", described, "model")
+        yield result(name, seconds, "s", described, "model")
         error = 100.0 * (seconds / pair.slow.median(case) - 1.0)
-        yield spread_result(f"{name}, error", [error], "%", described, "model")
+        yield result(f"{name}, error", error, "%", described, "model")
 
 
 def measure_check(

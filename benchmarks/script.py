@@ -40,10 +40,15 @@ def define_shared_flags(*names: str, **defaults: object) -> None:
         define(name, defaults.get(name, default), text, **bound)
 
 
-def define_flag(name: str, default: bool | int | float | str, text: str) -> None:
+def define_flag(
+    name: str,
+    default: bool | int | float | str | None,
+    text: str,
+    values: flags.FlagValues = flags.FLAGS,
+) -> None:
     """Defines a flag of its default's type."""
     kinds = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
-    kinds.get(type(default), flags.DEFINE_string)(name, default, text)
+    kinds.get(type(default), flags.DEFINE_string)(name, default, text, flag_values=values)
 
 
 def run_benchmark(

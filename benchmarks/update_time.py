@@ -39,24 +39,23 @@ def run() -> None:
     values = flags.FLAGS
     start_tensorflow()
     cases = list(dict.fromkeys(Case.parse(text) for text in values.cases))
-    network = network_from_flags()
+    length = values.seq_length
+    job = StepJob(
+        network_from_flags(), PRETRAINING, values.micro_batch_size, length, masked_words(length)
+    )
     ranks = connect(
         horovod=values.horovod,
         num_threads=values.num_threads,
-        communication=CommunicationSettings(
-            fusion_threshold_mb=values.fusion_threshold_mb, cycle_time_ms=values.cycle_time_ms
-        ),
+        communication=CommunicationSettings(cycle_time_ms=values.cycle_time_ms),
     )
     chosen = measured_choice(
         Wanted(values.precision),
-        network,
-        sequences=values.micro_batch_size,
-        length=values.seq_length,
+        job.network,
+        sequences=job.batch_size,
+        length=length,
         accumulation_steps=1,
         ranks=ranks,
     ).precision
-    length = values.seq_length
-    job = StepJob(PRETRAINING, network, values.micro_batch_size, length, masked_words(length))
     with tf.Graph().as_default():
         runnables = case_graphs.build_cases(
             cases, job, ranks, precision=chosen, horovod=values.horovod
@@ -85,7 +84,6 @@ def define_flags() -> None:
     flags.DEFINE_list("cases", ["delayed:1"], f"What to time, KIND[:NUMBER[:COMPRESSION]]. {kinds}")
     flags.DEFINE_boolean("horovod", False, "Whether mpirun started several ranks.")
     flags.DEFINE_integer("num_threads", None, "Cores of a rank; its share if not given.")
-    flags.DEFINE_float("fusion_threshold_mb", None, "Most MiB that travel together.")
     flags.DEFINE_float("cycle_time_ms", None, "How often Horovod looks for gradients.")
     shared = ("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn", "json")
     define_shared_flags(*shared, seq_length=64, turns=3)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,6 @@ def run_logged(
     *,
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    on_line: Callable[[str], None] | None = None,
 ) -> None:
     """Runs a Python program, prints its command, and keeps what it prints.
 
@@ -86,33 +85,24 @@ def run_logged(
       output: the file for what it prints.
       directory: where it runs; here if not given.
       environment: further variables of the process.
-      on_line: called with each line that it prints.
 
     Raises:
       UserError: it failed.
     """
-    print(f"$ python {' '.join(map(shlex.quote, words))}", flush=True)
-    with (
-        open(output, "w", encoding="utf-8", buffering=1) as file,
-        subprocess.Popen(
+    print(f"$ python {' '.join(map(shlex.quote, words))} > {output}", flush=True)
+    with open(output, "wb") as file:
+        done = subprocess.run(
             [sys.executable, *words],
             cwd=directory,
             env={**os.environ, **_QUIET, **(environment or {})},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=file,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
-        for line in process.stdout:
-            file.write(line)
-            if on_line:
-                on_line(line)
-    if process.returncode:
+            check=False,
+        )
+    if done.returncode:
         raise UserError(
-            f"{name} ended with status {process.returncode}; {output} says why. Start again to "
-            "resume."
+            f"{name} ended with status {done.returncode}; {output} says why. Start again to resume."
         )
 
 

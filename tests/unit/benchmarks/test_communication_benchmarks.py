@@ -14,13 +14,13 @@ from benchmarks import (
 )
 from benchmarks.cases import Case
 from benchmarks.communication_model import Link, ring_allreduce_seconds
-from benchmarks.published_speedups import PUBLISHED
+from benchmarks.predicted_scaling import PUBLISHED
 from benchmarks.rank_jobs import Job, Measured
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from tests.support import run
 
-JOB = Job(BertConfig(vocab_size=30), micro_batch_size=8, seq_length=64)
+JOB = Job(BertConfig(vocab_size=30), {"micro_batch_size": 8, "num_threads": 1})
 
 
 def measured(seconds, **facts):
@@ -241,19 +241,14 @@ def test_both_sides_have_one_global_batch(monkeypatch):
     jobs = []
 
     def note(job, cases, **_):
-        jobs.append(job)
+        jobs.append(job.flags)
         return measured({str(case): [1.0] for case in cases})
 
-    monkeypatch.setattr(ranks_per_host, "run_alone", note)
     monkeypatch.setattr(ranks_per_host, "run_on_one_host", note)
     found = ranks_per_host.measure(JOB, ["unbound", "cycle_5_ms"], ranks=3, rounds=2)
-    assert [(job.micro_batch_size, job.num_threads) for job in jobs] == [
-        (24, 3),
-        (8, 1),
-        (8, 1),
-    ] * 2
-    assert jobs[2].options == {"cycle_time_ms": 5.0}
-    assert jobs[2].flags()["cycle_time_ms"] == 5.0
+    sizes = [(flags["micro_batch_size"], flags["num_threads"]) for flags in jobs]
+    assert sizes == [(24, 3), (8, 1), (8, 1)] * 2
+    assert [flags.get("cycle_time_ms") for flags in jobs] == [None, None, 5.0] * 2
     assert all(turns == [1.0, 1.0] for seconds in found.values() for turns in seconds.values())
 
 
