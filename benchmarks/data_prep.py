@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from absl import flags
 
 from benchmarks.results import Result
-from benchmarks.script import define_flag, run_benchmark, threads_from_flags
+from benchmarks.script import REQUIRED, run_benchmark, threads_from_flags
 from benchmarks.speed.comparison import (
     compare,
-    define_comparison_flags,
+    comparison_flags,
     google_bert_dir_from_flags,
     subjects_from_flags,
 )
@@ -27,8 +27,11 @@ from benchmarks.speed.subjects import MAKING_RECORDS
 from bert_tf.files import require_file
 
 _GOOGLE_FILES = ("create_pretraining_data.py", "tokenization.py")
-# Flags of data_prep.create_pretraining_data.
-_STAGE_FLAGS = {"max_seq_length": 128, "dupe_factor": 5, "do_lower_case": True}
+_STAGE_FLAGS = {
+    "max_seq_length": (128, "As in data_prep.create_pretraining_data."),
+    "dupe_factor": (5, "As in data_prep.create_pretraining_data."),
+    "do_lower_case": (True, "As in data_prep.create_pretraining_data."),
+}
 
 
 def measure() -> Iterator[Result]:
@@ -52,14 +55,13 @@ def measure() -> Iterator[Result]:
     )
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.data_prep``."""
-    define_comparison_flags(MAKING_RECORDS, "threads")
-    flags.DEFINE_string("input_file", None, "Text, one sentence a line.", required=True)
-    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary.", required=True)
-    for name, default in _STAGE_FLAGS.items():
-        define_flag(name, default, "As in data_prep.create_pretraining_data.")
+FLAGS = {
+    **comparison_flags(MAKING_RECORDS, "threads"),
+    "input_file": (REQUIRED, "Text, one sentence a line."),
+    "vocab_file": (REQUIRED, "WordPiece vocabulary."),
+    **_STAGE_FLAGS,
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

@@ -21,8 +21,8 @@ from benchmarks import cases as kinds
 from benchmarks import communication_model as model
 from benchmarks.cases import EMBEDDING_TABLE, Case
 from benchmarks.rank_jobs import LOOPBACK, Job, Measured, describe_link, run_on_link
-from benchmarks.results import Result, print_result, ratio_result, result, spread_result
-from benchmarks.script import define_shared_flags, run_benchmark, whole_numbers
+from benchmarks.results import Result, printed, ratio_result, result, spread_result
+from benchmarks.script import run_benchmark, shared_flags, whole_numbers
 from bert_tf.config.bert_config import BertConfig
 
 RANKS = 2
@@ -115,21 +115,17 @@ def run() -> Iterator[Result]:
     for link, words in links.items():
         print(f"\n{words}, {RANKS} ranks", flush=True)
         measured = run_on_link(job, cases_of(steps, values.embedding_tokens), link)
-        for row in link_results(measured, job, steps, {**config, "link": words}):
-            print_result(row)
-            yield row
+        yield from printed(link_results(measured, job, steps, {**config, "link": words}))
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.delayed_allreduce``."""
-    flags.DEFINE_list("links", ["1000", "10000", LOOPBACK], "Mbit/s of each, or loopback.")
-    flags.DEFINE_list("accumulation_steps", ["1", "4", "16", "50"], "Micro batches of an update.")
-    flags.DEFINE_integer(
-        "embedding_tokens", 12 * 384, "Tokens of a rank's fine-tuning batch; 0: leave that out."
-    )
-    shared = ("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn", "json")
-    define_shared_flags(*shared, seq_length=64, turns=3)
+FLAGS = {
+    "links": (["1000", "10000", LOOPBACK], "Mbit/s of each, or loopback."),
+    "accumulation_steps": (["1", "4", "16", "50"], "Micro batches of an update."),
+    "embedding_tokens": (12 * 384, "Tokens of a rank's fine-tuning batch; 0: leave that out."),
+    **shared_flags("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn"),
+    **shared_flags("json", seq_length=64, turns=3),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, run)
+    run_benchmark(FLAGS, run)

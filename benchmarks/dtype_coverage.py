@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from benchmarks.script import define_shared_flags, start_tensorflow
+from benchmarks.script import define_flags, shared_flags, start_tensorflow
 from benchmarks.speed.batches import masked_words
 from benchmarks.speed.ours import Settings, running_step
 from benchmarks.speed.steps import PRETRAINING, StepJob
@@ -69,11 +69,6 @@ def _computations(run_metadata: tf.RunMetadata) -> Iterator[tuple[str, int]]:
                 yield node.op, kind
 
 
-def define_flags() -> None:
-    """Defines the command's flags."""
-    define_shared_flags("bert_config_file", "threads", batch_size=8, seq_length=32)
-
-
 def measure() -> None:
     """Prints a line for each way to compute."""
     start_tensorflow()
@@ -89,5 +84,5 @@ def measure() -> None:
 
 
 if __name__ == "__main__":
-    define_flags()
+    define_flags(shared_flags("bert_config_file", "threads", batch_size=8, seq_length=32))
     run_command(lambda _: measure())

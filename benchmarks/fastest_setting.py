@@ -18,9 +18,9 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks.machine import describe_machine, machine_line
+from benchmarks.machine import machine_line
 from benchmarks.results import Result, ratio_result, spread_result
-from benchmarks.script import define_shared_flags, run_benchmark, start_tensorflow
+from benchmarks.script import run_benchmark, shared_flags, start_tensorflow
 from benchmarks.speed.comparison import median_ratio, rate_table
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.turns import rotated
@@ -90,18 +90,18 @@ def _report(
         f"{chosen['threads']} threads: "
         f"{shares[best]:.1%} of the rate of the best setting by hand ({best})"
     )
-    config = {**job.to_json(), **describe_machine(), "auto": dict(chosen)}
+    config = {**job.to_json(), "auto": dict(chosen)}
     for name, turns in rates.items():
         yield spread_result(name, turns, "sequences/s", config)
         yield ratio_result(f"auto to {name}", rates[AUTO], turns, config)
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.fastest_setting``."""
-    shared = ("bert_config_file", "batch_size", "seq_length", "predictions", "threads", "json")
-    define_shared_flags(*shared, warmup_steps=2, turns=9)
-    flags.DEFINE_integer("layers", 2, "Of the network: all settings share memory.", lower_bound=1)
+FLAGS = {
+    **shared_flags("bert_config_file", "batch_size", "seq_length", "predictions", "threads"),
+    **shared_flags("json", warmup_steps=2, turns=9),
+    "layers": (2, "Of the network: all settings share memory.", 1),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

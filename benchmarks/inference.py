@@ -16,6 +16,7 @@ of the peers, and of ``ours-padded``, to ``--seq_length``, as their programs do 
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,7 +32,7 @@ from benchmarks.script import (
 from benchmarks.speed.comparison import (
     Figures,
     compare,
-    define_comparison_flags,
+    comparison_flags,
     google_bert_dir_from_flags,
     subjects_from_flags,
 )
@@ -41,9 +42,9 @@ from benchmarks.speed.subjects import BERT_BASE, PADDED, PREDICTING
 from bert_tf.errors import UserError
 from bert_tf.files import require_file
 from bert_tf.squad.examples import SquadFile, read_squad
-from bert_tf.squad.windows import WindowSettings, question_windows
-from bert_tf.text.loading import load_tokenizer
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.squad.features import build_features
+from bert_tf.squad.windows import WindowSettings
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 PERCENTILES = (50, 90, 99)
 _GOOGLE_FILES = ("modeling.py", "optimization.py", "run_squad.py", "tokenization.py")
@@ -62,7 +63,7 @@ def batch_figures(job: PredictionJob, number: int, found: Found) -> Figures:
 
 
 def window_lengths(
-    squad: SquadFile, tokenizer: Tokenizer, *, seq_length: int, most: int
+    squad: SquadFile, tokenizer_files: TokenizerFiles, *, seq_length: int, most: int
 ) -> tuple[int, ...]:
     """Tokens of the windows of a file, as run_squad.py cuts them; ``most`` of them, spread."""
     usual = WindowSettings()
@@ -71,16 +72,12 @@ def window_lengths(
         doc_stride=min(usual.doc_stride, max(1, seq_length // 3)),
         max_query_length=min(usual.max_query_length, max(1, seq_length // 4)),
     )
-    tokens: dict[str, int] = {}
-    lengths: list[int] = []
-    for example in squad.examples:
-        if example.context not in tokens:
-            tokens[example.context] = len(tokenizer.encode(example.context))
-        question = tokenizer.encode(example.question)
-        cut = question_windows(question, tokens[example.context], windows)
-        lengths += [window.length for window in cut]
+    with tempfile.TemporaryDirectory() as directory:
+        lengths = build_features(
+            squad, directory, tokenizer_files=tokenizer_files, windows=windows, training=False
+        ).lengths
     kept = min(most, len(lengths))
-    return tuple(lengths[place * len(lengths) // kept] for place in range(kept))
+    return tuple(int(lengths[place * len(lengths) // kept]) for place in range(kept))
 
 
 def _real_lengths(values: flags.FlagValues) -> tuple[int, ...]:
@@ -94,8 +91,8 @@ def _real_lengths(values: flags.FlagValues) -> tuple[int, ...]:
         version_2_with_negative=True,
         needs_answers=False,
     )
-    tokenizer = load_tokenizer(vocab_file=values.vocab_file, do_lower_case=True)
-    return window_lengths(squad, tokenizer, seq_length=values.seq_length, most=values.sequences)
+    files = TokenizerFiles(require_file(values.vocab_file, flag="vocab_file"), do_lower_case=True)
+    return window_lengths(squad, files, seq_length=values.seq_length, most=values.sequences)
 
 
 def measure() -> Iterator[Result]:
@@ -127,17 +124,17 @@ def measure() -> Iterator[Result]:
     yield from compare(subjects, job.to_json(), "predict", *figures, config=config)
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.inference``."""
-    define_comparison_flags({**PREDICTING, PADDED.name: PADDED}, "threads", "bert_config_file")
-    flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16", "32"], "Sequences of a batch.")
-    flags.DEFINE_integer("seq_length", 384, "Positions of a sequence.", lower_bound=8)
-    flags.DEFINE_string("squad_file", None, "Take the lengths of its windows; full if not given.")
-    flags.DEFINE_string("vocab_file", None, "Uncased WordPiece vocabulary, for --squad_file.")
-    flags.DEFINE_integer("sequences", 256, "Windows of --squad_file to take.", lower_bound=1)
-    flags.DEFINE_integer("repetitions", 10, "Measured batches of a size and turn.", lower_bound=1)
-    flags.DEFINE_integer("warmup", 2, "Batches of a size before them.", lower_bound=1)
+FLAGS = {
+    **comparison_flags({**PREDICTING, PADDED.name: PADDED}, "threads", "bert_config_file"),
+    "batch_sizes": (["1", "2", "4", "8", "16", "32"], "Sequences of a batch."),
+    "seq_length": (384, "Positions of a sequence.", 8),
+    "squad_file": (str, "Take the lengths of its windows; full if not given."),
+    "vocab_file": (str, "Uncased WordPiece vocabulary, for --squad_file."),
+    "sequences": (256, "Windows of --squad_file to take.", 1),
+    "repetitions": (10, "Measured batches of a size and turn.", 1),
+    "warmup": (2, "Batches of a size before them.", 1),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from absl import flags
 
-from benchmarks.results import Result, print_result, result
-from benchmarks.script import define_shared_flags, run_benchmark
+from benchmarks.results import Result, printed, result
+from benchmarks.script import REQUIRED, run_benchmark, shared_flags
 from benchmarks.speed.batches import masked_words
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.steps import PRETRAINING, StepJob
@@ -92,25 +92,21 @@ def measure() -> Iterator[Result]:
         "masking": "stored" if info.masked else "at training time",
         "records": info.num_records,
     }
-    for row in (
+    rows = [
         result("input pipeline", ours, "sequences/s", config),
         result(name, training, "sequences/s", config, subject),
         result(f"input pipeline / {name}", ours / training, "ratio", config),
-    ):
-        print_result(row)
-        yield row
+    ]
+    yield from printed(rows)
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.input_pipeline``."""
-    text = "Training records: files, globs or directories."
-    flags.DEFINE_string("input_file", None, text, required=True)
-    define_shared_flags("batch_size", "json")
-    flags.DEFINE_float("seconds", 5.0, "How long to measure the input.")
-    flags.DEFINE_float(
-        "training_sequences_per_second", None, "Of BERT-base on this machine, if it is known."
-    )
+FLAGS = {
+    "input_file": (REQUIRED, "Training records: files, globs or directories."),
+    "seconds": (5.0, "How long to measure the input."),
+    "training_sequences_per_second": (float, "Of BERT-base on this machine, if it is known."),
+    **shared_flags("batch_size", "json"),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

@@ -16,7 +16,7 @@ where it was stopped and keeps what is finished. docs/loss_curves.md shows a res
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,23 +42,24 @@ from benchmarks.loss_curves_runs import (
     run_trainings,
     skipped_updates,
 )
-from benchmarks.machine import describe_machine
 from benchmarks.results import Result, result
-from benchmarks.script import define_flag, known_names, run_benchmark, whole_numbers
+from benchmarks.script import REQUIRED, known_names, run_benchmark, shared_flags, whole_numbers
 from bert_tf.errors import UserError
-from bert_tf.files import make_output_dir, require_file, write_json
+from bert_tf.files import make_output_dir, require_file
 
-_FILES = ("bert_config_file", "input_file", "eval_file")
-# Flags of run_pretraining.py that all trainings have: default and what it is.
+# Flags of run_pretraining.py that all trainings have.
 _TRAINING_FLAGS = {
-    **dict.fromkeys(_FILES, (None, "As run_pretraining.py's.")),
+    "bert_config_file": (REQUIRED, "As run_pretraining.py's."),
+    "input_file": (REQUIRED, "As run_pretraining.py's."),
+    "eval_file": (REQUIRED, "As run_pretraining.py's."),
     "max_seq_length": (128, "As run_pretraining.py's."),
     "max_predictions_per_seq": (20, "As run_pretraining.py's."),
     "train_batch_size": (32, "Sequences of an update."),
     "num_train_steps": (1000, "Updates of each training."),
     "num_warmup_steps": (100, "As run_pretraining.py's."),
     "learning_rate": (2e-3, "As run_pretraining.py's."),
-    "display_loss_steps": (10, "Updates of a line in log.jsonl."),
+    "display_loss_steps": (10, "Updates of a line in log.jsonl.", 1),
+    "num_threads": (int, "Of each training; all cores if not given."),
 }
 _EVAL_BATCH_SIZE = 64
 _MEASURES = {
@@ -68,7 +69,7 @@ _MEASURES = {
 }
 
 
-def compare(values: flags.FlagValues) -> None:
+def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
     """Runs the benchmark from its flags; raises UserError for a variant that is too far away."""
     variants = known_names("variants", VARIANTS, values)
     seeds = list(dict.fromkeys(whole_numbers("seeds", least=0, values=values)))
@@ -77,18 +78,15 @@ def compare(values: flags.FlagValues) -> None:
     require_file(values.bert_config_file, flag="bert_config_file")
     _check_before_long_work(values)
     output_dir = make_output_dir(values.output_dir, flag="output_dir")
-    trainings = plan_trainings(variants, seeds, shared_flags(values), output_dir)
+    trainings = plan_trainings(variants, seeds, training_flags(values), output_dir)
     run_trainings(trainings)
     curves = {t: smooth(read_curve(t), values.smoothing_steps) for t in trainings}
     first, *others = trainings
     of_seeds = between_seeds([curves[t] for t in trainings if t.variant == REFERENCE])
     found = {training: difference(curves[training], curves[first]) for training in others}
     print("\n".join(table(curves, found, of_seeds)), flush=True)
-    if values.json:
-        config = {"smoothing_steps": values.smoothing_steps, "seeds": seeds, **describe_machine()}
-        write_json(values.json, results(curves, found, of_seeds, config))
-        print(f"results: {values.json}")
-    compared = {t.variant: found[t] for t in others if t.variant != REFERENCE}
+    config = {"smoothing_steps": values.smoothing_steps, "seeds": seeds}
+    yield from results(curves, found, of_seeds, config)
     if values.picture:
         draw(
             curves[first],
@@ -99,7 +97,7 @@ def compare(values: flags.FlagValues) -> None:
             f"{values.max_seq_length} tokens an update, means of {values.smoothing_steps} updates",
         )
         print(f"picture: {values.picture}")
-    check_verdict(compared, of_seeds)
+    check_verdict({t.variant: found[t] for t in others if t.variant != REFERENCE}, of_seeds)
 
 
 def check_verdict(found: Mapping[str, Difference], of_seeds: Difference) -> None:
@@ -147,35 +145,27 @@ def results(
     found: Mapping[Training, Difference],
     of_seeds: Difference,
     config: Mapping[str, Any],
-) -> list[Result]:
+) -> Iterator[Result]:
     """All figures; the smoothed curves are in the configuration of the final loss."""
-    listed = [
-        result(f"loss curve, two seeds, {words}", getattr(of_seeds, name), "nats", config)
-        for name, words in _MEASURES.items()
-    ]
+    for name, words in _MEASURES.items():
+        yield result(f"loss curve, two seeds, {words}", getattr(of_seeds, name), "nats", config)
     for training, curve in curves.items():
         commit = record_of(training)["git_commit"]
         described = {**config, "flags": dict(training.flags), "git_commit": commit}
         smoothed = {**described, "curve": {"steps": curve.steps, "losses": curve.losses}}
-        what = f"loss curve, {training.name}"
-        listed += [
-            result(f"{what}, last training loss", curve.losses[-1], "nats", smoothed),
-            result(f"{what}, held-out loss", curve.held_out, "nats", described),
-            result(f"{what}, skipped updates", skipped_updates(training), "updates", described),
-        ]
-        if differs := found.get(training):
-            listed += [
-                result(f"{what}, {words} from fp32", getattr(differs, name), "nats", described)
-                for name, words in _MEASURES.items()
-            ]
-    return listed
+        what, differs = f"loss curve, {training.name}", found.get(training)
+        yield result(f"{what}, last training loss", curve.losses[-1], "nats", smoothed)
+        yield result(f"{what}, held-out loss", curve.held_out, "nats", described)
+        yield result(f"{what}, skipped updates", skipped_updates(training), "updates", described)
+        for name, words in _MEASURES.items() if differs else ():
+            value = getattr(differs, name)
+            yield result(f"{what}, {words} from fp32", value, "nats", described)
 
 
-def shared_flags(values: flags.FlagValues) -> dict[str, Any]:
+def training_flags(values: flags.FlagValues) -> dict[str, Any]:
     """The flags of run_pretraining.py that all trainings have."""
-    names = (*_TRAINING_FLAGS, "num_threads")
     return {
-        **{n: values[n].value for n in names if values[n].value is not None},
+        **{n: values[n].value for n in _TRAINING_FLAGS if values[n].value is not None},
         "do_train": True,
         "do_eval": True,
         "eval_batch_size": _EVAL_BATCH_SIZE,
@@ -187,7 +177,7 @@ def shared_flags(values: flags.FlagValues) -> dict[str, Any]:
 def _check_before_long_work(values: flags.FlagValues) -> None:
     """Raises UserError for what would only fail after the last training."""
     spacing, steps = values.display_loss_steps, values.num_train_steps
-    if spacing < 1 or steps % spacing:
+    if steps % spacing:
         raise UserError(
             f"--num_train_steps={steps} is not a multiple of --display_loss_steps={spacing}; the "
             "points of a curve are that many updates apart."
@@ -197,25 +187,20 @@ def _check_before_long_work(values: flags.FlagValues) -> None:
         raise UserError("--picture needs matplotlib; install it, or leave the picture out.")
 
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines the flags of ``python -m benchmarks.loss_curves``."""
-    for name, (default, text) in {
-        **_TRAINING_FLAGS,
-        "output_dir": (None, "Where the trainings are kept, a directory each."),
-        "smoothing_steps": (100, "Updates that a point of a curve is the mean of."),
-        "json": (None, "Where to write the results."),
-        "picture": (None, "Where to write the picture, an SVG."),
-    }.items():
-        define_flag(name, default, text, values)
-    flags.mark_flags_as_required([*_FILES, "output_dir"], values)
-    variants = "bf16,amp,fp32-xla,bf16-xla,fp16-xla,bf16-tensorflow"
-    text = f"What to compare with fp32: some of {', '.join(VARIANTS)}. fp16 without XLA is "
-    text += "hundreds of times slower on a CPU."
-    flags.DEFINE_list("variants", variants, text, flag_values=values)
-    flags.DEFINE_list("seeds", "1,2,3", "Of fp32; variants take the first.", flag_values=values)
-    text = "Of each training; all cores if not given."
-    flags.DEFINE_integer("num_threads", None, text, flag_values=values)
+FLAGS = {
+    **_TRAINING_FLAGS,
+    "output_dir": (REQUIRED, "Where the trainings are kept, a directory each."),
+    "smoothing_steps": (100, "Updates that a point of a curve is the mean of."),
+    "variants": (
+        ["bf16", "amp", "fp32-xla", "bf16-xla", "fp16-xla", "bf16-tensorflow"],
+        f"What to compare with fp32: some of {', '.join(VARIANTS)}. fp16 without XLA is hundreds "
+        "of times slower on a CPU.",
+    ),
+    "seeds": (["1", "2", "3"], "Of fp32; variants take the first."),
+    "picture": (str, "Where to write the picture, an SVG."),
+    **shared_flags("json"),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, lambda: compare(flags.FLAGS))
+    run_benchmark(FLAGS, measure)

@@ -11,11 +11,10 @@ and the order of the subjects changes from turn to turn. docs/speed.md says who 
 from __future__ import annotations
 
 from benchmarks.script import run_benchmark
-from benchmarks.speed.comparison import compare_steps, define_step_flags
+from benchmarks.speed.comparison import compare_steps, step_flags
 from benchmarks.speed.steps import PRETRAINING
 
 if __name__ == "__main__":
     run_benchmark(
-        lambda: define_step_flags("predictions", batch_size=16, seq_length=128),
-        lambda: compare_steps(PRETRAINING),
+        step_flags("predictions", "batch_size", "seq_length"), lambda: compare_steps(PRETRAINING)
     )

@@ -15,7 +15,6 @@ from typing import Any
 from absl import flags
 
 from benchmarks.cases import Case
-from benchmarks.machine import describe_machine
 from benchmarks.script import network_from_flags
 from benchmarks.speed.process import ROOT, as_flag
 from bert_tf.config.bert_config import BertConfig
@@ -53,8 +52,8 @@ class Job:
         return Job(self.network, {**self.flags, **changed})
 
     def described(self, **more: object) -> dict[str, object]:
-        """For results: the network, the flags, ``more`` and the machine."""
-        return {"network": self.network.to_dict(), **self.flags, **more, **describe_machine()}
+        """For results: the network, the flags and ``more``."""
+        return {"network": self.network.to_dict(), **self.flags, **more}
 
 
 @dataclasses.dataclass(frozen=True)

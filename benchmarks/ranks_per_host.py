@@ -17,8 +17,8 @@ from absl import flags
 from benchmarks import cases as kinds
 from benchmarks.cases import Case
 from benchmarks.rank_jobs import Job, Measured, run_on_one_host
-from benchmarks.results import Result, print_result, ratio_result, spread_result
-from benchmarks.script import define_shared_flags, known_names, run_benchmark
+from benchmarks.results import Result, printed, ratio_result, spread_result
+from benchmarks.script import known_names, run_benchmark, shared_flags
 from bert_tf.config.bert_config import BertConfig
 
 # Four of BERT-base's layers at two thirds of their width: most of an update is products.
@@ -106,19 +106,17 @@ def run() -> Iterator[Result]:
     found = measure(job, settings, ranks=values.ranks, rounds=values.rounds)
     config = job.described(ranks=values.ranks)
     sequences = values.ranks * job.flags["micro_batch_size"]
-    for result in results_of(found, sequences=sequences, config=config):
-        print_result(result)
-        yield result
+    yield from printed(results_of(found, sequences=sequences, config=config))
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.ranks_per_host``."""
-    flags.DEFINE_integer("ranks", 2, "Ranks, and threads of the one process.", lower_bound=2)
-    flags.DEFINE_list("settings", ["unbound", "core"], f"Of {', '.join(SETTINGS)}.")
-    flags.DEFINE_integer("rounds", 3, "Jobs of each side.", lower_bound=1)
-    shared = ("bert_config_file", "micro_batch_size", "seq_length", "precision", "json")
-    define_shared_flags(*shared, turns=2, micro_batches_a_turn=4)
+FLAGS = {
+    "ranks": (2, "Ranks, and threads of the one process.", 2),
+    "settings": (["unbound", "core"], f"Of {', '.join(SETTINGS)}."),
+    "rounds": (3, "Jobs of each side.", 1),
+    **shared_flags("bert_config_file", "micro_batch_size", "seq_length", "precision", "json"),
+    **shared_flags(turns=2, micro_batches_a_turn=4),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, run)
+    run_benchmark(FLAGS, run)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from benchmarks.machine import describe_machine
+from bert_tf.files import PathLike, write_json
 
 Result = dict[str, Any]
 
@@ -40,3 +43,16 @@ def print_result(found: Result, *, label: str | None = None) -> None:
     turns = found["config"].get("turns", [])
     spread = f"  ({min(turns):.4g} to {max(turns):.4g})" if len(turns) > 1 else ""
     print(f"{label or found['name']:62}{found['value']:10.4g} {found['unit']}{spread}", flush=True)
+
+
+def printed(results: Iterable[Result]) -> Iterator[Result]:
+    """The results, each printed when it is known."""
+    for found in results:
+        print_result(found)
+        yield found
+
+
+def write_results(path: PathLike, results: Iterable[Result]) -> None:
+    """Writes results as JSON, the machine in the configuration of each."""
+    machine = describe_machine()
+    write_json(path, [{**row, "config": {**row["config"], **machine}} for row in results])

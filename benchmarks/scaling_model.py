@@ -31,7 +31,7 @@ from benchmarks.delayed_allreduce import NETWORK
 from benchmarks.predicted_scaling import print_efficiencies, print_published
 from benchmarks.rank_jobs import Job, Measured, describe_link, mbit_of, run_on_hosts
 from benchmarks.results import Result, result, spread_result
-from benchmarks.script import define_shared_flags, run_benchmark, whole_numbers
+from benchmarks.script import run_benchmark, shared_flags, whole_numbers
 from bert_tf import environment
 from bert_tf.errors import UserError
 from tools.hosts import Hosts
@@ -173,17 +173,17 @@ def run() -> Iterator[Result]:
     yield from print_published()
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.scaling_model``."""
-    flags.DEFINE_list("hosts", ["2", "3", "4"], "Hosts to check on; the first is fitted to.")
-    flags.DEFINE_list("links", ["1000"], "Mbit/s of each link to check on.")
-    flags.DEFINE_integer("accumulation_steps", 4, "Micro batches of an update.", lower_bound=2)
-    flags.DEFINE_list("host_gbits", ["10", "100"], "Gbit/s of a host of 8 GPUs, to predict for.")
-    flags.DEFINE_list("predicted_accumulation_steps", ["1", "50"], "Micro batches to predict for.")
-    flags.DEFINE_integer("gpu_micro_batch_size", 32, "Sequences of a GPU's.", lower_bound=1)
-    shared = ("bert_config_file", "micro_batch_size", "turns", "micro_batches_a_turn", "json")
-    define_shared_flags(*shared, seq_length=64)
+FLAGS = {
+    "hosts": (["2", "3", "4"], "Hosts to check on; the first is fitted to."),
+    "links": (["1000"], "Mbit/s of each link to check on."),
+    "accumulation_steps": (4, "Micro batches of an update.", 2),
+    "host_gbits": (["10", "100"], "Gbit/s of a host of 8 GPUs, to predict for."),
+    "predicted_accumulation_steps": (["1", "50"], "Micro batches to predict for."),
+    "gpu_micro_batch_size": (32, "Sequences of a GPU's.", 1),
+    **shared_flags("bert_config_file", "micro_batch_size", "turns", "micro_batches_a_turn"),
+    **shared_flags("json", seq_length=64),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, run)
+    run_benchmark(FLAGS, run)

@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from absl import flags
 
 from benchmarks.results import Result
-from benchmarks.script import define_flag, run_benchmark
+from benchmarks.script import REQUIRED, run_benchmark
 from benchmarks.speed.comparison import (
     compare,
-    define_comparison_flags,
+    comparison_flags,
     google_bert_dir_from_flags,
     subjects_from_flags,
 )
@@ -35,14 +35,14 @@ from bert_tf.squad.examples import read_squad
 from bert_tf.squad.windows import WindowSettings
 
 _GOOGLE_FILES = ("run_squad.py", "tokenization.py")
+_WINDOWS = dataclasses.asdict(WindowSettings())
 
 
 def measure() -> Iterator[Result]:
     """Runs the benchmark from its flags."""
     values = flags.FLAGS
     files = {n: require_file(values[n].value, flag=n) for n in ("data_file", "vocab_file")}
-    names = [field.name for field in dataclasses.fields(WindowSettings)]
-    windows = WindowSettings(**{name: values[name].value for name in names})
+    windows = WindowSettings(**{name: values[name].value for name in _WINDOWS})
     windows.validate()
     job = {
         **{name: str(path.resolve()) for name, path in files.items()},
@@ -71,16 +71,15 @@ def measure() -> Iterator[Result]:
     )
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.squad_features``."""
-    define_comparison_flags(MAKING_FEATURES)
-    flags.DEFINE_string("data_file", None, "SQuAD file with answers.", required=True)
-    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary (vocab.txt).", required=True)
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, for uncased models.")
-    flags.DEFINE_bool("version_2_with_negative", False, "The file has unanswerable questions.")
-    for name, default in dataclasses.asdict(WindowSettings()).items():
-        define_flag(name, default, "As in run_squad.py.")
+FLAGS = {
+    **comparison_flags(MAKING_FEATURES),
+    "data_file": (REQUIRED, "SQuAD file with answers."),
+    "vocab_file": (REQUIRED, "WordPiece vocabulary (vocab.txt)."),
+    "do_lower_case": (True, "Lower-case the text, for uncased models."),
+    "version_2_with_negative": (False, "The file has unanswerable questions."),
+    **{name: (length, "As in run_squad.py.") for name, length in _WINDOWS.items()},
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

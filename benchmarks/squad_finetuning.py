@@ -10,27 +10,28 @@ metric. Each run is a process with a directory of its own in ``--work_dir``; wha
 there, so that a comparison that was interrupted resumes where it stopped.
 
 ``throughput``: a few steps and a few questions spread over the files, several turns in which the
-subjects alternate; sequences a second without the first steps, the median of the turns, and the
-ratio to ``ours``. ``quality``: the whole fine-tuning with each seed; mean and standard deviation.
+subjects alternate; sequences a second without the first steps, the median of the turns, and how
+many times faster ours are. ``quality``: the whole fine-tuning with each seed; mean and standard
+deviation of the scores.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import operator
 import shutil
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import flags
 
-from benchmarks.machine import describe_machine, machine_line
-from benchmarks.results import Result, print_result, result, spread_result
-from benchmarks.script import define_flag, define_shared_flags, known_names, run_benchmark
-from benchmarks.speed.process import ROOT, as_flag, in_process, run_logged
+from benchmarks.machine import machine_line
+from benchmarks.results import Result, print_result, result
+from benchmarks.script import REQUIRED, known_names, run_benchmark, shared_flags
+from benchmarks.speed.comparison import Figures, subject_results, subject_table
+from benchmarks.speed.process import ROOT, Found, as_flag, in_process, run_logged
 from benchmarks.speed.subjects import MALLOC, Subject
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json, require_file, sha256_of_file, write_json
@@ -39,18 +40,20 @@ from bert_tf.squad.answers import PREDICTIONS_NAME
 from bert_tf.squad.examples import read_squad
 from bert_tf.squad.metrics import evaluate
 
-# Flags of the job, as in run_squad.py, with their defaults.
 _JOB_FLAGS = {
-    "max_seq_length": 384,
-    "doc_stride": 128,
-    "max_query_length": 64,
-    "train_batch_size": 12,
-    "predict_batch_size": 8,
-    "learning_rate": 3e-5,
-    "num_train_epochs": 2.0,
-    "warmup_proportion": 0.1,
-    "weight_decay": 0.01,
-    "version_2_with_negative": False,
+    name: (default, "As in run_squad.py.")
+    for name, default in {
+        "max_seq_length": 384,
+        "doc_stride": 128,
+        "max_query_length": 64,
+        "train_batch_size": 12,
+        "predict_batch_size": 8,
+        "learning_rate": 3e-5,
+        "num_train_epochs": 2.0,
+        "warmup_proportion": 0.1,
+        "weight_decay": 0.01,
+        "version_2_with_negative": False,
+    }.items()
 }
 _PATHS = ("init_checkpoint", "train_file", "predict_file")
 _SCORES = ("exact_match", "f1")
@@ -78,20 +81,6 @@ def _subjects() -> dict[str, Subject]:
 SUBJECTS = _subjects()
 
 
-class Run(NamedTuple):
-    """What a run gave.
-
-    Attributes:
-      answers: by question.
-      training: (sequences, seconds) of each stretch of the training, in order.
-      prediction: the same for the prediction.
-    """
-
-    answers: dict[str, str]
-    training: list[tuple[int, float]]
-    prediction: list[tuple[int, float]]
-
-
 def command(subject: Subject, job: Job, directory: Path) -> list[str]:
     """The command of a run that writes to ``directory``, without the interpreter."""
     if not subject.is_ours:
@@ -102,10 +91,11 @@ def command(subject: Subject, job: Job, directory: Path) -> list[str]:
     return ["run_squad.py", *(as_flag(name, value) for name, value in given.items())]
 
 
-def run_subject(subject: Subject, job: Job, directory: Path) -> Run:
+def run_subject(subject: Subject, job: Job, directory: Path) -> Found:
     """Runs a subject, unless it has finished the same job in this directory before.
 
-    Raises UserError when it fails.
+    Returns ``answers`` by question, and ``train_timings`` and ``predict_timings``: the sequences
+    and the seconds of each stretch, in order. Raises UserError when it fails.
     """
     files = [Path(job["init_checkpoint"], "config.json"), job["train_file"], job["predict_file"]]
     hyper_parameters = {name: value for name, value in job.items() if name not in _PATHS}
@@ -122,16 +112,17 @@ def run_subject(subject: Subject, job: Job, directory: Path) -> Run:
         run_logged(subject.name, words, output, directory=ROOT, environment=subject.environment)
         write_json(done, {"key": key})
     if not subject.is_ours:
-        found = read_json(directory / "found.json", what="the peer's result")
-        return Run(found["answers"], found["train_timings"], found["predict_timings"])
+        return read_json(directory / "found.json", what="the peer's result")
     size = job["train_batch_size"]
     lines = (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()
     rates = [json.loads(line)["sequences_per_second"] for line in lines]
     results = read_json(directory / "eval_results.json", what="results")
-    # Its rate is a mean without the first batch already: one stretch stands for all of them.
-    prediction = [(1, 1 / results["predict_sequences_per_second"])]
-    answers = read_json(directory / PREDICTIONS_NAME, what="predictions")
-    return Run(answers, [(size, size / rate) for rate in rates], prediction)
+    return {
+        "answers": read_json(directory / PREDICTIONS_NAME, what="predictions"),
+        "train_timings": [(size, size / rate) for rate in rates],
+        # Its rate is a mean without the first batch already: one stretch stands for all of them.
+        "predict_timings": [(1, 1 / results["predict_sequences_per_second"])],
+    }
 
 
 def cut_squad(source: Path, most_questions: int, target: Path) -> Path:
@@ -157,55 +148,16 @@ def rate(timings: Sequence[tuple[int, float]], *, skipped: int) -> float:
     return sum(sequences for sequences, _ in timed) / sum(seconds for _, seconds in timed)
 
 
-def speed_results(
-    runs: Mapping[str, Sequence[Run]], *, skipped: int, config: Mapping[str, Any]
-) -> list[Result]:
-    """Medians of the turns of every subject, and how many times faster ours is than the others."""
-    results = []
-    for name in ("training", "prediction"):
-        rows = []
-        for subject, turns in runs.items():
-            rates = [rate(getattr(run, name), skipped=skipped) for run in turns]
-            rows.append(spread_result(name, rates, "sequences/s", config, subject))
-        results += [*rows, *_comparisons(rows, "ratio", config, operator.truediv)]
-    return results
-
-
 def score_results(
-    scores: Mapping[str, Sequence[Mapping[str, float]]], *, config: Mapping[str, Any]
-) -> list[Result]:
-    """Means of the seeds of every subject, with their spread, and what ours is above the others."""
-    results = []
+    scores: Mapping[str, Sequence[Mapping[str, float]]], config: Mapping[str, Any]
+) -> Iterator[Result]:
+    """Means of the seeds of every subject, with their spread."""
     for name in _SCORES:
-        rows = []
         for subject, of_seeds in scores.items():
             values = [score[name] for score in of_seeds]
             deviation = statistics.stdev(values) if len(values) > 1 else None
             described = {**config, "turns": values, "standard_deviation": deviation}
-            rows.append(result(name, statistics.mean(values), "%", described, subject))
-        results += [*rows, *_comparisons(rows, "points", config, operator.sub)]
-    return results
-
-
-def _comparisons(
-    rows: Sequence[Result],
-    unit: str,
-    config: Mapping[str, Any],
-    compare: Callable[[float, float], float],
-) -> list[Result]:
-    """The rows of ours against each peer's."""
-    return [
-        result(
-            f"{ours['name']}, {ours['subject']} to {peer['subject']}",
-            compare(ours["value"], peer["value"]),
-            unit,
-            config,
-            ours["subject"],
-        )
-        for ours in rows
-        for peer in rows
-        if SUBJECTS[ours["subject"]].is_ours and not SUBJECTS[peer["subject"]].is_ours
-    ]
+            yield result(name, statistics.mean(values), "%", described, subject)
 
 
 def measure() -> Iterator[Result]:
@@ -216,14 +168,22 @@ def measure() -> Iterator[Result]:
     seeds = parse_seeds(values.seeds) if is_quality else list(range(1, values.turns + 1))
     work_dir = make_output_dir(values.work_dir, flag="work_dir")
     job = _job(values, work_dir)
-    runs: dict[str, list[Run]] = {subject.name: [] for subject in subjects}
+    found: dict[str, list[Found]] = {subject.name: [] for subject in subjects}
     for seed in seeds:  # the subjects alternate, so that a machine that slows down slows all
         for subject in subjects:
             directory = work_dir / f"{values.mode}-{subject.name}-{seed}"
-            runs[subject.name].append(run_subject(subject, {**job, "seed": seed}, directory))
+            found[subject.name].append(run_subject(subject, {**job, "seed": seed}, directory))
     names = {name: Path(job[name]).name for name in _PATHS}
-    config = {**job, **names, "seeds": seeds, **describe_machine()}
-    results = speed_results(runs, skipped=values.untimed_steps, config=config)
+    config = {**job, **names, "seeds": seeds}
+    print(machine_line(), flush=True)
+    for name, timings in (("training", "train_timings"), ("prediction", "predict_timings")):
+
+        def figures(run: Found, name: str = name, timings: str = timings) -> Figures:
+            return {name: (rate(run[timings], skipped=values.untimed_steps), "sequences/s")}
+
+        results = subject_results(subjects, found, figures, config=config)
+        print("\n" + "\n".join(subject_table(results)), flush=True)
+        yield from results
     if is_quality:
         squad = read_squad(
             job["predict_file"],
@@ -231,13 +191,10 @@ def measure() -> Iterator[Result]:
             version_2_with_negative=job["version_2_with_negative"],
             needs_answers=False,
         )
-        scores = {name: [evaluate(squad, run.answers) for run in of] for name, of in runs.items()}
-        results += score_results(scores, config=config)
-    print(f"\n{machine_line()}")
-    for row in results:
-        is_comparison = row["unit"] in ("ratio", "points")
-        print_result(row, label=None if is_comparison else f"{row['name']}, {row['subject']}")
-        yield row
+        scores = {n: [evaluate(squad, run["answers"]) for run in runs] for n, runs in found.items()}
+        for row in score_results(scores, config):
+            print_result(row, label=f"{row['name']}, {row['subject']}")
+            yield row
 
 
 def _chosen_subjects() -> list[Subject]:
@@ -278,29 +235,26 @@ def _job(values: flags.FlagValues, work_dir: Path) -> dict[str, Any]:
     return job
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.squad_finetuning``."""
-    flags.DEFINE_enum("mode", None, ["throughput", "quality"], "What to compare.", required=True)
-    for name, text in {
-        "init_checkpoint": "Directory of Hugging Face's form: config, vocabulary, weights.",
-        "train_file": "SQuAD JSON to train on.",
-        "predict_file": "SQuAD JSON to answer.",
-        "work_dir": "Where runs are kept; a comparison started again resumes from there.",
-    }.items():
-        flags.DEFINE_string(name, None, text, required=True)
-    default = ["ours-auto", "transformers-fp32-malloc", "transformers-bf16-malloc"]
-    flags.DEFINE_list("subjects", default, f"Of {', '.join(SUBJECTS)}.")
-    flags.DEFINE_string("seeds", "1,2,3", "Seeds of --mode=quality.")
-    flags.DEFINE_integer("turns", 3, "Runs of every subject in --mode=throughput.")
-    flags.DEFINE_integer("untimed_steps", 10, "Steps at the start that no rate counts.")
-    flags.DEFINE_integer("timed_steps", 20, "Steps after these, in --mode=throughput.")
-    flags.DEFINE_integer("max_train_questions", None, "Train on this many, spread over the file.")
-    flags.DEFINE_integer("max_predict_questions", None, "Answer this many, spread over the file.")
-    notes = {"num_train_epochs": "As in run_squad.py; 1 in --mode=throughput."}
-    for name, default in _JOB_FLAGS.items():
-        define_flag(name, default, notes.get(name, "As in run_squad.py."))
-    define_shared_flags("json")
+FLAGS = {
+    "mode": (("throughput", "quality"), "What to compare."),
+    "init_checkpoint": (REQUIRED, "Directory of Hugging Face's form: config, vocabulary, weights."),
+    "train_file": (REQUIRED, "SQuAD JSON to train on."),
+    "predict_file": (REQUIRED, "SQuAD JSON to answer."),
+    "work_dir": (REQUIRED, "Where runs are kept; a comparison started again resumes from there."),
+    "subjects": (
+        ["ours-auto", "transformers-fp32-malloc", "transformers-bf16-malloc"],
+        f"Of {', '.join(SUBJECTS)}.",
+    ),
+    "seeds": ("1,2,3", "Seeds of --mode=quality."),
+    "turns": (3, "Runs of every subject in --mode=throughput."),
+    "untimed_steps": (10, "Steps at the start that no rate counts."),
+    "timed_steps": (20, "Steps after these, in --mode=throughput, which makes one epoch."),
+    "max_train_questions": (int, "Train on this many, spread over the file."),
+    "max_predict_questions": (int, "Answer this many, spread over the file."),
+    **_JOB_FLAGS,
+    **shared_flags("json"),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from benchmarks.machine import describe_machine
-from benchmarks.results import Result, print_result, spread_result
-from benchmarks.script import define_shared_flags, run_benchmark, start_tensorflow
+from benchmarks.results import Result, printed, spread_result
+from benchmarks.script import run_benchmark, shared_flags, start_tensorflow
 from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
 
 REST = "the rest"
-_WARMUP_STEPS = 3
 
 # Class, pattern of the kernel's type, pattern of the operation's name; the first rule whose
 # patterns are both found decides. Kernels say what they do better than names, so they come first.
@@ -104,23 +102,21 @@ def measure() -> Iterator[Result]:
     )
     options = tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
     with running_step(job, settings, one_operation_at_a_time=True) as step:
-        for _ in range(_WARMUP_STEPS):
+        for _ in range(job.warmup_steps):
             step.run()
         traced = [seconds_by_class(step.trace(options)) for _ in range(job.steps)]
-    config = {**job.to_json(), "precision": step.chosen["precision"], **how, **describe_machine()}
-    for result in profile_results(traced, config):
-        print_result(result)
-        yield result
+    config = {**job.to_json(), "precision": step.chosen["precision"], **how}
+    yield from printed(profile_results(traced, config))
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.step_profile``."""
-    flags.DEFINE_enum("task", PRETRAINING, [PRETRAINING, SPANS], "What the step is of.")
-    flags.DEFINE_boolean("native_ops", True, "As in training, where they are built.")
-    flags.DEFINE_enum("optimizer_type", "adamw", ["adamw", "lamb"], "As in training.")
-    shared = ("bert_config_file", "precision", "batch_size", "seq_length", "predictions")
-    define_shared_flags(*shared, "threads", "steps", "json")
+FLAGS = {
+    "task": ((PRETRAINING, SPANS), "What the step is of."),
+    "native_ops": (True, "As in training, where they are built."),
+    "optimizer_type": (("adamw", "lamb"), "As in training."),
+    **shared_flags("bert_config_file", "precision", "batch_size", "seq_length", "predictions"),
+    **shared_flags("threads", "warmup_steps", "steps", "json"),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

@@ -17,9 +17,10 @@ from absl import flags
 
 from benchmarks.cases import KINDS, Case
 from benchmarks.script import (
-    define_shared_flags,
+    REQUIRED,
     network_from_flags,
     run_benchmark,
+    shared_flags,
     start_tensorflow,
 )
 from benchmarks.speed.batches import masked_words
@@ -78,17 +79,17 @@ def run() -> None:
             write_json(values.json, found)
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.update_time``."""
-    kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
-    flags.DEFINE_list("cases", ["delayed:1"], f"What to time, KIND[:NUMBER[:COMPRESSION]]. {kinds}")
-    flags.DEFINE_boolean("horovod", False, "Whether mpirun started several ranks.")
-    flags.DEFINE_integer("num_threads", None, "Cores of a rank; its share if not given.")
-    flags.DEFINE_float("cycle_time_ms", None, "How often Horovod looks for gradients.")
-    shared = ("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn", "json")
-    define_shared_flags(*shared, seq_length=64, turns=3)
-    flags.mark_flag_as_required("bert_config_file")
+_CASES = "; ".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
+FLAGS = {
+    "cases": (["delayed:1"], f"What to time, KIND[:NUMBER[:COMPRESSION]]. {_CASES}"),
+    "horovod": (False, "Whether mpirun started several ranks."),
+    "num_threads": (int, "Cores of a rank; its share if not given."),
+    "cycle_time_ms": (float, "How often Horovod looks for gradients."),
+    "bert_config_file": (REQUIRED, "The network."),
+    **shared_flags("micro_batch_size", "precision", "micro_batches_a_turn", "json"),
+    **shared_flags(seq_length=64, turns=3),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, run)
+    run_benchmark(FLAGS, run)

@@ -12,7 +12,7 @@ from absl import flags
 
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.results import Result, ratio_result, spread_result
-from benchmarks.script import define_shared_flags, known_names
+from benchmarks.script import FlagTable, known_names, shared_flags
 from benchmarks.speed.process import Found, run_in_process
 from benchmarks.speed.steps import StepJob
 from benchmarks.speed.subjects import SUBJECTS, Subject, default_subjects, with_other_python
@@ -28,27 +28,27 @@ _DETAILS = ("precision", "loss", "tensorflow", "gflops", "features")
 _STEP_FILES = ("modeling.py", "optimization.py", "run_pretraining.py", "run_squad.py")
 
 
-def define_subject_flags(subjects: Mapping[str, Subject]) -> None:
+def subject_flags(subjects: Mapping[str, Subject]) -> FlagTable:
     """Flags that say who takes part."""
-    names = ", ".join(subjects)
-    flags.DEFINE_list("subjects", [], f"Who takes part, of {names}; all that can if not given.")
-    flags.DEFINE_string("google_bert_dir", None, "A checkout of google-research/bert.")
-    flags.DEFINE_string(
-        "other_python",
-        None,
-        "The interpreter of a second environment, in which each of ours takes part once more.",
-    )
-    define_shared_flags("json")
+    return {
+        "subjects": ([], f"Who takes part, of {', '.join(subjects)}; all that can if not given."),
+        "google_bert_dir": (str, "A checkout of google-research/bert."),
+        "other_python": (
+            str,
+            "The interpreter of a second environment, in which each of ours takes part once more.",
+        ),
+        **shared_flags("json"),
+    }
 
 
-def define_comparison_flags(subjects: Mapping[str, Subject], *shared: str) -> None:
+def comparison_flags(subjects: Mapping[str, Subject], *shared: str) -> FlagTable:
     """Flags of every comparison whose subjects take turns, and of ``shared`` ones some."""
-    define_subject_flags(subjects)
-    define_shared_flags("turns", *shared)
-    flags.DEFINE_float(
-        "most_foreign_load", 0.06, "A larger share of the machine taken by others spoils a turn."
-    )
-    flags.DEFINE_integer("retries", 2, "How often a spoilt turn is taken again.", lower_bound=0)
+    return {
+        **subject_flags(subjects),
+        **shared_flags("turns", *shared),
+        "most_foreign_load": (0.06, "A larger share of the machine taken by others spoils a turn."),
+        "retries": (2, "How often a spoilt turn is taken again.", 0),
+    }
 
 
 def subjects_from_flags(subjects: Mapping[str, Subject]) -> list[Subject]:
@@ -100,7 +100,7 @@ def compare(
       job: JSON.
       function: of the subjects' modules; it gets the job and returns what it found.
       figures: from what a turn found to what is compared.
-      config: of the results, in addition to the machine.
+      config: of the results.
 
     Raises:
       UserError: a subject failed; the others are reported before.
@@ -141,7 +141,6 @@ def subject_results(
     :func:`compare`; ``found`` has what each turn of a subject found.
     """
     present = [subject for subject in subjects if subject.name in found]
-    config = {**config, **describe_machine()}
     results, rates = [], {}
     for subject in present:
         turns = found[subject.name]
@@ -149,7 +148,7 @@ def subject_results(
             **config,
             "settings": dict(subject.settings),
             "environment": dict(subject.environment),
-            "others_share_of_machine": [turn["foreign_share"] for turn in turns],
+            "others_share_of_machine": [turn.get("foreign_share") for turn in turns],
             **{name: turns[0][name] for name in _DETAILS if name in turns[0]},
         }
         of_turns = [figures(turn) for turn in turns]
@@ -173,7 +172,7 @@ def subject_results(
     return results
 
 
-def subject_table(results: Sequence[Result], most_foreign: float) -> list[str]:
+def subject_table(results: Sequence[Result], most_foreign: float = 1.0) -> list[str]:
     """A line for each subject; an asterisk where others disturbed a turn."""
     by_subject: dict[str, list[Result]] = {}
     for row in results:
@@ -227,12 +226,12 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(above, below))
 
 
-def define_step_flags(*names: str, batch_size: int, seq_length: int) -> None:
+def step_flags(*names: str, **defaults: int) -> FlagTable:
     """The flags of a comparison of training steps, with the defaults of its task."""
-    define_comparison_flags(SUBJECTS, "threads", "bert_config_file", "accumulation_steps")
-    define_shared_flags(
-        "warmup_steps", "steps", *names, batch_size=batch_size, seq_length=seq_length
-    )
+    return {
+        **comparison_flags(SUBJECTS, "threads", "bert_config_file", "accumulation_steps"),
+        **shared_flags("warmup_steps", "steps", *names, **defaults),
+    }
 
 
 def compare_steps(task: str) -> Iterator[Result]:

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.inference import batch_figures, window_lengths
 from benchmarks.speed.predictions import PredictionJob, time_batches
 from bert_tf.squad.examples import read_squad
-from bert_tf.text.loading import load_tokenizer
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.small_span_model import CONFIG, TEXT, VOCABULARY
 from tests.support import run
 
@@ -20,11 +20,6 @@ def vocab_file(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("".join(f"{entry}\n" for entry in VOCABULARY))
     return path
-
-
-@pytest.fixture
-def tokenizer(vocab_file):
-    return load_tokenizer(vocab_file=vocab_file, do_lower_case=True)
 
 
 @pytest.fixture
@@ -90,14 +85,16 @@ def test_batches_of_real_lengths():
     assert len(found["batch_seconds"][0]) == 4
 
 
-def test_lengths_of_windows(squad_file, tokenizer):
+def test_lengths_of_windows(squad_file, vocab_file):
     squad = read_squad(
         squad_file, flag="squad_file", version_2_with_negative=True, needs_answers=False
     )
+    files = TokenizerFiles(vocab_file)
+    tokenizer = files.load()
     context = len(tokenizer.encode(TEXT))
     whole = tuple(context + len(tokenizer.encode(q)) + 3 for q in QUESTIONS)
-    assert window_lengths(squad, tokenizer, seq_length=64, most=99) == whole
-    assert window_lengths(squad, tokenizer, seq_length=64, most=2) == whole[:1] + whole[1:2]
+    assert window_lengths(squad, files, seq_length=64, most=99) == whole
+    assert window_lengths(squad, files, seq_length=64, most=2) == whole[:1] + whole[1:2]
 
 
 @pytest.mark.slow

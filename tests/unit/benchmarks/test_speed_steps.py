@@ -91,7 +91,7 @@ def test_results_are_medians_and_ratios_turn_by_turn():
     assert by_subject["ours"]["precision"] == "bf16"
     assert by_subject["limit-bf16"]["gflops"] == 7.0
     assert by_subject["google-bert"]["others_share_of_machine"] == [0.0, 0.0, 0.5]
-    assert all({"a", "cpu", "cpu_features", "cores", "turns"} <= set(r["config"]) for r in results)
+    assert all({"a", "turns"} <= set(r["config"]) for r in results)
 
 
 def test_table():
