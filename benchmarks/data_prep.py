@@ -17,16 +17,10 @@ from absl import flags
 
 from benchmarks.results import Result
 from benchmarks.script import REQUIRED, run_benchmark, threads_from_flags
-from benchmarks.speed.comparison import (
-    compare,
-    comparison_flags,
-    google_bert_dir_from_flags,
-    subjects_from_flags,
-)
+from benchmarks.speed.comparison import compare, comparison_flags
 from benchmarks.speed.subjects import MAKING_RECORDS
 from bert_tf.files import require_file
 
-_GOOGLE_FILES = ("create_pretraining_data.py", "tokenization.py")
 _STAGE_FLAGS = {
     "max_seq_length": (128, "As in data_prep.create_pretraining_data."),
     "dupe_factor": (5, "As in data_prep.create_pretraining_data."),
@@ -44,10 +38,9 @@ def measure() -> Iterator[Result]:
         **rules,
         "input_file": str(input_file),
         "vocab_file": str(require_file(values.vocab_file, flag="vocab_file").resolve()),
-        "google_bert_dir": google_bert_dir_from_flags(_GOOGLE_FILES),
     }
     yield from compare(
-        subjects_from_flags(MAKING_RECORDS),
+        MAKING_RECORDS,
         job,
         "make",
         lambda found: {"text to records": (found["megabytes"] / found["seconds"], "MB/s")},

@@ -19,9 +19,8 @@ from typing import Any
 from absl import flags
 
 from benchmarks.machine import machine_line
-from benchmarks.results import Result, ratio_result, spread_result
+from benchmarks.results import Result, median_ratio, print_table, result, spread_result
 from benchmarks.script import run_benchmark, shared_flags, start_tensorflow
-from benchmarks.speed.comparison import median_ratio, rate_table
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.turns import rotated
 from bert_tf import environment
@@ -81,19 +80,22 @@ def measure() -> Iterator[Result]:
 def _report(
     job: StepJob, found: Mapping[str, Sequence[float]], chosen: Mapping[str, str]
 ) -> Iterator[Result]:
-    rates = {name: [job.sequences / s for s in seconds] for name, seconds in found.items()}
-    print("\n".join(rate_table("", "sequences/s", rates, to=AUTO)), flush=True)
-    shares = {name: median_ratio(rates[AUTO], turns) for name, turns in rates.items()}
+    config = {**job.to_json(), "auto": dict(chosen)}
+    rates = {}
+    for name, seconds in found.items():
+        turns = [job.sequences / second for second in seconds]
+        rates[name] = spread_result("pre-training step", turns, "sequences/s", config, name)
+    print_table(rates.values(), to=AUTO)
+    shares = {name: median_ratio(rates[AUTO], row) for name, row in rates.items()}
     best = min((name for name in rates if name != AUTO), key=shares.__getitem__)
     print(
         f"auto took {chosen['precision']}, {chosen['operations']} operations and "
         f"{chosen['threads']} threads: "
         f"{shares[best]:.1%} of the rate of the best setting by hand ({best})"
     )
-    config = {**job.to_json(), "auto": dict(chosen)}
-    for name, turns in rates.items():
-        yield spread_result(name, turns, "sequences/s", config)
-        yield ratio_result(f"auto to {name}", rates[AUTO], turns, config)
+    yield from rates.values()
+    for name, share in shares.items():
+        yield result(f"auto to {name}", share, "ratio", config, AUTO)
 
 
 FLAGS = {

@@ -29,13 +29,7 @@ from benchmarks.script import (
     threads_from_flags,
     whole_numbers,
 )
-from benchmarks.speed.comparison import (
-    Figures,
-    compare,
-    comparison_flags,
-    google_bert_dir_from_flags,
-    subjects_from_flags,
-)
+from benchmarks.speed.comparison import Figures, compare, comparison_flags
 from benchmarks.speed.predictions import PredictionJob
 from benchmarks.speed.process import Found
 from benchmarks.speed.subjects import BERT_BASE, PADDED, PREDICTING
@@ -47,7 +41,6 @@ from bert_tf.squad.windows import WindowSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 PERCENTILES = (50, 90, 99)
-_GOOGLE_FILES = ("modeling.py", "optimization.py", "run_squad.py", "tokenization.py")
 
 
 def batch_figures(job: PredictionJob, number: int, found: Found) -> Figures:
@@ -106,11 +99,7 @@ def measure() -> Iterator[Result]:
         threads=threads_from_flags(),
         warmup=values.warmup,
         repetitions=values.repetitions,
-        google_bert_dir=google_bert_dir_from_flags(_GOOGLE_FILES),
         lengths=_real_lengths(values),
-    )
-    subjects = subjects_from_flags(
-        {**PREDICTING, PADDED.name: PADDED} if job.lengths else PREDICTING
     )
     config = {
         "network": network.to_dict(),
@@ -119,6 +108,7 @@ def measure() -> Iterator[Result]:
         "mean_length": float(np.mean(job.lengths or [job.seq_length])),
         "threads": job.threads,
     }
+    subjects = {**PREDICTING, PADDED.name: PADDED} if job.lengths else PREDICTING
     sizes = range(len(job.batch_sizes))
     figures = [functools.partial(batch_figures, job, number) for number in sizes]
     yield from compare(subjects, job.to_json(), "predict", *figures, config=config)

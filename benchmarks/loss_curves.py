@@ -22,26 +22,10 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks.loss_curves_compare import (
-    Curve,
-    Difference,
-    between_seeds,
-    difference,
-    draw,
-    excess,
-    points_of_window,
-    smooth,
-)
-from benchmarks.loss_curves_runs import (
-    REFERENCE,
-    VARIANTS,
-    Training,
-    plan_trainings,
-    read_curve,
-    record_of,
-    run_trainings,
-    skipped_updates,
-)
+from benchmarks import loss_curves_compare as compare
+from benchmarks import loss_curves_runs as runs
+from benchmarks.loss_curves_compare import Curve, Difference
+from benchmarks.loss_curves_runs import REFERENCE, VARIANTS, Training
 from benchmarks.results import Result, result
 from benchmarks.script import REQUIRED, known_names, run_benchmark, shared_flags, whole_numbers
 from bert_tf.errors import UserError
@@ -78,17 +62,17 @@ def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
     require_file(values.bert_config_file, flag="bert_config_file")
     _check_before_long_work(values)
     output_dir = make_output_dir(values.output_dir, flag="output_dir")
-    trainings = plan_trainings(variants, seeds, training_flags(values), output_dir)
-    run_trainings(trainings)
-    curves = {t: smooth(read_curve(t), values.smoothing_steps) for t in trainings}
+    trainings = runs.plan_trainings(variants, seeds, training_flags(values), output_dir)
+    runs.run_trainings(trainings)
+    curves = {t: compare.smooth(runs.read_curve(t), values.smoothing_steps) for t in trainings}
     first, *others = trainings
-    of_seeds = between_seeds([curves[t] for t in trainings if t.variant == REFERENCE])
-    found = {training: difference(curves[training], curves[first]) for training in others}
+    of_seeds = compare.between_seeds([curves[t] for t in trainings if t.variant == REFERENCE])
+    found = {training: compare.difference(curves[training], curves[first]) for training in others}
     print("\n".join(table(curves, found, of_seeds)), flush=True)
     config = {"smoothing_steps": values.smoothing_steps, "seeds": seeds}
     yield from results(curves, found, of_seeds, config)
     if values.picture:
-        draw(
+        compare.draw(
             curves[first],
             {t.name: curves[t] for t in others if t.variant == REFERENCE},
             {t.variant: curves[t] for t in others if t.variant != REFERENCE},
@@ -106,7 +90,7 @@ def check_verdict(found: Mapping[str, Difference], of_seeds: Difference) -> None
         f"{variant}: {_MEASURES[name]} {getattr(differs, name):.4f} nats, "
         f"two seeds {getattr(of_seeds, name):.4f}"
         for variant, differs in found.items()
-        for name in excess(differs, of_seeds)
+        for name in compare.excess(differs, of_seeds)
     ]
     if too_far:
         raise UserError(
@@ -128,7 +112,7 @@ def table(
     ]
     for training, curve in curves.items():
         mean, largest, apart = _cells(found.get(training))
-        skipped = skipped_updates(training)
+        skipped = runs.skipped_updates(training)
         lines.append(
             f"{training.name:24}{mean:>11}{largest:>11}{curve.held_out:11.4f}{apart:>10}{skipped:9}"
         )
@@ -150,13 +134,15 @@ def results(
     for name, words in _MEASURES.items():
         yield result(f"loss curve, two seeds, {words}", getattr(of_seeds, name), "nats", config)
     for training, curve in curves.items():
-        commit = record_of(training)["git_commit"]
+        commit = runs.record_of(training)["git_commit"]
         described = {**config, "flags": dict(training.flags), "git_commit": commit}
         smoothed = {**described, "curve": {"steps": curve.steps, "losses": curve.losses}}
         what, differs = f"loss curve, {training.name}", found.get(training)
         yield result(f"{what}, last training loss", curve.losses[-1], "nats", smoothed)
         yield result(f"{what}, held-out loss", curve.held_out, "nats", described)
-        yield result(f"{what}, skipped updates", skipped_updates(training), "updates", described)
+        yield result(
+            f"{what}, skipped updates", runs.skipped_updates(training), "updates", described
+        )
         for name, words in _MEASURES.items() if differs else ():
             value = getattr(differs, name)
             yield result(f"{what}, {words} from fp32", value, "nats", described)
@@ -182,7 +168,7 @@ def _check_before_long_work(values: flags.FlagValues) -> None:
             f"--num_train_steps={steps} is not a multiple of --display_loss_steps={spacing}; the "
             "points of a curve are that many updates apart."
         )
-    points_of_window(values.smoothing_steps, spacing=spacing, last_step=steps)
+    compare.points_of_window(values.smoothing_steps, spacing=spacing, last_step=steps)
     if values.picture and importlib.util.find_spec("matplotlib") is None:
         raise UserError("--picture needs matplotlib; install it, or leave the picture out.")
 

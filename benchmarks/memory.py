@@ -23,18 +23,13 @@ from benchmarks.machine import machine_line
 from benchmarks.results import Result, result
 from benchmarks.script import check_length, run_benchmark, shared_flags, whole_numbers
 from benchmarks.speed.batches import masked_words
-from benchmarks.speed.comparison import (
-    google_bert_dir_from_flags,
-    subject_flags,
-    subjects_from_flags,
-)
+from benchmarks.speed.comparison import subject_flags, subjects_from_flags
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.subjects import IN_MEMORY, Subject
 from bert_tf.errors import UserError
 
 _MIB, _GIB = 1 << 20, 1 << 30
-_GOOGLE_FILES = ("modeling.py", "optimization.py", "run_pretraining.py")
 
 Peaks = dict[int, float]
 
@@ -128,12 +123,7 @@ def measure() -> Iterator[Result]:
     tokens = sorted(set(whole_numbers("tokens", least=2 * max(lengths))))
     if len(tokens) < 2:
         raise UserError(f"--tokens={','.join(values.tokens)}: give two numbers, to draw a line.")
-    job = StepJob.from_flags(
-        PRETRAINING,
-        batch_size=1,
-        seq_length=lengths[0],
-        google_bert_dir=google_bert_dir_from_flags(_GOOGLE_FILES),
-    )
+    job = StepJob.from_flags(PRETRAINING, batch_size=1, seq_length=lengths[0])
     check_length("lengths", max(lengths), job.network)
     subjects = subjects_from_flags(IN_MEMORY)
     limit = values.limit_gib * _GIB

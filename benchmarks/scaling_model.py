@@ -30,7 +30,7 @@ from benchmarks.communication_model import Link
 from benchmarks.delayed_allreduce import NETWORK
 from benchmarks.predicted_scaling import print_efficiencies, print_published
 from benchmarks.rank_jobs import Job, Measured, describe_link, mbit_of, run_on_hosts
-from benchmarks.results import Result, result, spread_result
+from benchmarks.results import Result, printed, result, spread_result
 from benchmarks.script import run_benchmark, shared_flags, whole_numbers
 from bert_tf import environment
 from bert_tf.errors import UserError
@@ -114,7 +114,7 @@ def check_results(
         seconds = model.update_seconds(pair.free.median(case), on_link, hidden)
         yield spread_result(name, pair.slow.seconds[case], "s", described)
         yield spread_result(f"{name}, by themselves", pair.free.seconds[case], "s", described)
-        yield result(name, seconds, "s", described, "model")
+        yield result(f"{name}, predicted", seconds, "s", described, "model")
         error = 100.0 * (seconds / pair.slow.median(case) - 1.0)
         yield result(f"{name}, error", error, "%", described, "model")
 
@@ -138,14 +138,7 @@ def measure_check(
                 f"{fitted.hidden_share:.0%} of the time on it hidden by the backward pass",
                 flush=True,
             )
-        found = list(check_results(pair, fitted, accumulation_steps, described))
-        for slow, free, predicted, error in zip(*(found[i::4] for i in range(4))):
-            print(
-                f"{slow['name']:40}{free['value']:8.3f} s by themselves{slow['value']:8.3f} s"
-                f"   model{predicted['value']:8.3f} s{error['value']:+7.1f} %",
-                flush=True,
-            )
-        yield from found
+        yield from printed(check_results(pair, fitted, accumulation_steps, described))
 
 
 def _measure_pair(job: Job, cases: Sequence[Case], count: int, link: str) -> Pair:

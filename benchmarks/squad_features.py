@@ -23,18 +23,12 @@ from absl import flags
 
 from benchmarks.results import Result
 from benchmarks.script import REQUIRED, run_benchmark
-from benchmarks.speed.comparison import (
-    compare,
-    comparison_flags,
-    google_bert_dir_from_flags,
-    subjects_from_flags,
-)
+from benchmarks.speed.comparison import compare, comparison_flags
 from benchmarks.speed.subjects import MAKING_FEATURES
 from bert_tf.files import require_file
 from bert_tf.squad.examples import read_squad
 from bert_tf.squad.windows import WindowSettings
 
-_GOOGLE_FILES = ("run_squad.py", "tokenization.py")
 _WINDOWS = dataclasses.asdict(WindowSettings())
 
 
@@ -47,7 +41,6 @@ def measure() -> Iterator[Result]:
     job = {
         **{name: str(path.resolve()) for name, path in files.items()},
         "windows": dataclasses.asdict(windows),
-        "google_bert_dir": google_bert_dir_from_flags(_GOOGLE_FILES),
         "do_lower_case": values.do_lower_case,
         "version_2_with_negative": values.version_2_with_negative,
     }
@@ -58,7 +51,7 @@ def measure() -> Iterator[Result]:
         needs_answers=True,
     )
     yield from compare(
-        subjects_from_flags(MAKING_FEATURES),
+        MAKING_FEATURES,
         job,
         "make_features",
         lambda found: {"SQuAD features": (found["features"] / found["seconds"], "features/s")},

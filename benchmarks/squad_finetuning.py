@@ -28,11 +28,11 @@ from typing import Any
 from absl import flags
 
 from benchmarks.machine import machine_line
-from benchmarks.results import Result, print_result, result
+from benchmarks.results import Result, print_result, print_table, result
 from benchmarks.script import REQUIRED, known_names, run_benchmark, shared_flags
-from benchmarks.speed.comparison import Figures, subject_results, subject_table
+from benchmarks.speed.comparison import Figures, subject_results
 from benchmarks.speed.process import ROOT, Found, as_flag, in_process, run_logged
-from benchmarks.speed.subjects import MALLOC, Subject
+from benchmarks.speed.subjects import MALLOC, Subject, by_name
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, read_json, require_file, sha256_of_file, write_json
 from bert_tf.records.manifest import hash_of_json
@@ -61,24 +61,19 @@ _SCORES = ("exact_match", "f1")
 Job = Mapping[str, Any]  # a value for each of _JOB_FLAGS and _PATHS, and ``seed``
 
 
-def _subjects() -> dict[str, Subject]:
-    subjects = [
-        Subject(f"ours-{p}", "run_squad", {"precision": p}) for p in ("auto", "fp32", "bf16")
-    ]
-    for precision in ("fp32", "bf16"):
-        name = f"transformers-{precision}"
-        for ending, pads, variables in (
-            ("", True, {}),
-            ("-malloc", True, MALLOC),
-            ("-malloc-dynamic", False, MALLOC),
-        ):
-            settings = {"precision": precision, "pad_to_max_length": pads}
-            module = "benchmarks.transformers_squad"
-            subjects.append(Subject(f"{name}{ending}", module, settings, variables))
-    return {subject.name: subject for subject in subjects}
-
-
-SUBJECTS = _subjects()
+SUBJECTS = by_name(
+    *(Subject(f"ours-{p}", "run_squad", {"precision": p}) for p in ("auto", "fp32", "bf16")),
+    *(
+        Subject(
+            f"transformers-{precision}{ending}",
+            "benchmarks.transformers_squad",
+            {"precision": precision, "pad_to_max_length": not ending.endswith("dynamic")},
+            MALLOC if ending else {},
+        )
+        for precision in ("fp32", "bf16")
+        for ending in ("", "-malloc", "-malloc-dynamic")
+    ),
+)
 
 
 def command(subject: Subject, job: Job, directory: Path) -> list[str]:
@@ -102,7 +97,7 @@ def run_subject(subject: Subject, job: Job, directory: Path) -> Found:
     how = [dict(subject.settings), dict(subject.environment)]
     # It changes with everything that a result depends on, but for the code.
     key = hash_of_json([[sha256_of_file(path) for path in files], hyper_parameters, how])
-    directory, done = directory.resolve(), directory / "run.json"
+    directory, done = directory.resolve(), directory / "finished.json"
     if done.is_file() and read_json(done, what="finished run")["key"] == key:
         print(f"{subject.name}: done before, kept in {directory}", flush=True)
     else:
@@ -182,7 +177,7 @@ def measure() -> Iterator[Result]:
             return {name: (rate(run[timings], skipped=values.untimed_steps), "sequences/s")}
 
         results = subject_results(subjects, found, figures, config=config)
-        print("\n" + "\n".join(subject_table(results)), flush=True)
+        print_table(results)
         yield from results
     if is_quality:
         squad = read_squad(

@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForQuestionAnswering
 
 from benchmarks.speed.huggingface import Updates, autocast, peer_batch
-from benchmarks.speed.steps import Batch
+from benchmarks.speed.steps import Batch, Recipe
 from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.bert_config import INPUTS
 from bert_tf.records.tfrecord import RecordSet
@@ -82,14 +82,9 @@ def train(model: torch.nn.Module, windows: Windows, job: Mapping[str, Any]) -> l
     """Fine-tunes the model; returns the sequences and the seconds of every step."""
     batch_size, settings = job["train_batch_size"], job["settings"]
     steps = max(1, round(-(-len(windows.lengths) // batch_size) * job["num_train_epochs"]))
-    updates = Updates(
-        model,
-        learning_rate=job["learning_rate"],
-        weight_decay=job["weight_decay"],
-        warmup_steps=int(steps * job["warmup_proportion"]),
-        steps=steps,
-        precision=settings["precision"],
-    )
+    warmup_steps = int(steps * job["warmup_proportion"])
+    recipe = Recipe(job["learning_rate"], steps, warmup_steps, job["weight_decay"])
+    updates = Updates(model, recipe, precision=settings["precision"])
     timings = []
     for rows in training_rows(
         len(windows.lengths), batch_size=batch_size, steps=steps, seed=job["seed"]

@@ -58,12 +58,12 @@ def run() -> None:
         ranks=ranks,
     ).precision
     with tf.Graph().as_default():
-        runnables = case_graphs.build_cases(
+        operations = case_graphs.build_cases(
             cases, job, ranks, precision=chosen, horovod=values.horovod
         )
         num_bytes = case_graphs.gradient_bytes()
         seconds = case_graphs.time_cases(
-            runnables, ranks, turns=values.turns, micro_batches=values.micro_batches_a_turn
+            operations, ranks, turns=values.turns, micro_batches=values.micro_batches_a_turn
         )
     found = {
         "ranks": ranks.world_size,

@@ -11,16 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.script import start_tensorflow
 from benchmarks.speed.predictions import PredictionJob, time_batches
-from benchmarks.speed.steps import (
-    CLIP_NORM,
-    LEARNING_RATE,
-    PRETRAINING,
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    WEIGHT_DECAY,
-    StepJob,
-    time_steps,
-)
+from benchmarks.speed.steps import PRETRAINING, RECIPE, StepJob, time_steps
 from bert_tf.config.bert_config import INPUTS
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.options import ForwardOptions
@@ -129,9 +120,9 @@ def running_step(
         network = create_network(task_of(job), options, seed=1)
         rate = schedules.SCHEDULES["polynomial"](
             tf.train.get_or_create_global_step().read_value(),
-            peak_rate=LEARNING_RATE,
-            total_steps=TRAIN_STEPS,
-            warmup_steps=WARMUP_STEPS,
+            peak_rate=RECIPE.learning_rate,
+            total_steps=RECIPE.steps,
+            warmup_steps=RECIPE.warmup_steps,
             end_rate=0.0,
             power=1.0,
         )
@@ -140,11 +131,11 @@ def running_step(
             network,
             fed,
             plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
-            optimizer=optimizer(rate, weight_decay=WEIGHT_DECAY, kernels=kernels),
+            optimizer=optimizer(rate, weight_decay=RECIPE.weight_decay, kernels=kernels),
             learning_rate=rate,
             loss_scale=NoLossScale(),
             ranks=ranks,
-            settings=UpdateSettings(clip_norm=CLIP_NORM, seed=1),
+            settings=UpdateSettings(clip_norm=RECIPE.clip_norm, seed=1),
         )
         loss = tf.add_n([s.loss / s.weight for s in outputs.term_sums.values()])
         session.run(tf.global_variables_initializer())

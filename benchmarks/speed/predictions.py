@@ -27,7 +27,6 @@ class PredictionJob(Job):
       threads: cores to use.
       warmup: batches of a size and number of positions before those that count.
       repetitions: batches of a size that count, at least: real data are gone through to the end.
-      google_bert_dir: a checkout of google-research/bert.
     """
 
     batch_sizes: tuple[int, ...]
@@ -35,7 +34,6 @@ class PredictionJob(Job):
     threads: int
     warmup: int
     repetitions: int
-    google_bert_dir: str | None = None
     lengths: tuple[int, ...] = ()
 
     def batches(self, size: int, *, by_length: bool) -> list[Batch]:

@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 import numpy as np
 from absl import flags
@@ -19,12 +19,31 @@ from benchmarks.speed.subjects import BERT_BASE
 from bert_tf.config.bert_config import BertConfig
 
 PRETRAINING, SPANS = "pretraining", "fine-tuning"
-LEARNING_RATE, TRAIN_STEPS, WARMUP_STEPS = 1e-4, 100_000, 10_000
-WEIGHT_DECAY, CLIP_NORM = 0.01, 1.0
 
 Batch = dict[str, np.ndarray]
 Step = Callable[[], float]
 AnyJob = TypeVar("AnyJob", bound="Job")
+
+
+class Recipe(NamedTuple):
+    """How all subjects learn; google-research/bert has the last two built in.
+
+    Attributes:
+      learning_rate: at its peak, of a linear schedule.
+      steps: updates of the whole training.
+      warmup_steps: updates to the peak.
+      weight_decay: of matrices.
+      clip_norm: of the gradients.
+    """
+
+    learning_rate: float = 1e-4
+    steps: int = 100_000
+    warmup_steps: int = 10_000
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+
+RECIPE = Recipe()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +81,6 @@ class StepJob(Job):
       threads: cores to use.
       warmup_steps: steps before the timed ones, at least 1.
       steps: those that count.
-      google_bert_dir: a checkout of google-research/bert.
     """
 
     task: str
@@ -73,7 +91,6 @@ class StepJob(Job):
     threads: int = 1
     warmup_steps: int = 1
     steps: int = 1
-    google_bert_dir: str | None = None
 
     @classmethod
     def from_flags(cls, task: str, **fixed: Any) -> StepJob:

@@ -69,7 +69,8 @@ class Subject:
         return self.name.startswith("google-bert")
 
 
-def _by_name(*subjects: Subject) -> dict[str, Subject]:
+def by_name(*subjects: Subject) -> dict[str, Subject]:
+    """A table of subjects."""
     return {subject.name: subject for subject in subjects}
 
 
@@ -81,7 +82,7 @@ def _peers(precision: str, *, ending: str = "", **settings: object) -> tuple[Sub
 
 
 # The settings of ours are those of benchmarks.speed.ours.Settings.
-SUBJECTS = _by_name(
+SUBJECTS = by_name(
     Subject("ours", OURS, {"precision": "auto"}),
     Subject("ours-tensorflow", OURS, {"precision": "auto", "native": False}),
     Subject("ours-xla", OURS, {"precision": "auto", "xla": True}),
@@ -105,7 +106,7 @@ _NOT_PREDICTING = ("ours-xla", "ours-amp", "ours-fp32-xla", "limit-fp32", "limit
 PREDICTING = {name: s for name, s in SUBJECTS.items() if name not in _NOT_PREDICTING}
 
 # google-research/bert cannot compute activations again.
-IN_MEMORY = _by_name(
+IN_MEMORY = by_name(
     *(
         dataclasses.replace(
             SUBJECTS[name],
@@ -119,7 +120,7 @@ IN_MEMORY = _by_name(
 )
 
 _ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-MAKING_RECORDS = _by_name(
+MAKING_RECORDS = by_name(
     Subject("ours", RECORDS, {"program": "ours", "num_workers": 0}),
     Subject("ours-1-worker", RECORDS, {"program": "ours", "num_workers": 1}),
     Subject("google-bert", RECORDS, {"program": "google-bert"}),
@@ -128,7 +129,7 @@ MAKING_RECORDS = _by_name(
 )
 
 # TensorFlow only lends google's code its names: the threads are those of Rust and of numpy.
-MAKING_FEATURES = _by_name(
+MAKING_FEATURES = by_name(
     *(
         Subject(name, RECORDS, {"program": name}, _ONE_THREAD)
         for name in ("ours", "google-bert", "transformers")

@@ -123,7 +123,7 @@ def test_the_model_predicts_what_it_describes():
         "update of 4 micro batches, 4 hosts": 0.23,
     }.items():
         assert found.pop(f"{name}, by themselves") == by_themselves
-        assert predicted[name] == pytest.approx(found.pop(name))
+        assert predicted[f"{name}, predicted"] == pytest.approx(found.pop(name))
         assert predicted[f"{name}, error"] == pytest.approx(0.0, abs=1e-6)
     assert not found
 
@@ -134,7 +134,9 @@ def test_its_error_is_stated_with_its_sign():
     results = list(scaling_model.check_results(slower, fitted, 4, {}))
     # By hand: 4/3 of 10 MB at 100 MB/s and 4 x 0.1 ms are 133.7 ms, taken for half of the truth.
     predicted = values(results, "model")
-    assert predicted["update of 4 micro batches, 3 hosts"] == pytest.approx(0.23 + 0.13373, 1e-4)
+    assert predicted["update of 4 micro batches, 3 hosts, predicted"] == pytest.approx(
+        0.23 + 0.13373, 1e-4
+    )
     expected = 100 * ((0.23 + 0.13373) / (0.23 + 2 * 0.13373) - 1)
     assert predicted["update of 4 micro batches, 3 hosts, error"] == pytest.approx(expected, 1e-3)
 

@@ -62,6 +62,6 @@ def test_the_peers_script_gets_the_same_flags(files, tmp_path):
 def test_bad_flags_end_in_one_sentence(files):
     done = run("-m", "benchmarks.data_prep", *files, "--google_bert_dir=/none", check=False)
     assert done.returncode == 2
-    expected = "error: --google_bert_dir: /none/create_pretraining_data.py does not exist"
+    expected = "error: --google_bert_dir: /none/tokenization.py does not exist"
     assert done.stderr.startswith(expected)
     assert done.stderr.count("\n") == 1

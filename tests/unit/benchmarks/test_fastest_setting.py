@@ -3,15 +3,18 @@
 import pytest
 
 from benchmarks.fastest_setting import AUTO, every_setting, time_in_turn
-from benchmarks.speed.comparison import median_ratio
+from benchmarks.results import median_ratio, spread_result
 
 
 def test_rates_are_compared_turn_by_turn():
     """A turn in which all are three times slower changes nothing."""
-    auto = [6.0, 2.0, 6.0]
+    auto, slower, faster = (
+        spread_result("rate", turns, "x", {})
+        for turns in ([6.0, 2.0, 6.0], [3.0, 1.0, 3.0], [6.6, 2.2, 1.0])
+    )
     assert median_ratio(auto, auto) == 1.0
-    assert median_ratio(auto, [3.0, 1.0, 3.0]) == 2.0
-    assert median_ratio(auto, [6.6, 2.2, 1.0]) == pytest.approx(1 / 1.1)
+    assert median_ratio(auto, slower) == 2.0
+    assert median_ratio(auto, faster) == pytest.approx(1 / 1.1)
 
 
 def test_all_take_turns_and_another_one_begins_each_time():

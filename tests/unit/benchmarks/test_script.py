@@ -39,7 +39,8 @@ def test_flags_of_a_table():
     values = flags.FlagValues()
     table = {
         "whole": (3, "a", 2), "broken": (0.5, "b"), "names": (["x"], "c"),
-        "word": (("u", "v"), "d"), "is_on": (True, "e"), "none": (int, "f"), "file": (REQUIRED, "g"),
+        "word": (("u", "v"), "d"), "is_on": (True, "e"), "none": (int, "f"),
+        "file": (REQUIRED, "g"),
     }  # fmt: skip
     define_flags(table, values)
     values(["program", "--file=f", "--none=7", "--nois_on", "--word=v"])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from benchmarks.results import print_table
 from benchmarks.speed import google_bert, steps
-from benchmarks.speed.comparison import subject_results, subject_table
+from benchmarks.speed.comparison import subject_results
 from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob, time_steps
 from benchmarks.speed.subjects import SUBJECTS
 from bert_tf.errors import UserError
@@ -94,18 +95,19 @@ def test_results_are_medians_and_ratios_turn_by_turn():
     assert all({"a", "turns"} <= set(r["config"]) for r in results)
 
 
-def test_table():
-    results = subject_results(PRESENT, FOUND, figures, config={})
-    head, ours, google, limit = subject_table(results, 0.06)
+def test_table(capsys):
+    print_table(subject_results(PRESENT, FOUND, figures, config={}), most_foreign=0.06)
+    _, head, ours, google, limit = capsys.readouterr().out.splitlines()
     assert head.split() == ["step", "sequences/s", "turns", "ours", "to", "it", "memory,", "MiB"]
     assert ours.split() == ["ours", "8", "4", "to", "16", "1", "3"]
     assert google.split() == ["google-bert", "*", "4", "1", "to", "4", "4", "3"]
     assert limit.startswith("limit-bf16")
 
 
-def test_without_anybody_there_is_no_table():
+def test_where_all_failed_there_is_no_table(capsys):
     assert subject_results(PRESENT, {}, figures, config={}) == []
-    assert subject_table([], 0.06) == []
+    print_table([])
+    assert not capsys.readouterr().out.strip()
 
 
 FAKE_PROGRAM = """
@@ -143,7 +145,7 @@ import json, sys
 import tensorflow
 from benchmarks.speed import google_bert
 job = json.loads(sys.argv[1])
-found = google_bert.train({**job, "settings": {"amp": False}, "started": 0.0})
+found = google_bert.train({**job, "started": 0.0})
 assert sys.modules["tensorflow"] is tensorflow
 print(found["loss"], sys.modules["run_" + sys.argv[2]].__file__)
 """
@@ -155,7 +157,8 @@ HAS_ESTIMATOR = hasattr(tf, "estimator")
 @pytest.mark.skipif(not HAS_ESTIMATOR, reason="google's code needs tf.estimator and tf.layers")
 @pytest.mark.parametrize(("task", "program"), [(PRETRAINING, "pretraining"), (SPANS, "squad")])
 def test_googles_code_finds_tensorflow_1(checkout, task, program):
-    job = {**JOB.to_json(), "task": task, "google_bert_dir": str(checkout)}
+    settings = {"amp": False, "google_bert_dir": str(checkout)}
+    job = {**JOB.to_json(), "task": task, "settings": settings}
     done = run("-c", CALLS_THE_FAKE, json.dumps(job), program)
     loss, path = done.stdout.split()
     # A normalised row sums to 0.
@@ -166,7 +169,7 @@ def test_googles_code_finds_tensorflow_1(checkout, task, program):
 def test_without_tf_estimator_googles_code_is_left_out_with_a_reason(checkout, monkeypatch):
     without = types.SimpleNamespace(version=tf.version)
     monkeypatch.setattr(google_bert, "tf", without)
-    job = {**JOB.to_json(), "google_bert_dir": str(checkout), "settings": {"amp": False}}
+    job = {**JOB.to_json(), "settings": {"amp": False, "google_bert_dir": str(checkout)}}
     with pytest.raises(UserError, match=r"needs tf\.estimator.* run the benchmark with 2\.15"):
         google_bert.train(job)
 
@@ -224,7 +227,8 @@ def test_whole_benchmark(config_file, tmp_path, program, flags):
     ("flag", "sentence"),
     [
         ("--subjects=ours,other", "--subjects: 'other' is none of ours,"),
-        ("--google_bert_dir=/none", "--google_bert_dir: /none/modeling.py does not exist"),
+        ("--subjects=ours,google-bert-amp", "--subjects: google-bert-amp needs --google_bert_dir"),
+        ("--google_bert_dir=/none", "--google_bert_dir: /none/tokenization.py does not exist"),
         ("--other_python=/none/python", "--other_python: /none/python does not exist"),
         ("--seq_length=999", "--seq_length=999 is more than the network's"),
         ("--predictions=17", "--predictions=17 is more than --seq_length"),

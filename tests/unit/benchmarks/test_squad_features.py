@@ -42,7 +42,7 @@ def test_results_are_printed_and_written(files, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "expected"),
     [
-        ("--google_bert_dir=none", "error: --google_bert_dir: none/run_squad.py does not exist"),
+        ("--google_bert_dir=none", "error: --google_bert_dir: none/tokenization.py does not exist"),
         ("--max_seq_length=9", "error: --max_seq_length=9 leaves no room"),
     ],
 )

@@ -264,7 +264,7 @@ def test_a_run_that_fails(job, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"ours-auto ended with status 3; .*output.txt says why"):
         run_subject(SUBJECTS["ours-auto"], job, tmp_path / "work")
     assert (tmp_path / "work" / "output.txt").read_text() == "why\n"
-    assert not (tmp_path / "work" / "run.json").exists()
+    assert not (tmp_path / "work" / "finished.json").exists()
 
 
 @pytest.mark.slow
