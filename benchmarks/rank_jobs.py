@@ -52,8 +52,9 @@ class Job:
         return Job(self.network, {**self.flags, **changed})
 
     def described(self, **more: object) -> dict[str, object]:
-        """For results: the network, the flags and ``more``."""
-        return {"network": self.network.to_dict(), **self.flags, **more}
+        """For results, which have a list of their turns: the network, the other flags, ``more``."""
+        of_flags = {name: value for name, value in self.flags.items() if name != "turns"}
+        return {"network": self.network.to_dict(), **of_flags, **more}
 
 
 @dataclasses.dataclass(frozen=True)
