@@ -16,6 +16,7 @@ from benchmarks import cases as kinds
 from benchmarks.cases import EMBEDDING_TABLE, UPDATES, Case
 from benchmarks.speed.ours import task_of
 from benchmarks.speed.steps import StepJob
+from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for, probe_hardware
 from bert_tf.model.task import Network, create_network
@@ -58,9 +59,8 @@ def build_cases(
             if case.kind == kinds.COMPUTE or not horovod:
                 communicator = SingleProcess(ranks.threads)
             else:
-                communicator = connect(
-                    horovod=True, num_threads=ranks.threads, communication=case.communication
-                )
+                how = CommunicationSettings(compression=case.compression)
+                communicator = connect(horovod=True, num_threads=ranks.threads, communication=how)
             if case.kind in UPDATES:
                 built[case] = _update(case, job, network, optimizer, rate, communicator)
             else:

@@ -13,46 +13,33 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from absl import flags
 
 from benchmarks.machine import machine_line
-from benchmarks.results import Result, median_ratio, print_table, result, spread_result
+from benchmarks.results import Result, median_ratio, print_table, result
 from benchmarks.script import run_benchmark, shared_flags, start_tensorflow
+from benchmarks.speed.comparison import subject_results
+from benchmarks.speed.process import Found
 from benchmarks.speed.steps import PRETRAINING, StepJob
-from benchmarks.speed.turns import rotated
+from benchmarks.speed.subjects import OURS, Subject
+from benchmarks.speed.turns import take_turns
 from bert_tf import environment
 
 AUTO = "auto"
 
 
-def every_setting(threads: int) -> dict[str, dict[str, Any]]:
-    """What a user can set, by name, auto first; all threads, and half of them.
-
-    The values are settings of ``benchmarks.speed.ours``.
-    """
-    settings: dict[str, dict[str, Any]] = {AUTO: {}}
+def every_setting(threads: int) -> list[Subject]:
+    """What a user can set, auto first; all threads, and half of them."""
+    settings = [Subject(AUTO, OURS)]
     for count in sorted({threads, max(1, threads // 2)}, reverse=True):
         for precision in ("fp32", "bf16"):
             for native in (True, False):
                 name = f"{precision}, {'native' if native else 'tensorflow'}, threads {count}"
-                settings[name] = {"precision": precision, "native": native, "threads": count}
+                how = {"precision": precision, "native": native, "threads": count}
+                settings.append(Subject(name, OURS, how))
     return settings
-
-
-def time_in_turn(
-    steps: Mapping[str, Callable[[], object]], turns: int, clock: Callable[[], float]
-) -> dict[str, list[float]]:
-    """Seconds of each step in each turn; another one begins each time, and none warms up."""
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(turns):
-        for name in rotated(list(steps), turn):
-            started = clock()
-            steps[name]()
-            found[name].append(clock() - started)
-    return found
 
 
 def measure() -> Iterator[Result]:
@@ -64,38 +51,39 @@ def measure() -> Iterator[Result]:
     job = StepJob.from_flags(PRETRAINING, steps=flags.FLAGS.turns)
     network = dataclasses.replace(job.network, num_hidden_layers=flags.FLAGS.layers)
     job = dataclasses.replace(job, network=network)
+    settings = every_setting(job.threads)
     print(machine_line(), flush=True)
     with contextlib.ExitStack() as stack:
-        built = {
-            name: stack.enter_context(running_step(job, Settings(**settings)))
-            for name, settings in every_setting(job.threads).items()
+        steps = {
+            subject.name: stack.enter_context(running_step(job, Settings(**subject.settings)))
+            for subject in settings
         }
-        steps = {name: step.run for name, step in built.items()}
-        time_in_turn(steps, job.warmup_steps, time.perf_counter)
-        found = time_in_turn(steps, job.steps, time.perf_counter)
-        chosen = built[AUTO].chosen
-    yield from _report(job, found, chosen)
 
+        def time_step(subject: Subject) -> Found:
+            start = time.perf_counter()
+            steps[subject.name].run()
+            return {"seconds": time.perf_counter() - start, "foreign_share": None}
 
-def _report(
-    job: StepJob, found: Mapping[str, Sequence[float]], chosen: Mapping[str, str]
-) -> Iterator[Result]:
-    config = {**job.to_json(), "auto": dict(chosen)}
-    rates = {}
-    for name, seconds in found.items():
-        turns = [job.sequences / second for second in seconds]
-        rates[name] = spread_result("pre-training step", turns, "sequences/s", config, name)
-    print_table(rates.values(), to=AUTO)
-    shares = {name: median_ratio(rates[AUTO], row) for name, row in rates.items()}
-    best = min((name for name in rates if name != AUTO), key=shares.__getitem__)
+        take_turns(settings, time_step, turns=job.warmup_steps)
+        found = take_turns(settings, time_step, turns=job.steps).found
+        chosen = steps[AUTO].chosen
+    rows = subject_results(
+        settings,
+        found,
+        lambda turn: {"pre-training step": (job.sequences / turn["seconds"], "sequences/s")},
+        config={**job.to_json(), "auto": chosen},
+    )
+    print_table(rows, to=AUTO)
+    shares = {row["subject"]: median_ratio(rows[0], row) for row in rows}
+    best = min((name for name in shares if name != AUTO), key=shares.__getitem__)
     print(
         f"auto took {chosen['precision']}, {chosen['operations']} operations and "
         f"{chosen['threads']} threads: "
         f"{shares[best]:.1%} of the rate of the best setting by hand ({best})"
     )
-    yield from rates.values()
+    yield from rows
     for name, share in shares.items():
-        yield result(f"auto to {name}", share, "ratio", config, AUTO)
+        yield result(f"auto to {name}", share, "ratio", rows[0]["config"], AUTO)
 
 
 FLAGS = {

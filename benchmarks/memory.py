@@ -2,8 +2,8 @@
 
     python -m benchmarks.memory --google_bert_dir=bert --limit_gib=16 --json=memory.json
 
-Each measurement is a process of its own, and its figure the largest resident memory of it, start
-and first update included. A few batch sizes give a line, whose slope is a sequence's memory;
+Each measurement is a separate process, and its figure the largest resident memory of it, start and
+first update included. A few batch sizes give a line, whose slope is a sequence's memory;
 the line gives the largest batch for the limit, and ``--tries`` more processes look for it there.
 docs/memory.md says who takes part.
 """

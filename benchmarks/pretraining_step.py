@@ -4,7 +4,7 @@
 
 Masked words and next sentence; forward and backward pass, gradients clipped, Adam with decay. All
 subjects (``--subjects``) get the same features without padding, and all cores. ``limit-*`` are
-the matrix products of the step and nothing else. Each turn of a subject is a process of its own,
+the matrix products of the step and nothing else. Each turn of a subject is a separate process,
 and the order of the subjects changes from turn to turn. docs/speed.md says who they are.
 """
 

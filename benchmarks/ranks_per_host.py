@@ -2,10 +2,10 @@
 
     python -m benchmarks.ranks_per_host --json=ranks_per_host.json
 
-Both sides take turns, each time in a new job: one process with ``--ranks`` threads, and so many
-ranks with one thread each under every setting of ``--settings``. Beside the ratio of their speeds
-stands what the ranks' time is made of: an update without communication on all ranks at once,
-against the one process, is what it costs to compute apart; the rest is communication.
+Both sides take turns, each time in a new job: one process with ``--ranks`` threads, and that many
+ranks with one thread each under every setting of ``--settings``. The ratio of their speeds comes
+with what the ranks' time is made of: an update without communication on all ranks at once, against
+the one process, is the price of separate ranks; the rest is communication.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def measure(
 ) -> dict[str, dict[Case, list[float]]]:
     """Seconds of each case, by ``one process`` and the settings' names; a figure a turn.
 
-    ``job`` is that of one rank. Every round starts each side anew, and its turns follow those of
-    the round before.
+    ``job`` is that of one rank. Every round starts both sides again, and its turns follow those
+    of the round before.
     """
     sizes = {name: ranks * job.flags[name] for name in ("micro_batch_size", "num_threads")}
     found: dict[str, dict[Case, list[float]]] = {}

@@ -10,8 +10,8 @@ of its fast tokenizer with offsets, before answers are looked for; neither write
 neither has to open the vocabulary in the time that is taken. ``--doc_stride`` is the step from a
 window to the next one; for transformers, which takes the overlap, it is the same number.
 
-Every subject runs in a process of its own, taking turns, so that a machine that slows down slows
-all of them. Figures are medians.
+Each turn of a subject is a separate process, and the subjects alternate, so that a machine that
+slows down slows all of them. Figures are medians.
 """
 
 from __future__ import annotations

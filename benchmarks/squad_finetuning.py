@@ -6,8 +6,8 @@
 
 Every subject (``--subjects``) starts from the same weights, with a head drawn from the same
 distribution (normal, 0.02), gets the same files and hyper-parameters, and is scored by the official
-metric. Each run is a process with a directory of its own in ``--work_dir``; what it gave is kept
-there, so that a comparison that was interrupted resumes where it stopped.
+metric. Each run is a process with its directory in ``--work_dir``; what it found is kept there, so
+that a comparison that was interrupted resumes where it stopped.
 
 ``throughput``: a few steps and a few questions spread over the files, several turns in which the
 subjects alternate; sequences a second without the first steps, the median of the turns, and how

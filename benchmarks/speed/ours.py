@@ -34,7 +34,7 @@ from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What tells our contestants apart; see ``benchmarks.speed.subjects``.
+    """What our subjects differ in; see ``benchmarks.speed.subjects``.
 
     Attributes:
       precision: as --precision.
@@ -63,7 +63,7 @@ class Settings:
 
 
 class RunningStep(NamedTuple):
-    """An update in a session of its own.
+    """An update and its session.
 
     Attributes:
       run: one update; returns its loss.

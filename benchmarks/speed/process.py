@@ -1,4 +1,4 @@
-"""A turn of a subject: one function of its module, in a process of its own."""
+"""A turn of a subject: one function of its module, in a separate process."""
 
 from __future__ import annotations
 

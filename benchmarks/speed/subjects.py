@@ -1,4 +1,4 @@
-"""Who takes part: programs with the settings that make each of them a contestant of its own."""
+"""What is compared: programs, each with its settings and environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Subject:
     Attributes:
       name: in tables and flags; what kind it is shows at its beginning: ``ours``, ``limit``,
         ``google-bert``, or another peer's name.
-      module: what runs it, in a process of its own.
+      module: what runs it, in a separate process.
       settings: for that module.
       environment: further variables of its process.
       python: the interpreter of its process; None for that of the benchmark.
@@ -53,10 +53,10 @@ class Subject:
         return self.name.startswith("ours")
 
     def is_compared_with(self, other: Subject) -> bool:
-        """Whether how many times faster this one is than ``other`` is a result of its own.
+        """Whether the ratio of this one's speed to that of ``other`` is reported.
 
-        It is where this is ours, and the other is a peer, does without what ours has, or is this
-        one elsewhere.
+        It is where this is ours, and the other is a peer, ours without batches by length, or this
+        one with another interpreter.
         """
         if other.python is not None:
             return other.name == f"{self.name}{_ELSEWHERE}"
