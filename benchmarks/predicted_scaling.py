@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from benchmarks import communication_model as model
 from benchmarks.communication_model import Cluster, Link
@@ -20,6 +20,8 @@ from bert_tf.config.bert_config import BertConfig
 
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 GPUS_OF_A_HOST = 8
+_GBITS = (10, 100)  # Gbit/s that the GPUs of a host share to reach other hosts
+_ACCUMULATION_STEPS, _MICRO_BATCH_SIZE = (1, 50), 32  # of sequences of 128 tokens
 BERT_LARGE = dataclasses.replace(
     BERT_BASE,
     hidden_size=1024,
@@ -152,24 +154,16 @@ def parameters_of(network: BertConfig) -> int:
     return sum(math.prod(spec.shape) for spec in pretraining_specs(network))
 
 
-def print_efficiencies(
-    gbits: Sequence[float], accumulation_steps: Sequence[int], micro_batch_size: int
-) -> Iterator[Result]:
-    """Prints the share of its speed that a V100 keeps, a row for each way to train; yields all.
-
-    Args:
-      gbits: Gbit/s that the GPUs of a host share to reach other hosts.
-      accumulation_steps: micro batches of an update.
-      micro_batch_size: sequences of 128 tokens.
-    """
+def print_efficiencies() -> Iterator[Result]:
+    """Prints the share of its speed that a V100 keeps, a row for each way to train; yields all."""
     print(f"\n{'predicted efficiency, ranks':54}" + "".join(f"{ranks:>8}" for ranks in RANKS))
     for network, gbit, steps, hierarchical in itertools.product(
-        NETWORKS, gbits, accumulation_steps, (False, True)
+        NETWORKS, _GBITS, _ACCUMULATION_STEPS, (False, True)
     ):
         training = GpuCluster(
             Cluster(GPUS_OF_A_HOST, _V100_LOCAL, Link.from_gbit(gbit, _LATENCY)),
             _V100_RATES[network],
-            steps * micro_batch_size,
+            steps * _MICRO_BATCH_SIZE,
             _SINGLE_BYTES,
             hierarchical,
         )
@@ -183,7 +177,7 @@ def print_efficiencies(
                 "ranks": ranks,
                 "network": network,
                 "gbit_per_second_of_a_host": gbit,
-                "micro_batch_size": micro_batch_size,
+                "micro_batch_size": _MICRO_BATCH_SIZE,
                 "accumulation_steps": steps,
                 "hierarchical": hierarchical,
             }

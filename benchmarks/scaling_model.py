@@ -151,10 +151,7 @@ def _measure_pair(job: Job, cases: Sequence[Case], count: int, link: str) -> Pai
 def run() -> Iterator[Result]:
     """Runs the benchmark from its flags."""
     values = flags.FLAGS
-    hosts, gbits, steps = (
-        whole_numbers(name, may_be_empty=True)
-        for name in ("hosts", "host_gbits", "predicted_accumulation_steps")
-    )
+    hosts = whole_numbers("hosts", may_be_empty=True)
     if hosts and hosts[0] < 2:
         raise UserError(f"--hosts={','.join(values.hosts)}: one host sends nothing; start with 2.")
     job = Job.from_flags(NETWORK)
@@ -162,7 +159,7 @@ def run() -> Iterator[Result]:
         config = job.described()
         yield from measure_check(job, hosts, link, values.accumulation_steps, config)
     environment.quiet_tensorflow(verbose=False)
-    yield from print_efficiencies(gbits, steps, values.gpu_micro_batch_size)
+    yield from print_efficiencies()
     yield from print_published()
 
 
@@ -170,9 +167,6 @@ FLAGS = {
     "hosts": (["2", "3", "4"], "Hosts to check on; the first is fitted to."),
     "links": (["1000"], "Mbit/s of each link to check on."),
     "accumulation_steps": (4, "Micro batches of an update.", 2),
-    "host_gbits": (["10", "100"], "Gbit/s of a host of 8 GPUs, to predict for."),
-    "predicted_accumulation_steps": (["1", "50"], "Micro batches to predict for."),
-    "gpu_micro_batch_size": (32, "Sequences of a GPU's.", 1),
     **shared_flags("bert_config_file", "micro_batch_size", "turns", "micro_batches_a_turn"),
     **shared_flags("json", seq_length=64),
 }

@@ -189,7 +189,7 @@ def test_bert_has_as_many_weights_as_published():
 
 
 def test_efficiencies(capsys):
-    results = list(predicted_scaling.print_efficiencies([10, 100], [1, 50], 32))
+    results = list(predicted_scaling.print_efficiencies())
     shares = {tuple(result["config"].values())[:6]: result["value"] for result in results}
     assert len(shares) == len(results) == 2 * 2 * 2 * 2 * len(predicted_scaling.RANKS)
     assert all(0 < share < 1 for share in shares.values())
