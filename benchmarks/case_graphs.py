@@ -8,43 +8,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmarks.cases import (
-    ALLREDUCE,
-    COMMUNICATION,
-    COMPUTE,
-    EMBEDDING_DENSE,
-    EMBEDDING_ROWS,
-    EMBEDDING_TABLE,
-    EVERY_MICRO_BATCH,
-    UPDATES,
-    Case,
-)
+from benchmarks import cases as kinds
+from benchmarks.cases import EMBEDDING_TABLE, UPDATES, Case
 from benchmarks.speed.ours import task_of
 from benchmarks.speed.steps import StepJob
+from bert_tf.config.settings import CommunicationSettings
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.precision import policy_for, probe_hardware
+from bert_tf.model.precision import policy_for
 from bert_tf.model.task import Network, create_network
 from bert_tf.ranks.distribution import SingleProcess, connect
+from bert_tf.tuning.hardware import probe_hardware
+from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import choose_kernels
+from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 _LEARNING_RATE = 1e-6  # the weights should stay what they are; the time does not depend on them
-
-
-class Runnable(NamedTuple):
-    """What a session runs for a case once."""
-
-    operation: tf.Operation
-    feed: Mapping[tf.Tensor, np.ndarray]
 
 
 def build_cases(
@@ -54,8 +40,7 @@ def build_cases(
     *,
     precision: str,
     horovod: bool,
-    native: bool = True,
-) -> dict[Case, Runnable]:
+) -> dict[Case, tf.Operation]:
     """Adds the cases to the current graph, together with the network's variables.
 
     Args:
@@ -64,27 +49,25 @@ def build_cases(
       ranks: connected already.
       precision: of products, one of ``bert_tf.model.precision.PRECISIONS``.
       horovod: whether they are connected over Horovod.
-      native: whether the native operations compute what they can, as in training on CPUs.
     """
-    wanted = None if native else False
-    kernels = choose_kernels(wanted, has_gpu=probe_hardware().has_gpu, ranks=ranks)
-    options = ForwardOptions(kernels.layers(policy_for(precision)))
+    reason = reason_against_native_ops(None, has_gpu=probe_hardware().has_gpu, ranks=ranks)
+    kernels = kernels_for(reason)
+    options = ForwardOptions(policy_for(precision)).with_native_layers(reason is None)
     network = create_network(task_of(job), options, seed=1)
     rate = tf.constant(_LEARNING_RATE)
     optimizer = AdamW(rate, kernels=kernels)
     built = {}
     for case in cases:
         with tf.name_scope(str(case).replace(":", "_")):
-            if case.kind == COMPUTE or not horovod:
+            if case.kind == kinds.COMPUTE or not horovod:
                 communicator = SingleProcess(ranks.threads)
             else:
-                communicator = connect(
-                    horovod=True, num_threads=ranks.threads, communication=case.communication
-                )
+                how = CommunicationSettings(compression=case.compression)
+                communicator = connect(horovod=True, num_threads=ranks.threads, communication=how)
             if case.kind in UPDATES:
                 built[case] = _update(case, job, network, optimizer, rate, communicator)
             else:
-                built[case] = Runnable(_collective(case, communicator), {})
+                built[case] = _collective(case, communicator)
     return built
 
 
@@ -95,12 +78,10 @@ def _update(
     optimizer: AdamW,
     rate: tf.Tensor,
     ranks: SingleProcess,
-) -> Runnable:
+) -> tf.Operation:
     plan = BatchPlan(job.batch_size, case.number, ranks.world_size)
     batch = job.batch(plan.rank_batch_size, seed=ranks.rank)
-    fed = {
-        name: tf.placeholder(value.dtype, value.shape, name=name) for name, value in batch.items()
-    }
+    features = {name: _held(name, values) for name, values in batch.items()}
     # The second update takes the counts that the first one made.
     shared = tf.variable_scope(
         tf.get_variable_scope(), reuse=tf.AUTO_REUSE, auxiliary_name_scope=False
@@ -108,34 +89,37 @@ def _update(
     with shared:
         outputs = build_train_op(
             network,
-            fed,
+            features,
             plan=plan,
             optimizer=optimizer,
             learning_rate=rate,
             loss_scale=NoLossScale(),
             ranks=ranks,
-            settings=UpdateSettings(allreduce_every_micro_batch=case.kind == EVERY_MICRO_BATCH),
+            settings=UpdateSettings(
+                allreduce_every_micro_batch=case.kind == kinds.EVERY_MICRO_BATCH
+            ),
         )
-    return Runnable(outputs.train_op, {fed[name]: batch[name] for name in fed})
+    return outputs.train_op
 
 
 def _collective(case: Case, ranks: SingleProcess) -> tf.Operation:
     """What travels in a case, without any computation that a real update would overlap it with."""
-    if case.kind == COMMUNICATION:
+    if case.kind == kinds.COMMUNICATION:
         variables = tf.trainable_variables()
         # Numbers of the gradients' shapes: the variables themselves.
         summed = ranks.sum_gradients([variable.read_value() for variable in variables], variables)
         # Consumed, since a function whose results nobody takes is not run, its allreduces included.
         return tf.add_n([tf.reshape(gradient, [-1])[0] for gradient in summed]).op
-    if case.kind == ALLREDUCE:
+    if case.kind == kinds.ALLREDUCE:
         elements = max(1, case.number // tf.float32.size)
-        return ranks.sum_over_ranks(_held("elements", [elements]), name="summed").op
-    assert case.kind in (EMBEDDING_DENSE, EMBEDDING_ROWS)
+        ones = _held("elements", np.ones(elements, np.float32))
+        return ranks.sum_over_ranks(ones, name="summed").op
+    assert case.kind in (kinds.EMBEDDING_DENSE, kinds.EMBEDDING_ROWS)
     words, width = EMBEDDING_TABLE
-    values = _held("rows", [case.number, width])
+    values = _held("rows", np.ones([case.number, width], np.float32))
     draw = np.random.default_rng(ranks.rank)
     indices = tf.constant(draw.integers(words, size=case.number), tf.int32)
-    if case.kind == EMBEDDING_DENSE:
+    if case.kind == kinds.EMBEDDING_DENSE:
         table = tf.math.unsorted_segment_sum(values, indices, words)
         return ranks.sum_over_ranks(table, name="summed").op
     gradient = tf.IndexedSlices(values, indices, tf.constant(EMBEDDING_TABLE))
@@ -144,13 +128,13 @@ def _collective(case: Case, ranks: SingleProcess) -> tf.Operation:
     return tf.math.unsorted_segment_sum(summed.values, summed.indices, words).op
 
 
-def _held(name: str, shape: list[int]) -> tf.Tensor:
-    """Ones that the session keeps, so that no run has to make or copy them."""
-    ones = tf.ones_initializer()
+def _held(name: str, values: np.ndarray) -> tf.Tensor:
+    """Numbers that the session keeps, so that no run has to make or copy them."""
     scope = tf.get_default_graph().get_name_scope()
-    return tf.get_variable(
-        f"{scope}/{name}", shape, initializer=ones, trainable=False, use_resource=True
-    ).read_value()
+    held = tf.get_variable(
+        f"{scope}/{name}", initializer=values, trainable=False, use_resource=True
+    )
+    return held.read_value()
 
 
 def gradient_bytes() -> int:
@@ -159,7 +143,7 @@ def gradient_bytes() -> int:
 
 
 def time_cases(
-    runnables: Mapping[Case, Runnable], ranks: SingleProcess, *, turns: int, micro_batches: int
+    operations: Mapping[Case, tf.Operation], ranks: SingleProcess, *, turns: int, micro_batches: int
 ) -> dict[Case, list[float]]:
     """Seconds of one run of each case, one figure a turn, on the slowest rank.
 
@@ -168,16 +152,16 @@ def time_cases(
     not counted.
     """
     barrier = ranks.sum_over_ranks(tf.constant(1.0), name="barrier")
-    taken: dict[Case, list[float]] = {case: [] for case in runnables}
+    taken: dict[Case, list[float]] = {case: [] for case in operations}
     with tf.Session(config=session_config(SessionSettings(ranks.threads))) as session:
         session.run(tf.global_variables_initializer())
         for turn in range(turns + 1):
-            for case, (operation, feed) in runnables.items():
+            for case, operation in operations.items():
                 runs = max(1, round(micro_batches / case.micro_batches)) if turn else 1
                 session.run(barrier)
                 start = time.perf_counter()
                 for _ in range(runs):
-                    session.run(operation, feed)
+                    session.run(operation)
                 if turn:
                     taken[case].append((time.perf_counter() - start) / runs)
     of_all_ranks = ranks.gather(list(taken.values()))

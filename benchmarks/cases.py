@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_tf.config.settings import CommunicationSettings
 from bert_tf.errors import UserError
 
 DELAYED, EVERY_MICRO_BATCH, COMPUTE = "delayed", "every_micro_batch", "compute"
@@ -54,8 +53,3 @@ class Case:
     def micro_batches(self) -> int:
         """How many forward and backward passes one run of the case takes, or about as long."""
         return self.number if self.kind in UPDATES else 1
-
-    @property
-    def communication(self) -> CommunicationSettings:
-        """How the case's gradients travel, Horovod's own settings left alone."""
-        return CommunicationSettings(compression=self.compression)

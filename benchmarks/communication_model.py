@@ -90,16 +90,12 @@ def hidden_share(
     return (compute_seconds + communication_seconds - update_seconds) / communication_seconds
 
 
-def delay_factor(communication_to_compute: float, accumulation_steps: int) -> float:
-    """How many times faster updates are that communicate once and not after each micro batch.
-
-    ``communication_to_compute`` is the time of one allreduce to that of one micro batch.
-    """
-    return (1.0 + communication_to_compute) / (1.0 + communication_to_compute / accumulation_steps)
-
-
 def communication_to_compute(delay_factor: float, accumulation_steps: int) -> float:
-    """The inverse of :func:`delay_factor`; the factor must be below ``accumulation_steps``."""
+    """The time of one allreduce to that of one micro batch, r.
+
+    ``delay_factor`` is how many times faster updates are that communicate once, and not after each
+    of k micro batches: (1 + r) / (1 + r / k), which is below k.
+    """
     return (delay_factor - 1.0) / (1.0 - delay_factor / accumulation_steps)
 
 

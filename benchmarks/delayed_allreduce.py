@@ -21,8 +21,8 @@ from benchmarks import cases as kinds
 from benchmarks import communication_model as model
 from benchmarks.cases import EMBEDDING_TABLE, Case
 from benchmarks.rank_jobs import LOOPBACK, Job, Measured, describe_link, run_on_link
-from benchmarks.results import Result, print_result, ratio_result, spread_result
-from benchmarks.script import define_shared_flags, run_benchmark, whole_numbers
+from benchmarks.results import Result, printed, ratio_result, result, spread_result
+from benchmarks.script import run_benchmark, shared_flags, whole_numbers
 from bert_tf.config.bert_config import BertConfig
 
 RANKS = 2
@@ -42,6 +42,7 @@ _EMBEDDING_BYTES = _WORDS * _WIDTH * 4
 _ROW_BYTES = _WIDTH * 4 + 4  # with its number
 
 _COMPUTE = Case(kinds.COMPUTE)
+_UPDATE, _HALVED_UPDATE = Case(kinds.DELAYED), Case(kinds.DELAYED, 1, "fp16")
 _COMMUNICATION, _HALVED = Case(kinds.COMMUNICATION), Case(kinds.COMMUNICATION, 1, "fp16")
 
 
@@ -50,11 +51,10 @@ def cases_of(accumulation_steps: Sequence[int], embedding_tokens: int) -> list[C
     found = []
     for steps in accumulation_steps:
         found += [Case(kinds.EVERY_MICRO_BATCH, steps), Case(kinds.DELAYED, steps)]
-    found += [Case(kinds.DELAYED, 1, "fp16"), Case(kinds.DELAYED, 1), _COMPUTE]
-    found += [_COMMUNICATION, _HALVED]
+    found += [_HALVED_UPDATE, _UPDATE, _COMPUTE, _COMMUNICATION, _HALVED]
     if embedding_tokens:
-        found.append(Case(kinds.EMBEDDING_DENSE, embedding_tokens))
-        found.append(Case(kinds.EMBEDDING_ROWS, embedding_tokens))
+        forms = (kinds.EMBEDDING_DENSE, kinds.EMBEDDING_ROWS)
+        found += [Case(form, embedding_tokens) for form in forms]
     return list(dict.fromkeys(found))
 
 
@@ -64,25 +64,22 @@ def link_results(
     """The results of one link, from how long each case took there."""
     seconds = measured.seconds
     config = {**config, **measured.details}
-    yield ratio_result(
-        "communication to computation", seconds[_COMMUNICATION], seconds[_COMPUTE], config
-    )
     for steps in accumulation_steps:
         delayed = seconds[Case(kinds.DELAYED, steps)]
         every = seconds[Case(kinds.EVERY_MICRO_BATCH, steps)]
-        sequences = job.micro_batch_size * steps * RANKS
+        sequences = job.flags["micro_batch_size"] * steps * RANKS
         described = {**config, "accumulation_steps": steps}
         for name, taken in (("delayed", delayed), ("every micro batch", every)):
             rates = [sequences / second for second in taken]
             yield spread_result(f"{name}, {steps} micro batches", rates, "sequences/s", described)
         yield ratio_result(f"delayed to every, {steps} micro batches", every, delayed, described)
-    delayed = seconds[Case(kinds.DELAYED, 1)]
-    halved = seconds[Case(kinds.DELAYED, 1, "fp16")]
-    for name, *compared in (
-        ("allreduce alone", seconds[_COMMUNICATION], seconds[_HALVED]),
-        ("update of 1 micro batch", delayed, halved),
+    for name, above, below in (
+        ("communication to computation", _COMMUNICATION, _COMPUTE),
+        ("float16 to float32, allreduce alone", _COMMUNICATION, _HALVED),
+        ("float16 to float32, update of 1 micro batch", _UPDATE, _HALVED_UPDATE),
     ):
-        yield ratio_result(f"float16 to float32, {name}", *compared, config)
+        yield ratio_result(name, seconds[above], seconds[below], config)
+    delayed = seconds[_UPDATE]
     shares = map(model.hidden_share, delayed, seconds[_COMPUTE], seconds[_COMMUNICATION])
     yield spread_result("communication hidden by computation", list(shares), "share", config)
     yield from embedding_results(measured, config)
@@ -95,23 +92,17 @@ def embedding_results(measured: Measured, config: dict[str, object]) -> Iterator
         if case.kind != kinds.EMBEDDING_ROWS:
             continue
         rows = case.number * _ROW_BYTES
-        sent = {"table": 2 * (ranks - 1) / ranks * _EMBEDDING_BYTES, "rows": (ranks - 1) * rows}
-        taken = {
-            "table": measured.seconds[Case(kinds.EMBEDDING_DENSE, case.number)],
-            "rows": measured.seconds[case],
-        }
+        taken = measured.seconds[Case(kinds.EMBEDDING_DENSE, case.number)], measured.seconds[case]
+        sent = 2 * (ranks - 1) / ranks * _EMBEDDING_BYTES, (ranks - 1) * rows
         described = {**config, "tokens_of_a_rank": case.number, "table_shape": EMBEDDING_TABLE}
-        for form in ("table", "rows"):
+        for form, seconds, num_bytes in zip(("table", "rows"), taken, sent):
             name = f"embedding gradient as {form}"
-            yield spread_result(f"{name}, sent by a rank", [sent[form] / 1e6], "MB", described)
-            yield spread_result(name, taken[form], "s", described)
-        yield ratio_result("embedding gradient, table to rows", *taken.values(), described)
-        yield spread_result(
-            "embedding gradient, ranks up to which rows are less",
-            [model.rows_pay_up_to(_EMBEDDING_BYTES, rows)],
-            "ranks",
-            described,
-        )
+            yield result(f"{name}, sent by a rank", num_bytes / 1e6, "MB", described)
+            yield spread_result(name, seconds, "s", described)
+        yield ratio_result("embedding gradient, table to rows", *taken, described)
+        most = model.rows_pay_up_to(_EMBEDDING_BYTES, rows)
+        name = "embedding gradient, ranks up to which rows are less"
+        yield result(name, most, "ranks", described)
 
 
 def run() -> Iterator[Result]:
@@ -124,21 +115,17 @@ def run() -> Iterator[Result]:
     for link, words in links.items():
         print(f"\n{words}, {RANKS} ranks", flush=True)
         measured = run_on_link(job, cases_of(steps, values.embedding_tokens), link)
-        for result in link_results(measured, job, steps, {**config, "link": words}):
-            print_result(result)
-            yield result
+        yield from printed(link_results(measured, job, steps, {**config, "link": words}))
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.delayed_allreduce``."""
-    flags.DEFINE_list("links", ["1000", "10000", LOOPBACK], "Mbit/s of each, or loopback.")
-    flags.DEFINE_list("accumulation_steps", ["1", "4", "16", "50"], "Micro batches of an update.")
-    flags.DEFINE_integer(
-        "embedding_tokens", 12 * 384, "Tokens of a rank's fine-tuning batch; 0: leave that out."
-    )
-    shared = ("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn", "json")
-    define_shared_flags(*shared, seq_length=64, turns=3)
+FLAGS = {
+    "links": (["1000", "10000", LOOPBACK], "Mbit/s of each, or loopback."),
+    "accumulation_steps": (["1", "4", "16", "50"], "Micro batches of an update."),
+    "embedding_tokens": (12 * 384, "Tokens of a rank's fine-tuning batch; 0: leave that out."),
+    **shared_flags("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn"),
+    **shared_flags("json", seq_length=64, turns=3),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, run)
+    run_benchmark(FLAGS, run)

@@ -9,24 +9,24 @@ computes on floating-point numbers.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 
-from benchmarks.case_graphs import build_cases
-from benchmarks.cases import COMPUTE, Case
-from benchmarks.script import define_shared_flags, network_from_flags, start_tensorflow
+from benchmarks.script import define_flags, shared_flags, start_tensorflow
 from benchmarks.speed.batches import masked_words
+from benchmarks.speed.ours import Settings, running_step
 from benchmarks.speed.steps import PRETRAINING, StepJob
-from bert_tf import environment
 from bert_tf.command_line import run_command
-from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.tuning.session import SessionSettings, session_config
 
-# A way to compute: its name, the policy's precision, whether with the rewrite.
-WAYS = (("fp32", "fp32", False), ("bf16", "bf16", False), ("amp", "fp32", True))
+# TensorFlow's operations, which the rewrite knows: the same ones in all ways.
+WAYS = {
+    "fp32": Settings("fp32", native=False),
+    "bf16": Settings("bf16", native=False),
+    "amp": Settings("fp32", native=False, amp=True),
+}
 
 _HALVES = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
 _FLOATS = {tf.float32.as_datatype_enum, *_HALVES}
@@ -69,43 +69,20 @@ def _computations(run_metadata: tf.RunMetadata) -> Iterator[tuple[str, int]]:
                 yield node.op, kind
 
 
-def run_update(job: StepJob, precision: str, *, amp: bool) -> Coverage:
-    """Runs one update of random weights and counts what was executed."""
-    ranks = SingleProcess(environment.available_cores())
-    update = Case(COMPUTE, 1, "none")
-    options = tf.RunOptions(output_partition_graphs=True)
-    metadata = tf.RunMetadata()
-    with tf.Graph().as_default():
-        # TensorFlow's operations, which the rewrite knows: the same ones in all ways.
-        how = {"precision": precision, "native": False}
-        operation, feed = build_cases([update], job, ranks, horovod=False, **how)[update]
-        config = session_config(SessionSettings(ranks.threads, amp=amp))
-        with tf.Session(config=config) as session:
-            session.run(tf.global_variables_initializer())
-            session.run(operation, feed, options=options, run_metadata=metadata)
-    return coverage_of(metadata)
-
-
-def define_flags() -> None:
-    """Defines the command's flags."""
-    define_shared_flags("bert_config_file", batch_size=8, seq_length=32)
-    flags.mark_flag_as_required("bert_config_file")
-
-
-def _run() -> None:
+def measure() -> None:
     """Prints a line for each way to compute."""
-    values = flags.FLAGS
     start_tensorflow()
-    network = network_from_flags()
-    length = values.seq_length
-    job = StepJob(PRETRAINING, network, values.batch_size, length, masked_words(length))
+    job = StepJob.from_flags(PRETRAINING)
+    job = dataclasses.replace(job, predictions=masked_words(job.seq_length))
+    options = tf.RunOptions(output_partition_graphs=True)
     print(f"{'':6}{'products':>10}{'in half':>9}{'others':>9}{'in half':>9}")
-    for name, precision, amp in WAYS:
-        found = run_update(job, precision, amp=amp)
+    for name, settings in WAYS.items():
+        with running_step(job, settings) as step:
+            found = coverage_of(step.trace(options))
         print(f"{name:6}{found.products:10}{found.half_products:9}", end="")
         print(f"{found.others:9}{found.half_others:9}", flush=True)
 
 
 if __name__ == "__main__":
-    define_flags()
-    run_command(lambda _: _run())
+    define_flags(shared_flags("bert_config_file", "threads", batch_size=8, seq_length=32))
+    run_command(lambda _: measure())

@@ -9,11 +9,8 @@ subject. Who takes part and how is as in benchmarks.pretraining_step.
 from __future__ import annotations
 
 from benchmarks.script import run_benchmark
-from benchmarks.speed.step_comparison import compare_steps, define_step_flags
+from benchmarks.speed.comparison import compare_steps, step_flags
 from benchmarks.speed.steps import SPANS
 
 if __name__ == "__main__":
-    run_benchmark(
-        lambda: define_step_flags(batch_size=8, seq_length=384),
-        lambda: compare_steps(SPANS),
-    )
+    run_benchmark(step_flags(batch_size=8, seq_length=384), lambda: compare_steps(SPANS))

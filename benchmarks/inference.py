@@ -2,9 +2,9 @@
 
     python -m benchmarks.inference --google_bert_dir=bert --batch_sizes=1,8 --json=inference.json
 
-Percentiles of the batches of all turns, one batch at a time on all cores, and sequences a second.
-The weights are random, as the time does not depend on them; the sequences are full. Who takes part
-and how is as in benchmarks.pretraining_step.
+Sequences a second and percentiles of the batches of a turn, one batch at a time on all cores;
+medians of the turns. The weights are random, as the time does not depend on them; the sequences are
+full. Who takes part and how is as in benchmarks.pretraining_step.
 
     python -m benchmarks.inference --squad_file=dev-v1.1.json --vocab_file=vocab.txt
 
@@ -15,105 +15,48 @@ of the peers, and of ``ours-padded``, to ``--seq_length``, as their programs do 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import functools
+import tempfile
+from collections.abc import Iterator
 
 import numpy as np
 from absl import flags
 
-from benchmarks.machine import describe_machine
-from benchmarks.results import Result, result
+from benchmarks.results import Result
 from benchmarks.script import (
-    define_shared_flags,
     network_from_flags,
     run_benchmark,
     threads_from_flags,
     whole_numbers,
 )
-from benchmarks.speed.comparison import (
-    compare,
-    define_comparison_flags,
-    google_bert_dir_from_flags,
-    subjects_from_flags,
-)
+from benchmarks.speed.comparison import Figures, compare, comparison_flags
 from benchmarks.speed.predictions import PredictionJob
 from benchmarks.speed.process import Found
-from benchmarks.speed.subjects import BERT_BASE, PADDED, PREDICTING, PREDICTING_REAL, Subject
+from benchmarks.speed.subjects import BERT_BASE, PADDED, PREDICTING
 from bert_tf.errors import UserError
 from bert_tf.files import require_file
 from bert_tf.squad.examples import SquadFile, read_squad
-from bert_tf.squad.windows import WindowSettings, question_windows
-from bert_tf.text.loading import load_tokenizer
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.squad.features import build_features
+from bert_tf.squad.windows import WindowSettings
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 PERCENTILES = (50, 90, 99)
-_GOOGLE_FILES = ("modeling.py", "optimization.py", "run_squad.py", "tokenization.py")
 
 
-def prediction_results(
-    subjects: Sequence[Subject],
-    found: Mapping[str, Sequence[Found]],
-    batch_sizes: Sequence[int],
-    config: Mapping[str, Any],
-) -> list[Result]:
-    """Percentiles, sequences a second and how many times faster ours are, for each batch size."""
-    results = []
-    present = [subject for subject in subjects if subject.name in found]
-    for number, size in enumerate(batch_sizes):
-        rates = {}
-        for subject in present:
-            turns = found[subject.name]
-            seconds = np.concatenate([turn["batch_seconds"][number] for turn in turns])
-            described = {
-                **config,
-                "batch_size": size,
-                "batches": len(seconds),
-                "precision": turns[0].get("precision", subject.settings.get("precision", "fp32")),
-                "environment": dict(subject.environment),
-                "others_share_of_machine": [turn["foreign_share"] for turn in turns],
-            }
-            values = {
-                f"latency p{p}": (float(np.percentile(seconds, p)) * 1e3, "ms") for p in PERCENTILES
-            }
-            # The batches of real sequences are of many lengths, and all of them count.
-            middle = np.mean if config.get("real_sequences") else np.median
-            rates[subject.name] = size / float(middle(seconds))
-            values["prediction"] = (rates[subject.name], "sequences/s")
-            results += [result(n, *v, described, subject.name) for n, v in values.items()]
-        results += [
-            result(
-                f"prediction, {ours.name} to {peer.name}",
-                rates[ours.name] / rates[peer.name],
-                "ratio",
-                {**config, "batch_size": size},
-                ours.name,
-            )
-            for ours in present
-            for peer in present
-            if ours.is_ours and ours != PADDED and (peer == PADDED or not peer.is_ours)
-        ]
-    return results
-
-
-def prediction_table(results: Iterable[Result]) -> list[str]:
-    """A line for each subject and batch size."""
-    heads = "".join(f"{f'p{p} ms':>9}" for p in PERCENTILES)
-    lines = [f"{'':32}{'batch':>6}{heads}{'sequences/s':>13}"]
-    cells: list[str] = []
-    for row in results:
-        value = row["value"]
-        if row["unit"] == "ms":
-            cells.append(f"{value:9.1f}")
-        elif row["unit"] == "sequences/s":
-            size = row["config"]["batch_size"]
-            lines.append(f"{row['subject']:32}{size:6}{''.join(cells)}{value:13.2f}")
-            cells = []
-    return lines
+def batch_figures(job: PredictionJob, number: int, found: Found) -> Figures:
+    """Sequences a second and percentiles of a turn, for one of the job's batch sizes."""
+    size, seconds = job.batch_sizes[number], found["batch_seconds"][number]
+    name = f"prediction, batch of {size}"
+    # The batches of real sequences are of many lengths, and all of them count.
+    middle = np.mean if job.lengths else np.median
+    latencies = {
+        f"{name}, p{p}": (float(np.percentile(seconds, p)) * 1e3, "ms") for p in PERCENTILES
+    }
+    return {name: (size / float(middle(seconds)), "sequences/s"), **latencies}
 
 
 def window_lengths(
-    squad: SquadFile, tokenizer: Tokenizer, *, seq_length: int, most: int
+    squad: SquadFile, tokenizer_files: TokenizerFiles, *, seq_length: int, most: int
 ) -> tuple[int, ...]:
     """Tokens of the windows of a file, as run_squad.py cuts them; ``most`` of them, spread."""
     usual = WindowSettings()
@@ -122,16 +65,12 @@ def window_lengths(
         doc_stride=min(usual.doc_stride, max(1, seq_length // 3)),
         max_query_length=min(usual.max_query_length, max(1, seq_length // 4)),
     )
-    tokens: dict[str, int] = {}
-    lengths: list[int] = []
-    for example in squad.examples:
-        if example.context not in tokens:
-            tokens[example.context] = len(tokenizer.encode(example.context))
-        question = tokenizer.encode(example.question)
-        cut = question_windows(question, tokens[example.context], windows)
-        lengths += [window.length for window in cut]
+    with tempfile.TemporaryDirectory() as directory:
+        lengths = build_features(
+            squad, directory, tokenizer_files=tokenizer_files, windows=windows, training=False
+        ).lengths
     kept = min(most, len(lengths))
-    return tuple(lengths[place * len(lengths) // kept] for place in range(kept))
+    return tuple(int(lengths[place * len(lengths) // kept]) for place in range(kept))
 
 
 def _real_lengths(values: flags.FlagValues) -> tuple[int, ...]:
@@ -145,8 +84,8 @@ def _real_lengths(values: flags.FlagValues) -> tuple[int, ...]:
         version_2_with_negative=True,
         needs_answers=False,
     )
-    tokenizer = load_tokenizer(vocab_file=values.vocab_file, do_lower_case=True)
-    return window_lengths(squad, tokenizer, seq_length=values.seq_length, most=values.sequences)
+    files = TokenizerFiles(require_file(values.vocab_file, flag="vocab_file"), do_lower_case=True)
+    return window_lengths(squad, files, seq_length=values.seq_length, most=values.sequences)
 
 
 def measure() -> Iterator[Result]:
@@ -160,15 +99,7 @@ def measure() -> Iterator[Result]:
         threads=threads_from_flags(),
         warmup=values.warmup,
         repetitions=values.repetitions,
-        google_bert_dir=google_bert_dir_from_flags(_GOOGLE_FILES),
         lengths=_real_lengths(values),
-    )
-    subjects = subjects_from_flags(PREDICTING_REAL if job.lengths else PREDICTING)
-    comparison = compare(
-        subjects,
-        dataclasses.asdict(job),
-        "predict",
-        lambda found: f"{np.median(found['batch_seconds'][0]) * 1e3:.1f} ms for the first size",
     )
     config = {
         "network": network.to_dict(),
@@ -176,26 +107,24 @@ def measure() -> Iterator[Result]:
         "real_sequences": len(job.lengths),
         "mean_length": float(np.mean(job.lengths or [job.seq_length])),
         "threads": job.threads,
-        **describe_machine(),
     }
-    results = prediction_results(subjects, comparison.found, job.batch_sizes, config)
-    print("\n".join(prediction_table(results)), flush=True)
-    yield from results
-    comparison.raise_failures()
+    subjects = {**PREDICTING, PADDED.name: PADDED} if job.lengths else PREDICTING
+    sizes = range(len(job.batch_sizes))
+    figures = [functools.partial(batch_figures, job, number) for number in sizes]
+    yield from compare(subjects, job.to_json(), "predict", *figures, config=config)
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.inference``."""
-    define_comparison_flags(PREDICTING_REAL)
-    define_shared_flags("bert_config_file")
-    flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16", "32"], "Sequences of a batch.")
-    flags.DEFINE_integer("seq_length", 384, "Positions of a sequence.", lower_bound=8)
-    flags.DEFINE_string("squad_file", None, "Take the lengths of its windows; full if not given.")
-    flags.DEFINE_string("vocab_file", None, "Uncased WordPiece vocabulary, for --squad_file.")
-    flags.DEFINE_integer("sequences", 256, "Windows of --squad_file to take.", lower_bound=1)
-    flags.DEFINE_integer("repetitions", 10, "Measured batches of a size and turn.", lower_bound=1)
-    flags.DEFINE_integer("warmup", 2, "Batches of a size before them.", lower_bound=1)
+FLAGS = {
+    **comparison_flags({**PREDICTING, PADDED.name: PADDED}, "threads", "bert_config_file"),
+    "batch_sizes": (["1", "2", "4", "8", "16", "32"], "Sequences of a batch."),
+    "seq_length": (384, "Positions of a sequence.", 8),
+    "squad_file": (str, "Take the lengths of its windows; full if not given."),
+    "vocab_file": (str, "Uncased WordPiece vocabulary, for --squad_file."),
+    "sequences": (256, "Windows of --squad_file to take.", 1),
+    "repetitions": (10, "Measured batches of a size and turn.", 1),
+    "warmup": (2, "Batches of a size before them.", 1),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

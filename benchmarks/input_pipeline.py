@@ -5,7 +5,7 @@
 Measures sequences a second of the training input alone and those of a training step:
 ``--training_sequences_per_second`` from a run's log where that is known; otherwise the matrix
 products of a BERT-base step alone, forward and backward, which no training on this machine can
-exceed, so that the true ratio is higher. ``--json`` also writes the results to a file.
+exceed, so that the true ratio is higher.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from absl import flags
 
-from benchmarks.results import Result, result
-from benchmarks.script import define_shared_flags, run_benchmark
+from benchmarks.results import Result, printed, result
+from benchmarks.script import REQUIRED, run_benchmark, shared_flags
 from benchmarks.speed.batches import masked_words
-from benchmarks.speed.subjects import BERT_BASE
-from bert_tf.config.bert_config import BertConfig
+from benchmarks.speed.process import run_in_process
+from benchmarks.speed.steps import PRETRAINING, StepJob
+from benchmarks.speed.subjects import BERT_BASE, SUBJECTS
 from bert_tf.environment import available_cores
 from bert_tf.files import expand_record_files
+
+_WARMUP_STEPS, _STEPS = 3, 3
 
 
 def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tuple[float, object]:
@@ -55,37 +57,13 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
         # Consumed in the graph, as training does: fetching would add a copy to numpy.
         features = tf.data.make_one_shot_iterator(dataset).get_next()
         step = tf.group(*features.values())
-        return batch_size * steps_per_second(lambda: session.run(step), seconds=seconds), info
-
-
-def product_rate(
-    network: BertConfig, *, batch_size: int, seq_length: int, predictions: int, seconds: float
-) -> float:
-    """Sequences a second of the float32 matrix products of a training step, and nothing else."""
-    import tensorflow.compat.v1 as tf
-
-    from benchmarks.speed import products
-
-    forward = products.forward_products(
-        network, batch_size=batch_size, seq_length=seq_length, predictions=predictions
-    )
-    config = products.session_config(available_cores())
-    with tf.Graph().as_default(), tf.Session(config=config) as session:
-        step = products.build_products(forward, "fp32")
-        session.run(tf.global_variables_initializer())
-        return batch_size * steps_per_second(lambda: session.run(step), seconds=seconds)
-
-
-def steps_per_second(step, *, seconds: float) -> float:
-    """The mean rate of ``step()`` over at least ``seconds``, after three steps to warm up."""
-    for _ in range(3):
-        step()
-    durations: list[float] = []
-    while sum(durations) < seconds or len(durations) < 3:
-        start = time.perf_counter()
-        step()
-        durations.append(time.perf_counter() - start)
-    return 1 / float(np.mean(durations))
+        for _ in range(_WARMUP_STEPS):
+            session.run(step)
+        start, steps = time.perf_counter(), 0
+        while steps < _STEPS or time.perf_counter() - start < seconds:
+            session.run(step)
+            steps += 1
+        return batch_size * steps / (time.perf_counter() - start), info
 
 
 def measure() -> Iterator[Result]:
@@ -95,39 +73,40 @@ def measure() -> Iterator[Result]:
     ours, info = pipeline_rate(files, batch_size=values.batch_size, seconds=values.seconds)
     training, subject, name = values.training_sequences_per_second, "ours", "training"
     if training is None:
-        subject, name = "limit", "matrix products of BERT-base"
-        training = product_rate(
+        subject, name = "limit-fp32", "matrix products of BERT-base"
+        job = StepJob(
             BERT_BASE,
-            batch_size=values.batch_size,
-            seq_length=info.seq_length,
+            PRETRAINING,
+            values.batch_size,
+            info.seq_length,
             predictions=info.max_predictions or masked_words(info.seq_length),
-            seconds=values.seconds,
+            threads=available_cores(),
+            warmup_steps=_WARMUP_STEPS,
+            steps=_STEPS,
         )
+        found = run_in_process(SUBJECTS[subject], job.to_json(), "train")
+        training = job.sequences / found["seconds"]
     config = {
         "batch_size": values.batch_size,
         "max_seq_length": info.seq_length,
         "masking": "stored" if info.masked else "at training time",
         "records": info.num_records,
     }
-    for found in (
+    rows = [
         result("input pipeline", ours, "sequences/s", config),
         result(name, training, "sequences/s", config, subject),
         result(f"input pipeline / {name}", ours / training, "ratio", config),
-    ):
-        print(f"{found['name']}: {found['value']:,.1f} {found['unit']}")
-        yield found
+    ]
+    yield from printed(rows)
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.input_pipeline``."""
-    text = "Training records: files, globs or directories."
-    flags.DEFINE_string("input_file", None, text, required=True)
-    define_shared_flags("batch_size", "json")
-    flags.DEFINE_float("seconds", 5.0, "How long to measure each side.")
-    flags.DEFINE_float(
-        "training_sequences_per_second", None, "Of BERT-base on this machine, if it is known."
-    )
+FLAGS = {
+    "input_file": (REQUIRED, "Training records: files, globs or directories."),
+    "seconds": (5.0, "How long to measure the input."),
+    "training_sequences_per_second": (float, "Of BERT-base on this machine, if it is known."),
+    **shared_flags("batch_size", "json"),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from benchmarks.loss_curves_compare import Curve
 from benchmarks.speed.process import ROOT, as_flag, run_logged
 from bert_tf.errors import UserError
 from bert_tf.files import read_json
-from bert_tf.progress import Progress
 
 # Name -> flags of run_pretraining.py in addition to the shared ones. A row more is a variant more.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -28,9 +26,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bf16-tensorflow": {"precision": "bf16", "native_ops": False},
 }
 REFERENCE = "fp32"
-
-_STEP_LINE = re.compile(r"step (\d+)/")
-_SECONDS_BETWEEN_LINES = 30.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,11 +48,6 @@ class Training:
     def name(self) -> str:
         """The variant, and the seed in words."""
         return f"{self.variant}, seed {self.seed}"
-
-    @property
-    def num_train_steps(self) -> int:
-        """Updates of the whole training."""
-        return self.flags["num_train_steps"]
 
     def command(self) -> list[str]:
         """The command, without the interpreter."""
@@ -89,15 +79,14 @@ def run_trainings(trainings: Sequence[Training]) -> None:
     """
     for training in trainings:
         _check_same_flags(training)
-    unfinished = [training for training in trainings if not _is_finished(training)]
     for training in trainings:
-        if training not in unfinished:
+        if _is_finished(training):
             print(f"{training.name}: finished before, in {training.directory}", flush=True)
-    left = sum(training.num_train_steps - _steps_done(training) for training in unfinished)
-    progress = Progress("loss_curves", left, "updates", interval_seconds=_SECONDS_BETWEEN_LINES)
-    for training in unfinished:
-        _run(training, progress)
-    progress.finish()
+            continue
+        output = training.directory.with_suffix(".txt")
+        run_logged(training.name, training.command(), output)
+        if not _is_finished(training):
+            raise UserError(f"{training.name} ended before its last update; {output} says why.")
 
 
 def read_curve(training: Training) -> Curve:
@@ -126,24 +115,6 @@ def record_of(training: Training) -> dict[str, Any]:
     return read_json(training.directory / "run.json", what="run record")
 
 
-def _run(training: Training, progress: Progress) -> None:
-    """Runs a training, or the rest of it; its output goes to a file."""
-    done = _steps_done(training)
-
-    def advance(line: str) -> None:
-        nonlocal done
-        if found := _STEP_LINE.match(line):
-            step = int(found[1])
-            progress.advance(max(0, step - done))
-            done = max(done, step)
-
-    print(f"{training.name}:", flush=True)
-    output = training.directory.with_suffix(".txt")
-    run_logged(training.name, training.command(), output, on_line=advance)
-    if not _is_finished(training):
-        raise UserError(f"{training.name} ended before its last update; {output} says why.")
-
-
 def _check_same_flags(training: Training) -> None:
     """Raises UserError where the directory holds a training with other flags."""
     if not (training.directory / "run.json").is_file():
@@ -160,12 +131,8 @@ def _check_same_flags(training: Training) -> None:
 
 def _is_finished(training: Training) -> bool:
     evaluated = (training.directory / "eval_results.json").is_file()
-    return evaluated and _steps_done(training) == training.num_train_steps
-
-
-def _steps_done(training: Training) -> int:
-    lines = _log(training)
-    return lines[-1]["step"] if lines else 0
+    last = _log(training)[-1:]
+    return evaluated and bool(last) and last[0]["step"] == training.flags["num_train_steps"]
 
 
 def _log(training: Training) -> list[dict[str, Any]]:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.memory --google_bert_dir=bert --limit_gib=16 --json=memory.json
 
-Each measurement is a process of its own, and its figure the largest resident memory of it, start
-and first update included. A few batch sizes give a line, whose slope is a sequence's memory;
+Each measurement is a separate process, and its figure the largest resident memory of it, start and
+first update included. A few batch sizes give a line, whose slope is a sequence's memory;
 the line gives the largest batch for the limit, and ``--tries`` more processes look for it there.
 docs/memory.md says who takes part.
 """
@@ -12,29 +12,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from absl import flags
 
 from benchmarks.largest_batch import Line, largest_fitting, least_exceeding, search
-from benchmarks.machine import describe_machine, machine_line
+from benchmarks.machine import machine_line
 from benchmarks.results import Result, result
-from benchmarks.script import check_length, define_shared_flags, run_benchmark, whole_numbers
+from benchmarks.script import check_length, run_benchmark, shared_flags, whole_numbers
 from benchmarks.speed.batches import masked_words
-from benchmarks.speed.comparison import (
-    define_subject_flags,
-    google_bert_dir_from_flags,
-    subjects_from_flags,
-)
+from benchmarks.speed.comparison import subject_flags, subjects_from_flags
 from benchmarks.speed.process import run_in_process
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from benchmarks.speed.subjects import IN_MEMORY, Subject
 from bert_tf.errors import UserError
-from bert_tf.files import write_json
 
 _MIB, _GIB = 1 << 20, 1 << 30
-_GOOGLE_FILES = ("modeling.py", "optimization.py", "run_pretraining.py")
 
 Peaks = dict[int, float]
 
@@ -52,126 +47,112 @@ def measure_peak(subject: Subject, job: StepJob, batch_size: int) -> float:
     return peak
 
 
-def memory_results(
-    peaks: Mapping[tuple[str, int], Peaks],
-    subjects: Sequence[Subject],
-    *,
-    limit: float,
-    config: Mapping[str, Any],
-) -> list[Result]:
-    """Peaks, fixed memory, memory of a sequence and largest batch, with the ratio of ours.
+class Fit(NamedTuple):
+    """What peaks of one subject and length say.
 
-    Args:
-      peaks: bytes by batch size, for each subject's name and length.
-      subjects: of these, those that are in ``peaks``.
-      limit: bytes that a process may take.
-      config: of each result, in addition to the machine.
+    Attributes:
+      line: through them.
+      largest: the largest batch for the limit. What was tried counts; where nothing too large was,
+        the line does.
+      exceeds: the smallest batch that was tried and does not fit, if any.
     """
-    results: list[Result] = []
-    largest: dict[tuple[str, int], int] = {}
+
+    line: Line
+    largest: int
+    exceeds: int | None
+
+    @classmethod
+    def to(cls, peaks: Peaks, limit: float) -> Fit:
+        """``peaks`` and ``limit`` in bytes."""
+        line, exceeds = Line.through(peaks), least_exceeding(peaks, limit)
+        by_line = line.largest_batch(limit)
+        return cls(line, by_line if exceeds is None else largest_fitting(peaks, limit), exceeds)
+
+
+def subject_results(
+    subject: Subject, peaks: Peaks, *, limit: float, config: Mapping[str, Any]
+) -> list[Result]:
+    """Peaks, memory without sequences, memory of a sequence and largest batch for the limit.
+
+    ``peaks`` and ``limit`` are in bytes.
+    """
+    line, largest, exceeds = Fit.to(peaks, limit)
+    config = {**config, "settings": dict(subject.settings)}
+    of_limit = {**config, "limit_bytes": limit, "smallest_that_exceeds": exceeds}
+    name = subject.name
+    return [
+        *(
+            result("peak memory", peak / _MIB, "MiB", {**config, "batch_size": size}, name)
+            for size, peak in sorted(peaks.items())
+        ),
+        result("memory of a sequence", line.of_a_sequence / _MIB, "MiB", config, name),
+        result("memory without sequences", line.fixed / _MIB, "MiB", config, name),
+        result("largest batch", largest, "sequences", of_limit, name),
+    ]
+
+
+def ratio_results(results: Sequence[Result], subjects: Sequence[Subject]) -> Iterator[Result]:
+    """How many times larger the largest batches of ours are, for each length."""
     by_name = {subject.name: subject for subject in subjects}
-    config = {**config, **describe_machine()}
-    for (name, length), found in peaks.items():
-        described = {
-            **config,
-            "seq_length": length,
-            "settings": dict(by_name[name].settings),
-            "environment": dict(by_name[name].environment),
-        }
-        for size, peak in sorted(found.items()):
-            of_size = {**described, "batch_size": size}
-            results.append(result("peak memory", peak / _MIB, "MiB", of_size, name))
-        line = Line.through(found)
-        exceeds = least_exceeding(found, limit)
-        # What was tried counts; where nothing too large was, the line does.
-        largest[name, length] = (
-            line.largest_batch(limit) if exceeds is None else largest_fitting(found, limit)
-        )
-        of_limit = {**described, "limit_bytes": limit, "smallest_that_exceeds": exceeds}
-        results += [
-            result("memory of a sequence", line.of_a_sequence / _MIB, "MiB", described, name),
-            result("memory without sequences", line.fixed / _MIB, "MiB", described, name),
-            result("largest batch", largest[name, length], "sequences", of_limit, name),
-        ]
-    for (ours, length), batch in largest.items():
-        for (other, of_length), theirs in largest.items():
-            if of_length == length and by_name[ours].is_ours and not by_name[other].is_ours:
-                what = f"largest batch, {ours} to {other}"
-                described = {**config, "seq_length": length, "limit_bytes": limit}
-                results.append(result(what, batch / max(theirs, 1), "ratio", described, ours))
-    return results
+    largest = [row for row in results if row["name"] == "largest batch"]
+    for ours, peer in itertools.product(largest, largest):
+        same_length = ours["config"]["seq_length"] == peer["config"]["seq_length"]
+        if same_length and by_name[ours["subject"]].is_compared_with(by_name[peer["subject"]]):
+            name = f"largest batch, {ours['subject']} to {peer['subject']}"
+            ratio = ours["value"] / max(peer["value"], 1)
+            yield result(name, ratio, "ratio", ours["config"], ours["subject"])
 
 
-def memory_table(results: Sequence[Result], limit_gib: float) -> list[str]:
+def memory_table(peaks: Mapping[tuple[str, int], Peaks], limit: float) -> list[str]:
     """A line for each subject and length; ``<`` where the largest batch was tried, and a larger."""
-    head = f"largest in {limit_gib:g} GiB"
+    head = f"largest in {limit / _GIB:g} GiB"
     lines = [f"{'':28}{'tokens':>8}{'MiB + MiB a sequence':>24}{head:>22}   peaks, MiB"]
-    for row in results:
-        if row["name"] != "largest batch":
-            continue
-        same = [
-            other
-            for other in results
-            if other["subject"] == row["subject"]
-            and other["config"]["seq_length"] == row["config"]["seq_length"]
-        ]
-        values = {other["name"]: other["value"] for other in same}
-        peaks = "  ".join(
-            f"{other['config']['batch_size']}: {other['value']:.0f}"
-            for other in same
-            if other["name"] == "peak memory"
-        )
-        line = f"{values['memory without sequences']:.0f} + {values['memory of a sequence']:.1f}"
-        exceeds = row["config"]["smallest_that_exceeds"]
-        batch = f"{row['value']} " + (f"< {exceeds}" if exceeds else "(by the line)")
-        length = row["config"]["seq_length"]
-        lines.append(f"{row['subject']:28}{length:8}{line:>24}{batch:>22}   {peaks}")
+    for (name, length), found in peaks.items():
+        line, largest, exceeds = Fit.to(found, limit)
+        words = f"{line.fixed / _MIB:.0f} + {line.of_a_sequence / _MIB:.1f}"
+        batch = f"{largest} " + (f"< {exceeds}" if exceeds else "(by the line)")
+        of_sizes = "  ".join(f"{size}: {peak / _MIB:.0f}" for size, peak in sorted(found.items()))
+        lines.append(f"{name:28}{length:8}{words:>24}{batch:>22}   {of_sizes}")
     return lines
 
 
-def measure() -> None:
-    """Measures as the flags say; prints a table and writes the results after each subject."""
+def measure() -> Iterator[Result]:
+    """Measures as the flags say, and prints a table."""
     values = flags.FLAGS
     lengths = whole_numbers("lengths", least=2)
     tokens = sorted(set(whole_numbers("tokens", least=2 * max(lengths))))
     if len(tokens) < 2:
         raise UserError(f"--tokens={','.join(values.tokens)}: give two numbers, to draw a line.")
-    job = StepJob.from_flags(
-        PRETRAINING,
-        batch_size=1,
-        seq_length=lengths[0],
-        google_bert_dir=google_bert_dir_from_flags(_GOOGLE_FILES),
-    )
+    job = StepJob.from_flags(PRETRAINING, batch_size=1, seq_length=lengths[0])
     check_length("lengths", max(lengths), job.network)
     subjects = subjects_from_flags(IN_MEMORY)
     limit = values.limit_gib * _GIB
-    config = {"network": job.network.to_dict(), "steps": values.warmup_steps + values.steps}
     print(machine_line(), flush=True)
     peaks: dict[tuple[str, int], Peaks] = {}
     results: list[Result] = []
-    for length in lengths:
+    for length, subject in itertools.product(lengths, subjects):
         of_length = dataclasses.replace(job, seq_length=length, predictions=masked_words(length))
-        for subject in subjects:
-            peak_of = functools.partial(measure_peak, subject, of_length)
-            first = {of // length: peak_of(of // length) for of in tokens}
-            peaks[subject.name, length] = search(peak_of, first, limit=limit, tries=values.tries)
-            results = memory_results(peaks, subjects, limit=limit, config=config)
-            if values.json:
-                write_json(values.json, results)
-    print("\n" + "\n".join(memory_table(results, values.limit_gib)), flush=True)
+        peak_of = functools.partial(measure_peak, subject, of_length)
+        first = {of // length: peak_of(of // length) for of in tokens}
+        found = search(peak_of, first, limit=limit, tries=values.tries)
+        peaks[subject.name, length] = found
+        steps = job.warmup_steps + job.steps
+        config = {"network": job.network.to_dict(), "steps": steps, "seq_length": length}
+        results += (rows := subject_results(subject, found, limit=limit, config=config))
+        yield from rows
+    yield from ratio_results(results, subjects)
+    print("\n" + "\n".join(memory_table(peaks, limit)), flush=True)
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.memory``."""
-    define_subject_flags(IN_MEMORY)
-    define_shared_flags("bert_config_file", warmup_steps=1, steps=2)
-    flags.DEFINE_list("lengths", ["128", "256", "512"], "Tokens of a sequence.")
-    flags.DEFINE_list(
-        "tokens", ["2048", "8192"], "Tokens of the batches that the line is drawn through."
-    )
-    flags.DEFINE_float("limit_gib", 16.0, "Memory that a process may take.", lower_bound=0.1)
-    flags.DEFINE_integer("tries", 4, "Further batches about the limit, 0: none.", lower_bound=0)
+FLAGS = {
+    **subject_flags(IN_MEMORY),
+    **shared_flags("threads", "bert_config_file", warmup_steps=1, steps=2),
+    "lengths": (["128", "256", "512"], "Tokens of a sequence."),
+    "tokens": (["2048", "8192"], "Tokens of the batches that the line is drawn through."),
+    "limit_gib": (16.0, "Memory that a process may take.", 0.1),
+    "tries": (4, "Further batches about the limit, 0: none.", 0),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

@@ -14,13 +14,14 @@ from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
-from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_choice import Wanted, measured_choice
+from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
+from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import UpdateSettings, build_train_op
@@ -132,11 +133,12 @@ class TrainedNetwork:
             length=case.max_seq_length,
             accumulation_steps=1,
             ranks=ranks,
+            update=update_pieces,
         )
         self.precision = choice.precision
         with tf.Graph().as_default():
             task = case.task(config)
-            options = ForwardOptions(choice.policy, skip_padding=skip_padding)
+            options = dataclasses.replace(choice.options, skip_padding=skip_padding)
             network = create_network(task, options, seed=training.seed)
             if checkpoint is not None:
                 variables = network.variables.trainable()
@@ -154,7 +156,9 @@ class TrainedNetwork:
                 network,
                 self._inputs,
                 plan=BatchPlan(case.batch_size, 1, world_size=1),
-                optimizer=AdamW(rate, weight_decay=_WEIGHT_DECAY, kernels=choice.kernels),
+                optimizer=AdamW(
+                    rate, weight_decay=_WEIGHT_DECAY, kernels=kernels_for(choice.against_native_ops)
+                ),
                 learning_rate=rate,
                 loss_scale=NoLossScale(),
                 ranks=ranks,

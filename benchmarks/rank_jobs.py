@@ -8,21 +8,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from benchmarks.cases import Case
-from benchmarks.machine import describe_machine
 from benchmarks.script import network_from_flags
+from benchmarks.speed.process import ROOT, as_flag
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import read_json, write_json
 from tools.hosts import Hosts
 
-ROOT = Path(__file__).resolve().parents[1]
 LOOPBACK = "loopback"
 _TIMEOUT_SECONDS = 3600
 # Open MPI refuses to run as root unless told twice; namespaces need root.
@@ -31,39 +30,31 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What every rank computes and how often; the attributes are update_time's flags.
+    """What every rank computes and how often.
 
     Attributes:
       network: written to a file for the ranks.
-      options: further flags of update_time, without their dashes.
+      flags: further ones of update_time, name to value.
     """
 
     network: BertConfig
-    micro_batch_size: int
-    seq_length: int
-    num_threads: int = 1
-    precision: str = "auto"
-    turns: int = 3
-    micro_batches_a_turn: int = 8
-    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    flags: Mapping[str, Any]
 
     @classmethod
     def from_flags(cls, default: BertConfig) -> Job:
         """The job of the flags, with the network ``default`` without --bert_config_file."""
         names = ("micro_batch_size", "seq_length", "precision", "turns", "micro_batches_a_turn")
         given = {name: flags.FLAGS[name].value for name in names if name in flags.FLAGS}
-        return cls(network=network_from_flags(default), **given)
+        return cls(network_from_flags(default), {"num_threads": 1, **given})
 
-    def flags(self) -> dict[str, object]:
-        """Flags of update_time, but for the network, the cases and Horovod."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        del values["network"], values["options"]
-        return {**values, **self.options}
+    def with_flags(self, **changed: object) -> Job:
+        """The same job with other flags."""
+        return Job(self.network, {**self.flags, **changed})
 
     def described(self, **more: object) -> dict[str, object]:
-        """For results: the network, the flags, ``more`` and the machine."""
-        network = self.network.to_dict()
-        return {"network": network, **self.flags(), **more, **describe_machine()}
+        """For results, which have a list of their turns: the network, the other flags, ``more``."""
+        of_flags = {name: value for name, value in self.flags.items() if name != "turns"}
+        return {"network": self.network.to_dict(), **of_flags, **more}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,35 +74,47 @@ class Measured:
         return statistics.median(self.seconds[case])
 
 
-def run_alone(job: Job, cases: Sequence[Case]) -> Measured:
-    """Measures in one process without Horovod."""
-    return _run(job, cases, [])
-
-
 def run_on_one_host(
-    job: Job, cases: Sequence[Case], *, ranks: int, bind_to: str = "none"
+    job: Job, cases: Sequence[Case], *, ranks: int | None = None, bind_to: str = "none"
 ) -> Measured:
-    """Measures with ``ranks`` ranks under mpirun, on this machine as it is."""
-    launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", bind_to]
-    return _run(job, cases, launcher)
+    """Measures with ``ranks`` ranks under mpirun on this machine, or in one process without it."""
+    launcher = []
+    if ranks is not None:
+        launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", bind_to]
+
+    def start(program: list[str]) -> None:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        done = subprocess.run(
+            [*launcher, *program],
+            cwd=ROOT,
+            env={**os.environ, **_AS_ROOT, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise UserError(f"{' '.join(done.args)} failed: {done.stderr.strip()}")
+
+    return _measure(job, cases, start, horovod=bool(launcher))
 
 
 def run_on_hosts(
     job: Job, cases: Sequence[Case], hosts: Hosts, environment: Mapping[str, str] | None = None
 ) -> Measured:
     """Measures with one rank on each of the hosts, which get ``environment`` in addition."""
-    with tempfile.TemporaryDirectory() as directory:
-        program = _program(job, cases, Path(directory), horovod=True)
+
+    def start(program: list[str]) -> None:
+        ranks = [1] * len(hosts.names)
         try:
             hosts.run(
-                program,
-                ranks_per_host=[1] * len(hosts.names),
-                environment=environment,
-                timeout=_TIMEOUT_SECONDS,
+                program, ranks_per_host=ranks, environment=environment, timeout=_TIMEOUT_SECONDS
             )
         except RuntimeError as error:
-            raise UserError(f"the ranks on {len(hosts.names)} hosts failed: {error}") from error
-        return _read(Path(directory))
+            raise UserError(f"the ranks on {len(ranks)} hosts failed: {error}") from error
+
+    return _measure(job, cases, start, horovod=True)
 
 
 def run_on_link(job: Job, cases: Sequence[Case], link: str) -> Measured:
@@ -137,40 +140,21 @@ def describe_link(link: str) -> str:
     return "one host" if link == LOOPBACK else f"{mbit_of(link) / 1000:g} Gbit/s"
 
 
-def _run(job: Job, cases: Sequence[Case], launcher: Sequence[str]) -> Measured:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+def _measure(
+    job: Job, cases: Sequence[Case], start: Callable[[list[str]], None], *, horovod: bool
+) -> Measured:
     with tempfile.TemporaryDirectory() as directory:
-        command = [*launcher, *_program(job, cases, Path(directory), horovod=bool(launcher))]
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **_AS_ROOT, "PATH": path},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise UserError(f"{' '.join(command)} failed: {done.stderr.strip()}")
-        return _read(Path(directory))
-
-
-def _program(job: Job, cases: Sequence[Case], directory: Path, *, horovod: bool) -> list[str]:
-    network = directory / "network.json"
-    write_json(network, job.network.to_dict())
-    values = {
-        **job.flags(),
-        "bert_config_file": network,
-        "cases": ",".join(map(str, cases)),
-        "horovod": str(horovod).lower(),
-        "json": directory / "measured.json",
-    }
-    given = [f"--{name}={value}" for name, value in values.items()]
-    return [sys.executable, "-m", "benchmarks.update_time", *given]
-
-
-def _read(directory: Path) -> Measured:
-    found = read_json(directory / "measured.json", what="what rank 0 measured")
+        network, answer = Path(directory, "network.json"), Path(directory, "measured.json")
+        write_json(network, job.network.to_dict())
+        values = {
+            **job.flags,
+            "bert_config_file": network,
+            "cases": ",".join(map(str, cases)),
+            "horovod": horovod,
+            "json": answer,
+        }
+        given = [as_flag(name, value) for name, value in values.items()]
+        start([sys.executable, "-m", "benchmarks.update_time", *given])
+        found = read_json(answer, what="what rank 0 measured")
     seconds = {Case.parse(name): turns for name, turns in found.pop("seconds").items()}
     return Measured(seconds, found)

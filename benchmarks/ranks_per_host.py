@@ -2,24 +2,23 @@
 
     python -m benchmarks.ranks_per_host --json=ranks_per_host.json
 
-Both sides take turns, each time in a new job: one process with ``--ranks`` threads, and so many
-ranks with one thread each under every setting of ``--settings``. Beside the ratio of their speeds
-stands what the ranks' time is made of: an update without communication on all ranks at once,
-against the one process, is what it costs to compute apart; the rest is communication.
+Both sides take turns, each time in a new job: one process with ``--ranks`` threads, and that many
+ranks with one thread each under every setting of ``--settings``. The ratio of their speeds comes
+with what the ranks' time is made of: an update without communication on all ranks at once, against
+the one process, is the price of separate ranks; the rest is communication.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from absl import flags
 
 from benchmarks import cases as kinds
 from benchmarks.cases import Case
-from benchmarks.rank_jobs import Job, Measured, run_alone, run_on_one_host
-from benchmarks.results import Result, print_result, ratio_result, spread_result
-from benchmarks.script import define_shared_flags, known_names, run_benchmark
+from benchmarks.rank_jobs import Job, Measured, run_on_one_host
+from benchmarks.results import Result, printed, ratio_result, spread_result
+from benchmarks.script import known_names, run_benchmark, shared_flags
 from bert_tf.config.bert_config import BertConfig
 
 # Four of BERT-base's layers at two thirds of their width: most of an update is products.
@@ -37,25 +36,13 @@ _UPDATE, _COMPUTE, _COMMUNICATION = (
 _ONE_PROCESS = "one process"
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """How the ranks are started.
-
-    Attributes:
-      bind_to: what mpirun binds a rank to.
-      options: flags of update_time.
-    """
-
-    bind_to: str = "none"
-    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
-
-
-SETTINGS = {
-    "unbound": Setting(),
-    "core": Setting(bind_to="core"),
-    "cycle_0.1_ms": Setting(options={"cycle_time_ms": 0.1}),
-    "cycle_5_ms": Setting(options={"cycle_time_ms": 5.0}),
-    "cycle_20_ms": Setting(options={"cycle_time_ms": 20.0}),
+# What mpirun binds a rank to, and flags of update_time.
+SETTINGS: dict[str, tuple[str, dict[str, object]]] = {
+    "unbound": ("none", {}),
+    "core": ("core", {}),
+    "cycle_0.1_ms": ("none", {"cycle_time_ms": 0.1}),
+    "cycle_5_ms": ("none", {"cycle_time_ms": 5.0}),
+    "cycle_20_ms": ("none", {"cycle_time_ms": 20.0}),
 }
 
 
@@ -64,12 +51,10 @@ def measure(
 ) -> dict[str, dict[Case, list[float]]]:
     """Seconds of each case, by ``one process`` and the settings' names; a figure a turn.
 
-    ``job`` is that of one rank. Every round starts each side anew, and its turns follow those of
-    the round before.
+    ``job`` is that of one rank. Every round starts both sides again, and its turns follow those
+    of the round before.
     """
-    whole = dataclasses.replace(
-        job, micro_batch_size=ranks * job.micro_batch_size, num_threads=ranks * job.num_threads
-    )
+    sizes = {name: ranks * job.flags[name] for name in ("micro_batch_size", "num_threads")}
     found: dict[str, dict[Case, list[float]]] = {}
 
     def add(name: str, measured: Measured) -> None:
@@ -77,11 +62,11 @@ def measure(
             found.setdefault(name, {}).setdefault(case, []).extend(seconds)
 
     for _ in range(rounds):
-        add(_ONE_PROCESS, run_alone(whole, [_UPDATE]))
+        add(_ONE_PROCESS, run_on_one_host(job.with_flags(**sizes), [_UPDATE]))
         for name in settings:
-            setting, cases = SETTINGS[name], [_UPDATE, _COMPUTE, _COMMUNICATION]
-            of_rank = dataclasses.replace(job, options=setting.options)
-            add(name, run_on_one_host(of_rank, cases, ranks=ranks, bind_to=setting.bind_to))
+            bind_to, changed = SETTINGS[name]
+            cases, of_rank = [_UPDATE, _COMPUTE, _COMMUNICATION], job.with_flags(**changed)
+            add(name, run_on_one_host(of_rank, cases, ranks=ranks, bind_to=bind_to))
     return found
 
 
@@ -101,8 +86,8 @@ def results_of(
     for name, seconds in found.items():
         if name == _ONE_PROCESS:
             continue
-        setting = SETTINGS[name]
-        described = {**config, "bind_to": setting.bind_to, **setting.options}
+        bind_to, changed = SETTINGS[name]
+        described = {**config, "bind_to": bind_to, **changed}
         rates = [sequences / taken for taken in seconds[_UPDATE]]
         yield spread_result(f"ranks, {name}", rates, "sequences/s", described)
         update, communication = seconds[_UPDATE], seconds[_COMMUNICATION]
@@ -120,20 +105,18 @@ def run() -> Iterator[Result]:
     settings, job = known_names("settings", SETTINGS), Job.from_flags(NETWORK)
     found = measure(job, settings, ranks=values.ranks, rounds=values.rounds)
     config = job.described(ranks=values.ranks)
-    sequences = values.ranks * job.micro_batch_size
-    for result in results_of(found, sequences=sequences, config=config):
-        print_result(result)
-        yield result
+    sequences = values.ranks * job.flags["micro_batch_size"]
+    yield from printed(results_of(found, sequences=sequences, config=config))
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.ranks_per_host``."""
-    flags.DEFINE_integer("ranks", 2, "Ranks, and threads of the one process.", lower_bound=2)
-    flags.DEFINE_list("settings", ["unbound", "core"], f"Of {', '.join(SETTINGS)}.")
-    flags.DEFINE_integer("rounds", 3, "Jobs of each side.", lower_bound=1)
-    shared = ("bert_config_file", "micro_batch_size", "seq_length", "precision", "json")
-    define_shared_flags(*shared, turns=2, micro_batches_a_turn=4)
+FLAGS = {
+    "ranks": (2, "Ranks, and threads of the one process.", 2),
+    "settings": (["unbound", "core"], f"Of {', '.join(SETTINGS)}."),
+    "rounds": (3, "Jobs of each side.", 1),
+    **shared_flags("bert_config_file", "micro_batch_size", "seq_length", "precision", "json"),
+    **shared_flags(turns=2, micro_batches_a_turn=4),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, run)
+    run_benchmark(FLAGS, run)

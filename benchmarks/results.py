@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from benchmarks.machine import describe_machine
+from bert_tf.files import PathLike, write_json
 
 Result = dict[str, Any]
 
@@ -35,8 +38,56 @@ def ratio_result(
     return spread_result(name, [a / b for a, b in zip(above, below)], "ratio", config, subject)
 
 
+def median_ratio(above: Result, below: Result) -> float:
+    """The ratio of two measurements, turn by turn."""
+    of_turns = zip(above["config"]["turns"], below["config"]["turns"])
+    return statistics.median(a / b for a, b in of_turns)
+
+
+def print_table(
+    results: Iterable[Result], *, to: str | None = None, most_foreign: float = 1.0
+) -> None:
+    """Prints a line for each subject, of its results but for ratios.
+
+    The first of them is a rate, shown with the range of its turns and how many times higher that of
+    ``to`` is (the first of ours if not given). An asterisk stands where other processes took more
+    than the share ``most_foreign`` of the machine in a turn.
+    """
+    by_subject: dict[str, list[Result]] = {}
+    for row in results:
+        if row["unit"] != "ratio":
+            by_subject.setdefault(row["subject"], []).append(row)
+    to = to or next((name for name in by_subject if name.startswith("ours")), None)
+    lines = []
+    for name, (rate, *others) in by_subject.items():
+        if not lines:
+            heads = "".join(f"{row['name'].split()[-1] + ', ' + row['unit']:>14}" for row in others)
+            ratio = f"{to} to it" if to else ""
+            lines.append(f"\n{rate['name']:34}{rate['unit']:>12}  {'turns':18}{ratio:>14}{heads}")
+        turns, shares = rate["config"]["turns"], rate["config"].get("others_share_of_machine", ())
+        label = name + " *" * any((share or 0.0) > most_foreign for share in shares)
+        spread = f"{min(turns):.4g} to {max(turns):.4g}"
+        ratio = f"{median_ratio(by_subject[to][0], rate):.3g}" if to else ""
+        more = "".join(f"{row['value']:14.4g}" for row in others)
+        lines.append(f"{label:34}{rate['value']:12.4g}  {spread:18}{ratio:>14}{more}")
+    print("\n".join(line.rstrip() for line in lines), flush=True)
+
+
 def print_result(found: Result, *, label: str | None = None) -> None:
     """One line: the median and, in brackets, the smallest and the largest turn."""
     turns = found["config"].get("turns", [])
     spread = f"  ({min(turns):.4g} to {max(turns):.4g})" if len(turns) > 1 else ""
     print(f"{label or found['name']:62}{found['value']:10.4g} {found['unit']}{spread}", flush=True)
+
+
+def printed(results: Iterable[Result]) -> Iterator[Result]:
+    """The results, each printed when it is known."""
+    for found in results:
+        print_result(found)
+        yield found
+
+
+def write_results(path: PathLike, results: Iterable[Result]) -> None:
+    """Writes results as JSON, the machine in the configuration of each."""
+    machine = describe_machine()
+    write_json(path, [{**row, "config": {**row["config"], **machine}} for row in results])

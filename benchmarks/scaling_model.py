@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from absl import flags
 
@@ -29,8 +30,8 @@ from benchmarks.communication_model import Link
 from benchmarks.delayed_allreduce import NETWORK
 from benchmarks.predicted_scaling import print_efficiencies, print_published
 from benchmarks.rank_jobs import Job, Measured, describe_link, mbit_of, run_on_hosts
-from benchmarks.results import Result, spread_result
-from benchmarks.script import define_shared_flags, run_benchmark, whole_numbers
+from benchmarks.results import Result, printed, result, spread_result
+from benchmarks.script import run_benchmark, shared_flags, whole_numbers
 from bert_tf import environment
 from bert_tf.errors import UserError
 from tools.hosts import Hosts
@@ -46,8 +47,7 @@ _FITTED_BYTES = (1 << 20, 1 << 22, 1 << 23, 1 << 24)
 _COMMUNICATION, _UPDATE = Case(kinds.COMMUNICATION), Case(kinds.DELAYED)
 
 
-@dataclasses.dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """What the same job found on the same hosts.
 
     Attributes:
@@ -63,8 +63,7 @@ class Pair:
         return self.slow.median(case) - self.free.median(case)
 
 
-@dataclasses.dataclass(frozen=True)
-class Fitted:
+class Fitted(NamedTuple):
     """What a link does, measured on the fewest hosts.
 
     Attributes:
@@ -105,7 +104,8 @@ def check_results(
         _UPDATE: fitted.hidden_share,
         Case(kinds.DELAYED, accumulation_steps): 0.0,
     }
-    described = {**config, **details, "fitted": dataclasses.asdict(fitted)}
+    found = {**dataclasses.asdict(fitted.link), "hidden_share": fitted.hidden_share}
+    described = {**config, **details, "fitted": found}
     for case, hidden in hidden_shares.items():
         name = "allreduce of the gradients"
         if case.kind == kinds.DELAYED:
@@ -114,9 +114,9 @@ def check_results(
         seconds = model.update_seconds(pair.free.median(case), on_link, hidden)
         yield spread_result(name, pair.slow.seconds[case], "s", described)
         yield spread_result(f"{name}, by themselves", pair.free.seconds[case], "s", described)
-        yield spread_result(name, [seconds], "s", described, "model")
+        yield result(f"{name}, predicted", seconds, "s", described, "model")
         error = 100.0 * (seconds / pair.slow.median(case) - 1.0)
-        yield spread_result(f"{name}, error", [error], "%", described, "model")
+        yield result(f"{name}, error", error, "%", described, "model")
 
 
 def measure_check(
@@ -138,14 +138,7 @@ def measure_check(
                 f"{fitted.hidden_share:.0%} of the time on it hidden by the backward pass",
                 flush=True,
             )
-        found = list(check_results(pair, fitted, accumulation_steps, described))
-        for slow, free, predicted, error in zip(*(found[i::4] for i in range(4))):
-            print(
-                f"{slow['name']:40}{free['value']:8.3f} s by themselves{slow['value']:8.3f} s"
-                f"   model{predicted['value']:8.3f} s{error['value']:+7.1f} %",
-                flush=True,
-            )
-        yield from found
+        yield from printed(check_results(pair, fitted, accumulation_steps, described))
 
 
 def _measure_pair(job: Job, cases: Sequence[Case], count: int, link: str) -> Pair:
@@ -158,10 +151,7 @@ def _measure_pair(job: Job, cases: Sequence[Case], count: int, link: str) -> Pai
 def run() -> Iterator[Result]:
     """Runs the benchmark from its flags."""
     values = flags.FLAGS
-    hosts, gbits, steps = (
-        whole_numbers(name, may_be_empty=True)
-        for name in ("hosts", "host_gbits", "predicted_accumulation_steps")
-    )
+    hosts = whole_numbers("hosts", may_be_empty=True)
     if hosts and hosts[0] < 2:
         raise UserError(f"--hosts={','.join(values.hosts)}: one host sends nothing; start with 2.")
     job = Job.from_flags(NETWORK)
@@ -169,21 +159,18 @@ def run() -> Iterator[Result]:
         config = job.described()
         yield from measure_check(job, hosts, link, values.accumulation_steps, config)
     environment.quiet_tensorflow(verbose=False)
-    yield from print_efficiencies(gbits, steps, values.gpu_micro_batch_size)
+    yield from print_efficiencies()
     yield from print_published()
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.scaling_model``."""
-    flags.DEFINE_list("hosts", ["2", "3", "4"], "Hosts to check on; the first is fitted to.")
-    flags.DEFINE_list("links", ["1000"], "Mbit/s of each link to check on.")
-    flags.DEFINE_integer("accumulation_steps", 4, "Micro batches of an update.", lower_bound=2)
-    flags.DEFINE_list("host_gbits", ["10", "100"], "Gbit/s of a host of 8 GPUs, to predict for.")
-    flags.DEFINE_list("predicted_accumulation_steps", ["1", "50"], "Micro batches to predict for.")
-    flags.DEFINE_integer("gpu_micro_batch_size", 32, "Sequences of a GPU's.", lower_bound=1)
-    shared = ("bert_config_file", "micro_batch_size", "turns", "micro_batches_a_turn", "json")
-    define_shared_flags(*shared, seq_length=64)
+FLAGS = {
+    "hosts": (["2", "3", "4"], "Hosts to check on; the first is fitted to."),
+    "links": (["1000"], "Mbit/s of each link to check on."),
+    "accumulation_steps": (4, "Micro batches of an update.", 2),
+    **shared_flags("bert_config_file", "micro_batch_size", "turns", "micro_batches_a_turn"),
+    **shared_flags("json", seq_length=64),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, run)
+    run_benchmark(FLAGS, run)

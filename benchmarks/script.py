@@ -2,59 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Callable
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable
 
 from absl import flags
 
-from benchmarks.results import Result
+from benchmarks.results import Result, write_results
 from bert_tf import environment
 from bert_tf.command_line import run_command
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.files import require_file, write_json
+from bert_tf.files import require_file
 
-# Name -> how it is defined, default, help and, of a number, the least that it may be.
-_SHARED_FLAGS = {
-    "accumulation_steps": (flags.DEFINE_integer, 1, "Micro batches of an update.", 1),
-    "batch_size": (flags.DEFINE_integer, 16, "Sequences of a micro batch.", 1),
-    "bert_config_file": (flags.DEFINE_string, None, "Another network than the default one."),
-    "json": (flags.DEFINE_string, None, "Where to write the results."),
-    "micro_batch_size": (flags.DEFINE_integer, 8, "Sequences of a rank's micro batch.", 1),
-    "micro_batches_a_turn": (flags.DEFINE_integer, 8, "About this many a case.", 1),
-    "precision": (flags.DEFINE_string, "auto", "Precision of products, as in training."),
-    "predictions": (flags.DEFINE_integer, 20, "Masked words of a sequence.", 1),
-    "seq_length": (flags.DEFINE_integer, 128, "Tokens of a sequence.", 2),
-    "steps": (flags.DEFINE_integer, 5, "Timed steps of a turn.", 1),
-    "threads": (flags.DEFINE_integer, None, "Cores to use; all if not given.", 1),
-    "turns": (flags.DEFINE_integer, 5, "Turns of everything that is compared.", 1),
-    "warmup_steps": (flags.DEFINE_integer, 3, "Steps before the timed ones.", 1),
+REQUIRED = object()
+
+# Name -> default, help and, of a number, the least that it may be. In place of a default stand a
+# type where there is none, ``REQUIRED`` for a text without which nothing can be done, and a tuple
+# for one of several words, the first if not given.
+FlagTable = Mapping[str, tuple[Any, ...]]
+
+_SHARED_FLAGS: FlagTable = {
+    "accumulation_steps": (1, "Micro batches of an update.", 1),
+    "batch_size": (16, "Sequences of a micro batch.", 1),
+    "bert_config_file": (str, "Another network than the default one."),
+    "json": (str, "Where to write the results."),
+    "micro_batch_size": (8, "Sequences of a rank's micro batch.", 1),
+    "micro_batches_a_turn": (8, "About this many a case.", 1),
+    "precision": ("auto", "Precision of products, as in training."),
+    "predictions": (20, "Masked words of a sequence.", 1),
+    "seq_length": (128, "Tokens of a sequence.", 2),
+    "steps": (5, "Timed steps of a turn.", 1),
+    "threads": (int, "Cores to use; all if not given.", 1),
+    "turns": (5, "Turns of everything that is compared.", 1),
+    "warmup_steps": (3, "Steps before the timed ones.", 1),
+}
+_DEFINE = {
+    bool: flags.DEFINE_bool,
+    float: flags.DEFINE_float,
+    int: flags.DEFINE_integer,
+    list: flags.DEFINE_list,
+    str: flags.DEFINE_string,
 }
 
 
-def define_shared_flags(*names: str, **defaults: object) -> None:
-    """Defines ``names`` of the flags that several benchmarks have, and others with ``defaults``."""
-    for name in (*names, *defaults):
-        define, default, text, *least = _SHARED_FLAGS[name]
-        bound = {"lower_bound": least[0]} if least else {}
-        define(name, defaults.get(name, default), text, **bound)
+def shared_flags(*names: str, **defaults: object) -> FlagTable:
+    """``names`` of the flags that several benchmarks have, and others with ``defaults``."""
+    found = {name: _SHARED_FLAGS[name] for name in (*names, *defaults)}
+    return {name: (defaults.get(name, flag[0]), *flag[1:]) for name, flag in found.items()}
 
 
-def define_flag(name: str, default: bool | int | float | str, text: str) -> None:
-    """Defines a flag of its default's type."""
-    kinds = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
-    kinds.get(type(default), flags.DEFINE_string)(name, default, text)
+def define_flags(table: FlagTable, values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags of a table."""
+    for name, (default, text, *least) in table.items():
+        more = {"lower_bound": least[0]} if least else {}
+        if default is REQUIRED:
+            flags.DEFINE_string(name, None, text, required=True, flag_values=values)
+        elif isinstance(default, tuple):
+            flags.DEFINE_enum(name, default[0], default, text, flag_values=values)
+        elif isinstance(default, type):
+            _DEFINE[default](name, None, text, flag_values=values, **more)
+        else:
+            _DEFINE[type(default)](name, default, text, flag_values=values, **more)
 
 
 def run_benchmark(
-    define_flags: Callable[[], None], measure: Callable[[], Iterable[Result] | None]
+    table: FlagTable | Callable[[], None], measure: Callable[[], Iterable[Result] | None]
 ) -> None:
     """Parses the flags, measures without TensorFlow's messages, and writes --json.
 
-    ``measure`` gives the results, if it does not write them itself. What it had given when it
-    raised an error is written too; a UserError ends the process as one sentence.
+    Args:
+      table: the flags, or what defines them.
+      measure: gives the results, if it does not write them itself. What it had given when it raised
+        an error is written too; a UserError ends the process as one sentence.
     """
-    define_flags()
+    table() if callable(table) else define_flags(table)
 
     def main(_) -> None:
         environment.prepare_environment(verbose=False, use_xla=False)
@@ -64,7 +85,7 @@ def run_benchmark(
                 results.append(found)
         finally:
             if results and flags.FLAGS.json:
-                write_json(flags.FLAGS.json, results)
+                write_results(flags.FLAGS.json, results)
 
     run_command(main)
 

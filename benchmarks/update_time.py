@@ -17,9 +17,10 @@ from absl import flags
 
 from benchmarks.cases import KINDS, Case
 from benchmarks.script import (
-    define_shared_flags,
+    REQUIRED,
     network_from_flags,
     run_benchmark,
+    shared_flags,
     start_tensorflow,
 )
 from benchmarks.speed.batches import masked_words
@@ -35,35 +36,36 @@ def run() -> None:
     from benchmarks import case_graphs
     from bert_tf.ranks.distribution import connect
     from bert_tf.tuning.speed_choice import Wanted, measured_choice
+    from bert_tf.tuning.update_probe import update_pieces
 
     values = flags.FLAGS
     start_tensorflow()
     cases = list(dict.fromkeys(Case.parse(text) for text in values.cases))
-    network = network_from_flags()
+    length = values.seq_length
+    job = StepJob(
+        network_from_flags(), PRETRAINING, values.micro_batch_size, length, masked_words(length)
+    )
     ranks = connect(
         horovod=values.horovod,
         num_threads=values.num_threads,
-        communication=CommunicationSettings(
-            fusion_threshold_mb=values.fusion_threshold_mb, cycle_time_ms=values.cycle_time_ms
-        ),
+        communication=CommunicationSettings(cycle_time_ms=values.cycle_time_ms),
     )
     chosen = measured_choice(
         Wanted(values.precision),
-        network,
-        sequences=values.micro_batch_size,
-        length=values.seq_length,
+        job.network,
+        sequences=job.batch_size,
+        length=length,
         accumulation_steps=1,
         ranks=ranks,
+        update=update_pieces,
     ).precision
-    length = values.seq_length
-    job = StepJob(PRETRAINING, network, values.micro_batch_size, length, masked_words(length))
     with tf.Graph().as_default():
-        runnables = case_graphs.build_cases(
+        operations = case_graphs.build_cases(
             cases, job, ranks, precision=chosen, horovod=values.horovod
         )
         num_bytes = case_graphs.gradient_bytes()
         seconds = case_graphs.time_cases(
-            runnables, ranks, turns=values.turns, micro_batches=values.micro_batches_a_turn
+            operations, ranks, turns=values.turns, micro_batches=values.micro_batches_a_turn
         )
     found = {
         "ranks": ranks.world_size,
@@ -79,18 +81,17 @@ def run() -> None:
             write_json(values.json, found)
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.update_time``."""
-    kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
-    flags.DEFINE_list("cases", ["delayed:1"], f"What to time, KIND[:NUMBER[:COMPRESSION]]. {kinds}")
-    flags.DEFINE_boolean("horovod", False, "Whether mpirun started several ranks.")
-    flags.DEFINE_integer("num_threads", None, "Cores of a rank; its share if not given.")
-    flags.DEFINE_float("fusion_threshold_mb", None, "Most MiB that travel together.")
-    flags.DEFINE_float("cycle_time_ms", None, "How often Horovod looks for gradients.")
-    shared = ("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn", "json")
-    define_shared_flags(*shared, seq_length=64, turns=3)
-    flags.mark_flag_as_required("bert_config_file")
+_CASES = "; ".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
+FLAGS = {
+    "cases": (["delayed:1"], f"What to time, KIND[:NUMBER[:COMPRESSION]]. {_CASES}"),
+    "horovod": (False, "Whether mpirun started several ranks."),
+    "num_threads": (int, "Cores of a rank; its share if not given."),
+    "cycle_time_ms": (float, "How often Horovod looks for gradients."),
+    "bert_config_file": (REQUIRED, "The network."),
+    **shared_flags("micro_batch_size", "precision", "micro_batches_a_turn", "json"),
+    **shared_flags(seq_length=64, turns=3),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, run)
+    run_benchmark(FLAGS, run)

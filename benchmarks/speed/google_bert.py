@@ -18,14 +18,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
 from benchmarks.speed.predictions import PredictionJob, time_batches
-from benchmarks.speed.steps import (
-    LEARNING_RATE,
-    PRETRAINING,
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    StepJob,
-    time_steps,
-)
+from benchmarks.speed.steps import PRETRAINING, RECIPE, StepJob, time_steps
 from bert_tf import environment
 from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.errors import UserError
@@ -99,9 +92,9 @@ def google_spec(
     model_fn = google_module(directory, program).model_fn_builder(
         bert_config=modeling.BertConfig.from_dict(network.to_dict()),
         init_checkpoint=None,
-        learning_rate=LEARNING_RATE,
-        num_train_steps=TRAIN_STEPS,
-        num_warmup_steps=WARMUP_STEPS,
+        learning_rate=RECIPE.learning_rate,
+        num_train_steps=RECIPE.steps,
+        num_warmup_steps=RECIPE.warmup_steps,
         use_tpu=False,
         use_one_hot_embeddings=False,
     )
@@ -139,13 +132,13 @@ def _session(job: StepJob | PredictionJob, *, amp: bool) -> Iterator[tf.Session]
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the step. There is no accumulation in that code: each micro batch is an update."""
-    job = StepJob.from_json(request)
-    with _session(job, amp=request["settings"]["amp"]) as session:
+    job, settings = StepJob.from_json(request), request["settings"]
+    with _session(job, amp=settings["amp"]) as session:
         micro_batches = job.micro_batches()
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in micro_batches[0].items()}
         program = "run_pretraining" if job.task == PRETRAINING else "run_squad"
         mode = tf.estimator.ModeKeys.TRAIN
-        spec = google_spec(Path(job.google_bert_dir), program, job.network, fed, mode)
+        spec = google_spec(Path(settings["google_bert_dir"]), program, job.network, fed, mode)
         session.run(tf.global_variables_initializer())
         run = session.make_callable([spec.loss, spec.train_op], feed_list=list(fed.values()))
         values = [[batch[name] for name in fed] for batch in micro_batches]
@@ -158,11 +151,11 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the logits of its SQuAD model."""
-    job = PredictionJob.from_json(request)
-    with _session(job, amp=request["settings"]["amp"]) as session:
+    job, settings = PredictionJob.from_json(request), request["settings"]
+    with _session(job, amp=settings["amp"]) as session:
         fed = {name: tf.placeholder(tf.int32, [None, job.seq_length], name) for name in INPUTS}
         mode = tf.estimator.ModeKeys.PREDICT
-        spec = google_spec(Path(job.google_bert_dir), "run_squad", job.network, fed, mode)
+        spec = google_spec(Path(settings["google_bert_dir"]), "run_squad", job.network, fed, mode)
         logits = [spec.predictions["start_logits"], spec.predictions["end_logits"]]
         session.run(tf.global_variables_initializer())
         run = session.make_callable(logits, feed_list=list(fed.values()))

@@ -10,17 +10,7 @@ import torch
 import transformers
 
 from benchmarks.speed.predictions import PredictionJob, time_batches
-from benchmarks.speed.steps import (
-    CLIP_NORM,
-    LEARNING_RATE,
-    PRETRAINING,
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    WEIGHT_DECAY,
-    Batch,
-    StepJob,
-    time_steps,
-)
+from benchmarks.speed.steps import PRETRAINING, RECIPE, Batch, Recipe, StepJob, time_steps
 from bert_tf.config.bert_config import BertConfig
 
 # transformers' names of the two forms of GELU; both are one operation of torch.
@@ -58,29 +48,18 @@ def autocast(precision: str) -> torch.autocast:
 
 
 class Updates:
-    """Updates by AdamW of one operation, as the library's Trainer takes by default.
-
-    Gradients are clipped at ``CLIP_NORM``, and the rate follows a linear schedule.
-    """
+    """Updates by AdamW of one operation, as the library's Trainer takes by default."""
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        *,
-        learning_rate: float,
-        weight_decay: float,
-        warmup_steps: int,
-        steps: int,
-        precision: str,
-        compiled: bool = False,
+        self, model: torch.nn.Module, recipe: Recipe, *, precision: str, compiled: bool = False
     ) -> None:
         """``compiled``: whether torch.compile makes the forward and backward pass."""
-        groups = parameter_groups(model, weight_decay)
-        self._optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+        groups = parameter_groups(model, recipe.weight_decay)
+        self._optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
         self._schedule = transformers.get_linear_schedule_with_warmup(
-            self._optimizer, warmup_steps, steps
+            self._optimizer, recipe.warmup_steps, recipe.steps
         )
-        self._model, self._precision = model.train(), precision
+        self._model, self._precision, self._clip_norm = model.train(), precision, recipe.clip_norm
         self._network = torch.compile(model) if compiled else model
 
     def update(self, batches: Sequence[Mapping[str, torch.Tensor]]) -> float:
@@ -91,7 +70,7 @@ class Updates:
                 loss = self._network(**batch).loss / len(batches)
             loss.backward()
             total += loss.item()
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_NORM)
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
         self._optimizer.step()
         self._schedule.step()
         self._optimizer.zero_grad()
@@ -113,7 +92,7 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     job, settings = PredictionJob.from_json(request), request["settings"]
     torch.set_num_threads(job.threads)
     model = transformers.BertForQuestionAnswering(peer_config(job.network)).eval()
-    network = torch.compile(model) if settings["compile"] else model
+    network = torch.compile(model) if settings.get("compile") else model
 
     def run(batch: Batch) -> object:
         with torch.inference_mode(), autocast(settings["precision"]):
@@ -134,12 +113,9 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
         model.gradient_checkpointing_enable()
     updates = Updates(
         model,
-        learning_rate=LEARNING_RATE,
-        weight_decay=WEIGHT_DECAY,
-        warmup_steps=WARMUP_STEPS,
-        steps=TRAIN_STEPS,
+        RECIPE,
         precision=settings["precision"],
-        compiled=settings["compile"],
+        compiled=settings.get("compile", False),
     )
     batches = [peer_batch(batch) for batch in job.micro_batches()]
     return time_steps(job, lambda: updates.update(batches), started=request["started"])

@@ -15,7 +15,7 @@ _COLUMNS = 8  # those after them, guests, are part of the first two
 class _Reading(NamedTuple):
     wall: float
     busy: float | None
-    own: float
+    this_process: float
 
 
 class ForeignLoad:
@@ -35,7 +35,7 @@ class ForeignLoad:
         now = self._read()
         if now.busy is None or self._start.busy is None or now.wall <= self._start.wall:
             return None
-        others = (now.busy - self._start.busy) - (now.own - self._start.own)
+        others = (now.busy - self._start.busy) - (now.this_process - self._start.this_process)
         available = (now.wall - self._start.wall) * (os.cpu_count() or 1)
         return min(1.0, max(0.0, others / available))
 

@@ -5,45 +5,39 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from benchmarks.script import start_tensorflow
 from benchmarks.speed.predictions import PredictionJob, time_batches
-from benchmarks.speed.steps import (
-    CLIP_NORM,
-    LEARNING_RATE,
-    PRETRAINING,
-    TRAIN_STEPS,
-    WARMUP_STEPS,
-    WEIGHT_DECAY,
-    StepJob,
-    time_steps,
-)
+from benchmarks.speed.steps import PRETRAINING, RECIPE, StepJob, time_steps
 from bert_tf.config.bert_config import INPUTS
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.options import ForwardOptions
-from bert_tf.model.precision import PrecisionPolicy, policy_for, probe_hardware
+from bert_tf.model.precision import policy_for
 from bert_tf.model.task import Task, create_network
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.span_task import SpanTask
+from bert_tf.tuning.hardware import probe_hardware
+from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_choice import Wanted, choose_speed, measured_choice
 from bert_tf.tuning.speed_probe import JobShapes
 from bert_tf.tuning.thread_choice import choose_threads
+from bert_tf.tuning.update_probe import update_pieces
 from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.kernels import Kernels, choose_kernels
+from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW, Lamb
-from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
+from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What tells our contestants apart; see ``OUR_SETTINGS``.
+    """What our subjects differ in; see ``benchmarks.speed.subjects``.
 
     Attributes:
       precision: as --precision.
@@ -51,6 +45,7 @@ class Settings:
       amp: as --amp; the graph that is rewritten is float32, whatever ``precision`` says.
       native: as --native_ops, where they are built.
       recompute: as --recompute.
+      optimizer_type: as --optimizer_type, ``adamw`` or ``lamb``.
       by_length: as --length_buckets, in prediction.
       threads: as --num_threads; None for the job's.
     """
@@ -60,6 +55,7 @@ class Settings:
     amp: bool = False
     native: bool = True
     recompute: bool = False
+    optimizer_type: str = "adamw"
     by_length: bool = True
     threads: int | None = None
 
@@ -69,24 +65,42 @@ class Settings:
         return None if self.native else False
 
 
+class RunningStep(NamedTuple):
+    """An update and its session.
+
+    Attributes:
+      run: one update; returns its loss.
+      trace: one update; takes what to record and returns it.
+      chosen: what ``auto`` became, and TensorFlow's release.
+    """
+
+    run: Callable[[], float]
+    trace: Callable[[tf.RunOptions], tf.RunMetadata]
+    chosen: dict[str, str]
+
+
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Times the step; the result also has what ``auto`` became, and TensorFlow's release."""
+    """Times the step."""
     start_tensorflow()
     job = StepJob.from_json(request)
-    with running_step(job, Settings(**request["settings"])) as (step, chosen):
-        return {**time_steps(job, step, started=request["started"]), **chosen}
+    with running_step(job, Settings(**request["settings"])) as step:
+        return {**time_steps(job, step.run, started=request["started"]), **step.chosen}
 
 
 @contextlib.contextmanager
 def running_step(
-    job: StepJob, settings: Settings
-) -> Iterator[tuple[Callable[[], float], dict[str, str]]]:
-    """An update in a session of its own, which returns its loss; and what ``auto`` became."""
+    job: StepJob, settings: Settings, *, one_operation_at_a_time: bool = False
+) -> Iterator[RunningStep]:
+    """The update that training runs, ready to be run; its session is closed at the end."""
     job = dataclasses.replace(job, threads=settings.threads or job.threads)
-    precision, kernels = "fp32" if settings.amp else settings.precision, choose(settings)
+    ranks = SingleProcess(job.threads)
+    hardware = probe_hardware()
+    precision = "fp32" if settings.amp else settings.precision
+    reason = reason_against_native_ops(settings.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
     native_layers = not (settings.xla or settings.amp)
+    options = ForwardOptions(policy_for("fp32" if precision == "auto" else precision))
+    options = options.with_native_layers(native_layers and reason is None)
     if precision == "auto":
-        ranks = SingleProcess(job.threads)
         shapes = JobShapes.of(
             job.network,
             sequences=job.batch_size,
@@ -94,37 +108,57 @@ def running_step(
             accumulation_steps=job.accumulation_steps,
         )
         wanted = Wanted(native_ops=settings.native_ops, native_layers=native_layers)
-        choice = choose_speed(wanted, shapes, hardware=probe_hardware(), ranks=ranks)
-        precision, kernels = choice.precision, choice.kernels
+        choice = choose_speed(wanted, shapes, hardware=hardware, ranks=ranks, update=update_pieces)
+        precision, options, reason = choice.precision, choice.options, choice.against_native_ops
         if settings.threads is None:
-            choose_threads(ranks, shapes, policy=choice.policy, kernels=kernels)
-            job = dataclasses.replace(job, threads=ranks.threads)
-    features = job.batch(job.sequences)
-    with tf.Graph().as_default():
+            choose_threads(ranks, shapes, options=options, native_update=reason is None)
+    kernels = kernels_for(reason)
+    config = session_config(SessionSettings(ranks.threads, use_xla=settings.xla, amp=settings.amp))
+    if one_operation_at_a_time:
+        config.inter_op_parallelism_threads = 1
+    batch = job.batch(job.sequences)
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
         tf.set_random_seed(1)
-        fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in features.items()}
-        outputs = build_update(
-            job,
-            policy_for(precision),
+        fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in batch.items()}
+        options = dataclasses.replace(options, recompute=settings.recompute)
+        network = create_network(task_of(job), options, seed=1)
+        rate = schedules.SCHEDULES["polynomial"](
+            tf.train.get_or_create_global_step().read_value(),
+            peak_rate=RECIPE.learning_rate,
+            total_steps=RECIPE.steps,
+            warmup_steps=RECIPE.warmup_steps,
+            end_rate=0.0,
+            power=1.0,
+        )
+        optimizer = {"adamw": AdamW, "lamb": Lamb}[settings.optimizer_type]
+        outputs = build_train_op(
+            network,
             fed,
-            kernels,
-            native_layers=native_layers,
-            recompute=settings.recompute,
+            plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
+            optimizer=optimizer(rate, weight_decay=RECIPE.weight_decay, kernels=kernels),
+            learning_rate=rate,
+            loss_scale=NoLossScale(),
+            ranks=ranks,
+            settings=UpdateSettings(clip_norm=RECIPE.clip_norm, seed=1),
         )
         loss = tf.add_n([s.loss / s.weight for s in outputs.term_sums.values()])
-        feed = {fed[name]: features[name] for name in fed}
-        session = SessionSettings(job.threads, use_xla=settings.xla, amp=settings.amp)
-        with tf.Session(config=session_config(session)) as running:
-            running.run(tf.global_variables_initializer())
-            run = running.make_callable([loss, outputs.train_op], feed_list=list(feed))
-            values = list(feed.values())
-            chosen = {
-                "precision": precision,
-                "operations": kernels.description,
-                "threads": str(job.threads),
-                "tensorflow": tf.version.VERSION,
-            }
-            yield lambda: float(run(*values)[0]), chosen
+        session.run(tf.global_variables_initializer())
+        values = [batch[name] for name in fed]
+        run = session.make_callable([loss, outputs.train_op], feed_list=list(fed.values()))
+
+        def trace(options: tf.RunOptions) -> tf.RunMetadata:
+            metadata = tf.RunMetadata()
+            feed = dict(zip(fed.values(), values))
+            session.run(outputs.train_op, feed, options=options, run_metadata=metadata)
+            return metadata
+
+        chosen = {
+            "precision": precision,
+            "operations": kernels.description,
+            "threads": str(ranks.threads),
+            "tensorflow": tf.version.VERSION,
+        }
+        yield RunningStep(lambda: float(run(*values)[0]), trace, chosen)
 
 
 def predict(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +175,7 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
             accumulation_steps=0,
             ranks=SingleProcess(job.threads),
         )
-        precision, native_ops = choice.precision, choice.policy.native
+        precision, native_ops = choice.precision, choice.options.native_layers
     predictor = Predictor(
         _SpanLogits(job.network),
         None,
@@ -155,56 +189,6 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
         job, lambda batch: run(*(batch[name] for name in INPUTS)), by_length=settings.by_length
     )
     return {**found, "precision": precision}
-
-
-def choose(settings: Settings) -> Kernels:
-    """The form of the update that training would choose."""
-    has_gpu = probe_hardware().has_gpu
-    return choose_kernels(settings.native_ops, has_gpu=has_gpu, ranks=SingleProcess(1))
-
-
-def build_update(
-    job: StepJob,
-    policy: PrecisionPolicy,
-    features: Mapping[str, tf.Tensor],
-    kernels: Kernels,
-    *,
-    native_layers: bool = True,
-    recompute: bool = False,
-    optimizer_type: str = "adamw",
-) -> TrainOutputs:
-    """Adds the network and its update to the current graph.
-
-    Args:
-      job: the step.
-      policy: the type of each class of operation.
-      features: [accumulation steps x micro batch, ...].
-      kernels: of the update.
-      native_layers: whether layers are native where the update is.
-      recompute: the encoder's.
-      optimizer_type: ``adamw`` or ``lamb``.
-    """
-    policy = kernels.layers(policy) if native_layers else policy
-    network = create_network(task_of(job), ForwardOptions(policy, recompute=recompute), seed=1)
-    rate = schedules.SCHEDULES["polynomial"](
-        tf.train.get_or_create_global_step().read_value(),
-        peak_rate=LEARNING_RATE,
-        total_steps=TRAIN_STEPS,
-        warmup_steps=WARMUP_STEPS,
-        end_rate=0.0,
-        power=1.0,
-    )
-    optimizer = {"adamw": AdamW, "lamb": Lamb}[optimizer_type]
-    return build_train_op(
-        network,
-        features,
-        plan=BatchPlan(job.batch_size, job.accumulation_steps, world_size=1),
-        optimizer=optimizer(rate, weight_decay=WEIGHT_DECAY, kernels=kernels),
-        learning_rate=rate,
-        loss_scale=NoLossScale(),
-        ranks=SingleProcess(job.threads),
-        settings=UpdateSettings(clip_norm=CLIP_NORM, seed=1),
-    )
 
 
 def task_of(job: StepJob) -> Task:

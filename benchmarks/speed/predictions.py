@@ -5,46 +5,36 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
 from typing import Any, Callable
 
 import numpy as np
 
 from benchmarks.speed.batches import span_batch
 from benchmarks.speed.load import ForeignLoad
-from benchmarks.speed.steps import Batch, job_from_json
-from bert_tf.config.bert_config import INPUTS, BertConfig
+from benchmarks.speed.steps import Batch, Job
+from bert_tf.config.bert_config import INPUTS
 from bert_tf.input.length_buckets import LengthSortedBatches
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictionJob:
-    """The batches that all subjects predict.
+class PredictionJob(Job):
+    """The batches that all subjects predict, with a span head.
 
     Attributes:
-      network: its sizes, with a span head.
       batch_sizes: sequences of a batch, one after the other.
       seq_length: positions of a sequence.
       lengths: tokens of each sequence of some real data; empty for full sequences.
       threads: cores to use.
       warmup: batches of a size and number of positions before those that count.
       repetitions: batches of a size that count, at least: real data are gone through to the end.
-      google_bert_dir: a checkout of google-research/bert.
     """
 
-    network: BertConfig
     batch_sizes: tuple[int, ...]
     seq_length: int
     threads: int
     warmup: int
     repetitions: int
-    google_bert_dir: str | None = None
     lengths: tuple[int, ...] = ()
-
-    @classmethod
-    def from_json(cls, job: Mapping[str, Any]) -> PredictionJob:
-        """Reads what ``dataclasses.asdict`` gave, among other keys."""
-        return job_from_json(cls, job)
 
     def batches(self, size: int, *, by_length: bool) -> list[Batch]:
         """Batches of ``size`` sequences, the same in every process; int32 [size, S] each.

@@ -1,4 +1,4 @@
-"""A turn of a subject: one function of its module, in a process of its own."""
+"""A turn of a subject: one function of its module, in a separate process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +30,31 @@ _QUIET = {
 }
 
 
+def in_process(
+    subject: Subject, job: Mapping[str, Any], function: str, directory: Path
+) -> list[str]:
+    """The command, without the interpreter, that calls ``function(job)`` of the subject's module.
+
+    The job is written to ``job.json`` of the directory, with the subject's settings and the time of
+    the start (of ``time.monotonic``) as ``settings`` and ``started``. What the function returns, as
+    JSON, goes to ``found.json`` there.
+    """
+    request = {**job, "settings": dict(subject.settings), "started": time.monotonic()}
+    write_json(directory / "job.json", request)
+    return ["-m", "benchmarks.speed.process", subject.module, function, str(directory)]
+
+
 def run_in_process(subject: Subject, job: Mapping[str, Any], function: str) -> Found:
     """One turn: calls ``function(job)`` of the subject's module in a new process.
 
-    Args:
-      subject: its settings and the time of the start are added to the job as ``settings`` and
-        ``started`` (of ``time.monotonic``).
-      job: JSON.
-      function: returns what was found, as JSON.
-
-    Raises:
-      UserError: it failed; the reason is the last line that it printed.
+    Returns what was found, with the process's ``peak_memory_bytes``. Raises UserError where it
+    failed; the reason is the last line that it printed.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        request, answer = Path(directory, "job.json"), Path(directory, "found.json")
-        started = time.monotonic()
-        write_json(request, {**job, "settings": dict(subject.settings), "started": started})
-        words = [subject.module, function, str(request), str(answer)]
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        words = in_process(subject, job, function, directory)
         done = subprocess.run(
-            [subject.python or sys.executable, "-m", "benchmarks.speed.process", *words],
+            [subject.python or sys.executable, *words],
             cwd=ROOT,
             env={**os.environ, **_QUIET, **subject.environment},
             stdin=subprocess.DEVNULL,
@@ -60,7 +66,7 @@ def run_in_process(subject: Subject, job: Mapping[str, Any], function: str) -> F
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
             raise UserError(lines[-1])
-        return read_json(answer, what=f"what {subject.name} found")
+        return read_json(directory / "found.json", what=f"what {subject.name} found")
 
 
 def run_logged(
@@ -70,9 +76,8 @@ def run_logged(
     *,
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    on_line: Callable[[str], None] | None = None,
-) -> float:
-    """Runs a Python program, says how, and keeps what it prints; returns its seconds.
+) -> None:
+    """Runs a Python program, prints its command, and keeps what it prints.
 
     Args:
       name: of what is run.
@@ -80,36 +85,25 @@ def run_logged(
       output: the file for what it prints.
       directory: where it runs; here if not given.
       environment: further variables of the process.
-      on_line: called with each line that it prints.
 
     Raises:
       UserError: it failed.
     """
-    print(f"$ python {' '.join(map(shlex.quote, words))}", flush=True)
-    start = time.monotonic()
-    with (
-        open(output, "w", encoding="utf-8", buffering=1) as file,
-        subprocess.Popen(
+    print(f"$ python {' '.join(map(shlex.quote, words))} > {output}", flush=True)
+    with open(output, "wb") as file:
+        done = subprocess.run(
             [sys.executable, *words],
             cwd=directory,
             env={**os.environ, **_QUIET, **(environment or {})},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=file,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
-        for line in process.stdout:
-            file.write(line)
-            if on_line:
-                on_line(line)
-    if process.returncode:
-        raise UserError(
-            f"{name} ended with status {process.returncode}; {output} says why. Start again to "
-            "resume."
+            check=False,
         )
-    return time.monotonic() - start
+    if done.returncode:
+        raise UserError(
+            f"{name} ended with status {done.returncode}; {output} says why. Start again to resume."
+        )
 
 
 def as_flag(name: str, value: object) -> str:
@@ -119,9 +113,9 @@ def as_flag(name: str, value: object) -> str:
     return f"--{name}={value}"
 
 
-def _child(module: str, function: str, request: str, answer: str) -> None:
+def _child(module: str, function: str, directory: str) -> None:
     """The process of one turn."""
-    job = read_json(request, what="job")
+    job = read_json(Path(directory, "job.json"), what="job")
     environment.prepare_environment(verbose=False, use_xla=job["settings"].get("xla", False))
     try:
         found = getattr(importlib.import_module(module), function)(job)
@@ -130,7 +124,7 @@ def _child(module: str, function: str, request: str, answer: str) -> None:
         print(f"{type(error).__name__}: {first_line(error)}", file=sys.stderr)
         raise SystemExit(1) from error
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    write_json(answer, {**found, "peak_memory_bytes": peak})
+    write_json(Path(directory, "found.json"), {**found, "peak_memory_bytes": peak})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.script import start_tensorflow
 from benchmarks.speed.steps import PRETRAINING, StepJob, time_steps
-from bert_tf.config.bert_config import BertConfig
 
 _TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
 
@@ -36,10 +35,9 @@ class Product(NamedTuple):
         return 2 * self.matrices * self.rows * self.inner * self.columns
 
 
-def forward_products(
-    network: BertConfig, *, batch_size: int, seq_length: int, predictions: int | None
-) -> Iterator[Product]:
-    """The products of a forward pass; with a span head where ``predictions`` is None."""
+def forward_products(job: StepJob) -> Iterator[Product]:
+    """The products of a micro batch's forward pass."""
+    network, batch_size, seq_length = job.network, job.batch_size, job.seq_length
     tokens, hidden, heads = (
         batch_size * seq_length,
         network.hidden_size,
@@ -53,11 +51,11 @@ def forward_products(
         yield Product(1, tokens, hidden, hidden)
         yield Product(1, tokens, hidden, network.intermediate_size)
         yield Product(1, tokens, network.intermediate_size, hidden)
-    if predictions is None:
+    if job.task != PRETRAINING:
         yield Product(1, tokens, hidden, 2, transposed=True)
         return
-    yield Product(1, batch_size * predictions, hidden, hidden)
-    yield Product(1, batch_size * predictions, hidden, network.vocab_size, transposed=True)
+    yield Product(1, batch_size * job.predictions, hidden, hidden)
+    yield Product(1, batch_size * job.predictions, hidden, network.vocab_size, transposed=True)
     yield Product(1, batch_size, hidden, hidden)
     yield Product(1, batch_size, hidden, 2, transposed=True)
 
@@ -109,14 +107,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the products of a step."""
     start_tensorflow()
     job = StepJob.from_json(request)
-    products = list(
-        forward_products(
-            job.network,
-            batch_size=job.batch_size,
-            seq_length=job.seq_length,
-            predictions=job.predictions if job.task == PRETRAINING else None,
-        )
-    )
+    products = list(forward_products(job))
     with tf.Graph().as_default(), tf.Session(config=session_config(job.threads)) as session:
         operation = build_products(products, request["settings"]["precision"])
         session.run(tf.global_variables_initializer())

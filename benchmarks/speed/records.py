@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -52,7 +53,7 @@ def _google(request: Mapping[str, Any], directory: Path) -> None:
     """The main function of its script, on its one core."""
     from benchmarks.speed.google_bert import google_module
 
-    program = google_module(Path(request["google_bert_dir"]), "create_pretraining_data")
+    program = google_module(Path(request["settings"]["google_bert_dir"]), "create_pretraining_data")
     names = ("input_file", "vocab_file", "max_seq_length", "dupe_factor", "do_lower_case")
     given = {name: request[name] for name in names}
     given["output_file"] = directory / "records.tfrecord"
@@ -70,14 +71,9 @@ def _tokenizers(request: Mapping[str, Any], directory: Path) -> None:
     from tokenizers import BertWordPieceTokenizer
 
     tokenizer = BertWordPieceTokenizer(request["vocab_file"], lowercase=request["do_lower_case"])
-    lines: list[str] = []
     with open(request["input_file"], encoding="utf-8") as file:
-        for line in file:
-            lines.append(line)
-            if len(lines) == _LINES_AT_ONCE:
-                tokenizer.encode_batch(lines, add_special_tokens=False)
-                lines.clear()
-    tokenizer.encode_batch(lines, add_special_tokens=False)
+        while lines := list(itertools.islice(file, _LINES_AT_ONCE)):
+            tokenizer.encode_batch(lines, add_special_tokens=False)
 
 
 _PROGRAMS = {"ours": _ours, "google-bert": _google, "tokenizers": _tokenizers}
@@ -123,7 +119,7 @@ def _our_features(request: Mapping[str, Any]) -> tuple[int, float]:
 def _google_features(request: Mapping[str, Any]) -> tuple[int, float]:
     from benchmarks.speed.google_bert import google_module
 
-    directory = Path(request["google_bert_dir"])
+    directory = Path(request["settings"]["google_bert_dir"])
     run_squad = google_module(directory, "run_squad")
     tokenization = google_module(directory, "tokenization")
     is_version_2 = str(request["version_2_with_negative"]).lower()

@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 import numpy as np
 from absl import flags
@@ -19,41 +19,78 @@ from benchmarks.speed.subjects import BERT_BASE
 from bert_tf.config.bert_config import BertConfig
 
 PRETRAINING, SPANS = "pretraining", "fine-tuning"
-LEARNING_RATE, TRAIN_STEPS, WARMUP_STEPS = 1e-4, 100_000, 10_000
-WEIGHT_DECAY, CLIP_NORM = 0.01, 1.0
 
 Batch = dict[str, np.ndarray]
 Step = Callable[[], float]
-Job = TypeVar("Job")
+AnyJob = TypeVar("AnyJob", bound="Job")
+
+
+class Recipe(NamedTuple):
+    """How all subjects learn; google-research/bert has the last two built in.
+
+    Attributes:
+      learning_rate: at its peak, of a linear schedule.
+      steps: updates of the whole training.
+      warmup_steps: updates to the peak.
+      weight_decay: of matrices.
+      clip_norm: of the gradients.
+    """
+
+    learning_rate: float = 1e-4
+    steps: int = 100_000
+    warmup_steps: int = 10_000
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+
+RECIPE = Recipe()
 
 
 @dataclasses.dataclass(frozen=True)
-class StepJob:
+class Job:
+    """What a subject's process is to do, as JSON on the way there.
+
+    Attributes:
+      network: its sizes.
+    """
+
+    network: BertConfig
+
+    @classmethod
+    def from_json(cls: type[AnyJob], job: Mapping[str, Any]) -> AnyJob:
+        """Reads what :meth:`to_json` gave, among other keys."""
+        values = {field.name: job[field.name] for field in dataclasses.fields(cls)}
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**{**values, "network": BertConfig(**job["network"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """For the subject's process."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepJob(Job):
     """The step that all subjects take.
 
     Attributes:
       task: ``PRETRAINING`` or ``SPANS``.
-      network: its sizes.
       batch_size: sequences of a micro batch.
       seq_length: tokens of a sequence.
       predictions: masked words of a sequence, in pre-training.
       accumulation_steps: micro batches of an update.
       threads: cores to use.
       warmup_steps: steps before the timed ones, at least 1.
-      timed_steps: steps that count.
-      google_bert_dir: a checkout of google-research/bert.
+      steps: those that count.
     """
 
     task: str
-    network: BertConfig
     batch_size: int
     seq_length: int
     predictions: int = 0
     accumulation_steps: int = 1
     threads: int = 1
     warmup_steps: int = 1
-    timed_steps: int = 1
-    google_bert_dir: str | None = None
+    steps: int = 1
 
     @classmethod
     def from_flags(cls, task: str, **fixed: Any) -> StepJob:
@@ -61,22 +98,10 @@ class StepJob:
 
         Raises UserError for a sequence that is longer than the network allows.
         """
-        network = network_from_flags(BERT_BASE)
-        job = {"task": task, "network": network, "threads": threads_from_flags()}
-        for field in dataclasses.fields(cls):
-            flag = "steps" if field.name == "timed_steps" else field.name
-            if flag in flags.FLAGS and field.name not in (*fixed, "threads"):
-                job[field.name] = flags.FLAGS[flag].value
-        return cls(**{**job, **fixed})
-
-    @classmethod
-    def from_json(cls, job: Mapping[str, Any]) -> StepJob:
-        """Reads what :meth:`to_json` gave, among other keys."""
-        return job_from_json(cls, job)
-
-    def to_json(self) -> dict[str, Any]:
-        """For the subject's process."""
-        return dataclasses.asdict(self)
+        names = [field.name for field in dataclasses.fields(cls) if field.name in flags.FLAGS]
+        job = {name: flags.FLAGS[name].value for name in names}
+        job["threads"] = threads_from_flags()
+        return cls(**{**job, "network": network_from_flags(BERT_BASE), "task": task, **fixed})
 
     @property
     def sequences(self) -> int:
@@ -95,13 +120,6 @@ class StepJob:
         whole = self.batch(self.sequences)
         starts = range(0, self.sequences, self.batch_size)
         return [{n: v[s : s + self.batch_size] for n, v in whole.items()} for s in starts]
-
-
-def job_from_json(kind: type[Job], job: Mapping[str, Any]) -> Job:
-    """A job from what ``dataclasses.asdict`` gave, among other keys, after a way through JSON."""
-    values = {field.name: job[field.name] for field in dataclasses.fields(kind)}
-    values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    return kind(**{**values, "network": BertConfig(**job["network"])})
 
 
 def time_steps(job: StepJob, step: Step, *, started: float) -> dict[str, Any]:
@@ -124,7 +142,7 @@ def time_steps(job: StepJob, step: Step, *, started: float) -> dict[str, Any]:
         step()
     load = ForeignLoad()
     step_seconds = []
-    for _ in range(job.timed_steps):
+    for _ in range(job.steps):
         start = time.perf_counter()
         step()
         step_seconds.append(time.perf_counter() - start)

@@ -1,13 +1,12 @@
-"""Who takes part: programs with the settings that make each of them a contestant of its own."""
+"""What is compared: programs, each with its settings and environment."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
 
 OURS = "benchmarks.speed.ours"
 GOOGLE = "benchmarks.speed.google_bert"
@@ -36,7 +35,7 @@ class Subject:
     Attributes:
       name: in tables and flags; what kind it is shows at its beginning: ``ours``, ``limit``,
         ``google-bert``, or another peer's name.
-      module: what runs it, in a process of its own.
+      module: what runs it, in a separate process.
       settings: for that module.
       environment: further variables of its process.
       python: the interpreter of its process; None for that of the benchmark.
@@ -54,112 +53,88 @@ class Subject:
         return self.name.startswith("ours")
 
     def is_compared_with(self, other: Subject) -> bool:
-        """Whether how many times faster this one is than ``other`` is a result of its own.
+        """Whether the ratio of this one's speed to that of ``other`` is reported.
 
-        It is where this is ours, and the other is a peer or this one elsewhere.
+        It is where this is ours, and the other is a peer, ours without batches by length, or this
+        one with another interpreter.
         """
         if other.python is not None:
             return other.name == f"{self.name}{_ELSEWHERE}"
-        return self.is_ours and self.python is None and not other.is_ours
-
-    @property
-    def is_limit(self) -> bool:
-        """Whether it computes less than what is compared, so that nothing can be faster."""
-        return self.name.startswith("limit")
+        is_ours = self.is_ours and self.python is None and self != PADDED
+        return is_ours and (not other.is_ours or other == PADDED)
 
     @property
     def is_google_bert(self) -> bool:
         """Whether it is the code of --google_bert_dir."""
         return self.name.startswith("google-bert")
 
-    @property
-    def reported_name(self) -> str:
-        """The ``subject`` of its results; what limits it are is told by their names."""
-        return "limit" if self.is_limit else self.name
 
-
-# Name -> settings of benchmarks.speed.ours.Settings. A row more is a contestant more.
-OUR_SETTINGS: dict[str, dict[str, Any]] = {
-    "ours": {"precision": "auto"},
-    "ours-tensorflow": {"precision": "auto", "native": False},
-    "ours-xla": {"precision": "auto", "xla": True},
-    "ours-amp": {"precision": "bf16", "amp": True},
-    "ours-fp32": {"precision": "fp32"},
-    "ours-fp32-xla": {"precision": "fp32", "xla": True},
-    "ours-bf16": {"precision": "bf16"},
-}
-
-
-def _subjects() -> dict[str, Subject]:
-    subjects = [Subject(name, OURS, settings) for name, settings in OUR_SETTINGS.items()]
-    subjects.append(Subject("google-bert", GOOGLE, {"amp": False}))
-    subjects.append(Subject("google-bert-amp", GOOGLE, {"amp": True, "precision": "bf16"}))
-    for name, precision, compiled in (
-        ("transformers-fp32", "fp32", False),
-        ("transformers-bf16", "bf16", False),
-        ("transformers-bf16-compile", "bf16", True),
-    ):
-        settings = {"precision": precision, "compile": compiled}
-        subjects.append(Subject(name, TRANSFORMERS, settings))
-        subjects.append(Subject(f"{name}-malloc", TRANSFORMERS, settings, MALLOC))
-    for precision in ("fp32", "bf16"):
-        subjects.append(Subject(f"limit-{precision}", LIMIT, {"precision": precision}))
+def by_name(*subjects: Subject) -> dict[str, Subject]:
+    """A table of subjects."""
     return {subject.name: subject for subject in subjects}
 
 
-SUBJECTS = _subjects()
+def _peers(precision: str, *, ending: str = "", **settings: object) -> tuple[Subject, Subject]:
+    """transformers with the C library's allocator as it is, and told to keep big blocks."""
+    name, settings = f"transformers-{precision}{ending}", {"precision": precision, **settings}
+    as_it_is = Subject(name, TRANSFORMERS, settings)
+    return as_it_is, dataclasses.replace(as_it_is, name=f"{name}-malloc", environment=MALLOC)
 
-# Our served model has no session settings, and what bounds a batch's time is not products alone.
-PREDICTING = {
-    name: subject
-    for name, subject in SUBJECTS.items()
-    if not subject.is_limit
-    and not (subject.is_ours and (subject.settings.get("xla") or subject.settings.get("amp")))
-}
 
-# Peers have their own way to compute activations again, or none.
-_RECOMPUTING = {
-    f"{name}-recompute": dataclasses.replace(
-        SUBJECTS[name],
-        name=f"{name}-recompute",
-        settings={**SUBJECTS[name].settings, "recompute": True},
-    )
-    for name in ("ours-fp32", "ours-bf16", "transformers-fp32", "transformers-bf16")
-}
-_KEEPING = ("ours-fp32", "ours-bf16", "google-bert", "google-bert-amp", "transformers-fp32",
-            "transformers-bf16")  # fmt: skip
-IN_MEMORY = {**{name: SUBJECTS[name] for name in _KEEPING}, **_RECOMPUTING}
+# The settings of ours are those of benchmarks.speed.ours.Settings.
+SUBJECTS = by_name(
+    Subject("ours", OURS, {"precision": "auto"}),
+    Subject("ours-tensorflow", OURS, {"precision": "auto", "native": False}),
+    Subject("ours-xla", OURS, {"precision": "auto", "xla": True}),
+    Subject("ours-amp", OURS, {"precision": "bf16", "amp": True}),
+    Subject("ours-fp32", OURS, {"precision": "fp32"}),
+    Subject("ours-fp32-xla", OURS, {"precision": "fp32", "xla": True}),
+    Subject("ours-bf16", OURS, {"precision": "bf16"}),
+    Subject("google-bert", GOOGLE, {"amp": False}),
+    Subject("google-bert-amp", GOOGLE, {"amp": True, "precision": "bf16"}),
+    *_peers("fp32"),
+    *_peers("bf16"),
+    *_peers("bf16", ending="-compile", compile=True),
+    Subject("limit-fp32", LIMIT, {"precision": "fp32"}),
+    Subject("limit-bf16", LIMIT, {"precision": "bf16"}),
+)
 
-# With real sequences: ours when it pads all of them as the others do.
+# With real sequences ours can pad all of them, as the others do.
 PADDED = Subject("ours-padded", OURS, {"precision": "auto", "by_length": False})
-PREDICTING_REAL = {**PREDICTING, PADDED.name: PADDED}
+# Our served model has no session settings, and what bounds a batch's time is not products alone.
+_NOT_PREDICTING = ("ours-xla", "ours-amp", "ours-fp32-xla", "limit-fp32", "limit-bf16")
+PREDICTING = {name: s for name, s in SUBJECTS.items() if name not in _NOT_PREDICTING}
 
-MAKING_RECORDS = {
-    subject.name: subject
-    for subject in (
-        Subject("ours", RECORDS, {"program": "ours", "num_workers": 0}),
-        Subject("ours-1-worker", RECORDS, {"program": "ours", "num_workers": 1}),
-        Subject("google-bert", RECORDS, {"program": "google-bert"}),
-        Subject("tokenizers", RECORDS, {"program": "tokenizers"}),
-        Subject(
-            "tokenizers-1-thread",
-            RECORDS,
-            {"program": "tokenizers"},
-            {"TOKENIZERS_PARALLELISM": "false"},
-        ),
-    )
-}
+# google-research/bert cannot compute activations again.
+IN_MEMORY = by_name(
+    *(
+        dataclasses.replace(
+            SUBJECTS[name],
+            name=f"{name}{ending}",
+            settings={**SUBJECTS[name].settings, "recompute": bool(ending)},
+        )
+        for name in ("ours-fp32", "ours-bf16", "transformers-fp32", "transformers-bf16")
+        for ending in ("", "-recompute")
+    ),
+    *(SUBJECTS[name] for name in ("google-bert", "google-bert-amp")),
+)
+
+_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+MAKING_RECORDS = by_name(
+    Subject("ours", RECORDS, {"program": "ours", "num_workers": 0}),
+    Subject("ours-1-worker", RECORDS, {"program": "ours", "num_workers": 1}),
+    Subject("google-bert", RECORDS, {"program": "google-bert"}),
+    Subject("tokenizers", RECORDS, {"program": "tokenizers"}),
+    Subject("tokenizers-1-thread", RECORDS, {"program": "tokenizers"}, _ONE_THREAD),
+)
 
 # TensorFlow only lends google's code its names: the threads are those of Rust and of numpy.
-_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-MAKING_FEATURES = {
-    name: Subject(name, RECORDS, {"program": program}, _ONE_THREAD)
-    for name, program in (
-        ("ours", "ours"),
-        ("google-research/bert", "google-bert"),
-        ("transformers", "transformers"),
+MAKING_FEATURES = by_name(
+    *(
+        Subject(name, RECORDS, {"program": name}, _ONE_THREAD)
+        for name in ("ours", "google-bert", "transformers")
     )
-}
+)
 
 
 def with_other_python(subjects: Iterable[Subject], python: str) -> list[Subject]:
@@ -173,17 +148,14 @@ def with_other_python(subjects: Iterable[Subject], python: str) -> list[Subject]
 
 
 def default_subjects(
-    *,
-    cpu_features: Iterable[str],
-    has_google_bert: bool,
-    subjects: Mapping[str, Subject] = SUBJECTS,
+    subjects: Mapping[str, Subject], *, cpu_features: Iterable[str], has_google_bert: bool
 ) -> list[Subject]:
     """All, but for bf16 on a CPU that only emulates it, and google-research/bert without its code.
 
     Args:
+      subjects: by name.
       cpu_features: as in benchmarks.machine.
       has_google_bert: whether --google_bert_dir is given.
-      subjects: by name.
     """
     has_bfloat16 = bool(_FEATURES_OF_BFLOAT16 & set(cpu_features))
     return [
@@ -192,19 +164,3 @@ def default_subjects(
         if (has_bfloat16 or subject.settings.get("precision") != "bf16")
         and (has_google_bert or not subject.is_google_bert)
     ]
-
-
-def chosen_subjects(
-    names: Sequence[str], *, has_google_bert: bool, subjects: Mapping[str, Subject] = SUBJECTS
-) -> list[Subject]:
-    """The subjects of --subjects; raises UserError for a name that is none, or that cannot run."""
-    chosen = []
-    for name in dict.fromkeys(names):
-        if name not in subjects:
-            raise UserError(f"--subjects: {name!r} is none of {', '.join(subjects)}.")
-        if subjects[name].is_google_bert and not has_google_bert:
-            raise UserError(
-                f"--subjects: {name} needs --google_bert_dir, a checkout of google-research/bert."
-            )
-        chosen.append(subjects[name])
-    return chosen

@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-from benchmarks import input_pipeline
-from bert_tf.config.bert_config import BertConfig
 from tests.support import ROOT, environment
 
 
@@ -37,13 +35,16 @@ def test_results_are_printed_and_written(record_maker, tmp_path, masked):
     assert (training["value"], training["unit"]) == (2, "sequences/s")
     assert ours["value"] > 0
     assert ratio["value"] == ours["value"] / 2
-    assert ours["config"] == {
-        "batch_size": 4,
-        "max_seq_length": 12,
-        "masking": "stored" if masked else "at training time",
-        "records": 30,
-    }
-    assert f"input pipeline: {ours['value']:,.1f} sequences/s" in done.stdout
+    assert (
+        ours["config"].items()
+        >= {
+            "batch_size": 4,
+            "max_seq_length": 12,
+            "masking": "stored" if masked else "at training time",
+            "records": 30,
+        }.items()
+    )
+    assert f"{ours['value']:.4g} sequences/s" in done.stdout
 
 
 def test_bad_input_ends_in_one_sentence(tmp_path):
@@ -53,13 +54,16 @@ def test_bad_input_ends_in_one_sentence(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_the_rate_of_products_is_measured():
-    tiny = BertConfig(
-        vocab_size=30,
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
+@pytest.mark.slow
+def test_the_rate_of_products_is_measured(record_maker, tmp_path):
+    record_maker.write(tmp_path / "a.tfrecord", 30, masked=True)
+    done = run(
+        f"--input_file={tmp_path}/a.tfrecord",
+        "--batch_size=1",
+        "--seconds=0",
+        f"--json={tmp_path}/results.json",
     )
-    rate = input_pipeline.product_rate(tiny, batch_size=2, seq_length=4, predictions=1, seconds=0.0)
-    assert rate > 0
+    assert done.returncode == 0, done.stderr
+    ours, products, ratio = json.loads((tmp_path / "results.json").read_text())
+    assert products["name"] == "matrix products of BERT-base"
+    assert ratio["value"] == ours["value"] / products["value"]

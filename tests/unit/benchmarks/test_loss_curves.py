@@ -19,6 +19,7 @@ from benchmarks.loss_curves_compare import (
     smooth,
 )
 from benchmarks.loss_curves_runs import VARIANTS, Training, plan_trainings, skipped_updates
+from benchmarks.script import define_flags
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 from bert_tf.errors import UserError
 from tests.support import ROOT
@@ -136,10 +137,10 @@ def test_run_pretraining_takes_the_flags_of_every_variant(variant, tmp_path, mon
     records = tmp_path / "part-00000.tfrecord"
     records.touch()
     given = flags.FlagValues()
-    loss_curves.define_flags(given)
+    define_flags(loss_curves.FLAGS, given)
     given(["loss_curves", f"--input_file={records}", f"--eval_file={records}",
            "--bert_config_file=recipes/bert_tiny.json", f"--output_dir={tmp_path}"])  # fmt: skip
-    training = plan_trainings([variant], [3], loss_curves.shared_flags(given), tmp_path)[-1]
+    training = plan_trainings([variant], [3], loss_curves.training_flags(given), tmp_path)[-1]
     values = flags.FlagValues()
     define_pretraining_flags(values)
     values(training.command())
@@ -161,7 +162,7 @@ def compare(tmp_path, monkeypatch):
 
     def call(**given):
         values = flags.FlagValues()
-        loss_curves.define_flags(values)
+        define_flags(loss_curves.FLAGS, values)
         given = {
             "input_file": "train",
             "eval_file": "heldout",
@@ -169,11 +170,10 @@ def compare(tmp_path, monkeypatch):
             "output_dir": tmp_path / "curves",
             "num_train_steps": 200,
             "smoothing_steps": 50,
-            "json": tmp_path / "results.json",
             **given,
         }
         values(["loss_curves", *(f"--{name}={value}" for name, value in given.items())])
-        loss_curves.compare(values)
+        return loss_curves.measure(values)
 
     return call
 
@@ -183,8 +183,8 @@ def started(tmp_path):
 
 
 def test_figures_and_picture(compare, tmp_path, capsys):
-    compare(variants="bf16,fp16", picture=tmp_path / "curves.svg", seeds="1,2")
-    results = {r["name"]: r for r in json.loads((tmp_path / "results.json").read_text())}
+    found = compare(variants="bf16,fp16", picture=tmp_path / "curves.svg", seeds="1,2")
+    results = {r["name"]: r for r in found}
     assert results["loss curve, bf16, seed 1, held-out loss"]["value"] == pytest.approx(6.1)
     assert results["loss curve, fp16, seed 1, skipped updates"]["value"] == 3
     assert results["loss curve, fp32, seed 1, skipped updates"]["value"] == 0
@@ -194,37 +194,39 @@ def test_figures_and_picture(compare, tmp_path, capsys):
     assert held_out["value"] == pytest.approx(0.1)
     last = results["loss curve, fp32, seed 2, last training loss"]
     assert last["value"] == pytest.approx(8 - 1.8 + 0.02)  # of the updates 160 to 200
-    assert last["config"]["curve"]["steps"] == list(STEPS[4:])
+    assert last["config"]["curve"]["steps"] == STEPS[4:]
     picture = (tmp_path / "curves.svg").read_text()
     assert all(name in picture for name in ("fp32, seed 2", "bf16", "fp16"))
     assert "as near to float32 as another seed" in capsys.readouterr().out
 
 
-def test_a_variant_that_stops_learning_is_told_after_all_is_written(compare, tmp_path):
+def test_a_variant_that_stops_learning_is_told_after_all_results(compare):
+    results = compare(variants="bf16,amp", seeds="1,2")
+    given = []
     with pytest.raises(UserError, match=r"amp: mean difference 0\.\d+ nats, two seeds 0\.0100"):
-        compare(variants="bf16,amp", seeds="1,2")
-    assert (tmp_path / "results.json").is_file()
+        given.extend(results)
+    assert any("amp, seed 1, mean difference" in row["name"] for row in given)
 
 
 def test_what_is_finished_is_not_run_again(compare, tmp_path, capsys):
-    compare(variants="bf16", seeds="1,2")
+    list(compare(variants="bf16", seeds="1,2"))
     (tmp_path / "curves" / "fp32-seed2" / "eval_results.json").unlink()
-    compare(variants="bf16", seeds="1,2")
+    list(compare(variants="bf16", seeds="1,2"))
     assert started(tmp_path) == ["fp32-seed1", "fp32-seed2", "bf16-seed1", "fp32-seed2"]
     assert "bf16, seed 1: finished before" in capsys.readouterr().out
 
 
 def test_a_directory_of_another_run_is_refused(compare, tmp_path):
-    compare(variants="bf16", seeds="1,2")
+    list(compare(variants="bf16", seeds="1,2"))
     with pytest.raises(
         UserError, match="holds a run with --num_train_steps=200 and not 100; remove"
     ):
-        compare(variants="bf16", seeds="1,2", num_train_steps=100)
+        list(compare(variants="bf16", seeds="1,2", num_train_steps=100))
 
 
 def test_a_training_that_fails_is_told_with_its_output(compare, tmp_path):
     with pytest.raises(UserError, match=r"fp32, seed 7 ended with status 1; .*fp32-seed7.txt says"):
-        compare(variants="bf16", seeds="7,1")
+        list(compare(variants="bf16", seeds="7,1"))
     assert "out of disk" in (tmp_path / "curves" / "fp32-seed7.txt").read_text()
 
 
@@ -244,12 +246,12 @@ def test_a_training_that_fails_is_told_with_its_output(compare, tmp_path):
 )
 def test_bad_flags(compare, given, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        compare(**given)
+        list(compare(**given))
     assert not (tmp_path / "curves" / "started.txt").exists()
 
 
 def test_a_picture_without_matplotlib_is_refused_at_once(compare, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UserError, match="--picture needs matplotlib"):
-        compare(picture=tmp_path / "curves.svg")
+        list(compare(picture=tmp_path / "curves.svg"))
     assert not (tmp_path / "curves").exists()

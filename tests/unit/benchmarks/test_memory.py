@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks.largest_batch import Line, largest_fitting, least_exceeding, search
-from benchmarks.memory import memory_results, memory_table
+from benchmarks.memory import memory_table, ratio_results, subject_results
 from benchmarks.speed.subjects import IN_MEMORY
 from tests.support import run
 
@@ -47,15 +47,20 @@ def test_results_and_table():
         ("ours-bf16", 512): {2: 120.0 * MIB, 4: 140.0 * MIB, 90: 1000.0 * MIB, 92: 1030.0 * MIB},
         ("google-bert", 512): {2: 140.0 * MIB, 4: 180.0 * MIB},
     }
-    results = memory_results(peaks, list(IN_MEMORY.values()), limit=1024 * MIB, config={"steps": 3})
+    config = {"steps": 3, "seq_length": 512}
+    results = []
+    for (name, _), found in peaks.items():
+        subject = IN_MEMORY[name]
+        results += subject_results(subject, found, limit=1024 * MIB, config=config)
+    results += ratio_results(results, list(IN_MEMORY.values()))
     values = {(r["name"], r["subject"]): r["value"] for r in results if "peak" not in r["name"]}
     assert values["largest batch", "ours-bf16"] == 90
     # 100 without sequences and 20 each: 46 of them are in the limit.
     assert values["largest batch", "google-bert"] == 46
     assert values["memory of a sequence", "google-bert"] == pytest.approx(20)
     assert values["largest batch, ours-bf16 to google-bert", "ours-bf16"] == pytest.approx(90 / 46)
-    assert all({"cpu", "seq_length", "steps"} <= set(r["config"]) for r in results)
-    _, ours, peer = memory_table(results, 1.0)
+    assert all({"seq_length", "steps"} <= set(r["config"]) for r in results)
+    _, ours, peer = memory_table(peaks, 1024 * MIB)
     assert "90 < 92" in ours
     assert "46 (by the line)" in peer
     assert "2: 140  4: 180" in peer

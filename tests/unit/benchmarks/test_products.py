@@ -13,6 +13,7 @@ from benchmarks.speed.products import (
     session_config,
     step_operations,
 )
+from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob
 from benchmarks.speed.subjects import BERT_BASE
 from bert_tf.config.bert_config import BertConfig
 
@@ -34,16 +35,14 @@ def closed_formula(batch, length):
 
 def test_operations_of_a_pretraining_step():
     batch, length, predictions = 16, 128, 20
-    products = forward_products(
-        BERT_BASE, batch_size=batch, seq_length=length, predictions=predictions
-    )
+    products = forward_products(StepJob(BERT_BASE, PRETRAINING, batch, length, predictions))
     words = 2 * batch * predictions * (768**2 + 768 * 30522)
     sentence = 2 * batch * (768**2 + 768 * 2)
     assert step_operations(products) == 3 * (closed_formula(batch, length) + words + sentence)
 
 
 def test_operations_of_a_span_step():
-    products = forward_products(BERT_BASE, batch_size=8, seq_length=384, predictions=None)
+    products = forward_products(StepJob(BERT_BASE, SPANS, 8, 384))
     head = 2 * 8 * 384 * 768 * 2
     assert step_operations(products) == 3 * (closed_formula(8, 384) + head)
 
@@ -72,7 +71,7 @@ def test_a_product_has_two_gradients(product, precision):
 
 
 def test_equal_products_are_all_computed():
-    products = forward_products(TINY, batch_size=2, seq_length=4, predictions=1)
+    products = forward_products(StepJob(TINY, PRETRAINING, 2, 4, predictions=1))
     with tf.Graph().as_default(), tf.Session(config=session_config(1)) as session:
         operation = build_products(products, "fp32")
         session.run(tf.global_variables_initializer())

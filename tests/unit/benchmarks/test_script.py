@@ -7,20 +7,20 @@ import json
 import pytest
 from absl import flags
 
-from benchmarks.script import known_names, whole_numbers
+from benchmarks.script import REQUIRED, define_flags, known_names, shared_flags, whole_numbers
 from bert_tf.errors import UserError
 from tests.support import run
 
 PROGRAM = """
 from benchmarks.results import result
-from benchmarks.script import define_shared_flags, run_benchmark
+from benchmarks.script import run_benchmark, shared_flags
 from bert_tf.errors import UserError
 
 def measure():
     yield result("speed", 2.0, "x", {"threads": 1})
     raise UserError("the peer failed")
 
-run_benchmark(lambda: define_shared_flags("json", turns=3), measure)
+run_benchmark(shared_flags("json", turns=3), measure)
 """
 
 
@@ -30,8 +30,28 @@ def test_what_was_measured_before_an_error_is_written(tmp_path):
     program.write_text(PROGRAM)
     done = run(program, f"--json={path}", check=False)
     assert (done.returncode, done.stderr) == (2, "error: the peer failed\n")
-    expected = {"name": "speed", "subject": "ours", "value": 2.0, "unit": "x"}
-    assert json.loads(path.read_text()) == [{**expected, "config": {"threads": 1}}]
+    (found,) = json.loads(path.read_text())
+    assert {"threads", "cpu", "cpu_features", "cores"} == set(found.pop("config"))
+    assert found == {"name": "speed", "subject": "ours", "value": 2.0, "unit": "x"}
+
+
+def test_flags_of_a_table():
+    values = flags.FlagValues()
+    table = {
+        "whole": (3, "a", 2), "broken": (0.5, "b"), "names": (["x"], "c"),
+        "word": (("u", "v"), "d"), "is_on": (True, "e"), "none": (int, "f"),
+        "file": (REQUIRED, "g"),
+    }  # fmt: skip
+    define_flags(table, values)
+    values(["program", "--file=f", "--none=7", "--nois_on", "--word=v"])
+    found = values.flag_values_dict()
+    assert found == {
+        "whole": 3, "broken": 0.5, "names": ["x"], "word": "v", "is_on": False, "none": 7,
+        "file": "f",
+    }  # fmt: skip
+    with pytest.raises(flags.IllegalFlagValueError):
+        values(["program", "--file=f", "--whole=1"])
+    assert shared_flags("json", turns=9)["turns"][0] == 9
 
 
 def values_of(*texts):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from benchmarks.results import print_table
 from benchmarks.speed import google_bert, steps
-from benchmarks.speed.report import step_results, step_table
+from benchmarks.speed.comparison import subject_results
 from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob, time_steps
 from benchmarks.speed.subjects import SUBJECTS
 from bert_tf.errors import UserError
@@ -25,7 +26,7 @@ JOB = StepJob(
     accumulation_steps=2,
     threads=1,
     warmup_steps=2,
-    timed_steps=3,
+    steps=3,
 )
 
 
@@ -61,14 +62,7 @@ def test_a_loss_that_is_no_number_is_refused():
 
 
 def turn(seconds, foreign=0.0, **more):
-    return {
-        "seconds": seconds,
-        "step_seconds": [seconds],
-        "first_step_seconds": 9.0,
-        "peak_memory_bytes": 3 << 20,
-        "foreign_share": foreign,
-        **more,
-    }
+    return {"seconds": seconds, "foreign_share": foreign, "memory": 3.0, **more}
 
 
 FOUND = {
@@ -79,34 +73,41 @@ FOUND = {
 PRESENT = [SUBJECTS[name] for name in ("ours", "google-bert", "limit-bf16", "ours-fp32")]
 
 
+def figures(found):
+    return {"step": (4 / found["seconds"], "sequences/s"), "peak memory": (found["memory"], "MiB")}
+
+
 def test_results_are_medians_and_ratios_turn_by_turn():
-    results = step_results("pretraining", PRESENT, FOUND, sequences=4, config={"a": 1})
+    results = subject_results(PRESENT, FOUND, figures, config={"a": 1})
     found = {(r["name"], r["subject"]): (r["value"], r["unit"]) for r in results}
-    step, start = "pretraining step", "pretraining, start to first step"
     assert found == {
-        (step, "ours"): (8.0, "sequences/s"),
-        (step, "google-bert"): (4.0, "sequences/s"),
-        (f"{step}, products alone, bf16", "limit"): (16.0, "sequences/s"),
-        (start, "ours"): (9.0, "s"),
-        (start, "google-bert"): (9.0, "s"),
-        ("pretraining, peak memory", "ours"): (3.0, "MiB"),
-        ("pretraining, peak memory", "google-bert"): (3.0, "MiB"),
-        (f"{step}, ours to google-bert", "ours"): (4.0, "ratio"),  # of 2, 4 and 4
-        (f"{step}, ours to limit-bf16", "ours"): (0.5, "ratio"),
+        ("step", "ours"): (8.0, "sequences/s"),
+        ("step", "google-bert"): (4.0, "sequences/s"),
+        ("step", "limit-bf16"): (16.0, "sequences/s"),
+        **{("peak memory", name): (3.0, "MiB") for name in FOUND},
+        ("step, ours to google-bert", "ours"): (4.0, "ratio"),  # of 2, 4 and 4
+        ("step, ours to limit-bf16", "ours"): (0.5, "ratio"),
     }
     by_subject = {r["subject"]: r["config"] for r in results if r["unit"] == "sequences/s"}
     assert by_subject["ours"]["precision"] == "bf16"
-    assert by_subject["limit"]["gflops"] == 7.0
+    assert by_subject["limit-bf16"]["gflops"] == 7.0
     assert by_subject["google-bert"]["others_share_of_machine"] == [0.0, 0.0, 0.5]
-    assert all({"a", "cpu", "cpu_features", "cores", "turns"} <= set(r["config"]) for r in results)
+    assert all({"a", "turns"} <= set(r["config"]) for r in results)
 
 
-def test_table():
-    head, ours, google, limit = step_table(PRESENT, FOUND, sequences=4, most_foreign=0.06)
-    assert "ours to it" in head
-    assert ours.split() == ["ours", "8", "4", "to", "16", "1.00", "9.0", "3"]
-    assert google.split() == ["google-bert", "*", "4", "1", "to", "4", "4.00", "9.0", "3"]
+def test_table(capsys):
+    print_table(subject_results(PRESENT, FOUND, figures, config={}), most_foreign=0.06)
+    _, head, ours, google, limit = capsys.readouterr().out.splitlines()
+    assert head.split() == ["step", "sequences/s", "turns", "ours", "to", "it", "memory,", "MiB"]
+    assert ours.split() == ["ours", "8", "4", "to", "16", "1", "3"]
+    assert google.split() == ["google-bert", "*", "4", "1", "to", "4", "4", "3"]
     assert limit.startswith("limit-bf16")
+
+
+def test_where_all_failed_there_is_no_table(capsys):
+    assert subject_results(PRESENT, {}, figures, config={}) == []
+    print_table([])
+    assert not capsys.readouterr().out.strip()
 
 
 FAKE_PROGRAM = """
@@ -144,7 +145,7 @@ import json, sys
 import tensorflow
 from benchmarks.speed import google_bert
 job = json.loads(sys.argv[1])
-found = google_bert.train({**job, "settings": {"amp": False}, "started": 0.0})
+found = google_bert.train({**job, "started": 0.0})
 assert sys.modules["tensorflow"] is tensorflow
 print(found["loss"], sys.modules["run_" + sys.argv[2]].__file__)
 """
@@ -156,7 +157,8 @@ HAS_ESTIMATOR = hasattr(tf, "estimator")
 @pytest.mark.skipif(not HAS_ESTIMATOR, reason="google's code needs tf.estimator and tf.layers")
 @pytest.mark.parametrize(("task", "program"), [(PRETRAINING, "pretraining"), (SPANS, "squad")])
 def test_googles_code_finds_tensorflow_1(checkout, task, program):
-    job = {**JOB.to_json(), "task": task, "google_bert_dir": str(checkout)}
+    settings = {"amp": False, "google_bert_dir": str(checkout)}
+    job = {**JOB.to_json(), "task": task, "settings": settings}
     done = run("-c", CALLS_THE_FAKE, json.dumps(job), program)
     loss, path = done.stdout.split()
     # A normalised row sums to 0.
@@ -167,7 +169,7 @@ def test_googles_code_finds_tensorflow_1(checkout, task, program):
 def test_without_tf_estimator_googles_code_is_left_out_with_a_reason(checkout, monkeypatch):
     without = types.SimpleNamespace(version=tf.version)
     monkeypatch.setattr(google_bert, "tf", without)
-    job = {**JOB.to_json(), "google_bert_dir": str(checkout), "settings": {"amp": False}}
+    job = {**JOB.to_json(), "settings": {"amp": False, "google_bert_dir": str(checkout)}}
     with pytest.raises(UserError, match=r"needs tf\.estimator.* run the benchmark with 2\.15"):
         google_bert.train(job)
 
@@ -214,7 +216,7 @@ def test_whole_benchmark(config_file, tmp_path, program, flags):
     assert all(set(r) == {"name", "subject", "value", "unit", "config"} for r in results)
     assert all(r["value"] > 0 for r in results)
     speeds = {r["subject"]: r["config"] for r in results if r["unit"] == "sequences/s"}
-    assert set(speeds) == {"ours-fp32", "transformers-fp32-malloc", "limit"}
+    assert set(speeds) == {"ours-fp32", "transformers-fp32-malloc", "limit-fp32"}
     # Both start from weights near zero: the loss is that of guessing.
     losses = speeds["ours-fp32"]["loss"], speeds["transformers-fp32-malloc"]["loss"]
     assert losses[0] == pytest.approx(losses[1], rel=0.1)
@@ -225,7 +227,8 @@ def test_whole_benchmark(config_file, tmp_path, program, flags):
     ("flag", "sentence"),
     [
         ("--subjects=ours,other", "--subjects: 'other' is none of ours,"),
-        ("--google_bert_dir=/none", "--google_bert_dir: /none/modeling.py does not exist"),
+        ("--subjects=ours,google-bert-amp", "--subjects: google-bert-amp needs --google_bert_dir"),
+        ("--google_bert_dir=/none", "--google_bert_dir: /none/tokenization.py does not exist"),
         ("--other_python=/none/python", "--other_python: /none/python does not exist"),
         ("--seq_length=999", "--seq_length=999 is more than the network's"),
         ("--predictions=17", "--predictions=17 is more than --seq_length"),

@@ -9,14 +9,8 @@ import pytest
 
 from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.process import run_in_process
-from benchmarks.speed.subjects import (
-    SUBJECTS,
-    Subject,
-    chosen_subjects,
-    default_subjects,
-    with_other_python,
-)
-from benchmarks.speed.turns import Disturbance, rotated, take_turns
+from benchmarks.speed.subjects import PADDED, SUBJECTS, Subject, default_subjects, with_other_python
+from benchmarks.speed.turns import rotated, take_turns
 from bert_tf.errors import UserError
 
 A, B, C = (Subject(name, "module") for name in "abc")
@@ -33,7 +27,7 @@ def test_the_least_disturbed_of_repeated_turns_counts(capsys):
     def measure(subject):
         return {"foreign_share": next(shares), "subject": subject.name}
 
-    taken = take_turns([A, B, C], measure, turns=1, disturbance=Disturbance(0.06, retries=2))
+    taken = take_turns([A, B, C], measure, turns=1, most_foreign=0.06, retries=2)
     assert [taken.found[name][0]["foreign_share"] for name in "abc"] == [0.1, None, 0.01]
     printed = capsys.readouterr().err
     assert printed.count("other processes took") == 3
@@ -49,7 +43,7 @@ def test_a_subject_that_fails_is_left_out_and_said():
             raise UserError("no compiler.")
         return {"foreign_share": 0.0}
 
-    taken = take_turns([A, B], measure, turns=3, disturbance=Disturbance())
+    taken = take_turns([A, B], measure, turns=3)
     assert measured == ["a", "b", "a", "a"]
     assert list(taken.found) == ["a"]
     assert len(taken.found["a"]) == 3
@@ -130,19 +124,15 @@ def names(subjects):
 
 
 def test_default_subjects_are_those_that_can_run():
-    everybody = names(default_subjects(cpu_features=["amx_bf16"], has_google_bert=True))
+    everybody = names(default_subjects(SUBJECTS, cpu_features=["amx_bf16"], has_google_bert=True))
     assert everybody == set(SUBJECTS)
-    here = names(default_subjects(cpu_features=["avx512f"], has_google_bert=False))
+    here = names(default_subjects(SUBJECTS, cpu_features=["avx512f"], has_google_bert=False))
     assert {"ours", "ours-fp32", "transformers-fp32-malloc", "limit-fp32"} <= here
     assert not {"ours-bf16", "limit-bf16", "transformers-bf16", "google-bert"} & here
 
 
-def test_subjects_by_name():
-    assert [s.name for s in chosen_subjects(["limit-bf16", "ours"], has_google_bert=False)] == [
-        "limit-bf16",
-        "ours",
-    ]
-    with pytest.raises(UserError, match=r"--subjects: 'other' is none of ours, "):
-        chosen_subjects(["other"], has_google_bert=True)
-    with pytest.raises(UserError, match=r"--subjects: google-bert-amp needs --google_bert_dir"):
-        chosen_subjects(["google-bert-amp"], has_google_bert=False)
+def test_ours_is_compared_with_itself_padded():
+    ours, peer = SUBJECTS["ours"], SUBJECTS["transformers-fp32"]
+    assert ours.is_compared_with(PADDED)
+    assert not PADDED.is_compared_with(ours)
+    assert not PADDED.is_compared_with(peer)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import cases as kinds
 from benchmarks.cases import Case
-from benchmarks.rank_jobs import Job, run_alone, run_on_one_host
+from benchmarks.rank_jobs import Job, run_on_one_host
 from benchmarks.speed.batches import masked_words
 from benchmarks.speed.steps import PRETRAINING, StepJob
 from bert_tf.config.bert_config import BertConfig
@@ -25,7 +25,8 @@ NETWORK = BertConfig(
     intermediate_size=8,
     max_position_embeddings=16,
 )
-JOB = Job(NETWORK, micro_batch_size=2, seq_length=8, turns=2, micro_batches_a_turn=1)
+SIZES = {"micro_batch_size": 2, "seq_length": 8, "num_threads": 1}
+JOB = Job(NETWORK, {**SIZES, "turns": 2, "micro_batches_a_turn": 1})
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_a_turn_counts_micro_batches():
 
 
 def test_batches_have_no_padding_and_fit_the_network():
-    job = StepJob(PRETRAINING, NETWORK, batch_size=2, seq_length=8, predictions=masked_words(8))
+    job = StepJob(NETWORK, PRETRAINING, batch_size=2, seq_length=8, predictions=masked_words(8))
     batch = job.batch(6, seed=1)
     assert {name: value.shape for name, value in batch.items()} == {
         "input_ids": (6, 8),
@@ -84,7 +85,7 @@ def parameters():
 
 def test_one_process_measures_every_case():
     cases = [Case(kinds.DELAYED, 2), Case(kinds.COMPUTE), Case(kinds.COMMUNICATION)]
-    measured = run_alone(JOB, cases)
+    measured = run_on_one_host(JOB, cases)
     assert list(measured.seconds) == cases
     assert all(len(turns) == 2 and min(turns) > 0 for turns in measured.seconds.values())
     assert measured.details["gradient_bytes"] == 4 * parameters()
