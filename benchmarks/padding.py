@@ -100,22 +100,21 @@ def measure_speed(case: Case, config: Config) -> Iterator[Result]:
 
     All forms go over the same sequences by turns, after a batch of each length.
     """
-    from benchmarks.padding_runs import TrainedNetwork, Training
+    from benchmarks.padding_runs import TrainedNetwork
 
     values = flags.FLAGS
     network = network_from_flags(BERT_BASE)
     trainings, predictions = (
         orders(case, values.sequences) for orders in (_trainings, _predictions)
     )
-    # Its rate is of no interest, but no update may be out of the schedule.
-    training = Training(steps=1 << 20)
     with contextlib.ExitStack() as stack:
+        # The learning rate is of no interest, but no update may be out of the schedule.
         built = [
-            stack.enter_context(
-                TrainedNetwork(case, network, training, skip_padding=skips, **_session())
-            )
+            TrainedNetwork(case, network, steps=1 << 20, skip_padding=skips, **_session())
             for skips in (False, True)
         ]
+        for one in built:
+            stack.callback(one.close)
 
         def update(form: str) -> int:
             for batch in trainings[form].batches():
@@ -174,7 +173,7 @@ def measure_scores(case: Case, config: Config) -> Iterator[Result]:
     changed = answered = 0
     for seed in seeds:
         for form in FORMS:
-            with _fine_tuned(case, form, seed) as network:
+            with contextlib.closing(_fine_tuned(case, form, seed)) as network:
                 answers = {
                     f: case.answers(network.predict(predictions[f])) for f in (PADDED, BUCKETED)
                 }
@@ -210,7 +209,7 @@ def measure_scores(case: Case, config: Config) -> Iterator[Result]:
 
 
 def _fine_tuned(case: Case, form: str, seed: int) -> TrainedNetwork:
-    from benchmarks.padding_runs import TrainedNetwork, Training
+    from benchmarks.padding_runs import TrainedNetwork
 
     values = flags.FLAGS
     order = _trainings(case, values.score_sequences, seed=seed)[form]
@@ -220,7 +219,9 @@ def _fine_tuned(case: Case, form: str, seed: int) -> TrainedNetwork:
     network = TrainedNetwork(
         case,
         _network_to_fine_tune(),
-        Training(steps, values.learning_rate, seed),
+        steps=steps,
+        learning_rate=values.learning_rate,
+        seed=seed,
         checkpoint=Path(values.init_checkpoint),
         skip_padding=FORMS[form].skip_padding,
         **_session(),
