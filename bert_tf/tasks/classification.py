@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import NamedTuple
 
+from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.settings import ClassificationSettings
 from bert_tf.errors import UserError
 from bert_tf.glue.features import build_features, check_length, find_features, open_features
@@ -69,7 +70,7 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
             settings, run, lambda config: ClassificationTask(config, task.num_outputs)
         )
         check_length(task, settings.max_seq_length)
-        _check_resumed(run, task)
+        _check_classes(run, task)
         files = _read(settings)
         most_records = len(files.train.rows) if files.train else 1
         check_without_records(settings, run, model, most_records=most_records)
@@ -83,13 +84,20 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
         return results
 
 
-def _check_resumed(run: Run, task: GlueTask) -> None:
-    """Raises UserError where the run to resume learnt another task: its head would fit."""
-    learnt = run.record.ledger.get("data", {}).get("task") if run.record else None
+def _check_classes(run: Run, task: GlueTask) -> None:
+    """Raises UserError where a run goes on with the classes of another task: they would fit.
+
+    A training that takes its weights from --init_checkpoint may begin with those of any task.
+    """
+    source, record = run.start.checkpoint, run.record
+    if source is None and run.settings.init_checkpoint and not run.settings.do_train:
+        source = run.settings.init_checkpoint
+        record = model_files(source).run_record
+    learnt = record.ledger.get("data", {}).get("task") if record else None
     if learnt not in (None, task.name):
         raise UserError(
-            f"cannot resume from {run.start.checkpoint}: it was trained on {learnt}, not on "
-            f"{task.name}; choose another --output_dir."
+            f"{source} was trained on {learnt}, not on {task.name}; give --task_name={learnt}, or "
+            "choose another checkpoint or --output_dir."
         )
 
 
