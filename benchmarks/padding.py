@@ -36,11 +36,11 @@ from absl import flags
 from benchmarks.machine import describe_machine
 from benchmarks.results import Result, print_result, ratio_result, result, spread_result
 from benchmarks.script import (
-    define_flag,
-    define_shared_flags,
+    REQUIRED,
     known_names,
     network_from_flags,
     run_benchmark,
+    shared_flags,
     threads_from_flags,
 )
 from benchmarks.speed.load import ForeignLoad
@@ -100,22 +100,21 @@ def measure_speed(case: Case, config: Config) -> Iterator[Result]:
 
     All forms go over the same sequences by turns, after a batch of each length.
     """
-    from benchmarks.padding_runs import TrainedNetwork, Training
+    from benchmarks.padding_runs import TrainedNetwork
 
     values = flags.FLAGS
     network = network_from_flags(BERT_BASE)
     trainings, predictions = (
         orders(case, values.sequences) for orders in (_trainings, _predictions)
     )
-    # Its rate is of no interest, but no update may be out of the schedule.
-    training = Training(steps=1 << 20)
     with contextlib.ExitStack() as stack:
+        # The learning rate is of no interest, but no update may be out of the schedule.
         built = [
-            stack.enter_context(
-                TrainedNetwork(case, network, training, skip_padding=skips, **_session())
-            )
+            TrainedNetwork(case, network, steps=1 << 20, skip_padding=skips, **_session())
             for skips in (False, True)
         ]
+        for one in built:
+            stack.callback(one.close)
 
         def update(form: str) -> int:
             for batch in trainings[form].batches():
@@ -174,7 +173,7 @@ def measure_scores(case: Case, config: Config) -> Iterator[Result]:
     changed = answered = 0
     for seed in seeds:
         for form in FORMS:
-            with _fine_tuned(case, form, seed) as network:
+            with contextlib.closing(_fine_tuned(case, form, seed)) as network:
                 answers = {
                     f: case.answers(network.predict(predictions[f])) for f in (PADDED, BUCKETED)
                 }
@@ -210,7 +209,7 @@ def measure_scores(case: Case, config: Config) -> Iterator[Result]:
 
 
 def _fine_tuned(case: Case, form: str, seed: int) -> TrainedNetwork:
-    from benchmarks.padding_runs import TrainedNetwork, Training
+    from benchmarks.padding_runs import TrainedNetwork
 
     values = flags.FLAGS
     order = _trainings(case, values.score_sequences, seed=seed)[form]
@@ -220,7 +219,9 @@ def _fine_tuned(case: Case, form: str, seed: int) -> TrainedNetwork:
     network = TrainedNetwork(
         case,
         _network_to_fine_tune(),
-        Training(steps, values.learning_rate, seed),
+        steps=steps,
+        learning_rate=values.learning_rate,
+        seed=seed,
         checkpoint=Path(values.init_checkpoint),
         skip_padding=FORMS[form].skip_padding,
         **_session(),
@@ -314,28 +315,28 @@ def _session() -> dict[str, Any]:
     return {"precision": flags.FLAGS.precision, "threads": threads_from_flags()}
 
 
-def define_flags() -> None:
-    """Defines the flags of ``python -m benchmarks.padding``."""
-    flags.DEFINE_list("tasks", list(TASKS), f"Of {', '.join(TASKS)}.")
-    flags.DEFINE_list("parts", list(PARTS), f"What to measure, of {', '.join(PARTS)}.")
-    flags.DEFINE_string("squad_train_file", None, "SQuAD JSON to train on.")
-    flags.DEFINE_string("squad_predict_file", None, "SQuAD JSON to answer.")
-    flags.DEFINE_integer("predict_questions", None, "Answer so many, spread over the file.")
-    flags.DEFINE_string("glue_dir", None, "Directory with a directory for each task of GLUE.")
-    flags.DEFINE_string("vocab_file", None, "Uncased WordPiece vocabulary.", required=True)
-    flags.DEFINE_string("work_dir", None, "Where records are kept.", required=True)
-    flags.DEFINE_string("init_checkpoint", None, "Model directory to fine-tune for the scores.")
-    define_shared_flags("bert_config_file", "json", "precision", "threads", "turns")
-    flags.DEFINE_integer("squad_seq_length", 384, "Positions of padded windows.", lower_bound=8)
-    flags.DEFINE_integer("squad_batch_size", 8, "Windows of a batch.", lower_bound=1)
-    flags.DEFINE_integer("glue_seq_length", 128, "Positions of padded sentences.", lower_bound=8)
-    flags.DEFINE_integer("glue_batch_size", 32, "Sentences of a batch.", lower_bound=1)
-    flags.DEFINE_integer("sequences", 512, "Sequences of a turn, for the speed.", lower_bound=1)
-    define_flag("score_sequences", 4000, "Sequences to train on, for the scores.")
-    flags.DEFINE_float("num_train_epochs", 2.0, "Passes over them.", lower_bound=0.0)
-    define_flag("learning_rate", 5e-5, "Of the fine-tuning, at its peak.")
-    define_flag("seeds", "1,2", "Of the fine-tuning, commas between them.")
+FLAGS = {
+    "tasks": (list(TASKS), f"Of {', '.join(TASKS)}."),
+    "parts": (list(PARTS), f"What to measure, of {', '.join(PARTS)}."),
+    "squad_train_file": (str, "SQuAD JSON to train on."),
+    "squad_predict_file": (str, "SQuAD JSON to answer."),
+    "predict_questions": (int, "Answer this many, spread over the file."),
+    "glue_dir": (str, "Directory with a directory for each task of GLUE."),
+    "vocab_file": (REQUIRED, "Uncased WordPiece vocabulary."),
+    "work_dir": (REQUIRED, "Where records are kept."),
+    "init_checkpoint": (str, "Model directory to fine-tune for the scores."),
+    "squad_seq_length": (384, "Positions of padded windows.", 8),
+    "squad_batch_size": (8, "Windows of a batch.", 1),
+    "glue_seq_length": (128, "Positions of padded sentences.", 8),
+    "glue_batch_size": (32, "Sentences of a batch.", 1),
+    "sequences": (512, "Sequences of a turn, for the speed.", 1),
+    "score_sequences": (4000, "Sequences to train on, for the scores.", 1),
+    "num_train_epochs": (2.0, "Passes over them.", 0.0),
+    "learning_rate": (5e-5, "Of the fine-tuning, at its peak."),
+    "seeds": ("1,2", "Of the fine-tuning, commas between them."),
+    **shared_flags("bert_config_file", "json", "precision", "threads", "turns"),
+}
 
 
 if __name__ == "__main__":
-    run_benchmark(define_flags, measure)
+    run_benchmark(FLAGS, measure)

@@ -88,21 +88,6 @@ def prediction_order(case: Case, sequences: Sequences, *, by_length: bool) -> Or
     return Order(sequences, batches.num_batches, batches.indices, positions, batches.is_record)
 
 
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """How a network is trained.
-
-    Attributes:
-      steps: updates of the schedule, a tenth of them warm-up.
-      learning_rate: its peak.
-      seed: of initial weights and dropout.
-    """
-
-    steps: int
-    learning_rate: float = 5e-5
-    seed: int = 1
-
-
 class TrainedNetwork:
     """A task's network, its update and its predictions, for sequences of any length.
 
@@ -114,8 +99,10 @@ class TrainedNetwork:
         self,
         case: Case,
         config: BertConfig,
-        training: Training,
         *,
+        steps: int,
+        learning_rate: float = 5e-5,
+        seed: int = 1,
         checkpoint: Path | None = None,
         precision: str,
         threads: int,
@@ -123,7 +110,9 @@ class TrainedNetwork:
     ) -> None:
         """Restores ``checkpoint``, or draws the weights; UserError where it is of another network.
 
-        ``precision`` is as --precision, ``skip_padding`` the encoder's.
+        ``steps`` are those of the schedule, a tenth of them warm-up, and ``learning_rate`` is its
+        peak; ``seed`` is of initial weights and dropout, ``precision`` as --precision, and
+        ``skip_padding`` the encoder's.
         """
         ranks = SingleProcess(threads)
         choice = measured_choice(
@@ -135,20 +124,20 @@ class TrainedNetwork:
             ranks=ranks,
             update=update_pieces,
         )
-        self.precision = choice.precision
+        self.precision, kernels = choice.precision, kernels_for(choice.against_native_ops)
         with tf.Graph().as_default():
             task = case.task(config)
             options = dataclasses.replace(choice.options, skip_padding=skip_padding)
-            network = create_network(task, options, seed=training.seed)
+            network = create_network(task, options, seed=seed)
             if checkpoint is not None:
                 variables = network.variables.trainable()
                 initialise_from_checkpoint(checkpoint, variables, heads=task.heads, config=config)
             self._inputs = _placeholders(case.train, batch_size=case.batch_size)
             rate = schedules.SCHEDULES["polynomial"](
                 tf.train.get_or_create_global_step().read_value(),
-                peak_rate=training.learning_rate,
-                total_steps=training.steps,
-                warmup_steps=int(training.steps * _WARMUP_SHARE),
+                peak_rate=learning_rate,
+                total_steps=steps,
+                warmup_steps=int(steps * _WARMUP_SHARE),
                 end_rate=0.0,
                 power=1.0,
             )
@@ -156,24 +145,18 @@ class TrainedNetwork:
                 network,
                 self._inputs,
                 plan=BatchPlan(case.batch_size, 1, world_size=1),
-                optimizer=AdamW(
-                    rate, weight_decay=_WEIGHT_DECAY, kernels=kernels_for(choice.against_native_ops)
-                ),
+                optimizer=AdamW(rate, weight_decay=_WEIGHT_DECAY, kernels=kernels),
                 learning_rate=rate,
                 loss_scale=NoLossScale(),
                 ranks=ranks,
-                settings=UpdateSettings(
-                    most_rows=case.batch_size * case.max_seq_length, seed=training.seed
-                ),
+                settings=UpdateSettings(most_rows=case.batch_size * case.max_seq_length, seed=seed),
             ).train_op
             self._outputs = network.predictions(self._inputs)
             self._session = tf.Session(config=session_config(SessionSettings(threads)))
             self._session.run(tf.global_variables_initializer())
 
-    def __enter__(self) -> TrainedNetwork:
-        return self
-
-    def __exit__(self, *_) -> None:
+    def close(self) -> None:
+        """Ends the session."""
         self._session.close()
 
     def update(self, batch: Batch) -> None:

@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import NamedTuple
 
+from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.settings import ClassificationSettings
 from bert_tf.errors import UserError
 from bert_tf.glue.features import build_features, check_length, find_features, open_features
@@ -69,7 +70,7 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
             settings, context, lambda config: ClassificationTask(config, task.num_outputs)
         )
         check_length(task, settings.max_seq_length)
-        _check_resumed(context, task)
+        _check_classes(context, task)
         files = _read(settings)
         most_records = len(files.train.rows) if files.train else 1
         check_without_records(settings, context, model, most_records=most_records)
@@ -83,13 +84,20 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
         return results
 
 
-def _check_resumed(context: RunContext, task: GlueTask) -> None:
-    """Raises UserError where the run to resume learnt another task: its head would fit."""
-    learnt = context.record.ledger.get("data", {}).get("task") if context.record else None
+def _check_classes(context: RunContext, task: GlueTask) -> None:
+    """Raises UserError where a run would use the classes of another task, whose shapes may fit.
+
+    A training may start from the weights of any task.
+    """
+    source, record = context.start.checkpoint, context.record
+    if source is None and context.settings.init_checkpoint and not context.settings.do_train:
+        source = context.settings.init_checkpoint
+        record = model_files(source).run_record
+    learnt = record.ledger.get("data", {}).get("task") if record else None
     if learnt not in (None, task.name):
         raise UserError(
-            f"cannot resume from {context.start.checkpoint}: it was trained on {learnt}, not on "
-            f"{task.name}; choose another --output_dir."
+            f"{source} was trained on {learnt}, not on {task.name}; give --task_name={learnt}, or "
+            "choose another checkpoint or --output_dir."
         )
 
 

@@ -134,16 +134,20 @@ def test_a_trained_directory_alone_predicts_the_test_set(trained, files, tmp_pat
     assert "test.tsv: 11 examples" in done.stdout
 
 
-def test_a_directory_of_another_task_is_left_as_it_is(trained, files, flags):
+def test_a_directory_of_another_task_is_left_as_it_is(trained, flags):
     before = (trained[0] / "run.json").read_bytes()
     changes = ["--task_name=CoLA", "--do_train", f"--output_dir={trained[0]}"]
     done = run(SCRIPT, *flags, *changes, check=False)
-    sentence = (
-        f"cannot resume from {trained[0]}/model.ckpt-40: it was trained on SST-2, not on CoLA"
-    )
-    assert sentence in done.stderr
+    sentence = f"{trained[0]}/model.ckpt-40 was trained on SST-2, not on CoLA; give --task_name="
+    assert f"error: {sentence}" in done.stderr
     assert done.returncode == 2
     assert (trained[0] / "run.json").read_bytes() == before
+
+
+def test_classes_of_another_task_are_not_predicted(trained, flags, tmp_path):
+    changes = ["--task_name=CoLA", "--do_predict", f"--output_dir={tmp_path}"]
+    done = run(SCRIPT, *flags, f"--init_checkpoint={trained[0]}", *changes, check=False)
+    assert f"error: {trained[0]} was trained on SST-2, not on CoLA" in done.stderr
 
 
 def test_padding_changes_no_prediction(trained, files, flags, tmp_path):
