@@ -2,7 +2,7 @@
 
     python -m benchmarks.padding --squad_train_file=train-v1.1.json \
         --squad_predict_file=dev-v1.1.json --glue_dir=glue --vocab_file=vocab.txt \
-        --init_checkpoint=DIR --work_dir=work --json=padding.json
+        --work_dir=work --json=padding.json
 
 On SQuAD and on tasks of GLUE (``--tasks``), in three forms:
 
@@ -17,15 +17,11 @@ On SQuAD and on tasks of GLUE (``--tasks``), in three forms:
 * ``speed``: sequences a second of updates and of predictions of the network of
   ``--bert_config_file``, with random weights. All forms go over the same ``--sequences``, spread
   over the file, by turns, after a batch of each length. A ratio is the median of the turns' ratios.
-* ``scores``: the network of ``--init_checkpoint`` is fine-tuned in all forms with each of
-  ``--seeds`` on ``--score_sequences`` of the training file, and predicts the other file padded and
-  by length.
 """
 
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -45,9 +41,6 @@ from benchmarks.script import (
 )
 from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.subjects import BERT_BASE
-from benchmarks.squad_finetuning import cut_squad, parse_seeds
-from bert_tf.checkpoint.model_files import model_files
-from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, require_file
 from bert_tf.glue.formats import GLUE_TASKS
@@ -55,7 +48,7 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 
 # TensorFlow starts when the flags are known.
 if TYPE_CHECKING:
-    from benchmarks.padding_runs import Order, TrainedNetwork
+    from benchmarks.padding_runs import Order
     from benchmarks.padding_tasks import Case
 
 SQUAD = "squad"
@@ -108,10 +101,9 @@ def measure_speed(case: Case, config: Config) -> Iterator[Result]:
         orders(case, values.sequences) for orders in (_trainings, _predictions)
     )
     with contextlib.ExitStack() as stack:
-        # The learning rate is of no interest, but no update may be out of the schedule.
+        session = {"precision": values.precision, "threads": threads_from_flags()}
         built = [
-            TrainedNetwork(case, network, steps=1 << 20, skip_padding=skips, **_session())
-            for skips in (False, True)
+            TrainedNetwork(case, network, skip_padding=skips, **session) for skips in (False, True)
         ]
         for one in built:
             stack.callback(one.close)
@@ -122,14 +114,15 @@ def measure_speed(case: Case, config: Config) -> Iterator[Result]:
             return trainings[form].num_batches * case.batch_size
 
         def predict(form: str) -> int:
-            built[FORMS[form].skip_padding].predict(predictions[form])
+            for batch in predictions[form].batches():
+                built[FORMS[form].skip_padding].predict(batch)
             return len(predictions[form].sequences.lengths)
 
         for form, (_, skips) in FORMS.items():
             for batch in _of_each_length(trainings[form]):
                 built[skips].update(batch)
             for batch in _of_each_length(predictions[form]):
-                built[skips].outputs(batch)
+                built[skips].predict(batch)
         for what, once in (("training", update), ("prediction", predict)):
             print(f"{case.name}: {values.turns} turns of {what}", flush=True)
             rates, facts = _by_turns(once, values.turns)
@@ -164,82 +157,15 @@ def _by_turns(
     return rates, {"sequences": sequences, "others_share_of_machine": shares}
 
 
-def measure_scores(case: Case, config: Config) -> Iterator[Result]:
-    """Scores of all forms of training, and how many answers the form of prediction changes."""
-    values = flags.FLAGS
-    seeds = parse_seeds(values.seeds)
-    predictions = _predictions(case)
-    scores: dict[str, dict[str, list[float]]] = {}
-    changed = answered = 0
-    for seed in seeds:
-        for form in FORMS:
-            with contextlib.closing(_fine_tuned(case, form, seed)) as network:
-                answers = {
-                    f: case.answers(network.predict(predictions[f])) for f in (PADDED, BUCKETED)
-                }
-            differing = sum(a != b for a, b in zip(*answers.values()))
-            print(f"{case.name}: padding changes {differing} answers", flush=True)
-            changed += differing
-            answered += len(answers[PADDED])
-            own = BUCKETED if FORMS[form].by_length else PADDED
-            for name, value in case.scores(answers[own]).items():
-                scores.setdefault(name, {}).setdefault(form, []).append(value)
-                print(f"{case.name}, trained {form}, seed {seed}: {name} {value:.2f}", flush=True)
-    names = ("init_checkpoint", "num_train_epochs", "learning_rate", "precision")
-    config = {
-        **config,
-        **{name: values[name].value for name in names},
-        "trained_on": len(case.train.spread(values.score_sequences).lengths),
-        "predicted": len(case.dev.lengths),
-        "seeds": seeds,
-    }
-    for name, by_form in scores.items():
-        name = f"{case.name}, {name}, trained"
-        means = {form: statistics.mean(found) for form, found in by_form.items()}
-        for form, found in by_form.items():
-            described = {**config, "of_seeds": found}
-            yield result(f"{name} {form}", means[form], "%", described)
-        most = max(max(found) - min(found) for found in by_form.values())
-        for form in (TOKENS, BUCKETED):
-            described = {**config, "most_between_seeds": most}
-            above = means[form] - means[PADDED]
-            yield result(f"{name} {form} above {PADDED}", above, "points", described)
-    label = f"{case.name}, answers that padding changes in prediction"
-    yield result(label, changed, f"of {answered}", config)
+PARTS = {"fill": measure_fill, "speed": measure_speed}
 
 
-def _fine_tuned(case: Case, form: str, seed: int) -> TrainedNetwork:
-    from benchmarks.padding_runs import TrainedNetwork
-
-    values = flags.FLAGS
-    order = _trainings(case, values.score_sequences, seed=seed)[form]
-    examples = len(order.sequences.lengths)
-    steps = max(1, round(examples * values.num_train_epochs / case.batch_size))
-    print(f"{case.name}: {steps} updates of a training {form}, seed {seed}", flush=True)
-    network = TrainedNetwork(
-        case,
-        _network_to_fine_tune(),
-        steps=steps,
-        learning_rate=values.learning_rate,
-        seed=seed,
-        checkpoint=Path(values.init_checkpoint),
-        skip_padding=FORMS[form].skip_padding,
-        **_session(),
-    )
-    for number in range(steps):
-        network.update(order.batch(number))
-    return network
-
-
-PARTS = {"fill": measure_fill, "speed": measure_speed, "scores": measure_scores}
-
-
-def _trainings(case: Case, sequences: int | None = None, *, seed: int = 1) -> dict[str, Order]:
+def _trainings(case: Case, sequences: int | None = None) -> dict[str, Order]:
     """The batches of training by form, of so many sequences or of all."""
     from benchmarks.padding_runs import training_order
 
     train = case.train.spread(sequences)
-    return {f: training_order(case, train, by_length=b, seed=seed) for f, (b, _) in FORMS.items()}
+    return {f: training_order(case, train, by_length=b, seed=1) for f, (b, _) in FORMS.items()}
 
 
 def _predictions(case: Case, sequences: int | None = None) -> dict[str, Order]:
@@ -256,11 +182,8 @@ def measure() -> Iterator[Result]:
     for task in tasks:
         for flag in ("squad_train_file", "squad_predict_file") if task == SQUAD else ("glue_dir",):
             _given(flag)
-    parse_seeds(flags.FLAGS.seeds)
     if "speed" in parts:
         network_from_flags(BERT_BASE)
-    if "scores" in parts:
-        _network_to_fine_tune()
     for task in tasks:
         case = _case(task)
         config = {
@@ -292,9 +215,6 @@ def _case(name: str) -> Case:
         return glue_case(name, Path(values.glue_dir), **common)
     train_file = require_file(values.squad_train_file, flag="squad_train_file")
     dev_file = require_file(values.squad_predict_file, flag="squad_predict_file")
-    if values.predict_questions:
-        cut = work_dir / f"{dev_file.stem}-{values.predict_questions}.json"
-        dev_file = cut_squad(dev_file, values.predict_questions, cut)
     return squad_case(train_file, dev_file, **common)
 
 
@@ -304,36 +224,19 @@ def _given(name: str) -> str:
     return flags.FLAGS[name].value
 
 
-def _network_to_fine_tune() -> BertConfig:
-    config = model_files(_given("init_checkpoint")).config
-    if config is None:
-        raise UserError("--init_checkpoint has no configuration beside it; give a model directory.")
-    return config
-
-
-def _session() -> dict[str, Any]:
-    return {"precision": flags.FLAGS.precision, "threads": threads_from_flags()}
-
-
 FLAGS = {
     "tasks": (list(TASKS), f"Of {', '.join(TASKS)}."),
     "parts": (list(PARTS), f"What to measure, of {', '.join(PARTS)}."),
     "squad_train_file": (str, "SQuAD JSON to train on."),
     "squad_predict_file": (str, "SQuAD JSON to answer."),
-    "predict_questions": (int, "Answer this many, spread over the file."),
     "glue_dir": (str, "Directory with a directory for each task of GLUE."),
     "vocab_file": (REQUIRED, "Uncased WordPiece vocabulary."),
     "work_dir": (REQUIRED, "Where records are kept."),
-    "init_checkpoint": (str, "Model directory to fine-tune for the scores."),
     "squad_seq_length": (384, "Positions of padded windows.", 8),
     "squad_batch_size": (8, "Windows of a batch.", 1),
     "glue_seq_length": (128, "Positions of padded sentences.", 8),
     "glue_batch_size": (32, "Sentences of a batch.", 1),
     "sequences": (512, "Sequences of a turn, for the speed.", 1),
-    "score_sequences": (4000, "Sequences to train on, for the scores.", 1),
-    "num_train_epochs": (2.0, "Passes over them.", 0.0),
-    "learning_rate": (5e-5, "Of the fine-tuning, at its peak."),
-    "seeds": ("1,2", "Of the fine-tuning, commas between them."),
     **shared_flags("bert_config_file", "json", "precision", "threads", "turns"),
 }
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmarks.padding_tasks import Batch, Case, Sequences
-from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
@@ -19,14 +17,13 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.tuning.speed_choice import Wanted, measured_choice
 from bert_tf.tuning.update_probe import update_pieces
-from bert_tf.update import schedules
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
-_WEIGHT_DECAY, _WARMUP_SHARE = 0.01, 0.1
+_LEARNING_RATE = 5e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +35,12 @@ class Order:
       num_batches: of an epoch of training, or of a prediction.
       indices: from a batch's number to its sequences, [batch size].
       positions: from a batch's number to the positions of its sequences.
-      is_record: from a batch's number to which of them do not only fill it up; all for None.
     """
 
     sequences: Sequences
     num_batches: int
     indices: Callable[[int], np.ndarray]
     positions: Callable[[int], int]
-    is_record: Callable[[int], np.ndarray] | None = None
 
     def batch(self, number: int) -> Batch:
         """The features of a batch."""
@@ -85,7 +80,7 @@ def prediction_order(case: Case, sequences: Sequences, *, by_length: bool) -> Or
         world_size=1,
     )
     positions = batches.padded_length if by_length else lambda _: case.max_seq_length
-    return Order(sequences, batches.num_batches, batches.indices, positions, batches.is_record)
+    return Order(sequences, batches.num_batches, batches.indices, positions)
 
 
 class TrainedNetwork:
@@ -100,19 +95,13 @@ class TrainedNetwork:
         case: Case,
         config: BertConfig,
         *,
-        steps: int,
-        learning_rate: float = 5e-5,
-        seed: int = 1,
-        checkpoint: Path | None = None,
         precision: str,
         threads: int,
         skip_padding: bool,
     ) -> None:
-        """Restores ``checkpoint``, or draws the weights; UserError where it is of another network.
+        """Draws the weights.
 
-        ``steps`` are those of the schedule, a tenth of them warm-up, and ``learning_rate`` is its
-        peak; ``seed`` is of initial weights and dropout, ``precision`` as --precision, and
-        ``skip_padding`` the encoder's.
+        ``precision`` is as --precision, and ``skip_padding`` the encoder's.
         """
         ranks = SingleProcess(threads)
         choice = measured_choice(
@@ -128,28 +117,18 @@ class TrainedNetwork:
         with tf.Graph().as_default():
             task = case.task(config)
             options = dataclasses.replace(choice.options, skip_padding=skip_padding)
-            network = create_network(task, options, seed=seed)
-            if checkpoint is not None:
-                variables = network.variables.trainable()
-                initialise_from_checkpoint(checkpoint, variables, heads=task.heads, config=config)
+            network = create_network(task, options, seed=1)
             self._inputs = _placeholders(case.train, batch_size=case.batch_size)
-            rate = schedules.SCHEDULES["polynomial"](
-                tf.train.get_or_create_global_step().read_value(),
-                peak_rate=learning_rate,
-                total_steps=steps,
-                warmup_steps=int(steps * _WARMUP_SHARE),
-                end_rate=0.0,
-                power=1.0,
-            )
+            rate = tf.constant(_LEARNING_RATE)
             self._train_op = build_train_op(
                 network,
                 self._inputs,
                 plan=BatchPlan(case.batch_size, 1, world_size=1),
-                optimizer=AdamW(rate, weight_decay=_WEIGHT_DECAY, kernels=kernels),
+                optimizer=AdamW(rate, kernels=kernels),
                 learning_rate=rate,
                 loss_scale=NoLossScale(),
                 ranks=ranks,
-                settings=UpdateSettings(most_rows=case.batch_size * case.max_seq_length, seed=seed),
+                settings=UpdateSettings(most_rows=case.batch_size * case.max_seq_length, seed=1),
             ).train_op
             self._outputs = network.predictions(self._inputs)
             self._session = tf.Session(config=session_config(SessionSettings(threads)))
@@ -163,20 +142,9 @@ class TrainedNetwork:
         """One update of the weights."""
         self._session.run(self._train_op, {self._inputs[name]: batch[name] for name in batch})
 
-    def outputs(self, batch: Batch) -> dict[str, np.ndarray]:
-        """What is predicted of a batch; labels are not looked at."""
-        feed = {self._inputs[name]: batch[name] for name in INPUTS}
-        return self._session.run(self._outputs, feed)
-
-    def predict(self, order: Order) -> dict[str, np.ndarray]:
-        """The outputs of all sequences of an order, [N, ...]."""
-        found: dict[str, np.ndarray] = {}
-        for number, batch in enumerate(order.batches()):
-            kept = order.is_record(number)
-            for name, values in self.outputs(batch).items():
-                empty = np.zeros((len(order.sequences.lengths), *values.shape[1:]), values.dtype)
-                found.setdefault(name, empty)[order.indices(number)[kept]] = values[kept]
-        return found
+    def predict(self, batch: Batch) -> None:
+        """Predicts a batch; its labels are not read."""
+        self._session.run(self._outputs, {self._inputs[name]: batch[name] for name in INPUTS})
 
 
 def _placeholders(sequences: Sequences, *, batch_size: int) -> dict[str, tf.Tensor]:

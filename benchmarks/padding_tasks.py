@@ -1,28 +1,24 @@
-"""What padding is measured on: real files as arrays, with their networks and their scores."""
+"""What padding is measured on: real files as arrays, with their networks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 import numpy as np
 
 from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.glue import features as glue_features
-from bert_tf.glue.formats import DEV, GLUE_TASKS, TRAIN, GlueFile, find_file, read_glue
-from bert_tf.glue.metrics import METRICS
+from bert_tf.glue.formats import DEV, GLUE_TASKS, TRAIN, find_file, read_glue
 from bert_tf.model.task import Task
 from bert_tf.records.layouts import UNIQUE_IDS
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.squad import features as squad_features
-from bert_tf.squad.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.squad.examples import read_squad
-from bert_tf.squad.metrics import evaluate
 from bert_tf.squad.windows import WindowSettings
-from bert_tf.tasks.classification_prediction import answers as classes_or_ratings
 from bert_tf.tasks.classification_task import ClassificationTask
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -78,8 +74,6 @@ class Case:
       batch_size: sequences of an update and of a prediction.
       train, dev: what to learn and what to predict.
       task: from the network's configuration to what is trained and predicted.
-      answers: what is said of each example of ``dev``, from the predictions of all of it.
-      scores: from the answers to each score in percent, by its name.
     """
 
     name: str
@@ -88,8 +82,6 @@ class Case:
     train: Sequences
     dev: Sequences
     task: Callable[[BertConfig], Task]
-    answers: Callable[[Mapping[str, np.ndarray]], list[Any]]
-    scores: Callable[[Sequence[Any]], dict[str, float]]
 
 
 def squad_case(
@@ -119,22 +111,7 @@ def squad_case(
             training=training,
         )
         sequences.append(Sequences.read(records))
-    tokenizer, settings = tokenizer_files.load(), AnswerSettings()
-
-    def answers(predictions: Mapping[str, np.ndarray]) -> list[str]:
-        candidates = SpanCandidates(**predictions)
-        found = decode_answers(squad, tokenizer, windows, candidates, settings)
-        return list(found.answers.values())
-
-    def scores(answers: Sequence[str]) -> dict[str, float]:
-        ids = (example.question_id for example in squad.examples)
-        found = evaluate(squad, dict(zip(ids, answers)))
-        return {name: found[name] for name in ("exact_match", "f1")}
-
-    def task(config: BertConfig) -> Task:
-        return SpanTask(config, num_candidates=settings.n_best_size)
-
-    return Case("squad", max_seq_length, batch_size, *sequences, task, answers, scores)
+    return Case("squad", max_seq_length, batch_size, *sequences, SpanTask)
 
 
 def glue_case(
@@ -148,9 +125,8 @@ def glue_case(
 ) -> Case:
     """A task of GLUE, in the records of run_classifier.py, which are kept in ``work_dir``."""
     glue = GLUE_TASKS[name]
-    metric = glue.metrics[0]
 
-    def read(split: str) -> tuple[GlueFile, Sequences]:
+    def read(split: str) -> Sequences:
         path = find_file(glue, glue_dir / glue.name, split, flag="glue_dir")
         file = read_glue(glue, path, flag="glue_dir", needs_labels=True)
         records = glue_features.build_features(
@@ -160,19 +136,9 @@ def glue_case(
             max_seq_length=max_seq_length,
             training=split == TRAIN,
         )
-        return file, Sequences.read(records)
-
-    (_, train), (file, dev) = map(read, (TRAIN, DEV))
-    labels = np.array([row.label for row in file.rows])
-
-    def answers(predictions: Mapping[str, np.ndarray]) -> list[float]:
-        """Class numbers, or ratings to a tenth."""
-        return np.round(classes_or_ratings(glue, predictions["logits"]), 1).tolist()
-
-    def scores(answers: Sequence[float]) -> dict[str, float]:
-        return {metric: 100 * METRICS[metric](labels, np.array(answers))}
+        return Sequences.read(records)
 
     def task(config: BertConfig) -> Task:
         return ClassificationTask(config, glue.num_outputs)
 
-    return Case(name, max_seq_length, batch_size, train, dev, task, answers, scores)
+    return Case(name, max_seq_length, batch_size, read(TRAIN), read(DEV), task)

@@ -46,11 +46,11 @@ def test_predictions_in_both_forms(sequences):
     for by_length in (False, True):
         order = prediction_order(FakeTask, sequences, by_length=by_length)
         found = []
-        for number, batch in enumerate(order.batches()):
+        for batch in order.batches():
             assert len(batch[LABELS]) == 4
             assert (batch["input_mask"].shape[1] == LONGEST) or by_length
-            found.extend(batch[LABELS][order.is_record(number)])
-        assert sorted(found) == list(range(42))
+            found.extend(batch[LABELS])
+        assert set(found) == set(range(42)), "the last batch is filled up with some again"
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +81,17 @@ def command(files, tmp_path):
     return [
         "-m", "benchmarks.padding", f"--squad_train_file={files}/squad.json",
         f"--squad_predict_file={files}/squad.json", f"--glue_dir={files}",
-        f"--vocab_file={files}/model/vocab.txt", f"--init_checkpoint={files}/model",
+        f"--vocab_file={files}/model/vocab.txt",
         f"--bert_config_file={files}/model/bert_config.json", f"--work_dir={tmp_path}/work",
         "--tasks=squad,mrpc", "--squad_seq_length=64", "--glue_seq_length=32",
-        "--squad_batch_size=2", "--glue_batch_size=2", "--sequences=4", "--turns=2", "--seeds=1",
-        "--num_train_epochs=1", "--threads=1", f"--json={tmp_path}/results.json",
+        "--squad_batch_size=2", "--glue_batch_size=2", "--sequences=4", "--turns=2",
+        "--threads=1", f"--json={tmp_path}/results.json",
     ]  # fmt: skip
 
 
 @pytest.mark.slow
 def test_whole_benchmark(files, tmp_path):
-    done = run(*command(files, tmp_path))
+    run(*command(files, tmp_path))
     results = json.loads((tmp_path / "results.json").read_text())
     assert all(set(r) == {"name", "subject", "value", "unit", "config"} for r in results)
     by_name = {result["name"]: result for result in results}
@@ -103,23 +103,12 @@ def test_whole_benchmark(files, tmp_path):
                 ratio = by_name[f"{task}, {what}, {form} to padded"]
                 assert len(ratio["config"]["turns"]) == 2
                 assert ratio["config"]["sequences"] == 4
-        changed = by_name[f"{task}, answers that padding changes in prediction"]
-        assert (changed["value"], changed["unit"]) == (0, "of 18")
-    for score in ("squad, exact_match", "squad, f1", "mrpc, accuracy"):
-        padded = by_name[f"{score}, trained padded"]
-        assert 0 <= padded["value"] <= 100
-        for form in ("tokens alone", "by length"):
-            above = by_name[f"{score}, trained {form} above padded"]
-            own = by_name[f"{score}, trained {form}"]
-            assert above["value"] == pytest.approx(own["value"] - padded["value"])
-            assert len(own["config"]["of_seeds"]) == 1
-    assert "mrpc, accuracy, trained padded" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("flag", "sentence"),
     [
-        ("--parts=all", "--parts: 'all' is none of fill, speed, scores"),
+        ("--parts=all", "--parts: 'all' is none of fill, speed"),
         ("--glue_dir=", "--glue_dir is missing"),
     ],
 )
