@@ -257,20 +257,19 @@ def choose_arithmetic(
     slow = slow_policy_warnings(choice.options.policy, context.hardware)
     for warning in [*slow, *choice.warnings]:
         context.message(f"warning: {warning}")
-    options = dataclasses.replace(choice.options, recompute=runtime.recompute)
     measured = {"speed": choice.facts}
     if runtime.num_threads is None and not context.hardware.has_gpu:
         measured["threads"] = choose_threads(
             ranks,
             shapes,
-            options=options,
+            options=choice.options,
             native_update=choice.against_native_ops is None,
             earlier=earlier.get("threads"),
         )
     return dataclasses.replace(
         context,
         precision=choice.precision,
-        options=options,
+        options=dataclasses.replace(choice.options, recompute=runtime.recompute),
         kernels=kernels_for(choice.against_native_ops),
         measured={section: found for section, found in measured.items() if found},
     )
