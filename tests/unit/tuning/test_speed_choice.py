@@ -21,9 +21,9 @@ from bert_tf.tuning.speed_choice import (
     Wanted,
     choose_speed,
     decide,
-    keep,
-    read_figures,
+    read_cached_figures,
     slowest,
+    write_cached,
 )
 from bert_tf.tuning.speed_probe import JobShapes, measure
 from bert_tf.tuning.update_probe import update_pieces
@@ -124,21 +124,21 @@ def test_what_was_measured_is_in_the_facts(measured):
     assert choice.precision == "fp32"
     assert choice.options == ForwardOptions(policy_for("fp32"), native_layers=True)
     assert choice.against_native_ops is None
-    rates = choice.facts["fp32_gflops"], choice.facts["bf16_gflops"]
+    rates = choice.details["fp32_gflops"], choice.details["bf16_gflops"]
     assert rates[0] / rates[1] == pytest.approx(320 / 170, rel=0.01)
     # Six dense products of a layer and two of attention, each three times, for 2048 tokens.
     operations = 3 * 2 * 2048 * (4 * 768 * 768 + 2 * 768 * 3072 + 2 * 128 * 768)
     assert rates[0] == pytest.approx(operations / (1000 / 320) / 1e9, rel=0.01)
-    assert choice.facts["native_ms"] == 1000
-    assert choice.facts["tensorflow_ms"] == 2000
-    assert (choice.facts["asked"], choice.facts["measured"]) == ("auto", "now")
+    assert choice.details["native_ms"] == 1000
+    assert choice.details["tensorflow_ms"] == 2000
+    assert (choice.details["asked"], choice.details["measured"]) == ("auto", "now")
 
 
 def test_the_choice_is_kept_for_the_processor(measured, monkeypatch):
     first = choose()
     second = choose()
     assert measured["calls"] == 1
-    assert (second.precision, second.facts["measured"]) == (first.precision, "before")
+    assert (second.precision, second.details["measured"]) == (first.precision, "before")
     choose(dataclasses.replace(SHAPES, sequences=4))
     choose(ranks=SingleProcess(3))
     choose(precision="fp32")
@@ -162,7 +162,7 @@ def test_native_operations_that_nobody_asked_for_are_measured(measured, found, e
     assert choice.options.native_layers == (expected is None)
     asked = choose(precision="fp32", native_ops=True)
     assert asked.against_native_ops is None
-    assert asked.facts == {}, "nothing is open"
+    assert asked.details == {}, "nothing is open"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_native_operations_that_nobody_asked_for_are_measured(measured, found, e
 )
 def test_what_is_not_measured(measured, wanted, precision):
     choice = choose(**wanted)
-    assert (choice.precision, choice.facts, measured["calls"]) == (precision, {}, 0)
+    assert (choice.precision, choice.details, measured["calls"]) == (precision, {}, 0)
 
 
 @pytest.mark.parametrize(
@@ -217,14 +217,14 @@ def test_a_run_that_is_resumed_keeps_its_choice(measured):
     first = choose()
     assert first.precision == "bf16"
     measured["figures"] = figures(320.0, 170.0)
-    facts = json.loads(json.dumps(first.facts))
+    facts = json.loads(json.dumps(first.details))
     resumed = choose(dataclasses.replace(SHAPES, length=64), earlier=facts)
     assert resumed.precision == "fp32", "other conditions are measured"
     calls = measured["calls"]
     for path in speed_choice.cache_directory().glob("*.json"):
         path.unlink()
     resumed = choose(earlier=facts)
-    assert (resumed.precision, resumed.facts["measured"]) == ("bf16", "when the run began")
+    assert (resumed.precision, resumed.details["measured"]) == ("bf16", "when the run began")
     assert measured["calls"] == calls
     assert choose(earlier={**facts, "seconds": {"fp32": "fast"}}).precision == "fp32"
     assert measured["calls"] == calls + 1
@@ -267,10 +267,10 @@ READ = {"precisions": BOTH, "forms": FORMS}
 
 def test_figures_come_back_as_they_were_kept(tmp_path):
     found = figures(320.0, 170.0)
-    keep(tmp_path / "new" / "cache", "here", found)
-    assert read_figures(tmp_path / "new" / "cache", "here", **READ) == found
-    assert read_figures(tmp_path / "new" / "cache", "there", **READ) is None
-    assert read_figures(None, "here", **READ) is None
+    write_cached(tmp_path / "new" / "cache", "here", found)
+    assert read_cached_figures(tmp_path / "new" / "cache", "here", **READ) == found
+    assert read_cached_figures(tmp_path / "new" / "cache", "there", **READ) is None
+    assert read_cached_figures(None, "here", **READ) is None
 
 
 GOOD = figures(320.0, 170.0)
@@ -295,12 +295,12 @@ GOOD = figures(320.0, 170.0)
     ],
 )
 def test_a_foreign_or_broken_file_is_none(tmp_path, content):
-    keep(tmp_path, "here", GOOD)
+    write_cached(tmp_path, "here", GOOD)
     path, _ = conditions_of(tmp_path)
     path.write_text(content)
-    assert read_figures(tmp_path, "here", **READ) is None
-    keep(tmp_path, "here", GOOD)
-    assert read_figures(tmp_path, "here", **READ) == GOOD
+    assert read_cached_figures(tmp_path, "here", **READ) is None
+    write_cached(tmp_path, "here", GOOD)
+    assert read_cached_figures(tmp_path, "here", **READ) == GOOD
 
 
 def test_a_cache_that_cannot_be_used_harms_nothing(measured, monkeypatch, tmp_path):
@@ -350,7 +350,7 @@ def test_all_ranks_take_what_makes_the_slowest_fastest(monkeypatch, tmp_path):
     of_ranks = [figures(100.0, 600.0), figures(90.0, 60.0)]
     choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
     assert [choice.precision for choice in choices] == ["fp32", "fp32"]
-    assert choices[0].facts == choices[1].facts
+    assert choices[0].details == choices[1].details
     assert sorted(calls) == [0, 1]
 
 
@@ -365,7 +365,7 @@ def test_ranks_with_different_caches_measure_together(monkeypatch, tmp_path):
     assert [choice.precision for choice in choices] == ["fp32", "fp32"]
     assert sorted(calls) == [0, 1], "what one rank has kept is not compared with what is new"
     choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
-    assert ([choice.facts["measured"] for choice in choices], calls) == (["before"] * 2, [])
+    assert ([choice.details["measured"] for choice in choices], calls) == (["before"] * 2, [])
 
 
 @requires_native_ops
@@ -386,7 +386,7 @@ def test_every_piece_of_a_layer_is_timed(monkeypatch, accumulation_steps, tokens
     )
     # Every operation takes one tick here, and counts as often as a layer has it. All of attention's
     # matrices are timed, and a dense layer's kernel stands for those of others.
-    dense, times = shapes.kernel_numbers / (8 * 16), 16 / tokens
+    dense, times = shapes.kernel_weights / (8 * 16), 16 / tokens
     update = dense / accumulation_steps if accumulation_steps else 0
     assert found["fp32"]["products"] == pytest.approx(times * (dense + 1))
     assert found["bf16"]["products"] == pytest.approx(times * (dense + 1) + update)

@@ -67,7 +67,7 @@ def test_half_of_the_threads_are_taken_where_that_is_faster(measured, seconds, t
 def test_on_a_busy_host_all_threads_stay_and_nothing_is_kept(measured):
     seconds, measured["seconds"] = measured["seconds"], None
     ranks = SingleProcess(8)
-    assert choose(ranks)["measured"] == "not, other processes are busy"
+    assert choose(ranks)["measured"] == "no: other processes are busy"
     assert ranks.threads == 8
     measured["seconds"] = seconds
     assert choose(ranks)["halved"]
@@ -113,7 +113,7 @@ def test_a_run_that_is_resumed_keeps_its_choice(measured, monkeypatch, tmp_path)
 
 @pytest.mark.parametrize("kept", [[], {"8": 1.0}, {"8": 1.0, "4": "fast"}, {"8": 1.0, "4": -1.0}])
 def test_a_broken_file_is_none(measured, monkeypatch, kept):
-    monkeypatch.setattr(thread_choice, "read_kept", lambda *_: kept)
+    monkeypatch.setattr(thread_choice, "read_cached", lambda *_: kept)
     assert choose(SingleProcess(8))["measured"] == "now"
 
 
@@ -160,7 +160,7 @@ def test_every_number_of_threads_is_timed_alike(steps, pieces):
         clock=lambda: float(next(ticks)),
     )
     # Each operation takes one tick here: a layer, and the update of its kernels.
-    update = shapes.kernel_numbers / (8 * 16) if steps else 0.0
+    update = shapes.kernel_weights / (8 * 16) if steps else 0.0
     assert found == {2: pytest.approx(1 + update), 1: found[2]}
     assert next(ticks) == 2 * 2 * pieces * 6
 
