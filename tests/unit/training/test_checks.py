@@ -113,7 +113,7 @@ def test_the_record_knows_the_network_where_its_file_was_replaced(settings):
     (settings.run.output_dir / "bert_config.json").write_text(json.dumps(other))
     refuse(
         changed(settings, config={"num_attention_heads": 4}),
-        f"{settings.run.output_dir / 'run.json'} describes another network",
+        f"{settings.run.output_dir / 'run.json'} describes a different network",
     )
 
 
@@ -168,7 +168,7 @@ def test_what_nobody_knows_is_said(settings, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     said = "the vocabulary was not compared: no file of the model states which one was used"
     assert lines.count(said) == 1
-    said = "no run.json of the last start: nothing says what has changed since then"
+    said = "there is no run.json of the last start, so changes since then are unknown"
     assert lines.count(said) == 1
     assert not offsets.exists()
 
@@ -281,7 +281,7 @@ def test_steps_of_another_meaning_are_refused(asked, recorded):
 
 def test_steps_whose_meaning_nobody_knows():
     run = resumed(None, horovod=False, consumed=16)
-    with pytest.raises(UserError, match="another global batch, and there is no run"):
+    with pytest.raises(UserError, match="different global batch, and there is no run"):
         settle_scaling(run, optimization_settings())
     for asked in (True, False):
         found = settle_scaling(run, optimization_settings(scale_steps_by_ranks=asked))
@@ -360,7 +360,7 @@ def test_nothing_changed_is_nothing_said(settings, capsys):
 def test_fewer_steps_than_are_done(settings, capsys):
     before = content(settings.run.output_dir)
     pretraining.run(changed(settings, num_train_steps=1))
-    said = "model.ckpt-2 is at step 2 and the run is to end at step 1; raise --num_train_steps"
+    said = "model.ckpt-2 is at step 2, beyond the last step (1); raise --num_train_steps"
     assert said in capsys.readouterr().out
     assert content(settings.run.output_dir) == before
 

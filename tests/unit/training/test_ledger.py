@@ -237,7 +237,7 @@ def test_facts_found_while_running_are_added(tmp_path):
 
 
 def test_facts_without_a_run_json(tmp_path):
-    with pytest.raises(UserError, match=r"run record: .*run\.json does not exist"):
+    with pytest.raises(UserError, match=r"run record: .*run\.json no longer exists"):
         ledger.add_to_run_json(tmp_path, {"xla_clusters": 4})
 
 

@@ -51,7 +51,7 @@ def test_sequences_that_nobody_counted_are_those_of_as_many_updates(tmp_path):
     save(tmp_path, **{SKIPPED_UPDATES: 2})
     start = find_start(tmp_path)
     assert start.consumed(global_batch_size=8) == 14 * 8
-    assert "taken as 14 updates x 8 (the global batch now) = 112" in start.assumption(8)
+    assert "assuming 14 updates x 8 (the current global batch) = 112" in start.assumption(8)
     (tmp_path / "run.json").write_text(json.dumps({"ledger": {"batch": {"global_batch": 32}}}))
     start = find_start(tmp_path)
     assert start.consumed(global_batch_size=8) == 14 * 32
