@@ -71,7 +71,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(job: Job) -> MemoryEstimate:
-    """Estimates the peak memory of training from the graph of one micro batch, without running it."""
+    """Estimates the peak memory of training; builds one micro batch's graph and runs nothing."""
     specs = job.task.specs()
     trained = trained_specs(specs, job.optimization)
     parameters = num_weights(trained)

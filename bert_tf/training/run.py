@@ -128,7 +128,8 @@ def _tidy(context: RunContext) -> None:
     output_dir = context.settings.output_dir
     removed = remove_leftovers(output_dir) + remove_partial_files(output_dir)
     if removed:
-        context.message(f"removed leftovers of a killed run from {output_dir}: {', '.join(removed)}")
+        names = ", ".join(removed)
+        context.message(f"removed leftovers of a killed run from {output_dir}: {names}")
     missing = write_missing_list(output_dir)
     if missing:
         context.message(missing)

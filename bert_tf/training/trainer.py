@@ -167,7 +167,7 @@ class Trainer:
         self._log.evaluation(results["global_step"], figures, note=note)
 
     def _model_dir(self) -> str:
-        """The output directory on rank 0; on other ranks a temporary one, as Estimator needs one."""
+        """The output directory on rank 0; elsewhere a temporary one, which Estimator needs."""
         if self._context.ranks.is_chief:
             return str(self._settings.output_dir)
         directory = tempfile.mkdtemp(prefix="bert_tf_rank_")

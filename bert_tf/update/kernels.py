@@ -65,7 +65,7 @@ def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
-    """[N] numbers with the same norm: the norm of each row, or a short tensor's own elements."""
+    """[N] numbers with the same norm: the norm of each row, or the elements of a short tensor."""
     size = tensor.shape.num_elements()
     if size <= _LONGEST_ROW:
         return tf.reshape(tensor, [size])

@@ -312,7 +312,8 @@ def test_killed_at_any_system_call_the_best_checkpoint_is_never_lost(tmp_path, m
 def test_a_best_without_a_figure_is_not_replaced_unseen(tmp_path, results):
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "eval_results.json").write_text(results)
-    with pytest.raises(UserError, match=r"best/eval_results\.json contains no loss .*; move "):
+    advice = r"best/eval_results\.json contains no loss .*; move .*best "
+    with pytest.raises(UserError, match=advice):
         evaluation.keep_if_best(tmp_path, save_checkpoint(tmp_path, 1), {"loss": 1.0})
 
 
