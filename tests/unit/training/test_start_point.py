@@ -137,7 +137,7 @@ def test_what_cannot_be_found_is_no_new_start(tmp_path, damage):
         find_start(tmp_path)
 
 
-def test_without_a_list_the_newest_complete_checkpoint_is_where_a_run_goes_on(tmp_path):
+def test_without_a_list_a_run_resumes_from_the_newest_complete_checkpoint(tmp_path):
     save(tmp_path, steps=(4, 9, 12), **{SKIPPED_UPDATES: 0, CONSUMED_SEQUENCES: 5})
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "model.ckpt-12.index").unlink()

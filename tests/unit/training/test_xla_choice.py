@@ -120,7 +120,7 @@ def test_with_xla_the_layers_are_those_that_it_knows(job):
     assert not native.session.use_xla
 
 
-def test_a_run_that_goes_on_keeps_its_choice(job, trials):
+def test_a_resumed_run_keeps_its_choice(job, trials):
     first = choose_xla(job, earlier=None)
     trials.clear()
     second = choose_xla(job, earlier=first.details)

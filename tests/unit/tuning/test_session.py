@@ -28,7 +28,7 @@ def test_threads(threads, branches):
     assert config.inter_op_parallelism_threads == branches
 
 
-def test_nothing_is_switched_on_unasked():
+def test_nothing_is_on_by_default():
     config = session_config(SessionSettings(threads=2))
     rewrites = config.graph_options.rewrite_options
     assert config.graph_options.optimizer_options.global_jit_level == tf.OptimizerOptions.DEFAULT
@@ -66,7 +66,7 @@ def test_one_gpu_for_each_rank_of_a_host(local_rank, gpu_count, expected):
     assert gpu_index(local_rank, gpu_count) == expected
 
 
-def test_a_rank_without_a_gpu_is_told():
+def test_a_rank_without_a_gpu_is_refused():
     with pytest.raises(UserError, match=r"local rank 4 has no GPU: .* at most 4 ranks on a host"):
         gpu_index(4, 4)
 

@@ -107,7 +107,7 @@ def test_casts_count_as_much_as_products():
 def test_a_precision_without_layers_is_not_taken():
     found = {**figures(100.0, 1.0), "bf16": {"products": 0.001}}
     assert decide(found, BOTH, FORMS) == ("fp32", "native")
-    assert decide(found, ["bf16"], FORMS) == ("bf16", "native"), "it was asked for"
+    assert decide(found, ["bf16"], FORMS) == ("bf16", "native"), "it was requested"
 
 
 def test_the_slowest_rank_counts_and_what_one_lacks_is_missing():
@@ -119,7 +119,7 @@ def test_the_slowest_rank_counts_and_what_one_lacks_is_missing():
     }
 
 
-def test_what_was_measured_is_in_the_facts(measured):
+def test_measurements_are_in_the_details(measured):
     choice = choose()
     assert choice.precision == "fp32"
     assert choice.options == ForwardOptions(policy_for("fp32"), native_layers=True)
@@ -155,14 +155,14 @@ def test_the_choice_is_kept_for_the_processor(measured, monkeypatch):
         (figures(320.0, 170.0), None),
     ],
 )
-def test_native_operations_that_nobody_asked_for_are_measured(measured, found, expected):
+def test_native_operations_that_were_not_requested_are_measured(measured, found, expected):
     measured["figures"] = found
     choice = choose(precision="fp32")
     assert choice.against_native_ops == expected
     assert choice.options.native_layers == (expected is None)
-    asked = choose(precision="fp32", native_ops=True)
-    assert asked.against_native_ops is None
-    assert asked.details == {}, "nothing is open"
+    requested = choose(precision="fp32", native_ops=True)
+    assert requested.against_native_ops is None
+    assert requested.details == {}, "nothing is open"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_what_is_not_measured(measured, wanted, precision):
         ({}, (320.0, 170.0), None),
     ],
 )
-def test_what_is_asked_for_and_slower_is_said(measured, wanted, rates, warning):
+def test_a_slower_request_gives_a_warning(measured, wanted, rates, warning):
     measured["figures"] = figures(*rates)
     choice = choose(**wanted)
     assert choice.precision == wanted.get("precision", "fp32")
@@ -212,21 +212,21 @@ def test_what_is_asked_for_and_slower_is_said(measured, wanted, rates, warning):
         assert " in bf16 on this CPU and at " in choice.warnings[0]
 
 
-def test_a_run_that_is_resumed_keeps_its_choice(measured):
+def test_a_resumed_run_keeps_its_choice(measured):
     measured["figures"] = figures(100.0, 600.0)
     first = choose()
     assert first.precision == "bf16"
     measured["figures"] = figures(320.0, 170.0)
-    facts = json.loads(json.dumps(first.details))
-    resumed = choose(dataclasses.replace(SHAPES, length=64), earlier=facts)
+    details = json.loads(json.dumps(first.details))
+    resumed = choose(dataclasses.replace(SHAPES, length=64), earlier=details)
     assert resumed.precision == "fp32", "other conditions are measured"
     calls = measured["calls"]
     for path in speed_choice.cache_directory().glob("*.json"):
         path.unlink()
-    resumed = choose(earlier=facts)
+    resumed = choose(earlier=details)
     assert (resumed.precision, resumed.details["measured"]) == ("bf16", "when the run began")
     assert measured["calls"] == calls
-    assert choose(earlier={**facts, "seconds": {"fp32": "fast"}}).precision == "fp32"
+    assert choose(earlier={**details, "seconds": {"fp32": "fast"}}).precision == "fp32"
     assert measured["calls"] == calls + 1
 
 
@@ -234,8 +234,8 @@ def test_a_run_has_the_choice_in_its_policy(measured, tmp_path):
     measured["figures"] = figures(100.0, 600.0)
     settings = pretraining_settings(tmp_path)
     record = RunRecord(tmp_path / "run.json", {"ledger": {}})
-    said = []
-    log = type("Log", (), {"message": staticmethod(said.append)})
+    messages = []
+    log = type("Log", (), {"message": staticmethod(messages.append)})
     context = run_context(
         settings=settings.run,
         runtime=runtime_settings(precision="bf16"),
@@ -253,7 +253,7 @@ def test_a_run_has_the_choice_in_its_policy(measured, tmp_path):
     measured["figures"] = figures(320.0, 170.0)
     record.content["ledger"]["speed"] = chosen.measured["speed"]
     again = choose_arithmetic(context, BASE, optimization, max_seq_length=128)
-    assert (again.measured["speed"]["measured"], said) == ("when the run began", [])
+    assert (again.measured["speed"]["measured"], messages) == ("when the run began", [])
 
 
 def conditions_of(directory):
@@ -327,28 +327,28 @@ def test_where_figures_are_kept(monkeypatch, tmp_path):
     assert speed_choice.cache_directory() == tmp_path / "x" / "bert_tf" / "speed"
 
 
-def on_two_ranks(monkeypatch, of_ranks, tmp_path):
-    """The choices of ranks that measure what is given, each with a cache of its own."""
-    own, calls = threading.local(), []
+def on_two_ranks(monkeypatch, rank_figures, tmp_path):
+    """The choices of ranks that measure what is given, each with a separate cache."""
+    this_thread, calls = threading.local(), []
 
     def measure(shapes, policies, forms, **_):
-        calls.append(own.rank)
-        return of_ranks[own.rank]
+        calls.append(this_thread.rank)
+        return rank_figures[this_thread.rank]
 
     monkeypatch.setattr(speed_choice.speed_probe, "measure", measure)
-    monkeypatch.setattr(speed_choice, "cache_directory", lambda: tmp_path / str(own.rank))
+    monkeypatch.setattr(speed_choice, "cache_directory", lambda: tmp_path / str(this_thread.rank))
 
     def action(ranks):
-        own.rank = ranks.rank
+        this_thread.rank = ranks.rank
         return choose(ranks=ranks)
 
-    return run_ranks(len(of_ranks), action), calls
+    return run_ranks(len(rank_figures), action), calls
 
 
 @pytest.mark.usefixtures("measured")
 def test_all_ranks_take_what_makes_the_slowest_fastest(monkeypatch, tmp_path):
-    of_ranks = [figures(100.0, 600.0), figures(90.0, 60.0)]
-    choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    rank_figures = [figures(100.0, 600.0), figures(90.0, 60.0)]
+    choices, calls = on_two_ranks(monkeypatch, rank_figures, tmp_path)
     assert [choice.precision for choice in choices] == ["fp32", "fp32"]
     assert choices[0].details == choices[1].details
     assert sorted(calls) == [0, 1]
@@ -356,15 +356,15 @@ def test_all_ranks_take_what_makes_the_slowest_fastest(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("measured")
 def test_ranks_with_different_caches_measure_together(monkeypatch, tmp_path):
-    of_ranks = [figures(100.0, 600.0), figures(100.0, 600.0)]
-    on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    rank_figures = [figures(100.0, 600.0), figures(100.0, 600.0)]
+    on_two_ranks(monkeypatch, rank_figures, tmp_path)
     for path in (tmp_path / "1").glob("*.json"):
         path.unlink()
-    of_ranks[:] = [figures(320.0, 170.0), figures(320.0, 170.0)]
-    choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    rank_figures[:] = [figures(320.0, 170.0), figures(320.0, 170.0)]
+    choices, calls = on_two_ranks(monkeypatch, rank_figures, tmp_path)
     assert [choice.precision for choice in choices] == ["fp32", "fp32"]
     assert sorted(calls) == [0, 1], "what one rank has kept is not compared with what is new"
-    choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    choices, calls = on_two_ranks(monkeypatch, rank_figures, tmp_path)
     assert ([choice.details["measured"] for choice in choices], calls) == (["before"] * 2, [])
 
 
