@@ -55,7 +55,7 @@ def test_sequences_that_nobody_counted_are_those_of_as_many_updates(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"ledger": {"batch": {"global_batch": 32}}}))
     start = find_start(tmp_path)
     assert start.consumed(global_batch_size=8) == 14 * 32
-    assert "taken as 14 updates x 32 (as recorded in run.json) = 448" in start.assumption(8)
+    assert "assuming 14 updates x 32 (as recorded in run.json) = 448" in start.assumption(8)
 
 
 def test_sequences_that_were_counted_are_taken_as_they_are(tmp_path):
