@@ -1,1 +1,1 @@
-"""From settings to a trained model: arithmetic, hardware, sessions, hooks, the run itself."""
+"""Running a job: plans, resuming, the trainer with its hooks, logs and the ledger."""

@@ -1,4 +1,4 @@
-"""What a run that is resumed does otherwise than its last start did, in words."""
+"""What has changed in a resumed run since its last start, in words."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bert_tf.files import finite_or_null
 from bert_tf.training.ledger import Ledger, show_value
 from bert_tf.update.schedules import SCHEDULES
 
-# Facts of a ledger that differ from start to start by themselves, or follow from other facts.
-_NO_SETTINGS = {
+# Ledger entries that are not settings: they differ from start to start, or follow from others.
+_NOT_SETTINGS = {
     ("batch", "arithmetic"),
     ("checkpoints", "checkpoints"),
     ("checkpoints", "gib_each"),
@@ -31,20 +31,20 @@ _SHOWN_DIGITS = 12
 
 
 def changed_settings(record: RunRecord, ledger: Ledger, model: Mapping[str, Any]) -> dict[str, str]:
-    """``section.name`` -> ``before -> after``, of the facts that both starts know.
+    """``section.name`` -> ``before -> after``, for entries that both ledgers have.
 
     Args:
-      record: of the last start.
-      ledger: of this one.
-      model: its configuration.
+      record: the record of the last start.
+      ledger: the ledger of this start.
+      model: the configuration of this start.
     """
     before = {**record.ledger, "model": record.config.to_dict()}
     changes = {}
-    for section, facts in {**ledger, "model": model}.items():
+    for section, entries in {**ledger, "model": model}.items():
         if section in _SECTIONS_WITHOUT_SETTINGS:
             continue
-        for name, value in facts.items():
-            if (section, name) in _NO_SETTINGS or name not in before.get(section, {}):
+        for name, value in entries.items():
+            if (section, name) in _NOT_SETTINGS or name not in before.get(section, {}):
                 continue
             old, new = before[section][name], _as_json(value)
             if old != new:
@@ -52,20 +52,20 @@ def changed_settings(record: RunRecord, ledger: Ledger, model: Mapping[str, Any]
     return changes
 
 
-def jump_of_learning_rate(record: RunRecord, ledger: Ledger, *, step: int) -> str | None:
-    """A sentence where the learning rate is not what the last start would have had at ``step``.
+def learning_rate_jump(record: RunRecord, ledger: Ledger, *, step: int) -> str | None:
+    """A sentence if the learning rate at ``step`` differs from that of the last start, else None.
 
-    A difference of one step's place in either schedule is none: it comes from rounding steps where
+    A difference of up to one step of either schedule is ignored: it comes from rounding steps when
     the number of ranks changes.
     """
 
-    def fact(section: str, name: str, *kinds: type) -> Any:
+    def ledger_entry(section: str, name: str, *kinds: type) -> Any:
         del kinds
         return ledger[section][name]
 
     if record.fact("learning_rate", "schedule", str) not in SCHEDULES:
         return None
-    before, after = _rates(record.fact, step), _rates(fact, step)
+    before, after = _rates(record.fact, step), _rates(ledger_entry, step)
     one_step = max(abs(rates[1] - rates[0]) for rates in (before, after))
     old, new = before[0], after[0]
     if abs(new - old) <= one_step + 1e-6 * max(old, new):
@@ -73,22 +73,22 @@ def jump_of_learning_rate(record: RunRecord, ledger: Ledger, *, step: int) -> st
     return f"the learning rate jumps at step {step}: {old:.3g} -> {new:.3g}"
 
 
-def _rates(fact: Callable[..., Any], step: int) -> tuple[float, float]:
+def _rates(entry: Callable[..., Any], step: int) -> tuple[float, float]:
     """The learning rate of the update after ``step`` updates, and of the one after it."""
-    place = step + fact("steps", "schedule_offset", int)
-    schedule = SCHEDULES[fact("learning_rate", "schedule", str)]
+    position = step + entry("steps", "schedule_offset", int)
+    schedule = SCHEDULES[entry("learning_rate", "schedule", str)]
     settings = {
-        "peak_rate": fact("learning_rate", "peak", float, int),
-        "total_steps": fact("steps", "train_steps", int),
-        "warmup_steps": fact("steps", "warmup_steps", int),
-        "end_rate": fact("learning_rate", "end", float, int),
-        "power": fact("learning_rate", "decay_power", float, int),
+        "peak_rate": entry("learning_rate", "peak", float, int),
+        "total_steps": entry("steps", "train_steps", int),
+        "warmup_steps": entry("steps", "warmup_steps", int),
+        "end_rate": entry("learning_rate", "end", float, int),
+        "power": entry("learning_rate", "decay_power", float, int),
     }
-    return float(schedule(place, **settings)), float(schedule(place + 1, **settings))
+    return float(schedule(position, **settings)), float(schedule(position + 1, **settings))
 
 
 def _as_json(value: Any) -> Any:
-    """A value as it comes back from a file."""
+    """A value as it would be read back from JSON."""
     return json.loads(json.dumps(finite_or_null(value)))
 
 

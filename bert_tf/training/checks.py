@@ -1,4 +1,4 @@
-"""What a run starts from against what it is to train: compared before anything is written."""
+"""Checks of the initial or resumed checkpoint against the model, before anything is written."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from bert_tf.update.batch_plan import resolve_batch_plan
 
 
 def settle_scaling(context: RunContext, optimization: OptimizationSettings) -> OptimizationSettings:
-    """The settings with ``scale_steps_by_ranks`` decided.
+    """Resolves ``scale_steps_by_ranks`` in the settings.
 
     The steps of a resumed run keep their meaning; those of a new run are scaled with Horovod.
-    Raises UserError where the flag contradicts how the run was begun, and where that is unknown
-    although the run had another number of ranks.
+    Raises UserError if the flag contradicts how the run was started, or if that is unknown and the
+    run had a different number of ranks.
     """
     requested, recorded = optimization.scale_steps_by_ranks, None
     if context.record is not None:
         recorded = context.record.fact("steps", "scaled_by_ranks", bool)
         if not recorded and context.record.fact("ranks", "world_size", int) == 1:
-            recorded = None  # on one rank both come to the same
-    elif requested is None and _had_other_batches(context, optimization):
+            recorded = None  # on one rank there is no difference
+    elif requested is None and _had_different_batches(context, optimization):
         raise UserError(
-            f"{context.start.checkpoint} comes from updates of another global batch, and there is "
-            "no run.json beside it that says whether the steps are scaled by ranks; give "
+            f"{context.start.checkpoint} was trained with a different global batch, and there is "
+            "no run.json to show whether its steps are scaled by ranks; give "
             "--scale_steps_by_ranks=true or --scale_steps_by_ranks=false."
         )
     if requested is not None and recorded not in (None, requested):
         meaning = "are scaled by ranks" if recorded else "count the updates of all ranks"
         raise UserError(
             f"--scale_steps_by_ranks={str(requested).lower()}, but the steps of the run to resume "
-            f"{meaning} ({context.record.path}), so it would end at another step; leave the flag "
-            "out."
+            f"{meaning} ({context.record.path}), so it would end at a different step; leave out "
+            "the flag."
         )
     choices = (requested, recorded, context.runtime.horovod)
     scaled = next(choice for choice in choices if choice is not None)
     return dataclasses.replace(optimization, scale_steps_by_ranks=scaled)
 
 
-def _had_other_batches(context: RunContext, optimization: OptimizationSettings) -> bool:
+def _had_different_batches(context: RunContext, optimization: OptimizationSettings) -> bool:
     if not context.settings.do_train or optimization.num_train_steps is None:
-        return False  # nothing is to end, or epochs tell where
+        return False  # there is no end, or it is given in epochs
     batch = resolve_batch_plan(
         micro_batch_size=optimization.micro_batch_size,
         micro_batch_flag=optimization.micro_batch_flag,
@@ -60,34 +60,34 @@ def _had_other_batches(context: RunContext, optimization: OptimizationSettings) 
         global_batch_size=optimization.global_batch_size,
         world_size=context.ranks.world_size,
     )
-    now = context.start.data_position * batch.global_batch_size
-    return context.start.consumed_sequences not in (None, now)
+    consumed = context.start.data_position * batch.global_batch_size
+    return context.start.consumed_sequences not in (None, consumed)
 
 
 def check_start(context: RunContext, model: Model, optimization: OptimizationSettings) -> None:
-    """Compares network, vocabulary and variables with those that the run starts from.
+    """Compares network, vocabulary and variables with the checkpoint that the run starts from.
 
-    Rank 0 alone looks; it says what was taken from --init_checkpoint, and what could not be
-    compared. Raises UserError for a checkpoint that cannot be used, and where there is nothing to
+    Only rank 0 does so; it reports what is loaded from --init_checkpoint, and what could not be
+    compared. Raises UserError for a checkpoint that cannot be used, or if there is nothing to
     evaluate.
     """
     if not context.ranks.is_chief:
         return
     for prefix, checkpoint in model.frozen.items():
-        loading.check_initial(checkpoint, _shapes_of_frozen(model.task, prefix))
+        loading.check_initial(checkpoint, _frozen_shapes(model.task, prefix))
     if context.start.checkpoint is not None:
         _check_resumed(context, model, optimization)
     elif context.settings.init_checkpoint:
         _check_initial(context, model)
     elif not context.settings.do_train:
         raise UserError(
-            f"{context.settings.output_dir} holds no checkpoint; train first, or give "
+            f"{context.settings.output_dir} contains no checkpoint; train first, or give "
             "--init_checkpoint."
         )
 
 
-def _shapes_of_frozen(task: Task, prefix: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a network that is not trained, as its own checkpoint has them."""
+def _frozen_shapes(task: Task, prefix: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a frozen network's variables, as in its own checkpoint."""
     start = f"{prefix}/"
     found = (spec for spec in task.specs() if spec.name.startswith(start) and not spec.trainable)
     return {spec.name[len(start) :]: spec.shape for spec in found}
@@ -95,22 +95,23 @@ def _shapes_of_frozen(task: Task, prefix: str) -> dict[str, tuple[int, ...]]:
 
 def _check_resumed(context: RunContext, model: Model, optimization: OptimizationSettings) -> None:
     checkpoint = context.start.checkpoint
-    # By the checkpoint's path: other weights in the directory do not count.
+    # By the checkpoint's path, so that other weights in the directory are ignored.
     files = model_files(checkpoint)
     problem = ""
     for path, config in known_configs(files):
-        named = ", ".join(config.differences(model.config).function.values())
-        problem = problem or (f"{path} describes another network: {named}" if named else "")
+        differences = ", ".join(config.differences(model.config).function.values())
+        if differences and not problem:
+            problem = f"{path} describes a different network: {differences}"
     notes: list[str] = []
     if not problem:
         problem, notes = other_vocabulary(files, model.vocabulary)
     if problem:
         raise UserError(
-            f"cannot resume from {checkpoint}: {problem}; give what the model was trained with, or "
-            "choose another --output_dir."
+            f"cannot resume from {checkpoint}: {problem}; use the configuration and vocabulary "
+            "that the model was trained with, or choose another --output_dir."
         )
     if context.record is None and context.settings.do_train:
-        notes.append("no run.json of the last start: nothing says what has changed since then")
+        notes.append("there is no run.json of the last start, so changes since then are unknown")
     with tf.Graph().as_default():
         network = create_network(model.task, ForwardOptions())
         tf.train.get_or_create_global_step()
@@ -121,8 +122,8 @@ def _check_resumed(context: RunContext, model: Model, optimization: Optimization
                 context.runtime,
                 needs_loss_scale=context.needs_loss_scale,
             )
-        wanted = [v for v in tf.global_variables() if v.op.name not in COUNTS]
-        loading.check_compatible(checkpoint, wanted)
+        expected = [v for v in tf.global_variables() if v.op.name not in COUNTS]
+        loading.check_compatible(checkpoint, expected)
     for note in notes:
         context.message(note)
 
@@ -146,8 +147,8 @@ def _check_initial(context: RunContext, model: Model) -> None:
     problem, notes = other_vocabulary(source.files, model.vocabulary)
     if problem:
         raise UserError(
-            f"cannot start from {source.path}: {problem}; give the vocabulary of the checkpoint, "
-            "and data made with it, or another checkpoint."
+            f"cannot start from {source.path}: {problem}; use the vocabulary of the checkpoint and "
+            "data made with it, or another checkpoint."
         )
     for line in [*report.summary(), *notes]:
         context.message(line)

@@ -1,4 +1,4 @@
-"""A run that has begun, as everything that it does sees it; and how it begins."""
+"""Starting a run: its context, shared by everything that it does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from bert_tf.tuning.hardware import (
     resolve_precision,
     slow_policy_warnings,
 )
-from bert_tf.tuning.session import SessionSettings, gpu_of_a_rank
+from bert_tf.tuning.session import SessionSettings, gpu_index
 from bert_tf.tuning.speed_choice import Wanted, choose_speed
 from bert_tf.tuning.speed_probe import JobShapes
 from bert_tf.tuning.thread_choice import choose_threads
@@ -51,22 +51,22 @@ from bert_tf.watch.watch import NoWatch, watched
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-    """A run that has begun: its ranks know each other and where they start.
+    """A started run: its ranks are connected and agree on the starting point.
 
     Attributes:
-      settings, runtime: what the user asked for.
+      settings, runtime: what the user requested.
       ranks: all ranks.
-      watch: over the other ranks.
-      start: the checkpoint and the position in the data that training starts from.
-      record: what the run that is resumed recorded at its last start, None where nothing did.
-      hardware: what every rank can compute on; the number of GPUs is this rank's alone.
-      precision: name of the products' precision, where no file changes it; ``auto`` before
-        :func:`choose_arithmetic`, which completes what follows too.
-      options: the type of each class of operation, and the form of the layers without a trial of
+      watch: failure detection of the other ranks.
+      start: the checkpoint and data position that training starts from.
+      record: the record that a resumed run wrote at its last start; None without one.
+      hardware: what all ranks can compute on; the number of GPUs is this rank's.
+      precision: the precision of products, unless --precision_policy changes it; ``auto`` until
+        :func:`choose_arithmetic`, which also completes ``options``, ``kernels`` and ``measured``.
+      options: the type of each class of operation, and the form of the layers before a trial of
         XLA.
       log: None on ranks other than 0.
-      kernels: the update's arithmetic, in one form on all ranks; None before.
-      measured: what was measured for the choice, sections for the ledger; empty where nothing was.
+      kernels: the update's arithmetic, in the same form on all ranks; None until chosen.
+      measured: sections of measurements for the ledger; empty if nothing was measured.
     """
 
     settings: RunSettings
@@ -84,7 +84,7 @@ class RunContext:
 
     @property
     def keeps_files(self) -> bool:
-        """Whether this rank is the one that writes what the run leaves behind."""
+        """Whether this rank writes the run's output files."""
         return self.ranks.is_chief and not self.settings.dry_run
 
     @property
@@ -93,30 +93,30 @@ class RunContext:
         return needs_loss_scale(self.runtime, self.options.policy, self.hardware)
 
     def session_settings(self) -> SessionSettings:
-        """How this rank's sessions execute, without a trial of XLA."""
+        """How this rank's sessions execute, before a trial of XLA."""
         return SessionSettings(
             threads=self.ranks.threads,
             use_xla=bool(self.runtime.use_xla),
             amp=self.runtime.amp,
-            gpu=gpu_of_a_rank(self.ranks.local_rank, self.hardware.gpu_count),
+            gpu=gpu_index(self.ranks.local_rank, self.hardware.gpu_count),
         )
 
     def consumed_sequences(self, batch: BatchPlan) -> int:
-        """Sequences that the run consumed before it starts here."""
+        """Sequences that the run consumed before this start."""
         return self.start.consumed(batch.global_batch_size)
 
     def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
-        """This rank's part of every global batch, from where in the data the run stopped."""
-        consumed_here = self.start.data_position * batch.global_batch_size
+        """This rank's part of every global batch, from the data position where the run stopped."""
+        assumed = self.start.data_position * batch.global_batch_size
         return GlobalBatchSlice(
             batch.global_batch_size,
             self.ranks.rank,
             self.ranks.world_size,
-            origin=self.consumed_sequences(batch) - consumed_here,
+            origin=self.consumed_sequences(batch) - assumed,
         )
 
     def message(self, text: str) -> None:
-        """Prints a line, once for all ranks."""
+        """Prints a line, on rank 0 only."""
         if self.log is not None:
             self.log.message(text)
 
@@ -125,8 +125,8 @@ class RunContext:
 def begin_run(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[RunContext]:
     """Connects the ranks, finds the checkpoint to resume from and checks the precision.
 
-    The ranks watch each other while the body runs. Raises UserError for ranks that were given
-    different flags or code, for an output directory that cannot be used, and for float16 on a CPU.
+    The ranks monitor each other while the body runs. Raises UserError if ranks have different flags
+    or code, for an output directory that cannot be used, and for float16 on a CPU.
     """
     environment.quiet_tensorflow(verbose=runtime.verbose)
     if runtime.deterministic:
@@ -152,13 +152,13 @@ def begin_run(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[RunCo
                 **comparable_policy_changes(runtime),
             },
         )
-        with _only_run(settings, ranks):
+        with _exclusive_output_dir(settings, ranks):
             yield _begin(settings, runtime, ranks, watch)
 
 
 @contextlib.contextmanager
-def _only_run(settings: RunSettings, ranks: SingleProcess) -> Iterator[None]:
-    """Keeps other runs out of the output directory, unless this one writes nothing there."""
+def _exclusive_output_dir(settings: RunSettings, ranks: SingleProcess) -> Iterator[None]:
+    """Locks the output directory against other runs, unless this run writes nothing."""
     if not ranks.is_chief:
         yield
         return
@@ -170,7 +170,7 @@ def _only_run(settings: RunSettings, ranks: SingleProcess) -> Iterator[None]:
         return
     with hold_directory(settings.output_dir, flag="output_dir") as killed:
         if killed is not None:
-            say(f"{settings.output_dir} was left by {killed}, which did not end by itself")
+            say(f"{settings.output_dir} was last used by {killed}, which did not exit normally")
         yield
 
 
@@ -224,10 +224,10 @@ def choose_arithmetic(
     *,
     max_seq_length: int,
 ) -> RunContext:
-    """The context with the precision and operations that compute its network fastest. Collective.
+    """The context with the fastest precision and operations for its network. Collective.
 
-    What the user asked for is kept. Raises UserError where native operations are insisted on and
-    missing, and for batches that contradict each other.
+    The user's choices are kept. Raises UserError if native operations are required but missing, and
+    for contradictory batch sizes.
     """
     runtime, settings, ranks = context.runtime, context.settings, context.ranks
     batch = batch_plan(optimization, ranks)
@@ -241,7 +241,7 @@ def choose_arithmetic(
         precision=runtime.precision,
         native_ops=runtime.native_ops,
         policy_changes=runtime.policy_changes,
-        # TensorFlow's rewrite and XLA know TensorFlow's operations only, and would find none left.
+        # TensorFlow's rewrite and XLA only work on TensorFlow's operations.
         native_layers=not (runtime.amp or runtime.use_xla),
         amp=runtime.amp_flag if runtime.amp else None,
     )
@@ -254,10 +254,10 @@ def choose_arithmetic(
         earlier=earlier.get("speed"),
         update=update_pieces,
     )
-    slow = slow_policy_warnings(choice.options.policy, context.hardware)
-    for warning in [*slow, *choice.warnings]:
+    slow_types = slow_policy_warnings(choice.options.policy, context.hardware)
+    for warning in [*slow_types, *choice.warnings]:
         context.message(f"warning: {warning}")
-    measured = {"speed": choice.facts}
+    measured = {"speed": choice.details}
     if runtime.num_threads is None and not context.hardware.has_gpu:
         measured["threads"] = choose_threads(
             ranks,

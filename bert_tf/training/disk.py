@@ -1,4 +1,4 @@
-"""What the checkpoints of a run take on the disk, worked out before the first is written."""
+"""The disk space of a run's checkpoints, computed before the first one is written."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.model.variables import VariableSpec, num_weights
 from bert_tf.training.plans import trained_specs
 
-_BYTES_OF_A_WEIGHT = 4
+_BYTES_PER_WEIGHT = 4
 _GIB = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointSizes:
-    """Bytes of a run's checkpoints.
+    """Sizes of a run's checkpoints in bytes.
 
     Attributes:
-      one: weights and the optimizer's slots.
-      best: weights alone; 0 where the best one is not kept.
-      keep: how many are kept beside it.
-      written: how many the run writes.
+      one: one checkpoint, weights and optimizer slots.
+      best: the best one, weights only; 0 if it is not kept.
+      keep: number of checkpoints kept besides the best one.
+      written: number of checkpoints that the run writes.
     """
 
     one: int
@@ -35,13 +35,13 @@ class CheckpointSizes:
     written: int
 
     @property
-    def most(self) -> int:
-        """All that lies there at once: one more than are kept, until the oldest is removed."""
-        # So is a new best one complete before the one before is removed.
+    def peak(self) -> int:
+        """The most space used at once: one more than are kept, until the oldest is removed."""
+        # Likewise, a new best checkpoint is complete before the previous one is removed.
         return min(self.written, self.keep + 1) * self.one + 2 * self.best
 
-    def facts(self) -> dict[str, object]:
-        """The ledger's section."""
+    def ledger_section(self) -> dict[str, object]:
+        """The entries for the ledger."""
         kept = min(self.written, self.keep) * self.one + self.best
         sizes = {"gib_each": self.one, "gib_of_all_kept": kept}
         if self.best:
@@ -61,12 +61,12 @@ def checkpoint_sizes(
     start_step: int,
     last_step: int,
 ) -> CheckpointSizes:
-    """Those of a training of the variables ``specs`` from ``start_step`` to ``last_step``.
+    """The sizes for training the variables ``specs`` from ``start_step`` to ``last_step``.
 
-    ``settings`` say how often it saves, and how many it keeps.
+    ``settings`` determine how often checkpoints are saved, and how many are kept.
     """
     saved = [spec for spec in specs if spec.trainable]
-    weights = _BYTES_OF_A_WEIGHT * num_weights(saved)
+    weights = _BYTES_PER_WEIGHT * num_weights(saved)
     trained = num_weights(trained_specs(specs, optimization))
     every = settings.save_checkpoints_steps
     at_start = start_step == 0
@@ -83,18 +83,18 @@ def checkpoint_sizes(
 
 
 def disk_warning(sizes: CheckpointSizes, output_dir: Path) -> str | None:
-    """A sentence where the disk has clearly too little room for the checkpoints, else None."""
+    """A sentence if the disk clearly has too little space for the checkpoints, else None."""
     existing = next(path for path in (output_dir, *output_dir.absolute().parents) if path.exists())
     try:
         free = shutil.disk_usage(existing).free
-        there = sum(path.stat().st_size for path in output_dir.glob(f"{PREFIX}-*"))
+        replaceable = sum(path.stat().st_size for path in output_dir.glob(f"{PREFIX}-*"))
     except OSError:
         return None
-    if sizes.most <= free + there:
+    if sizes.peak <= free + replaceable:
         return None
     return (
-        f"checkpoints take up to {_gib(sizes.most)} GiB in {output_dir} ({_gib(sizes.one)} each), "
-        f"and {_gib(free)} are free there; lower --keep_checkpoint_max, or free space"
+        f"checkpoints take up to {_gib(sizes.peak)} GiB in {output_dir} ({_gib(sizes.one)} GiB "
+        f"each), but only {_gib(free)} GiB is free; lower --keep_checkpoint_max or free some space"
     )
 
 

@@ -1,4 +1,4 @@
-"""What is measured on a held-out set, shared by all ranks, and which checkpoint is the best."""
+"""Evaluation on a held-out set, divided among all ranks, and keeping the best checkpoint."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Figure:
     higher_is_better: bool = False
 
     def is_better(self, value: float | None, than: float) -> bool:
-        """Whether ``value`` beats ``than``; one that is not finite, or None, beats nothing."""
+        """Whether ``value`` is better than ``than``; false if it is None or not finite."""
         if value is None or not math.isfinite(value):
             return False
         return value > than if self.higher_is_better else value < than
@@ -47,38 +47,38 @@ LOSS = Figure("loss")
 
 
 class Evaluation(Protocol):
-    """How a job is measured, between updates and after the last one.
+    """How a job is evaluated, during training and at the end.
 
     Attributes:
-      figure: decides which checkpoint is the best.
-      at_start: whether a run that pauses to evaluate does so before its first update too.
+      figure: the figure that decides which checkpoint is the best.
+      at_start: whether a run that evaluates during training also does so before its first update.
     """
 
     figure: Figure
     at_start: bool
 
     def spec(self, network: Network, features: Features) -> tf_estimator.EstimatorSpec:
-        """The graph of a batch, in which the network's variables exist."""
+        """Adds the graph of one batch to the current graph, which has the network's variables."""
 
     def run(self, estimator: tf_estimator.Estimator, output_dir: Path) -> Results:
-        """Measures the newest checkpoint; ranks other than 0 get the weights from rank 0.
+        """Evaluates the newest checkpoint; ranks other than 0 get the weights from rank 0.
 
-        Every rank calls it, and the results of all are equal; ``global_step`` is one of them. Rank
-        0 may write files beside ``eval_results.json`` into ``output_dir``.
+        Collective; all ranks get equal results, which include ``global_step``. Rank 0 may write
+        further files to ``output_dir``, besides ``eval_results.json``.
         """
 
 
 class LossEvaluation:
     """Loss and metrics of each term of a task over a whole held-out set.
 
-    Ranks share the set and find what a single process finds, to the last bit. Two things make that
-    so. A batch has the same records at the same places whatever the number of ranks, so its sums
-    are the same float32 numbers, wherever they are computed. And what they add up to does not
-    depend on their order: :func:`exact_sums` rounds once, at the end.
+    The set is divided among ranks, and the results are bit-equal to those of a single process, for
+    two reasons. A batch has the same records in the same order for any number of ranks, so its
+    float32 sums are the same wherever they are computed. And their total does not depend on their
+    order: :func:`exact_sums` rounds once, at the end.
     """
 
     figure = LOSS
-    at_start = True  # what later figures are compared with
+    at_start = True  # a baseline for later figures
 
     def __init__(
         self,
@@ -88,13 +88,13 @@ class LossEvaluation:
         task: Task,
         max_steps: int | None = None,
     ) -> None:
-        """Measures ``task``.
+        """Evaluates ``task``.
 
         Args:
-          input_fn: the batches of this rank.
-          ranks: all ranks, with as many batches each.
-          task: its terms and scores are reported.
-          max_steps: most batches of a rank, None for all.
+          input_fn: returns the batches of this rank.
+          ranks: all ranks, with an equal number of batches each.
+          task: the task whose terms and scores are reported.
+          max_steps: largest number of batches per rank, None for all.
         """
         self._input_fn = input_fn
         self._ranks = ranks
@@ -120,11 +120,11 @@ class LossEvaluation:
                 self._input, hooks=self._ranks.broadcast_hooks(), yield_single_examples=False
             )
         )
-        of_rank = np.stack([batch[_SUMS] for batch in batches])
-        totals = exact_sums(np.concatenate(self._ranks.gather(of_rank)))
+        local_sums = np.stack([batch[_SUMS] for batch in batches])
+        totals = exact_sums(np.concatenate(self._ranks.gather(local_sums)))
         sums = unflatten(totals, self._task.terms)
         step = int(batches[0][tf.GraphKeys.GLOBAL_STEP])
-        return {**results_of(sums, self._task), "global_step": step}
+        return {**evaluation_results(sums, self._task), "global_step": step}
 
     def _input(self) -> tf.data.Dataset:
         return self._input_fn().take(-1 if self._max_steps is None else self._max_steps)
@@ -134,29 +134,29 @@ _SUMS = "sums"
 
 
 def exact_sums(batches: np.ndarray) -> list[float]:
-    """[batches, sums] -> [sums]: over the batches, in whatever order they come.
+    """[batches, sums] -> [sums]: totals over the batches, independent of their order.
 
-    Each result is the float64 next to the sum of the exact numbers: ``math.fsum`` loses nothing on
-    the way (Shewchuk 1997), and so has no order.
+    Each result is the exact sum rounded to float64: ``math.fsum`` keeps all intermediate digits
+    (Shewchuk 1997).
     """
     return [math.fsum(column) for column in batches.T]
 
 
-def results_of(sums: Mapping[str, Sums], task: Task) -> Results:
-    """Losses and metrics of each term, the total loss, and the task's own scores.
+def evaluation_results(sums: Mapping[str, Sums], task: Task) -> Results:
+    """Losses and metrics of each term, the total loss, and the task's scores.
 
-    ``sums`` are over the whole set; a term without any weight has a loss of 0.
+    ``sums`` are over the whole set; the loss of a term without any weight is 0.
     """
-    of_terms = means(sums)
-    results = {f"{t}_{name}": v for t, found in of_terms.items() for name, v in found.items()}
-    results["loss"] = sum(found["loss"] for found in of_terms.values())
+    by_term = means(sums)
+    results = {f"{t}_{name}": v for t, found in by_term.items() for name, v in found.items()}
+    results["loss"] = sum(found["loss"] for found in by_term.values())
     return {**results, **task.scores(sums)}
 
 
 def write_results(output_dir: Path, results: Mapping[str, float]) -> None:
     """Writes ``eval_results.txt`` (``key = value`` lines) and ``eval_results.json``.
 
-    A result that is infinite or no number is ``inf`` or ``nan`` in the first, null in the second.
+    A result that is not finite is ``inf`` or ``nan`` in the first, null in the second.
     """
     with atomic_open(output_dir / f"{RESULTS}.txt") as file:
         for name in sorted(results):
@@ -165,10 +165,10 @@ def write_results(output_dir: Path, results: Mapping[str, float]) -> None:
 
 
 def evaluations_since_best(output_dir: Path, figure: Figure) -> int:
-    """How many of the evaluations that ``output_dir`` remembers came after the best one."""
+    """How many of the evaluations logged in ``output_dir`` came after the best one."""
     best, since = None, 0
     for results in read_history(output_dir, EVALUATIONS):
-        value = results.get(figure.name)  # None where nothing was scored
+        value = results.get(figure.name)  # None if nothing was scored
         if best is None or figure.is_better(value, best):
             best, since = value, 0
         else:
@@ -179,26 +179,26 @@ def evaluations_since_best(output_dir: Path, figure: Figure) -> int:
 def keep_if_best(
     output_dir: Path, checkpoint: str, results: Mapping[str, float], figure: Figure = LOSS
 ) -> bool:
-    """Keeps a checkpoint's weights in ``output_dir/best`` when its figure is the best so far.
+    """Keeps a checkpoint's weights in ``output_dir/best`` if its figure is the best so far.
 
-    That is a model directory of its own, complete before it replaces the one before, and without
-    the optimizer's state: a third of the checkpoint. Returns whether it was the best.
+    This is a model directory, complete before it replaces the previous one, and without optimizer
+    state: a third of the checkpoint. Returns whether the checkpoint was the best.
 
     Raises:
-      UserError: the results of the best one so far cannot be read, or there is no room.
+      UserError: the results of the previous best cannot be read, or there is no space.
     """
     finish_exchange(output_dir)
     best = output_dir / BEST_DIRECTORY
     previous = best / f"{RESULTS}.json"
-    value = results.get(figure.name, math.nan)  # nothing is scored without answers to compare with
+    value = results.get(figure.name, math.nan)  # nothing is scored without reference answers
     if not math.isfinite(value):
         return False
     if previous.is_file():
         before = read_json(previous, what="best checkpoint")
         if not isinstance(before, dict) or not isinstance(before.get(figure.name), (int, float)):
             raise UserError(
-                f"{previous} holds no {figure.name} to compare with; move {best} away to keep the "
-                "best checkpoint from here on."
+                f"{previous} contains no {figure.name} to compare with; move {best} away to keep "
+                "the best checkpoint from now on."
             )
         if not figure.is_better(value, before[figure.name]):
             return False
@@ -217,10 +217,10 @@ def keep_if_best(
 
 
 def finish_exchange(output_dir: Path) -> None:
-    """Completes the exchange of ``best`` that a kill interrupted in :func:`keep_if_best`.
+    """Completes a replacement of ``best`` in :func:`keep_if_best` that was interrupted by a kill.
 
-    The old one is moved away only when the new one is complete. Until then the new one is worth
-    nothing: the evaluation that made it is not in the log yet, and is repeated.
+    The old directory is moved away only once the new one is complete. Until then the new one is
+    discarded: its evaluation is not in the log yet, and will be repeated.
     """
     best, incoming = output_dir / BEST_DIRECTORY, output_dir / _INCOMING
     outgoing = output_dir / _OUTGOING

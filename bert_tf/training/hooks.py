@@ -1,4 +1,4 @@
-"""Session hooks, one concern each. They receive tensors by handle and run on every rank."""
+"""Session hooks, each with a single concern. They are given tensors rather than names."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from bert_tf.watch.watch import NoWatch
 
 
 class StepHook(tf.train.SessionRunHook):
-    """Base of hooks that act after certain updates: follows the step without a session call.
+    """Base class of hooks that act after certain updates; tracks the step without a session call.
 
-    Whether an update counted is equal on every rank, so the hooks of all ranks act together, as
-    collective operations inside them need.
+    Whether an update was applied is equal on every rank, so the hooks of all ranks act together, as
+    their collective operations require.
     """
 
     def __init__(self, outputs: TrainOutputs) -> None:
-        """Follows the updates of ``outputs``."""
+        """Tracks the updates of ``outputs``."""
         self.outputs = outputs
         self.step = 0
 
@@ -50,28 +50,28 @@ class StepHook(tf.train.SessionRunHook):
             run_context.request_stop()
 
     def fetches(self) -> dict[str, object]:
-        """What to fetch with each update beside ``is_finite``."""
+        """What to fetch with each update in addition to ``is_finite``."""
         return {}
 
     def after_update(
         self, session: tf.Session, fetched: dict[str, object], *, applied: bool
     ) -> bool | None:
-        """Called after each update; ``applied`` is False for one that was skipped.
+        """Called after each update; ``applied`` is False if it was skipped.
 
-        Returns True to end the training.
+        Returns True to end training.
         """
         raise NotImplementedError
 
 
 class NonFiniteGuard(StepHook):
-    """Stops a run that cannot recover from gradients that are not finite.
+    """Stops a run that cannot recover from non-finite gradients.
 
-    Without loss scaling the first one is final. With it, skipping an update and halving the scale
+    Without loss scaling, the first one is fatal. With it, skipping an update and halving the scale
     is normal, until the scale is at its floor.
     """
 
     def __init__(self, outputs: TrainOutputs, *, scale_floor: float | None) -> None:
-        """``scale_floor`` is the least loss scale, None for a precision without scaling."""
+        """``scale_floor`` is the smallest loss scale, None without loss scaling."""
         super().__init__(outputs)
         self._scale_floor = scale_floor
 
@@ -87,15 +87,15 @@ class NonFiniteGuard(StepHook):
         raise UserError(
             f"the loss or a gradient is not finite in the update after step {self.step}{scaling} "
             f"(learning rate {fetched['rate']:.3g}); nothing was overwritten: lower "
-            "--learning_rate or check the data and the weights that the run began with, then start "
-            "again to resume from the last checkpoint."
+            "--learning_rate or check the data and the initial weights, then run again to resume "
+            "from the last checkpoint."
         )
 
 
 class ProgressHook(StepHook):
-    """Reports means over the updates since the last report, summed over all ranks.
+    """Reports means over the updates since the last report and over all ranks.
 
-    They begin anew at checkpoints, so that a run that resumes from one reports the same means.
+    They are reset at checkpoints, so that a run resumed from one reports the same means.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class ProgressHook(StepHook):
         times: UpdateTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reports to ``log``, None on ranks other than 0, which take part in the sums only.
+        """Reports to ``log``, which is None on ranks other than 0; these only contribute sums.
 
-        ``checkpoint_steps`` are between checkpoints, and ``skipped`` is the number of updates that
-        were skipped before the run was resumed. ``warm_up`` takes note of every update and of its
-        ``batch_shape``, int32 [any], None where all are alike; ``times`` adds them up.
+        ``checkpoint_steps`` is the number of steps between checkpoints, and ``skipped`` the number
+        of updates that were skipped before the run was resumed. ``warm_up`` is told of every update
+        and its ``batch_shape``, int32 [any], None if all are equal; ``times`` totals them.
         """
         super().__init__(outputs)
         self._terms: Terms = {t: tuple(s.metrics) for t, s in outputs.term_sums.items()}
@@ -155,7 +155,7 @@ class ProgressHook(StepHook):
         }
 
     def after_update(self, session, fetched, *, applied):
-        # Pauses for evaluation and checkpoints lie between updates, and do not count.
+        # Evaluations and checkpoints are between updates, so their time is not included.
         seconds = self._clock() - self._started
         is_steady = self._warm_up.note(fetched["batch_shape"], seconds)
         (self._steady if is_steady else self._warming).append(seconds)
@@ -173,10 +173,10 @@ class ProgressHook(StepHook):
             self._reset()
 
     def _report(self, reduced, fetched):
-        of_terms = means(unflatten(reduced, self._terms))
-        losses = {f"{term}_loss": float(found.pop("loss")) for term, found in of_terms.items()}
+        by_term = means(unflatten(reduced, self._terms))
+        losses = {f"{term}_loss": float(found.pop("loss")) for term, found in by_term.items()}
         figures = {"loss": sum(losses.values())}
-        for term, metrics in of_terms.items():
+        for term, metrics in by_term.items():
             figures.update({f"{term}_{name}": value for name, value in metrics.items()})
         figures["learning_rate"] = float(fetched["learning_rate"])
         figures["gradient_norm"] = float(fetched["gradient_norm"])
@@ -185,17 +185,17 @@ class ProgressHook(StepHook):
             figures["skipped_updates"] = self._skipped
         updates_per_second = self._updates_per_second()
         figures["sequences_per_second"] = updates_per_second * self._plan.global_batch_size
-        left = self._total_steps - self.step
+        steps_left = self._total_steps - self.step
         self._log.step(
             self.step,
             {name: float(value) for name, value in figures.items()},
             details=losses,
             total_steps=self._total_steps,
-            seconds_left=left / updates_per_second,
+            seconds_left=steps_left / updates_per_second,
         )
 
     def _updates_per_second(self):
-        """The rate of steady updates: these, or else earlier ones; of any before the first."""
+        """The rate of the latest steady updates; of warm-up updates if there were none yet."""
         if self._steady:
             self._steady_rate = len(self._steady) / sum(self._steady)
         return self._steady_rate or len(self._warming) / sum(self._warming)
@@ -207,7 +207,7 @@ class ProgressHook(StepHook):
 
 
 class FirstUpdate(tf.train.SessionRunHook):
-    """Tells once that the first update is done: applied or, by the loss scale's will, skipped."""
+    """Reports once that the first update is done, whether applied or skipped by loss scaling."""
 
     def __init__(self, report: Callable[[], None]) -> None:
         """``report`` is called after the first update."""
@@ -220,16 +220,16 @@ class FirstUpdate(tf.train.SessionRunHook):
 
 
 class CheckpointHook(StepHook):
-    """Rank 0 saves every so many steps, at the start and at the end.
+    """Saves every ``every_steps`` steps, at the start and at the end; for rank 0.
 
-    TensorFlow's own hook counts from where a run started; this one saves at multiples, so that a
-    resumed run has the same checkpoints as one that was never stopped.
+    TensorFlow's hook counts from the step where a run started; this one saves at multiples, so that
+    a resumed run has the same checkpoints as an uninterrupted one.
     """
 
     def __init__(
         self, outputs: TrainOutputs, *, output_dir: Path, every_steps: int, saver: tf.train.Saver
     ) -> None:
-        """``saver`` decides how many checkpoints are kept."""
+        """``saver`` determines how many checkpoints are kept."""
         super().__init__(outputs)
         self._prefix = str(output_dir / PREFIX)
         self._every_steps = every_steps
@@ -257,22 +257,22 @@ class CheckpointHook(StepHook):
         except (tf.errors.OpError, OSError, ValueError) as error:
             raise UserError(
                 f"cannot write checkpoint {self._prefix}-{self.step} ({first_line(error)}); free "
-                "space or choose another --output_dir. Earlier checkpoints are intact."
+                "some space or choose another --output_dir. Earlier checkpoints are intact."
             ) from error
         self._saved_step = self.step
 
 
 class StopOnSignal(tf.train.SessionRunHook):
-    """Ends training after an update when the process, or another rank's, is asked to stop.
+    """Ends training after an update once this process or another rank gets a stop signal.
 
-    What hooks do at a regular end, saving a checkpoint above all, is then done.
+    Hooks then do what they do at a regular end, above all save a checkpoint.
     """
 
-    # The last is what schedulers send before time is up, and what mpirun passes on to its ranks.
+    # Schedulers send SIGUSR1 before the time limit, and mpirun forwards it to its ranks.
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self, watch: NoWatch) -> None:
-        """Handlers are in place from ``begin`` to ``end``; ``watch`` finds the common update."""
+        """Handles signals from ``begin`` to ``end``; ``watch`` agrees on when to stop."""
         self._watch = watch
         self._received: signal.Signals | None = None
         self._updates = 0
@@ -294,7 +294,7 @@ class StopOnSignal(tf.train.SessionRunHook):
 
     def _note(self, number, frame):
         self._received = signal.Signals(number)
-        self._restore()  # a second signal acts at once
+        self._restore()  # a second signal takes effect immediately
 
     def _restore(self):
         for number, handler in self._previous.items():
@@ -302,7 +302,7 @@ class StopOnSignal(tf.train.SessionRunHook):
 
 
 class EvaluationHook(StepHook):
-    """Pauses training on all ranks every so many steps to evaluate the checkpoint just saved."""
+    """Pauses training on all ranks to evaluate the checkpoint that was just saved."""
 
     def __init__(
         self,
@@ -313,10 +313,10 @@ class EvaluationHook(StepHook):
         evaluate: Callable[[], bool],
         at_start: bool = True,
     ) -> None:
-        """Evaluates at multiples of ``every_steps``, and at step 0 where ``at_start``.
+        """Evaluates at multiples of ``every_steps``, and at step 0 if ``at_start``.
 
-        ``evaluate`` says on every rank alike whether the training should end. The last step is left
-        to whoever started the training: it evaluates afterwards.
+        ``evaluate`` returns, equally on every rank, whether training should end. The last step is
+        left to the caller, who evaluates after training.
         """
         super().__init__(outputs)
         self._every_steps = every_steps

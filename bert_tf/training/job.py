@@ -1,4 +1,4 @@
-"""A training or an evaluation, with everything that decides it resolved."""
+"""Jobs: a training run or an evaluation with all its parameters resolved."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from bert_tf.update.batch_plan import BatchPlan, StepPlan
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What a run trains or measures, and how its output directory describes it.
+    """What a run trains or evaluates, and how its output directory describes it.
 
     Attributes:
-      task: with the architecture.
-      vocabulary: of the data; None where nobody knows it.
-      tokenizer_files: where it is and whether text is lower-cased, for a directory that is to
-        hold both.
-      frozen: prefix of a network that is not trained -> the checkpoint with its weights.
+      task: the task, with the architecture.
+      vocabulary: the vocabulary of the data; None if unknown.
+      tokenizer_files: the vocabulary's file and whether text is lower-cased, to be stored with the
+        model.
+      frozen: prefix of a frozen network -> the checkpoint with its weights.
     """
 
     task: Task
@@ -44,7 +44,7 @@ class Model:
         return self.task.config
 
     def write_files(self, directory: Path) -> None:
-        """Makes ``directory`` a model directory of this network."""
+        """Writes configuration and tokenizer files, which make ``directory`` a model directory."""
         write_model_files(directory, self.config, self.tokenizer_files)
 
 
@@ -53,11 +53,11 @@ class TrainingData:
     """What a job trains on.
 
     Attributes:
-      batches: this rank's part of every global batch, from ``context.start`` on.
-      max_seq_length: positions of the longest sequence.
-      counted_in_epochs: whether the length of the training was given as passes over the data. It
-        then is an amount of data, so that a run that is resumed with another global batch needs
-        another number of steps; and it is what messages advise to raise.
+      batches: returns this rank's part of every global batch, from ``context.start`` on.
+      max_seq_length: positions in the longest sequence.
+      counted_in_epochs: whether the length of training was given in epochs. It is then an amount of
+        data, so a run resumed with a different global batch needs a different number of steps; and
+        messages advise to raise the number of epochs.
     """
 
     batches: Callable[[BatchPlan], tf.data.Dataset]
@@ -70,12 +70,12 @@ class Job:
     """What the trainer does.
 
     Attributes:
-      context: the run that it is part of.
-      model: what is trained or measured.
-      evaluation: how it is measured, None for a job that is only trained.
+      context: the run that the job is part of.
+      model: what is trained or evaluated.
+      evaluation: how it is evaluated, None for a job that only trains.
       data: what it is trained on.
-      optimization: the settings, with ``scale_steps_by_ranks`` decided.
-      batch, steps: resolved arithmetic.
+      optimization: the settings, with ``scale_steps_by_ranks`` resolved.
+      batch, steps: the resolved arithmetic.
       options: how the network is computed.
       session: how sessions execute.
     """
@@ -92,12 +92,12 @@ class Job:
 
     @property
     def task(self) -> Task:
-        """The model's."""
+        """The model's task."""
         return self.model.task
 
     @property
     def length_flag(self) -> str:
-        """What makes the training longer, for messages."""
+        """The flag that makes training longer, for messages."""
         return "--num_train_epochs" if self.data.counted_in_epochs else "--num_train_steps"
 
     def train_input(self) -> tf.data.Dataset:
@@ -105,7 +105,7 @@ class Job:
         return self.data.batches(self.batch)
 
     def with_xla(self) -> Job:
-        """The same job with XLA, and with layers that XLA knows."""
+        """The same job with XLA, and with layers that XLA can compile."""
         return dataclasses.replace(
             self,
             options=dataclasses.replace(self.options, native_layers=False),
@@ -124,8 +124,8 @@ def make_job(
 ) -> Job:
     """The job of a run.
 
-    ``optimization`` is settled (``checks.settle_scaling``); ``skip_padding`` is for batches that
-    may be padded. Raises UserError for batches and steps that contradict each other.
+    ``optimization`` has been through ``checks.settle_scaling``; ``skip_padding`` is for batches
+    that may be padded. Raises UserError for contradictory batch sizes and steps.
     """
     batch, steps = resolve_plans(optimization, context.ranks)
     if data.counted_in_epochs or optimization.scale_steps_by_ranks:

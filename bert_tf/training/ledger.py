@@ -1,4 +1,4 @@
-"""The ledger: every number that decides a run, printed and saved before its first step."""
+"""The ledger: every number that determines a run, printed and saved before its first step."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def training_ledger(
     data: Mapping[str, Any],
     start: StartPoint,
 ) -> Ledger:
-    """Sections of facts, in the order in which they are shown. Collective.
+    """Section -> entries, in the order in which they are shown. Collective.
 
-    ``operations`` names those of the update; ``precision``, ``communication`` and ``data`` are
-    sections made by the caller, of which the last has ``train_records``; training starts from
+    ``operations`` names the operations of the update; ``precision``, ``communication`` and ``data``
+    are sections made by the caller, the last one with ``train_records``; training starts from
     ``start``.
     """
     hosts = ranks.gather(socket.gethostname())
@@ -110,7 +110,7 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
 
 
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True) -> str:
-    """The ledger as a table of at most 100 columns, facts separated by two spaces.
+    """The ledger as a table of at most 100 columns, with entries separated by two spaces.
 
     What is nested is for ``run.json`` alone, and so is what a process by itself has no use for
     where there are not ``several_ranks``.
@@ -118,17 +118,17 @@ def format_ledger(ledger: Ledger, *, several_ranks: bool = True) -> str:
     shown = {
         section: [
             f"{name}={show_value(value)}"
-            for name, value in facts.items()
+            for name, value in entries.items()
             if not isinstance(value, Mapping)
             and (several_ranks or (section, name) not in _OF_SEVERAL_RANKS)
         ]
-        for section, facts in ledger.items()
+        for section, entries in ledger.items()
         if several_ranks or section not in _SECTIONS_OF_SEVERAL_RANKS
     }
     width = max(len(section) for section in shown)
     lines = ["-- ledger " + "-" * 60]
-    for section, facts in shown.items():
-        rows = _rows(facts, _COLUMNS - width - 2)
+    for section, entries in shown.items():
+        rows = _rows(entries, _COLUMNS - width - 2)
         lines += [
             f"{name:<{width}}  {row}" for name, row in zip([section, *[""] * len(rows)], rows)
         ]
@@ -147,11 +147,11 @@ _OF_SEVERAL_RANKS = {
 }
 
 
-def _rows(facts: Sequence[str], columns: int) -> list[str]:
-    """Facts in as many rows as they need; one that is longer than a row is broken at blanks."""
+def _rows(entries: Sequence[str], columns: int) -> list[str]:
+    """Entries filled into rows; an entry that is longer than a row is broken at spaces."""
     rows = [""]
-    for fact in facts:
-        first, *rest = textwrap.wrap(fact, columns, break_long_words=False, break_on_hyphens=False)
+    for entry in entries:
+        first, *rest = textwrap.wrap(entry, columns, break_long_words=False, break_on_hyphens=False)
         joined = f"{rows[-1]}  {first}" if rows[-1] else first
         if len(joined) <= columns:
             rows[-1] = joined
@@ -162,7 +162,7 @@ def _rows(facts: Sequence[str], columns: int) -> list[str]:
 
 
 def show_value(value: Any) -> str:
-    """A fact as a reader wants it: whole numbers with all their digits, others with six."""
+    """A value in readable form: whole numbers with all digits, other floats with six."""
     if isinstance(value, float):
         whole = value.is_integer() and abs(value) < _WHOLE_FLOATS
         return f"{value:.0f}" if whole else f"{value:.6g}"
@@ -171,7 +171,7 @@ def show_value(value: Any) -> str:
     return str(value)
 
 
-_WHOLE_FLOATS = 1e15  # what is larger is a bound, such as float32's largest number
+_WHOLE_FLOATS = 1e15  # larger values are bounds, such as float32's largest number
 
 
 def write_run_json(
@@ -190,7 +190,7 @@ def write_run_json(
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of this package and of what it stands on."""
+    """Versions of Python, this package and its dependencies."""
     found = {"python": platform.python_version(), "bert_tf": bert_tf.__version__}
     for package in _PACKAGES:
         try:
@@ -215,12 +215,12 @@ def git_commit() -> str | None:
     return None if done.returncode else done.stdout.strip()
 
 
-def add_to_run_json(output_dir: Path, facts: Mapping[str, Any]) -> None:
-    """Adds what only the running job could find out to ``run.json``."""
+def add_to_run_json(output_dir: Path, entries: Mapping[str, Any]) -> None:
+    """Adds entries to ``run.json`` that are only known while the job runs."""
     record = read_run_record(output_dir)
     if record is None:
         raise UserError(
-            f"run record: {output_dir / RUN_RECORD_NAME} does not exist any more; leave it there "
-            "while the run goes on."
+            f"run record: {output_dir / RUN_RECORD_NAME} no longer exists; do not remove it during "
+            "the run."
         )
-    write_json(record.path, {**record.content, **facts})
+    write_json(record.path, {**record.content, **entries})

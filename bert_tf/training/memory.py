@@ -1,8 +1,8 @@
-"""How much memory a rank will need, worked out before it is taken.
+"""Estimates how much memory a rank will need, before it is allocated.
 
-What the backward pass needs of the forward pass is read off the graph itself: the tensors that
-operations of the forward pass make and operations of the backward pass use. The rest is arithmetic
-on the number of parameters.
+What the backward pass needs from the forward pass is read off the graph: the tensors that
+operations of the forward pass produce and operations of the backward pass use. The rest is
+arithmetic on the number of parameters.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from bert_tf.training.job import Job
 from bert_tf.training.plans import trained_specs
 
 # Measured on Linux with BERT-base, a network of 6 x 384 and a tiny one, micro batches of 4 to 32,
-# fp32 or bf16: with these numbers the estimate is within 11 % of the peak.
+# fp32 or bf16: with these constants the estimate is within 11 % of the peak.
 # Resident memory of a process that has imported TensorFlow and built a graph.
 PROCESS_BYTES = 512 << 20
-# How many times the bytes of the trained weights gradients take: as they come, clipped, the parts
-# of the embeddings', freed blocks that nothing fits into; with several micro batches sums too.
+# Memory of gradients in multiples of the trained weights' bytes: as computed, clipped, parts of
+# those of the embeddings, fragmented free blocks; with several micro batches also the sums.
 _GRADIENT_COPIES, _GRADIENT_COPIES_OF_SUMS = 4, 7
-# Horovod's buffer for tensors that travel together.
+# Horovod's buffer for tensors that are sent together.
 FUSION_BUFFER_BYTES = 128 << 20
-# The largest tensors of the backward pass that live side by side, in units of the largest kept one.
+# Temporaries of the backward pass alive at the same time, in units of the largest kept tensor.
 _TEMPORARIES = 3
 
-# Operations whose result is their input's memory under another name.
+# Operations whose result shares the memory of their input.
 _ALIASES = {"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze",
             "StopGradient"}  # fmt: skip
-# Operations whose result is a variable's memory.
+# Operations whose result is the memory of a variable.
 _VARIABLES = {"ReadVariableOp", "VarHandleOp", "ResourceGather"}
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of one rank, and how many ranks share a host.
+    """Bytes of one rank, and how many ranks share its host.
 
     Attributes:
       process: the program without a network.
       weights: float32 variables.
-      gradients: of one micro batch, with the sums of an update where it has several.
-      optimizer: its slots, of the weights that are trained.
-      activations: what the backward pass keeps of a micro batch, and its temporaries.
+      gradients: gradients of one micro batch, and their sums if an update has several.
+      optimizer: slots of the trained weights.
+      activations: what is kept of a micro batch for the backward pass, and temporaries.
       communication: reduced gradients and Horovod's buffer.
       local_size: ranks on this host.
     """
@@ -64,14 +64,14 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """Bytes of one rank."""
+        """Total bytes of one rank."""
         fields = dataclasses.asdict(self)
         fields.pop("local_size")
         return sum(fields.values())
 
 
 def estimate_memory(job: Job) -> MemoryEstimate:
-    """Estimates the peak of a training; builds one micro batch of its graph and runs nothing."""
+    """Estimates the peak memory of training; builds one micro batch's graph and runs nothing."""
     specs = job.task.specs()
     trained = trained_specs(specs, job.optimization)
     parameters = num_weights(trained)
@@ -79,7 +79,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         network = create_network(job.task, job.options)
         forward, backward = _one_micro_batch(job, network, trained)
         kept = kept_bytes(forward, backward)
-        again = max(map(sum, recomputed_bytes(backward)), default=0)
+        recomputed = max(map(sum, recomputed_bytes(backward)), default=0)
     accumulates = job.batch.accumulation_steps > 1
     copies = _GRADIENT_COPIES_OF_SUMS if accumulates else _GRADIENT_COPIES
     communicates = job.context.ranks.world_size > 1
@@ -88,14 +88,14 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         weights=4 * num_weights(specs),
         gradients=4 * parameters * copies,
         optimizer=optimizer_row(job.optimization.optimizer).slot_bytes(parameters),
-        activations=sum(kept) + again + _TEMPORARIES * max(kept, default=0),
+        activations=sum(kept) + recomputed + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
         local_size=job.context.ranks.local_size,
     )
 
 
 def format_memory(estimate: MemoryEstimate) -> str:
-    """One line, in GiB."""
+    """The estimate as one line, in GiB."""
     parts = {
         name: value
         for name, value in dataclasses.asdict(estimate).items()
@@ -109,47 +109,47 @@ def format_memory(estimate: MemoryEstimate) -> str:
 
 
 def kept_bytes(forward: Iterable[tf.Operation], backward: Iterable[tf.Operation]) -> list[int]:
-    """Sizes of the tensors that ``forward`` operations make and ``backward`` operations read.
+    """Sizes of the tensors that ``forward`` operations produce and ``backward`` operations read.
 
-    Tensors that share their memory count once; those of unknown size not at all.
+    Tensors that share memory are counted once; those of unknown size are not counted.
     """
-    made = set(forward)
+    produced = set(forward)
     sizes: dict[str, int] = {}
     for operation in backward:
         for tensor in operation.inputs:
             base = tensor
             while base.op.type in _ALIASES:
                 base = base.op.inputs[base.value_index]
-            if base.op in made and base.op.type not in _VARIABLES:
+            if base.op in produced and base.op.type not in _VARIABLES:
                 sizes[base.name] = _bytes(base)
     return [size for size in sizes.values() if size]
 
 
 def recomputed_bytes(backward: Sequence[tf.Operation]) -> list[list[int]]:
-    """The same of each part that the backward pass computes again: one of them lives at a time."""
+    """Kept sizes of each part that the backward pass recomputes; only one is alive at a time."""
     parts: dict[str, list[tf.Operation]] = {}
     for operation in backward:
         part, scope, rest = operation.name.partition(f"/{SCOPE}/")
-        if scope and "_grad/" not in rest:  # tf.gradients names operations after what they are of
+        if scope and "_grad/" not in rest:  # tf.gradients names operations after the forward ones
             parts.setdefault(part, []).append(operation)
-    again = set().union(*parts.values())
-    gradients = [operation for operation in backward if operation not in again]
+    recomputed = set().union(*parts.values())
+    gradients = [operation for operation in backward if operation not in recomputed]
     return [kept_bytes(part, gradients) for part in parts.values()]
 
 
 def _one_micro_batch(
     job: Job, network: Network, trained: Sequence[VariableSpec]
 ) -> tuple[list[tf.Operation], list[tf.Operation]]:
-    """The operations of the forward and of the backward pass, in the current graph."""
+    """The operations of the forward and backward pass, built in the current graph."""
     graph = tf.get_default_graph()
     specs = job.train_input().element_spec
     features = {name: _placeholder(spec, job) for name, spec in specs.items()}
     if "input_mask" in features:
-        # Without padding there are as many rows as there can be, and the graph knows how many.
+        # Without padding the number of rows is at its maximum, and static.
         features["input_mask"] = tf.ones_like(features["input_mask"])
     before = set(graph.get_operations())
-    place = tf.zeros([], tf.int64)
-    dropout = Dropout(job.context.settings.seed, data_position=place, first_example=place)
+    zero = tf.zeros([], tf.int64)
+    dropout = Dropout(job.context.settings.seed, data_position=zero, first_example=zero)
     sums = network.losses(features, dropout=dropout)
     loss = tf.add_n([term.loss for term in sums.values()])
     forward = [op for op in graph.get_operations() if op not in before]
@@ -159,7 +159,7 @@ def _one_micro_batch(
 
 
 def _placeholder(spec: tf.TensorSpec, job: Job) -> tf.Tensor:
-    """A micro batch of a feature; sequences are as long as they get."""
+    """A placeholder for a feature of a micro batch, at the largest sequence length."""
     _, *rest = spec.shape.as_list()
     shape = [job.data.max_seq_length if size is None else size for size in rest]
     return tf.placeholder(spec.dtype, [job.batch.micro_batch_size, *shape])

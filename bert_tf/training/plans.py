@@ -1,4 +1,4 @@
-"""The arithmetic of a run: batches, steps, learning rate and what is trained, from settings."""
+"""The plans of a run, from its settings: batches, steps, learning rate, trained variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, r
 def resolve_plans(
     optimization: OptimizationSettings, ranks: SingleProcess
 ) -> tuple[BatchPlan, StepPlan]:
-    """The arithmetic of batches, steps and learning rate; raises UserError for contradictions."""
+    """The batch and step plans; raises UserError for contradictory settings."""
     return batch_plan(optimization, ranks), resolve_step_plan(
         num_train_steps=optimization.num_train_steps,
         num_warmup_steps=optimization.num_warmup_steps,
@@ -28,7 +28,7 @@ def resolve_plans(
 
 
 def batch_plan(optimization: OptimizationSettings, ranks: SingleProcess) -> BatchPlan:
-    """The arithmetic of batches alone."""
+    """The batch plan; raises UserError for contradictory settings."""
     return resolve_batch_plan(
         micro_batch_size=optimization.micro_batch_size,
         micro_batch_flag=optimization.micro_batch_flag,
@@ -41,7 +41,7 @@ def batch_plan(optimization: OptimizationSettings, ranks: SingleProcess) -> Batc
 def trained_specs(
     specs: Sequence[VariableSpec], optimization: OptimizationSettings
 ) -> list[VariableSpec]:
-    """Those of the variables that an update changes: they alone have gradients and slots."""
+    """The variables that an update changes; only they have gradients and slots."""
     return [spec for spec in specs if spec.trainable and optimization.rate_factor(spec.name)]
 
 
@@ -55,31 +55,31 @@ def with_steps(
     trains: bool,
     is_bound: bool = False,
 ) -> OptimizationSettings:
-    """The optimization with its steps counted from epochs, where no steps are given.
+    """The settings with the number of steps computed from epochs, unless steps are given.
 
-    An epoch is one pass over all training records by all ranks together. Raises UserError for a
-    warm-up that is longer than the epochs.
+    An epoch is one pass over all training records by all ranks together. Raises UserError if the
+    warm-up is longer than the epochs.
 
     Args:
-      optimization: settled (``checks.settle_scaling``).
+      optimization: the result of ``checks.settle_scaling``.
       ranks: all ranks.
-      records: to train on.
-      epochs, warmup_proportion: of the training; None where steps are given.
-      trains: whether there is a training that a warm-up must fit.
-      is_bound: whether ``records`` is the most that there can be.
+      records: number of training records.
+      epochs, warmup_proportion: length of training and warm-up; None if given in steps.
+      trains: whether the run trains, so that the warm-up must fit.
+      is_bound: whether ``records`` is only an upper bound.
     """
     steps, warmup = optimization.num_train_steps, optimization.num_warmup_steps
     if steps is None:
         batch = batch_plan(optimization, ranks)
-        # Steps are those of one rank where they are divided by the ranks later.
-        of_one_rank = optimization.scale_steps_by_ranks
-        sequences = batch.rank_batch_size if of_one_rank else batch.global_batch_size
+        # If steps are later divided by the number of ranks, they are those of one rank.
+        divided_later = optimization.scale_steps_by_ranks
+        sequences = batch.rank_batch_size if divided_later else batch.global_batch_size
         steps = max(1, math.ceil(records * epochs / sequences))
         if trains and warmup is not None and warmup > steps:
             at_most = "at most " * is_bound
             raise UserError(
                 f"--num_warmup_steps={warmup} is more than the {at_most}{steps} steps of "
-                f"--num_train_epochs={epochs:g}, so that the learning rate would never reach its "
+                f"--num_train_epochs={epochs:g}, so the learning rate would never reach its "
                 "peak; lower it, or give --warmup_proportion instead."
             )
     if warmup is None:

@@ -1,4 +1,4 @@
-"""What every run does around its training: ledger, resuming, results."""
+"""Runs a job: ledger, resuming, training, evaluation, output files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_tf.files import remove_partial_files, write_json
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.training import ledger
-from bert_tf.training.changes import changed_settings, jump_of_learning_rate
+from bert_tf.training.changes import changed_settings, learning_rate_jump
 from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
 from bert_tf.training.disk import checkpoint_sizes, disk_warning
@@ -41,23 +41,23 @@ def run_task(
     evaluation: Callable[[RunContext], Evaluation] | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> Results | None:
-    """Trains and evaluates a task on batches of its own; returns the last results. Collective.
+    """Trains and evaluates a task on the given batches; returns the last results. Collective.
 
     Args:
-      model: the task, and what its directory is to hold.
+      model: the task, and what its directory will contain.
       settings: what to do, where to write and how often.
-      optimization: batch, schedule and optimizer; a training needs a number of steps.
+      optimization: batch, schedule and optimizer; training needs a number of steps.
       runtime: precision, ranks and threads; None for the defaults.
-      batches: this rank's part of every global batch of a plan, each [accumulation steps x micro
-        batch, ...], from position ``context.start.data_position`` on and without end.
-      max_seq_length: positions of the longest sequence, for the choice of the fastest arithmetic.
-      evaluation: makes what measures the task, where ``settings.do_eval``.
-      data: more about the data, for the ledger.
+      batches: returns this rank's part of every global batch of a plan, each [accumulation steps x
+        micro batch, ...], without end, from position ``context.start.data_position`` on.
+      max_seq_length: positions in the longest sequence, for choosing the fastest arithmetic.
+      evaluation: creates the evaluation, called if ``settings.do_eval``.
+      data: further entries on the data, for the ledger.
 
-    Raises UserError for what does not go together, ValueError for a training without steps.
+    Raises UserError for contradictory settings, ValueError for training without steps.
     """
     if settings.do_train and optimization.num_train_steps is None:
-        raise ValueError("a training needs OptimizationSettings.num_train_steps")
+        raise ValueError("training needs OptimizationSettings.num_train_steps")
     with begin_run(settings, runtime or RuntimeSettings()) as context:
         context = choose_arithmetic(
             context, model.config, optimization, max_seq_length=max_seq_length
@@ -85,20 +85,20 @@ def run_job(
     data_names: Mapping[str, str] | None = None,
     lists: Mapping[str, Sequence[Any]] | None = None,
 ) -> Results | None:
-    """Announces, trains and evaluates as the settings say; returns the last results.
+    """Prints the ledger, trains and evaluates as set; returns the last results. Collective.
 
-    ``checks.check_start`` has passed. Nothing but an empty output directory is there before all
-    other checks have passed too, and a dry run ends then.
+    Call ``checks.check_start`` first. Nothing but an empty output directory is created before all
+    remaining checks have passed, after which a dry run ends.
 
     Args:
-      job: what to do.
-      train_data: the ledger's section on the data, with ``train_records``, ``sha256`` and
-        ``vocabulary_sha256`` in it; all ranks must have the same.
-      data_names: what messages call entries of it that only the task knows.
-      lists: JSON files to leave in the output directory, name to content.
+      job: the job to run.
+      train_data: the ledger's section on the data, including ``train_records``, ``sha256`` and
+        ``vocabulary_sha256``; must be equal on all ranks.
+      data_names: names, for messages, of task-specific entries of ``train_data``.
+      lists: JSON files to write to the output directory, name to content.
     """
     context, settings = job.context, job.context.settings
-    check_same_on_all_ranks(context.ranks, _compared(job, train_data, data_names or {}))
+    check_same_on_all_ranks(context.ranks, _compared_values(job, train_data, data_names or {}))
     trains = settings.do_train and context.start.step < job.steps.last_step
     choice = None
     if context.runtime.use_xla is None and trains and not settings.dry_run:
@@ -106,7 +106,7 @@ def run_job(
         context.message(choice.sentence)
         job = job.with_xla() if choice.use_xla else job
     run_ledger = _announce(job, train_data, choice) if settings.do_train else None
-    _say_where_it_resumes(job)
+    _report_resuming(job)
     if settings.dry_run:
         if settings.do_train:
             context.message(format_memory(estimate_memory(job)))
@@ -124,11 +124,12 @@ def run_job(
 
 
 def _tidy(context: RunContext) -> None:
-    """Brings the output directory to the state in which a run without a kill leaves it."""
+    """Removes from the output directory what an interrupted run left behind."""
     output_dir = context.settings.output_dir
     removed = remove_leftovers(output_dir) + remove_partial_files(output_dir)
     if removed:
-        context.message(f"removed what a killed run left in {output_dir}: {', '.join(removed)}")
+        names = ", ".join(removed)
+        context.message(f"removed leftovers of a killed run from {output_dir}: {names}")
     missing = write_missing_list(output_dir)
     if missing:
         context.message(missing)
@@ -138,7 +139,7 @@ def _tidy(context: RunContext) -> None:
 
 
 def _earlier_choice(context: RunContext) -> Mapping[str, Any] | None:
-    """The facts of the choice that the run was begun with, None without one."""
+    """The details of XLA's choice that the run recorded at its last start, None without one."""
     if context.record is None or "xla" not in context.record.ledger:
         return None
     context.record.fact("xla", "kept", bool)
@@ -148,14 +149,14 @@ def _earlier_choice(context: RunContext) -> Mapping[str, Any] | None:
 def _write_files(
     job: Job, run_ledger: ledger.Ledger | None, lists: Mapping[str, Sequence[Any]]
 ) -> None:
-    """Describes in the output directory what the run makes there; no ledger without a training.
+    """Writes the model's files and ``run.json``; ``run_ledger`` is None without training.
 
-    A model that is only evaluated keeps the files that it has.
+    A model that is only evaluated keeps its existing files.
     """
     context = job.context
     directory = context.settings.output_dir
-    described = context.start.checkpoint is not None and (directory / CONFIG_NAME).is_file()
-    if run_ledger is not None or not described:
+    has_files = context.start.checkpoint is not None and (directory / CONFIG_NAME).is_file()
+    if run_ledger is not None or not has_files:
         job.model.write_files(directory)
     for name, content in lists.items():
         write_json(directory / name, content)
@@ -168,8 +169,8 @@ def _write_files(
         )
 
 
-def _compared(job: Job, data: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """What ranks found on their hosts, by names for messages."""
+def _compared_values(job: Job, data: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """What must be equal on all ranks, by its name in messages."""
     names = {"sha256": "training data", "vocabulary_sha256": "vocabulary", **names}
     return {
         **{names.get(name, name.replace("_", " ")): value for name, value in data.items()},
@@ -179,10 +180,10 @@ def _compared(job: Job, data: Mapping[str, Any], names: Mapping[str, str]) -> di
 
 
 def _announce(job: Job, train_data: Mapping[str, Any], choice: Choice | None) -> ledger.Ledger:
-    """Prints what a training will do, and what it changes; returns its ledger."""
+    """Prints the ledger of a training run, and changes since its last start; returns the ledger."""
     context = job.context
     run_ledger = _ledger(job, train_data)
-    run_ledger.update({section: dict(found) for section, found in context.measured.items()})
+    run_ledger.update({section: dict(entries) for section, entries in context.measured.items()})
     sizes = checkpoint_sizes(
         job.task.specs(),
         context.settings,
@@ -190,13 +191,13 @@ def _announce(job: Job, train_data: Mapping[str, Any], choice: Choice | None) ->
         start_step=context.start.step,
         last_step=job.steps.last_step,
     )
-    run_ledger["checkpoints"] = sizes.facts()
+    run_ledger["checkpoints"] = sizes.ledger_section()
     if choice is not None:
-        run_ledger["xla"] = choice.facts
+        run_ledger["xla"] = choice.details
     elif context.runtime.use_xla is None:
         run_ledger["precision"]["xla"] = "to be tried"
     if context.record is not None:
-        _say_what_changed(job, run_ledger)
+        _report_changes(job, run_ledger)
     several_ranks = context.runtime.horovod or context.ranks.world_size > 1
     context.message(ledger.format_ledger(run_ledger, several_ranks=several_ranks))
     warning = disk_warning(sizes, context.settings.output_dir)
@@ -205,7 +206,7 @@ def _announce(job: Job, train_data: Mapping[str, Any], choice: Choice | None) ->
     return run_ledger
 
 
-def _say_where_it_resumes(job: Job) -> None:
+def _report_resuming(job: Job) -> None:
     context, settings, start = job.context, job.context.settings, job.context.start
     if start.checkpoint is None:
         return
@@ -245,16 +246,16 @@ def _ledger(job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
     )
 
 
-def _say_what_changed(job: Job, run_ledger: ledger.Ledger) -> None:
-    """Names what is not as at the run's last start, in a line and in the ledger."""
+def _report_changes(job: Job, run_ledger: ledger.Ledger) -> None:
+    """Reports what has changed since the run's last start, in a line and in the ledger."""
     context = job.context
     changes = changed_settings(
         context.record, run_ledger, job.model.config.with_explicit_gelu().to_dict()
     )
     if changes:
-        facts = ", ".join(f"{name} {change}" for name, change in changes.items())
-        context.message(f"changed since the run's last start: {facts}")
-    jump = jump_of_learning_rate(context.record, run_ledger, step=context.start.step)
+        listed = ", ".join(f"{name} {change}" for name, change in changes.items())
+        context.message(f"changed since the run's last start: {listed}")
+    jump = learning_rate_jump(context.record, run_ledger, step=context.start.step)
     if jump is not None and context.start.step < job.steps.last_step:
         context.message(jump)
     if changes:
@@ -264,9 +265,9 @@ def _say_what_changed(job: Job, run_ledger: ledger.Ledger) -> None:
 def _is_finished(job: Job, trainer: Trainer) -> bool:
     context, total, start = job.context, job.steps.last_step, job.context.start
     if start.step >= total:
-        end = f"the run is to end at step {total}" if start.step > total else "the run ends there"
+        end = f"beyond the last step ({total})" if start.step > total else "the last step"
         context.message(
-            f"nothing to train: {start.checkpoint} is at step {start.step} and {end}; raise "
+            f"nothing to train: {start.checkpoint} is at step {start.step}, {end}; raise "
             f"{job.length_flag} to train further."
         )
         return True

@@ -1,4 +1,4 @@
-"""What a run says while it trains: one dict, three sinks."""
+"""The log of a run: figures go to the terminal, JSON lines and TensorBoard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVALUATIONS = "eval_log.jsonl"
 
 Record = dict[str, Union[float, None]]
 
-# What NVIDIA's scripts call our figures.
+# The names of our figures in NVIDIA's scripts.
 _DLLOGGER_NAMES = {
     "loss": "total_loss",
     "masked_lm_loss": "mlm_loss",
@@ -36,21 +36,20 @@ _DLLOGGER_NAMES = {
 class RunLog:
     """Writes a step's figures as a terminal line, a JSON line and TensorBoard summaries.
 
-    Only rank 0 makes one. ``log.jsonl`` holds training steps and ``eval_log.jsonl`` evaluations,
-    each step once, over all the starts of a run. A figure that is infinite or no number is null
-    there.
+    Only rank 0 has one. ``log.jsonl`` contains training steps and ``eval_log.jsonl`` evaluations,
+    each step once, over all starts of a run. A figure that is not finite is written as null.
     """
 
     def __init__(
         self, output_dir: Path, *, report_loss: bool = True, dllog_path: str | None = None
     ) -> None:
-        """Everything goes to ``output_dir``, from the first step or evaluation on.
+        """Writes to ``output_dir``, from the first step or evaluation on.
 
         Args:
-          output_dir: where the logs are.
+          output_dir: directory of the logs.
           report_loss: whether terminal lines show losses.
-          dllog_path: a file for the same figures as lines of NVIDIA's DLLogger, written anew by a
-            run that is not resumed.
+          dllog_path: a file for the same figures in the format of NVIDIA's DLLogger, overwritten
+            unless the run is resumed.
         """
         self._output_dir = output_dir
         self._report_loss = report_loss
@@ -61,7 +60,7 @@ class RunLog:
         self._resumed_at: int | None = None
 
     def resume(self, step: int) -> None:
-        """Forgets what an earlier start of the run recorded beyond ``step``, where it resumes."""
+        """Drops what an earlier start of the run logged after ``step``, where the run resumes."""
         self._resumed_at = step
         self._dllog_mode = "a" if step else "w"
         for name in (STEPS, EVALUATIONS):
@@ -69,7 +68,7 @@ class RunLog:
             self._rewrite(name, [record for record in history if record["step"] <= step])
 
     def message(self, text: str) -> None:
-        """Prints a line that is no step's; training goes on where it cannot be printed."""
+        """Prints a line; training continues even if it cannot be printed."""
         say(text)
 
     def step(
@@ -81,7 +80,7 @@ class RunLog:
         seconds_left: float,
         details: Mapping[str, float] | None = None,
     ) -> None:
-        """Records the figures of ``step`` (optimizer updates done); details are not printed."""
+        """Logs the figures of ``step`` (optimizer updates done); ``details`` are not printed."""
         recorded = {**figures, **(details or {})}
         path = self._output_dir / STEPS
         with explain_write_errors(path), open(path, "a", encoding="utf-8") as file:
@@ -96,7 +95,7 @@ class RunLog:
         self.message(f"step {step}/{total_steps}  {shown}  ETA {format_duration(seconds_left)}")
 
     def evaluation(self, step: int, figures: Mapping[str, float], *, note: str = "") -> None:
-        """Records an evaluation of the weights at ``step``, in the place of an earlier one."""
+        """Logs an evaluation of the weights at ``step``, replacing an earlier one."""
         history = read_history(self._output_dir, EVALUATIONS)
         others = [record for record in history if record["step"] != step]
         self._rewrite(EVALUATIONS, [*others, _record(step, figures)])
@@ -108,8 +107,8 @@ class RunLog:
     def _rewrite(self, name: str, records: list[Record]) -> None:
         path = self._output_dir / name
         content = "".join(map(_line, records))
-        there = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        if content != there:
+        current = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        if content != current:
             with atomic_open(path) as file:
                 file.write(content)
 
@@ -139,13 +138,13 @@ class RunLog:
             name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
             self._events = self._output_dir / name
             if self._resumed_at is not None:
-                # TensorBoard then leaves out what was recorded of later steps before.
+                # TensorBoard then drops what was logged earlier for later steps.
                 start = tf.SessionLog(status=tf.SessionLog.START)
                 events.insert(
                     0, tf.Event(wall_time=now, step=self._resumed_at + 1, session_log=start)
                 )
             events.insert(0, tf.Event(wall_time=now, file_version="brain.Event:2"))
-        # Not by TensorFlow's writer: what fails in its thread is a stack trace of that thread.
+        # Not with TensorFlow's writer: an error in its thread would print a stack trace.
         records = frame_records(event.SerializeToString() for event in events)
         with explain_write_errors(self._events), open(self._events, "ab") as file:
             file.write(records.content)
@@ -154,8 +153,8 @@ class RunLog:
 def read_history(output_dir: Path, name: str) -> list[Record]:
     """The lines of ``STEPS`` or ``EVALUATIONS``, ordered by step, each step once.
 
-    Of a step that was recorded twice, as by a run that was killed and has not been resumed yet, the
-    later line counts. A line that was being written when the run was killed is left out.
+    If a step was logged twice, as by a run that was killed and then resumed, the later line counts.
+    An incomplete line, written as the run was killed, is left out.
     """
     path = output_dir / name
     if not path.is_file():

@@ -1,7 +1,7 @@
-"""What a training or a prediction took all in all, for the lines at its end.
+"""The total time of a training run or a prediction, for the lines printed at the end.
 
-Start-up is all that comes before the steady state: building the graph, starting the session, the
-first update or batch, compiling.
+Start-up is everything before the steady state: building the graph, starting the session, the first
+update or batch, compiling.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _PERCENTILES = (50, 90, 95, 99, 100)
 
 @dataclasses.dataclass
 class UpdateTimes:
-    """The updates of a training since its last start, those that were skipped with them.
+    """Times of the updates of a training run since its last start, including skipped ones.
 
     Attributes:
-      updates: how many.
-      steady_updates: those that are not warm-up.
-      steady_seconds: what these took, without checkpoints and evaluations between them.
+      updates: number of updates.
+      steady_updates: number of updates after warm-up.
+      steady_seconds: duration of the latter, without checkpoints and evaluations between them.
     """
 
     updates: int = 0
@@ -36,35 +36,35 @@ class UpdateTimes:
             self.steady_seconds += seconds
 
 
-def training_facts(
+def training_totals(
     times: UpdateTimes, *, seconds: float, global_batch_size: int
 ) -> dict[str, float]:
-    """The totals of a training of ``seconds`` over all ranks, for ``run.json``."""
+    """The totals of ``seconds`` of training over all ranks, for ``run.json``."""
     sequences = times.updates * global_batch_size
-    facts = {
+    totals = {
         "sequences": sequences,
         "seconds": round(seconds, 3),
         "sequences_per_second_with_start_up": sequences / seconds,
     }
     if times.steady_updates:
         steady = times.steady_updates * global_batch_size
-        facts["steady_sequences"] = steady
-        facts["steady_seconds"] = round(times.steady_seconds, 3)
-        facts["sequences_per_second"] = steady / times.steady_seconds
-    return facts
+        totals["steady_sequences"] = steady
+        totals["steady_seconds"] = round(times.steady_seconds, 3)
+        totals["sequences_per_second"] = steady / times.steady_seconds
+    return totals
 
 
-def training_lines(facts: dict[str, float]) -> list[str]:
-    """What :func:`training_facts` found, in words."""
+def training_lines(totals: dict[str, float]) -> list[str]:
+    """What :func:`training_totals` returns, in words."""
     lines = [
-        f"training took {facts['seconds']:.2f} s for {facts['sequences']} sequences: "
-        f"{facts['sequences_per_second_with_start_up']:.4g} sequences/s with start-up, checkpoints "
-        "and evaluations"
+        f"training took {totals['seconds']:.2f} s for {totals['sequences']} sequences: "
+        f"{totals['sequences_per_second_with_start_up']:.4g} sequences/s with start-up, "
+        "checkpoints and evaluations"
     ]
-    if "sequences_per_second" in facts:
+    if "sequences_per_second" in totals:
         lines.append(
-            f"training without them took {facts['steady_seconds']:.2f} s for "
-            f"{facts['steady_sequences']} sequences: {facts['sequences_per_second']:.4g} "
+            f"training without them took {totals['steady_seconds']:.2f} s for "
+            f"{totals['steady_sequences']} sequences: {totals['sequences_per_second']:.4g} "
             "sequences/s"
         )
     return lines
@@ -76,9 +76,9 @@ def prediction_lines(
     """The totals of a prediction, in words.
 
     Args:
-      batch_seconds: of each batch of a rank; the first is start-up for the most part.
-      seconds: all of it.
-      sequences: of all ranks.
+      batch_seconds: duration of each batch on one rank; the first is mostly start-up.
+      seconds: total duration.
+      sequences: number of sequences over all ranks.
       steady_sequences: the same without the first batches.
     """
     lines = [

@@ -1,6 +1,6 @@
-"""From a job to an Estimator that trains, pauses to evaluate and resumes.
+"""The trainer: runs a job with an Estimator that trains, evaluates on the way and resumes.
 
-Every job of the toolkit trains through this module.
+All jobs of the toolkit train through this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bert_tf.training import evaluation, hooks, ledger
 from bert_tf.training.job import Job
 from bert_tf.training.run_log import EVALUATIONS, read_history
 from bert_tf.training.start_point import ResumingSaver, find_start
-from bert_tf.training.summary import UpdateTimes, training_facts, training_lines
+from bert_tf.training.summary import UpdateTimes, training_lines, training_totals
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.training.xla import XlaReport, compile_first_cluster
 from bert_tf.tuning.session import session_config
@@ -44,7 +44,7 @@ class Trainer:
     """Trains and evaluates one job on this rank; all ranks call the same methods."""
 
     def __init__(self, job: Job) -> None:
-        """Creates no graph and no file."""
+        """Creates neither graphs nor files."""
         self._job = job
         self._context = job.context
         self._settings = job.context.settings
@@ -58,9 +58,9 @@ class Trainer:
         )
 
     def train_and_evaluate(self) -> None:
-        """Trains up to the last step; pauses on the way to evaluate where the job asks for it.
+        """Trains up to the last step, pausing for evaluations if the settings request them.
 
-        Asked to stop by a signal, all ranks save a checkpoint first, then exit with 128 + signal.
+        On a stop signal, all ranks save a checkpoint first, then exit with 128 + signal.
         """
         job = self._job
         stop = hooks.StopOnSignal(self._context.watch)
@@ -72,24 +72,24 @@ class Trainer:
                 hooks=[stop],
             )
         if self._log is not None and self._times.updates:
-            self._sum_up(time.monotonic() - started)
+            self._report_totals(time.monotonic() - started)
         if stop.agreed:
             if self._log is not None:
                 self._log.message(
-                    f"stopped by {stop.agreed.name}; {self._latest_checkpoint()} is saved, start "
+                    f"stopped by {stop.agreed.name}; {self._latest_checkpoint()} was saved, run "
                     "again to resume"
                 )
-            # mpirun ends all ranks as soon as one of them ends with a status.
+            # mpirun kills all ranks as soon as one of them exits with a non-zero status.
             self._context.ranks.gather(None)
             raise SystemExit(128 + stop.agreed)
 
-    def _sum_up(self, seconds: float) -> None:
-        facts = training_facts(
+    def _report_totals(self, seconds: float) -> None:
+        totals = training_totals(
             self._times, seconds=seconds, global_batch_size=self._job.batch.global_batch_size
         )
-        for line in training_lines(facts):
+        for line in training_lines(totals):
             self._log.message(line)
-        ledger.add_to_run_json(self._settings.output_dir, {"training": facts})
+        ledger.add_to_run_json(self._settings.output_dir, {"training": totals})
 
     def evaluate(self) -> evaluation.Results:
         """Evaluates the newest checkpoint over the whole held-out set and writes the results."""
@@ -100,13 +100,13 @@ class Trainer:
         return results
 
     def predict(self) -> evaluation.Results:
-        """As :meth:`evaluate`, without keeping the results: the evaluation writes what it finds."""
+        """Like :meth:`evaluate`, but only writes the evaluation's own files."""
         with _explained_errors(self._settings):
             return self._job.evaluation.run(self._estimator, self._settings.output_dir)
 
     def evaluate_at_end(self) -> evaluation.Results:
-        """As :meth:`evaluate`, without measuring the same weights a second time."""
-        # Other ranks' directories of this name, on disks of their own, are not this run's.
+        """Like :meth:`evaluate`, but does not evaluate the same weights twice."""
+        # Directories of this name on the local disks of other ranks do not belong to this run.
         ranks = self._context.ranks
         newest = find_start(self._settings.output_dir).step if ranks.is_chief else None
         step = ranks.broadcast(newest)
@@ -115,10 +115,9 @@ class Trainer:
         return self.evaluate()
 
     def catch_up_on_evaluation(self) -> None:
-        """Evaluates the checkpoint that the run resumes from, if a kill came before its turn.
+        """Evaluates the checkpoint that the run resumes from, if a kill prevented that.
 
-        Whether training ends early, and which checkpoint is the best, is then what it would be
-        without the kill.
+        Early stopping and the best checkpoint are then the same as without the kill.
         """
         settings, step = self._settings, self._context.start.step
         if settings.eval_every_steps is None or step == 0 or step % settings.eval_every_steps:
@@ -130,13 +129,13 @@ class Trainer:
         if self._context.ranks.broadcast(is_missing):
             self.evaluate()
 
-    def _evaluate_on_the_way(self) -> bool:
-        """Evaluates; whether the training should end here, on every rank alike."""
+    def _evaluate_during_training(self) -> bool:
+        """Evaluates; returns, equally on every rank, whether training should end here."""
         self.evaluate()
         return self.has_stalled()
 
     def has_stalled(self) -> bool:
-        """Whether as many evaluations as early stopping allows were none of them the best."""
+        """Whether early stopping applies: too many evaluations without a new best."""
         settings = self._settings
         if settings.early_stopping_evaluations is None:
             return False
@@ -148,10 +147,10 @@ class Trainer:
         stalled = since >= settings.early_stopping_evaluations
         if stalled and self._log is not None:
             best = settings.output_dir / evaluation.BEST_DIRECTORY
-            kept = f", which is in {best}" * settings.keep_best
+            kept = f"; the best checkpoint is in {best}" * settings.keep_best
             self._log.message(
-                f"stopped early: the last {since} evaluations were not better by "
-                f"{self._job.evaluation.figure.name} than the best one{kept}"
+                f"stopped early: the last {since} evaluations did not improve "
+                f"{self._job.evaluation.figure.name}{kept}"
             )
         return stalled
 
@@ -168,7 +167,7 @@ class Trainer:
         self._log.evaluation(results["global_step"], figures, note=note)
 
     def _model_dir(self) -> str:
-        """Rank 0 writes checkpoints; Estimator insists on a directory on every other rank too."""
+        """The output directory on rank 0; elsewhere a temporary one, which Estimator needs."""
         if self._context.ranks.is_chief:
             return str(self._settings.output_dir)
         directory = tempfile.mkdtemp(prefix="bert_tf_rank_")
@@ -176,7 +175,7 @@ class Trainer:
         return directory
 
     def _run_config(self) -> tf_estimator.RunConfig:
-        # Checkpoints, summaries and progress lines are written by the hooks of this package.
+        # Checkpoints, summaries and progress lines are written by our own hooks.
         return tf_estimator.RunConfig(
             tf_random_seed=self._settings.seed,
             session_config=session_config(self._job.session),
@@ -197,7 +196,7 @@ class Trainer:
         return self._training_spec(outputs, features)
 
     def _initialise_weights(self, network: Network) -> None:
-        """Reads the weights to start from; other ranks get them from rank 0."""
+        """Reads the initial weights on rank 0; other ranks get them from rank 0."""
         job = self._job
         if self._log is None:
             return
@@ -222,7 +221,7 @@ class Trainer:
         job = self._job
         use_xla = job.session.use_xla
         warm_up = WarmUp(2 if use_xla else 1)
-        # Relative paths: a directory of checkpoints may be moved and still be resumed.
+        # Relative paths, so that a run can be resumed after its directory was moved.
         saver = ResumingSaver(
             tf.global_variables(),
             consumed=self._context.start.consumed(job.batch.global_batch_size),
@@ -264,15 +263,15 @@ class Trainer:
                     outputs,
                     every_steps=self._settings.eval_every_steps,
                     total_steps=total_steps,
-                    evaluate=self._evaluate_on_the_way,
+                    evaluate=self._evaluate_during_training,
                     at_start=job.evaluation.at_start,
                 )
             )
         loss = tf.add_n([sums.loss for sums in outputs.term_sums.values()])
         return tf_estimator.EstimatorSpec(
             tf_estimator.ModeKeys.TRAIN,
-            # Estimator stops with a stack trace at a loss that is not finite; NonFiniteGuard
-            # decides that here, since with a loss scale an overflow now and then is normal.
+            # Estimator fails with a stack trace if the loss is not finite. NonFiniteGuard handles
+            # that instead, since occasional overflows are normal with loss scaling.
             loss=tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss)),
             train_op=outputs.train_op,
             training_hooks=session_hooks,
@@ -284,21 +283,21 @@ class Trainer:
         ledger.add_to_run_json(self._settings.output_dir, seconds)
 
     def _report_xla(self, clusters: int, seconds: float, shapes: int) -> None:
-        of_shapes = f" for {shapes} shapes of batches" if shapes > 1 else ""
+        for_shapes = f" for {shapes} batch shapes" if shapes > 1 else ""
         self._log.message(
-            f"XLA: {clusters} compiled clusters run in each update; compiling them{of_shapes} took "
-            f"{seconds:.1f} s, which rates leave out"
+            f"XLA: {clusters} compiled clusters run in each update; compiling them{for_shapes} "
+            f"took {seconds:.1f} s, which rates do not include"
         )
-        facts = {
+        details = {
             "xla_clusters": clusters,
             "xla_compile_seconds": round(seconds, 2),
             "xla_shapes": shapes,
         }
-        ledger.add_to_run_json(self._settings.output_dir, facts)
+        ledger.add_to_run_json(self._settings.output_dir, details)
 
 
 def build_update(job: Job, network: Network, features: Features) -> TrainOutputs:
-    """Adds one update of a job to the current graph, which holds its network.
+    """Adds one update of a job to the current graph, which contains its network.
 
     ``features`` are [accumulation steps x micro batch, ...], this rank's part of a global batch.
     """
@@ -336,10 +335,10 @@ def create_run_state(
     *,
     needs_loss_scale: bool,
 ) -> None:
-    """Creates what a training saves besides the weights of ``network``, as build_update does.
+    """Creates the variables that training saves besides the network's weights, like build_update.
 
     Those that checkpoints may lack (``start_point.COUNTS``) are left out. For a graph that is never
-    run: no forward and no backward pass is built.
+    run: neither forward nor backward pass is built.
     """
     tf.train.get_or_create_global_step()
     _loss_scale(runtime, needed=needs_loss_scale)
@@ -367,13 +366,13 @@ def _optimizer(
 
 
 def _shape_of_batch(features: Features) -> tf.Tensor:
-    """The sizes of all features in a row, int32."""
+    """The shapes of all features, concatenated, int32."""
     return tf.concat([tf.shape(feature) for feature in features.values()], axis=0)
 
 
 @contextlib.contextmanager
 def _explained_errors(settings: RunSettings) -> Iterator[None]:
-    """Turns errors that TensorFlow reports for bad files into one sentence each."""
+    """Turns TensorFlow's errors for bad files and lack of memory into one sentence each."""
     try:
         with user_errors():
             yield
@@ -382,12 +381,11 @@ def _explained_errors(settings: RunSettings) -> Iterator[None]:
         if newest is None:
             raise damaged(settings.init_checkpoint, error) from error
         advice = (
-            f"name an older one in {settings.output_dir / 'checkpoint'}, or start anew in another "
+            f"list an older one in {settings.output_dir / 'checkpoint'}, or start over in another "
             "--output_dir"
         )
         raise damaged(newest, error, advice=advice) from error
     except tf.errors.ResourceExhaustedError as error:
         raise UserError(
-            f"there is not enough memory ({first_line(error)}); give a smaller batch, or "
-            "--recompute."
+            f"out of memory ({first_line(error)}); use a smaller batch or --recompute."
         ) from error

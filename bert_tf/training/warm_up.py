@@ -1,4 +1,4 @@
-"""Which updates of a run are slow because it has only begun, or because shapes are new."""
+"""Which updates of a run are slow because it has just started, or because shapes are new."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Sequence
 
 
 class WarmUp:
-    """Tells updates that may have compiled something from those that show the steady state.
+    """Distinguishes updates that may include compilation from those in the steady state.
 
-    XLA compiles a cluster when it first runs, and for every further shape of its inputs in the
-    first or the second update that has it.
+    XLA compiles a cluster when it first runs, and for every new input shape in the first or second
+    update with that shape.
     """
 
     _STEADY_SAMPLES = 9
 
     def __init__(self, updates: int = 1) -> None:
-        """``updates`` is how many of each shape are warm-up."""
+        """The first ``updates`` updates of each shape are warm-up."""
         self._updates = updates
         self._warm: dict[tuple[int, ...], list[float]] = {}
         self._steady: dict[tuple[int, ...], list[float]] = {}
 
     def note(self, shape: Sequence[int], seconds: float) -> bool:
-        """Takes note of an update of a batch's ``shape``; whether it shows the steady state."""
+        """Records an update on a batch of ``shape``; returns whether it is in the steady state."""
         key = tuple(shape)
         warm = self._warm.setdefault(key, [])
         if len(warm) < self._updates:
@@ -35,12 +35,12 @@ class WarmUp:
 
     @property
     def shapes(self) -> int:
-        """How many shapes there were."""
+        """The number of different shapes so far."""
         return len(self._warm)
 
     @property
     def extra_seconds(self) -> float:
-        """What warm-up took beyond as many steady updates, of the shapes that have such."""
+        """How much longer warm-up took than steady updates, over shapes that have both."""
         return sum(
             max(0.0, sum(self._warm[shape]) - self._updates * statistics.median(steady))
             for shape, steady in self._steady.items()

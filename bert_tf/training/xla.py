@@ -11,9 +11,9 @@ from bert_tf.training.warm_up import WarmUp
 
 
 def compile_first_cluster(config: tf.ConfigProto) -> None:
-    """Compiles a trifle with XLA, so that what its first compilation prints is over with.
+    """Compiles a trivial cluster with XLA, to suppress what the first compilation prints.
 
-    TensorFlow announces the first cluster of a process on the terminal, past every log level.
+    TensorFlow announces the first cluster of a process on the terminal at every log level.
     """
     with suppressed_stderr(), tf.Graph().as_default(), tf.Session(config=config) as session:
         fed = result = tf.placeholder(tf.float32, [])
@@ -24,15 +24,15 @@ def compile_first_cluster(config: tf.ConfigProto) -> None:
 
 
 class XlaReport(tf.train.SessionRunHook):
-    """Tells how many clusters an update runs and how long they took to compile.
+    """Reports how many clusters an update runs and how long they took to compile.
 
-    Says so after some updates, and again at the end if further shapes were compiled since.
+    Reports after a few updates, and again at the end if more shapes were compiled since.
     """
 
     _REPORTED_RUN = 6
 
     def __init__(self, warm_up: WarmUp, report: Callable[[int, float, int], None]) -> None:
-        """``report`` is given clusters, seconds of compiling and the number of batches' shapes."""
+        """``report`` is called with clusters, seconds of compiling and number of batch shapes."""
         self._warm_up = warm_up
         self._report = report
         self._runs = 0
@@ -49,24 +49,24 @@ class XlaReport(tf.train.SessionRunHook):
         if self._runs == 1:
             self._clusters = count_compiled_clusters(run_values.run_metadata)
         elif self._runs == self._REPORTED_RUN:
-            self._tell()
+            self._send_report()
 
     def end(self, session):
         if self._warm_up.shapes != self._reported_shapes:
-            self._tell()
+            self._send_report()
 
-    def _tell(self):
+    def _send_report(self):
         self._reported_shapes = self._warm_up.shapes
         self._report(self._clusters, self._warm_up.extra_seconds, self._reported_shapes)
 
 
 def traced() -> tf.RunOptions:
-    """Options of a run whose metadata name the operations that it executed."""
+    """Run options with which the metadata name the executed operations."""
     return tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
 
 
 def count_compiled_clusters(run_metadata: tf.RunMetadata) -> int:
-    """The number of different clusters that a traced run executed as compiled code."""
+    """The number of distinct clusters that a traced run executed as compiled code."""
     ran = set()
     for device in run_metadata.step_stats.dev_stats:
         for node in device.node_stats:

@@ -1,8 +1,8 @@
-"""--use_xla=auto: a job's own update with and without XLA, for a moment, and then the faster way.
+"""--use_xla=auto: times the job's update with and without XLA, and takes the faster form.
 
-Both ways are built, warmed up and timed one after the other, each in a graph and a session of its
-own that is gone before the next begins. They start from fresh weights and go over one of the run's
-next batches, which the run reads again: it trains to the bit as if it had been told the answer.
+Both forms are built, warmed up and timed in turn, each in a separate graph and session that are
+released before the next. They start from fresh weights and train on one of the run's next batches,
+which the run reads again: the run is bit-equal to one with the flag given explicitly.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from bert_tf.tuning.session import session_config
 _WARM_UP_UPDATES = 3
 _TIMED_SECONDS = 2.0
 _FEWEST_UPDATES, _MOST_UPDATES = 5, 50
-_BATCHES = 9  # of which the middle one by size is taken, where sizes differ
+_BATCHES = 9  # the one of median size is used, if sizes differ
 
 Batch = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """How one way did, on the slowest rank.
+    """The timing of one form, on the slowest rank.
 
     Attributes:
-      seconds: of an update, the median.
-      warm_up_seconds: what the first updates took beyond that; with XLA mostly compiling.
-      clusters: compiled ones that ran.
+      seconds: median duration of an update.
+      warm_up_seconds: how much longer the first updates took; with XLA mostly compiling.
+      clusters: number of compiled clusters that ran.
     """
 
     seconds: float
@@ -51,26 +51,26 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What was chosen.
+    """The choice and its reasons.
 
     Attributes:
-      use_xla: whether the run compiles.
-      sentence: what was chosen and why, for the terminal.
-      facts: the same for the ledger.
+      use_xla: whether the run uses XLA.
+      sentence: the choice and its reason, for the terminal.
+      details: the same for the ledger.
     """
 
     use_xla: bool
     sentence: str
-    facts: dict[str, Any]
+    details: dict[str, Any]
 
 
 def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
-    """Whether ``job``, which is one without XLA, should be trained with it. Collective.
+    """Whether ``job`` should be trained with XLA. Collective.
 
     Args:
-      job: what to train.
-      earlier: rank 0's facts of the choice that a run which goes on was begun with, None without
-        one; it holds where the conditions are the same.
+      job: the job, without XLA.
+      earlier: rank 0's details of the choice recorded by the run being resumed, or None; used
+        again if the conditions are the same.
     """
     conditions = job.context.ranks.broadcast(_conditions(job))
     earlier = job.context.ranks.broadcast(earlier)
@@ -99,14 +99,14 @@ def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
 def decide(
     without: Trial, with_xla: Trial, *, updates: int, global_batch_size: int, conditions: str
 ) -> Choice:
-    """The way that ``updates`` updates and its warm-up take less time with."""
+    """Chooses the form in which warm-up and ``updates`` updates take less time."""
     total, total_with_xla = (
         trial.warm_up_seconds + updates * trial.seconds for trial in (without, with_xla)
     )
     use_xla = total_with_xla < total
     rates = [global_batch_size / trial.seconds for trial in (without, with_xla)]
     compiling = max(0.0, with_xla.warm_up_seconds - without.warm_up_seconds)
-    facts = {
+    details = {
         "asked": "auto",
         "kept": use_xla,
         "sequences_per_second_without": round(rates[0], 3),
@@ -120,11 +120,11 @@ def decide(
         f"{_verdict(use_xla)}: {rates[0]:.4g} sequences/s without it and {rates[1]:.4g} with "
         f"it, after {compiling:.1f} s of compiling, for {updates} updates"
     )
-    return Choice(use_xla, sentence, facts)
+    return Choice(use_xla, sentence, details)
 
 
 def time_updates(job: Job, batch: Batch) -> Trial:
-    """Trains a fresh network on one batch again and again. Collective."""
+    """Times updates of a fresh network, repeatedly on one batch. Collective."""
     metadata = tf.RunMetadata()
     with tf.Graph().as_default():
         fed = {
@@ -145,28 +145,28 @@ def time_updates(job: Job, batch: Batch) -> Trial:
             session.run(initial_values)
             first = update(options=traced(), run_metadata=metadata)
             *others, last = (update() for _ in range(_WARM_UP_UPDATES - 1))
-            wanted = math.ceil(_TIMED_SECONDS / last)
-            updates = min(max(wanted, _FEWEST_UPDATES), _MOST_UPDATES)
+            estimated = math.ceil(_TIMED_SECONDS / last)
+            updates = min(max(estimated, _FEWEST_UPDATES), _MOST_UPDATES)
             seconds = [update() for _ in range(job.context.ranks.broadcast(updates))]
     median = statistics.median(seconds)
     warm_up = max(0.0, first + sum(others) + last - _WARM_UP_UPDATES * median)
-    of_all_ranks = job.context.ranks.gather((median, warm_up, count_compiled_clusters(metadata)))
-    return Trial(*map(max, zip(*of_all_ranks)))
+    trials = job.context.ranks.gather((median, warm_up, count_compiled_clusters(metadata)))
+    return Trial(*map(max, zip(*trials)))
 
 
 def _typical_batch(job: Job) -> Batch:
-    """The middle one, by size, of the next batches of this rank."""
+    """The batch of median size among the next batches of this rank."""
     with tf.Graph().as_default(), tf.Session(config=session_config(job.session)) as session:
         dataset = job.train_input()
         shapes = [spec.shape for spec in dataset.element_spec.values()]
-        alike = all(shape.is_fully_defined() for shape in shapes)
-        iterator = tf.data.make_initializable_iterator(dataset.take(1 if alike else _BATCHES))
-        following = iterator.get_next()
+        are_static = all(shape.is_fully_defined() for shape in shapes)
+        iterator = tf.data.make_initializable_iterator(dataset.take(1 if are_static else _BATCHES))
+        next_batch = iterator.get_next()
         session.run(iterator.initializer)
         batches = []
         while True:
             try:
-                batches.append(session.run(following))
+                batches.append(session.run(next_batch))
             except tf.errors.OutOfRangeError:
                 break
     batches.sort(key=lambda batch: sum(value.size for value in batch.values()))
@@ -174,7 +174,7 @@ def _typical_batch(job: Job) -> Batch:
 
 
 def _problem_with_xla(job: Job) -> str | None:
-    """Why XLA cannot compile on some rank; None where it can."""
+    """Why XLA cannot compile on some rank; None if it works on all."""
     problem = None
     try:
         compile_first_cluster(session_config(job.session))
@@ -184,8 +184,8 @@ def _problem_with_xla(job: Job) -> str | None:
 
 
 def _without_trial(conditions: str, reason: str) -> Choice:
-    facts = {"asked": "auto", "kept": False, "reason": reason, "conditions": conditions}
-    return Choice(False, f"{_verdict(False)}: {reason}", facts)
+    details = {"asked": "auto", "kept": False, "reason": reason, "conditions": conditions}
+    return Choice(False, f"{_verdict(False)}: {reason}", details)
 
 
 def _verdict(use_xla: bool) -> str:
@@ -193,7 +193,7 @@ def _verdict(use_xla: bool) -> str:
 
 
 def _conditions(job: Job) -> str:
-    """What a choice depends on, for those who go on with a run."""
+    """What the choice depends on, as text, to reuse it in a resumed run."""
     threads = job.context.ranks.threads
     form = "native" if job.options.native_layers else "TensorFlow's"
     return (

@@ -1,1 +1,1 @@
-"""What this machine computes fastest with, found by measuring."""
+"""Measuring what a job computes fastest with on this machine."""

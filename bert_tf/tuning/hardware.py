@@ -1,6 +1,6 @@
-"""The hardware that all ranks have, and the precisions that it computes.
+"""The hardware common to all ranks, and the precisions that it supports.
 
-The one module that asks TensorFlow which devices there are.
+Only this module asks TensorFlow which devices there are.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from bert_tf.ranks.distribution import SingleProcess
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """What a job computes on: GPUs, or the CPU where there is none.
+    """What a job computes on: GPUs, or the CPU if there is none.
 
     Attributes:
       gpu_compute_capability: (major, minor) of the weakest GPU, None without one.
-      gpu_count: GPUs that this process sees; a job system may show it one of several.
+      gpu_count: GPUs visible to this process; a job scheduler may expose only one of several.
     """
 
     gpu_compute_capability: tuple[int, int] | None = None
@@ -35,9 +35,9 @@ class Hardware:
         return self.gpu_compute_capability is not None
 
     def native_precisions(self) -> tuple[str, ...]:
-        """The precisions whose products are not emulated: a GPU's the fastest first.
+        """The precisions whose products are not emulated; for a GPU, fastest first.
 
-        Of a CPU nobody can tell without measuring which of its precisions is the fastest.
+        Which precision is fastest on a CPU can only be found by measuring.
         """
         if not self.has_gpu:
             return ("fp32", "bf16")
@@ -48,7 +48,7 @@ class Hardware:
 
 
 def probe_hardware() -> Hardware:
-    """Asks the machine. Starts the GPU driver, so only entry scripts call it."""
+    """The hardware of this machine. Starts the GPU driver, so only entry scripts call it."""
     capabilities = [
         tf.config.experimental.get_device_details(device).get("compute_capability", (0, 0))
         for device in tf.config.list_physical_devices("GPU")
@@ -68,62 +68,62 @@ def weakest(local: Hardware, everywhere: Sequence[Hardware]) -> Hardware:
 
 
 def agree_on_hardware(ranks: SingleProcess, local: Hardware) -> Hardware:
-    """What all ranks can compute on, so that they choose one precision.
+    """What all ranks can compute on, so that they choose the same precision.
 
     ``local`` is this rank's hardware.
 
-    Raises UserError on every rank where some have a GPU and others have none.
+    Raises UserError on every rank if some ranks have a GPU and others do not.
     """
     everywhere = ranks.gather((socket.gethostname(), local))
     without = [(rank, host) for rank, (host, found) in enumerate(everywhere) if not found.has_gpu]
     if 0 < len(without) < len(everywhere):
         rank, host = without[0]
         raise UserError(
-            f"rank {rank} on host {host} finds no GPU, and others have one; look at nvidia-smi on "
-            "that host, or hide all GPUs with CUDA_VISIBLE_DEVICES=-1."
+            f"rank {rank} on host {host} finds no GPU, but others have one; run nvidia-smi on that "
+            "host, or hide all GPUs with CUDA_VISIBLE_DEVICES=-1."
         )
     return weakest(local, [found for _, found in everywhere])
 
 
 def choose_policy(runtime: RuntimeSettings, base: str, hardware: Hardware) -> PrecisionPolicy:
-    """The policy of the precision ``base`` with the changes that the user asked for.
+    """The policy of the precision ``base`` with the changes that the user requested.
 
-    That of ``auto`` is float32's, until something has been measured. Raises UserError for float16
-    on a CPU.
+    ``auto`` has float32's policy until something has been measured. Raises UserError for float16 on
+    a CPU.
     """
     policy = policy_for("fp32" if base == "auto" else base)
     policy = policy.changed(runtime.policy_changes)
     in_float16 = policy.classes_in("fp16")
     if in_float16 and not hardware.has_gpu and not runtime.allow_slow_fp16:
         from_file = [name for name in in_float16 if name in runtime.policy_changes]
-        asked, instead = runtime.precision_flag, "--precision=auto"
+        requested, instead = runtime.precision_flag, "--precision=auto"
         if from_file:
-            asked = f"float16 for {', '.join(from_file)} (--precision_policy)"
+            requested = f"float16 for {', '.join(from_file)} (--precision_policy)"
             instead = "float32 or bfloat16 there"
         raise UserError(
-            f"{asked} on a CPU is hundreds of times slower than fp32, as TensorFlow only emulates "
-            f"it there; use {instead}, or --allow_slow_fp16 for a test."
+            f"{requested} on a CPU is hundreds of times slower than fp32, because TensorFlow only "
+            f"emulates it there; use {instead}, or --allow_slow_fp16 for a test."
         )
     return policy
 
 
 def comparable_policy_changes(runtime: RuntimeSettings) -> dict[str, str]:
-    """What --precision_policy says, as facts to compare: the file may lie anywhere on a host."""
+    """The content of --precision_policy, for comparing ranks: the path may differ between hosts."""
     changes = runtime.policy_changes
     return {f"--precision_policy's {name}": changes[name] for name in sorted(changes)}
 
 
 def needs_loss_scale(runtime: RuntimeSettings, policy: PrecisionPolicy, hardware: Hardware) -> bool:
-    """Whether gradients pass through float16: in the network, by --amp or on their way."""
+    """Whether gradients pass through float16: in the network, with --amp or in communication."""
     compressed = runtime.horovod and runtime.communication.compression == "fp16"
     return bool(policy.classes_in("fp16")) or (runtime.amp and hardware.has_gpu) or compressed
 
 
 def resolve_precision(requested: str, hardware: Hardware) -> str:
-    """Turns ``--precision`` into one of ``PRECISIONS``, as far as that can be told.
+    """Resolves ``--precision`` to one of ``PRECISIONS`` as far as possible without measuring.
 
-    ``auto`` takes the best of a GPU, and stays ``auto`` on a CPU, which is to be measured
-    (``speed_choice.py``).
+    ``auto`` is the fastest one of a GPU, and stays ``auto`` on a CPU, which has to be measured
+    (``speed_choice.py``). Raises UserError for an unknown precision.
     """
     if requested == "auto":
         return hardware.native_precisions()[0] if hardware.has_gpu else requested
@@ -134,7 +134,7 @@ def resolve_precision(requested: str, hardware: Hardware) -> str:
 
 
 def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
-    """One sentence when the hardware only emulates ``precision``, else None."""
+    """One sentence if the hardware only emulates ``precision``, else None."""
     known = hardware.native_precisions()
     if precision in known:
         return None
@@ -145,6 +145,6 @@ def slow_precision_warning(precision: str, hardware: Hardware) -> str | None:
 
 
 def slow_policy_warnings(policy: PrecisionPolicy, hardware: Hardware) -> list[str]:
-    """A sentence for each precision that some class has and the hardware only emulates."""
+    """A sentence for each precision that the policy uses and the hardware only emulates."""
     used = [name for name in PRECISIONS if policy.classes_in(name)]
     return [warning for name in used if (warning := slow_precision_warning(name, hardware))]

@@ -1,4 +1,4 @@
-"""Whether a job computes with the native operations, the same on all ranks."""
+"""Whether a job uses the native operations, equally on all ranks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from bert_tf.ranks.distribution import SingleProcess
 def reason_against_native_ops(
     wanted: bool | None, *, has_gpu: bool, ranks: SingleProcess
 ) -> str | None:
-    """Why a job computes with TensorFlow's operations, None where it has native ones. Collective.
+    """Why a job uses TensorFlow operations; None if it uses native ones. Collective.
 
     Args:
-      wanted: true insists on native operations, false on TensorFlow's, None takes native ones
-        where all ranks have them and compute on CPUs.
+      wanted: true requires native operations, false TensorFlow's; None takes native ones if all
+        ranks have them and compute on CPUs.
       has_gpu: whether the job computes on GPUs.
       ranks: all ranks.
 
-    Raises UserError on every rank where native operations are insisted on and one of them lacks
-    them.
+    Raises UserError on every rank if native operations are required and missing on any rank.
     """
     if wanted is False:
         return "--native_ops=false"
-    problem = _problem(has_gpu)
+    problem = _local_problem(has_gpu)
     found = ranks.gather((socket.gethostname(), problem))
     missing = [
         problem if len(found) == 1 else f"rank {rank} on host {host}: {problem}"
@@ -40,13 +39,13 @@ def reason_against_native_ops(
     return missing[0] if missing else None
 
 
-def _problem(has_gpu: bool) -> str | None:
-    """Why this rank has no native operations, None where it has both libraries."""
+def _local_problem(has_gpu: bool) -> str | None:
+    """Why this rank has no native operations; None if it has both libraries."""
     if has_gpu:
         return "the native operations are for CPUs, and this job runs on GPUs"
     try:
-        native_operations()  # those of layers
-        library.load()  # those of updates
+        native_operations()  # of layers
+        library.load()  # of updates
     except library.MissingLibrary as error:
         return str(error)
     return None

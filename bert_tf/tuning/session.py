@@ -1,4 +1,4 @@
-"""Sessions: threads, XLA and TensorFlow's own half-precision rewrite."""
+"""Session configuration: threads, XLA and TensorFlow's half-precision rewrite."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bert_tf.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class SessionSettings:
-    """How a session executes; none of it changes what is computed beyond rounding.
+    """How a session executes; this affects results by rounding only.
 
     Attributes:
-      threads: cores that one rank may use.
+      threads: cores that this rank may use.
       use_xla: let XLA cluster and compile what it can.
       amp: TensorFlow's graph rewrite to half precision: float16 on a GPU, bfloat16 on a CPU.
       gpu: index of this rank's GPU, None without one.
@@ -27,18 +27,18 @@ class SessionSettings:
     gpu: int | None = None
 
 
-def gpu_of_a_rank(local_rank: int, gpu_count: int) -> int | None:
-    """The index of a rank's GPU among the ``gpu_count`` that its process sees; None without any.
+def gpu_index(local_rank: int, gpu_count: int) -> int | None:
+    """The index of a rank's GPU among the ``gpu_count`` that its process sees; None without GPUs.
 
-    A process that sees one GPU takes that one: a job system may show each rank its own GPU alone,
-    and its index is 0 then on every rank. Raises UserError for a rank that is left without a GPU.
+    A process that sees a single GPU takes it: a job scheduler may expose to each rank only its own
+    GPU, which then has index 0 on every rank. Raises UserError for a rank without a GPU left.
     """
     if gpu_count <= 1:
         return 0 if gpu_count else None
     if local_rank >= gpu_count:
         raise UserError(
-            f"rank {local_rank} of this host finds {gpu_count} GPUs, one for each of the ranks "
-            f"before it; start at most {gpu_count} ranks on a host."
+            f"local rank {local_rank} has no GPU: there are {gpu_count} GPUs on this host, one for "
+            f"each of the ranks before it; start at most {gpu_count} ranks on a host."
         )
     return local_rank
 
@@ -47,7 +47,7 @@ def session_config(settings: SessionSettings) -> tf.ConfigProto:
     """The tf.ConfigProto for the settings."""
     config = tf.ConfigProto(
         intra_op_parallelism_threads=settings.threads,
-        # One pool for branches that may run side by side; products use the intra-op threads.
+        # For branches that may run in parallel; products use the intra-op threads.
         inter_op_parallelism_threads=min(2, settings.threads),
         allow_soft_placement=True,
     )

@@ -1,8 +1,8 @@
-"""--precision=auto and --native_ops where nobody gives it: measured, kept, the same on all ranks.
+"""--precision=auto and the default of --native_ops: measured, cached, the same on all ranks.
 
-What was measured is kept in the user's cache directory, a file for each processor, TensorFlow and
-job's shapes, so that a command that is started again does not measure again. It may be deleted at
-any time. On GPUs, where there are no native operations, a precision follows from what they are.
+Measurements are cached in the user's cache directory, one file per processor, TensorFlow version
+and job shape, so that a repeated command does not measure again. The files may be deleted at any
+time. On GPUs, which have no native operations, the precision follows from the model of the GPU.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings
 from bert_tf.tuning.speed_probe import PRODUCTS, Figures, JobShapes, UpdatePieces
 
-# The precisions that CPUs compute, the one to prefer first. float16 is none of them: TensorFlow
-# emulates it, and it would need a loss scale.
+# The precisions of CPUs, the preferred one first. float16 is left out: TensorFlow only emulates it,
+# and it would need a loss scale.
 _ON_CPUS = ("fp32", "bf16")
 
-# By how much another way must be faster to be taken. Below that it may be noise, and of a whole
-# step, where all else is the same, it is less still; float32 keeps more digits.
+# How much faster an alternative must be to be chosen. A smaller gain may be noise, and is smaller
+# still relative to a whole step; float32 keeps more digits.
 _TIE = 1.05
 
-# Products of a layer that are so few take microseconds, and what is measured is not their speed.
+# A layer with fewer operations takes microseconds, and a measurement would not show its speed.
 LEAST_OPERATIONS = 100_000_000
 
 _NATIVE, _TENSORFLOW = "native", "tensorflow"
@@ -50,14 +50,14 @@ _PRODUCT_CLASSES = ("attention", "dense")
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a user asks for.
+    """What the user requested.
 
     Attributes:
       precision: ``auto`` or one of ``precision.PRECISIONS``.
-      native_ops: None takes what is faster.
-      policy_changes: module class -> type, where it is not that of the precision.
-      native_layers: whether layers may be native: not with TensorFlow's rewrite or XLA.
-      amp: the flag that asked for TensorFlow's rewrite of a float32 graph, None without it.
+      native_ops: None takes whatever is faster.
+      policy_changes: module class -> type, where it differs from that of the precision.
+      native_layers: whether layers may be native; false with TensorFlow's rewrite or XLA.
+      amp: the flag that requested TensorFlow's rewrite of a float32 graph, None without it.
     """
 
     precision: str = "auto"
@@ -67,31 +67,31 @@ class Wanted:
     amp: str | None = None
 
     def policy(self, precision: str) -> PrecisionPolicy:
-        """The types of each class of operation with a precision."""
+        """The type of each class of operation in a precision."""
         return policy_for(precision).changed(self.policy_changes)
 
     def compared_policy(self, precision: str) -> PrecisionPolicy:
-        """The same with products in that precision all the same, to find out what they cost."""
+        """Like :meth:`policy`, but products always have that precision, to measure their cost."""
         others = {k: v for k, v in self.policy_changes.items() if k not in _PRODUCT_CLASSES}
         return policy_for(precision).changed(others)
 
 
 @dataclasses.dataclass(frozen=True)
 class SpeedChoice:
-    """What was chosen.
+    """The precision and operations that were chosen.
 
     Attributes:
       precision: one of ``precision.PRECISIONS``.
       options: its policy, and whether layers are native.
-      against_native_ops: why updates are computed by TensorFlow's operations; None for native ones.
-      facts: what was measured, for the ledger; empty where nothing was.
-      warnings: sentences on what was asked for and is slower than something else.
+      against_native_ops: why updates use TensorFlow operations; None for native ones.
+      details: the measurements, for the ledger; empty if nothing was measured.
+      warnings: sentences on requested settings that are slower than an alternative.
     """
 
     precision: str
     options: ForwardOptions
     against_native_ops: str | None
-    facts: dict[str, Any]
+    details: dict[str, Any]
     warnings: tuple[str, ...] = ()
 
 
@@ -104,22 +104,22 @@ def choose_speed(
     earlier: Mapping[str, Any] | None = None,
     update: UpdatePieces | None = None,
 ) -> SpeedChoice:
-    """What a job computes fastest with, where the user leaves that open. Collective.
+    """Chooses what a job computes fastest with, unless the user has. Collective.
 
     Args:
-      wanted: what the user says.
-      shapes: the job's.
+      wanted: what the user requested.
+      shapes: the job's shapes.
       hardware: what all ranks compute on.
       ranks: all ranks.
-      earlier: facts of the choice that a run which is resumed was begun with, the same on all
-        ranks, None without one; they hold where the conditions are the same.
-      update: ``update_probe.update_pieces`` for a training, None for a prediction.
+      earlier: details of the choice recorded by the run being resumed, the same on all ranks, or
+        None; used again if the conditions are the same.
+      update: ``update_probe.update_pieces`` for training, None for prediction.
 
     Raises UserError as :func:`reason_against_native_ops` does.
     """
     reason = reason_against_native_ops(wanted.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
     requested = resolve_precision(wanted.precision, hardware)
-    precisions = _to_measure(requested, wanted, hardware)
+    precisions = _measured_precisions(requested, wanted, hardware)
     if shapes.operations < LEAST_OPERATIONS:
         precisions = ()
     forms = [_TENSORFLOW]
@@ -150,13 +150,12 @@ def choose_speed(
     choosable = [requested] if requested != "auto" else list(precisions)
     precision, form = decide(figures, choosable, forms)
     rates = speed_probe.gflops(figures, shapes)
-    of = precision if form in figures[precision] else _ON_CPUS[0]
-    shown = [name for name in forms if name in figures[of]]
-    facts = {
+    shown = figures[precision if form in figures[precision] else _ON_CPUS[0]]
+    details = {
         "asked": wanted.precision,
         **{f"{name}_gflops": float(f"{rate:.3g}") for name, rate in rates.items()},
         "operations": form,
-        **{f"{name}_ms": float(f"{1e3 * figures[of][name]:.3g}") for name in shown},
+        **{f"{name}_ms": float(f"{1e3 * shown[name]:.3g}") for name in forms if name in shown},
         "measured": when,
         "conditions": conditions,
         "seconds": figures,
@@ -164,7 +163,7 @@ def choose_speed(
     warnings = _warnings(requested, wanted, figures, rates)
     if reason is None and form == _TENSORFLOW:
         reason = "measured, and faster here"
-    return _choice(wanted, precision, reason, facts, warnings)
+    return _choice(wanted, precision, reason, details, warnings)
 
 
 def measured_choice(
@@ -177,7 +176,7 @@ def measured_choice(
     ranks: SingleProcess,
     update: UpdatePieces | None = None,
 ) -> SpeedChoice:
-    """As :func:`choose_speed`, of micro batches of ``sequences`` x ``length`` on this hardware.
+    """:func:`choose_speed` for micro batches of ``sequences`` x ``length`` on this hardware.
 
     ``accumulation_steps`` is 0 for a prediction.
     """
@@ -188,11 +187,11 @@ def measured_choice(
 
 
 def decide(figures: Figures, precisions: Sequence[str], forms: Sequence[str]) -> tuple[str, str]:
-    """The precision and the form of which a layer takes least time.
+    """The precision and form in which a layer takes the least time.
 
     Args:
-      figures: seconds of the slowest rank.
-      precisions, forms: what can be chosen; where nothing is clearly faster, the first of each.
+      figures: seconds on the slowest rank.
+      precisions, forms: the candidates; if nothing is clearly faster, the first of each is chosen.
     """
     best, least = (precisions[0], forms[0]), math.inf
     for precision in precisions:
@@ -204,7 +203,7 @@ def decide(figures: Figures, precisions: Sequence[str], forms: Sequence[str]) ->
 
 
 def slowest(figures: Sequence[Figures]) -> Figures:
-    """Of the figures of all ranks the longest times, of what all of them have."""
+    """The longest time over all ranks, of each piece that all ranks have timed."""
     first = figures[0]
     return {
         precision: {
@@ -217,9 +216,9 @@ def slowest(figures: Sequence[Figures]) -> Figures:
 
 
 def cache_directory() -> Path | None:
-    """Where figures are kept; None where the user has no such place."""
+    """The directory of cached measurements; None if the user has no home directory."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # relative ones are to be ignored, says the XDG specification
+    if not base.is_absolute():  # the XDG specification says to ignore relative paths
         try:
             base = Path.home() / ".cache"
         except RuntimeError:
@@ -227,16 +226,16 @@ def cache_directory() -> Path | None:
     return base / "bert_tf" / "speed"
 
 
-def read_figures(
+def read_cached_figures(
     directory: Path | None, conditions: str, *, precisions: Sequence[str], forms: Sequence[str]
 ) -> Figures | None:
-    """The figures that are kept for these conditions, None where there are none to be used."""
-    found = read_kept(directory, conditions)
+    """The figures cached for these conditions; None if there are none, or they are unusable."""
+    found = read_cached(directory, conditions)
     return found if _are_figures(found, precisions, forms) else None
 
 
-def read_kept(directory: Path | None, conditions: str) -> Any:
-    """What is kept for these conditions, of whatever form; None where there is nothing."""
+def read_cached(directory: Path | None, conditions: str) -> Any:
+    """What is cached for these conditions, unchecked; None if there is nothing."""
     if directory is None:
         return None
     try:
@@ -248,8 +247,8 @@ def read_kept(directory: Path | None, conditions: str) -> Any:
     return content.get("seconds")
 
 
-def keep(directory: Path | None, conditions: str, seconds: Mapping[str, Any]) -> None:
-    """Keeps figures for these conditions; where that cannot be, they are measured again."""
+def write_cached(directory: Path | None, conditions: str, seconds: Mapping[str, Any]) -> None:
+    """Caches figures for these conditions; if that fails, they will be measured again."""
     if directory is None:
         return
     with contextlib.suppress(OSError, UserError):
@@ -262,7 +261,7 @@ def _file(directory: Path, conditions: str) -> Path:
 
 
 def _are_figures(value: Any, precisions: Sequence[str], forms: Sequence[str]) -> bool:
-    """Whether a value from a file can be what :func:`speed_probe.measure` returned."""
+    """Whether a value from a file has the form of what :func:`speed_probe.measure` returns."""
     if not isinstance(value, dict) or set(value) != set(precisions):
         return False
     for precision, pieces in value.items():
@@ -277,8 +276,8 @@ def _are_figures(value: Any, precisions: Sequence[str], forms: Sequence[str]) ->
     return True
 
 
-def _to_measure(requested: str, wanted: Wanted, hardware: Hardware) -> tuple[str, ...]:
-    """The precisions that the choice or a warning needs figures of; the first is always float32."""
+def _measured_precisions(requested: str, wanted: Wanted, hardware: Hardware) -> tuple[str, ...]:
+    """The precisions to measure for the choice or a warning; the first is always float32."""
     policy = wanted.policy(_ON_CPUS[0] if requested == "auto" else requested)
     if hardware.has_gpu or policy.classes_in("fp16"):
         return ()
@@ -296,11 +295,11 @@ def _figures(
     ranks: SingleProcess,
     update: UpdatePieces | None,
 ) -> tuple[Figures, str]:
-    """The figures of the slowest rank, and when they were measured."""
+    """The figures of the slowest rank, and when they were measured (for the ledger)."""
     directory = cache_directory()
-    kept = read_figures(directory, conditions, precisions=precisions, forms=forms)
+    kept = read_cached_figures(directory, conditions, precisions=precisions, forms=forms)
     everywhere, when = ranks.gather(kept), "before"
-    # All measure where one has to: at once, as they will compute, and none waits for another.
+    # If one rank has to measure, all do: at the same time, as they will compute.
     if None in everywhere:
         measured = speed_probe.measure(
             shapes,
@@ -311,7 +310,7 @@ def _figures(
             update=update,
         )
         if kept is None:
-            keep(directory, conditions, measured)
+            write_cached(directory, conditions, measured)
         everywhere, when = ranks.gather(measured), "now"
     return slowest(everywhere), when
 
@@ -320,18 +319,18 @@ def _choice(
     wanted: Wanted,
     precision: str,
     reason: str | None,
-    facts: dict[str, Any],
+    details: dict[str, Any],
     warnings: tuple[str, ...] = (),
 ) -> SpeedChoice:
     is_native = wanted.native_layers and reason is None
     options = ForwardOptions(wanted.policy(precision)).with_native_layers(is_native)
-    return SpeedChoice(precision, options, reason, facts, warnings)
+    return SpeedChoice(precision, options, reason, details, warnings)
 
 
 def _warnings(
     requested: str, wanted: Wanted, figures: Figures, rates: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """What is asked for and computes more slowly than float32."""
+    """Sentences on requested settings that are slower than float32."""
     preferred, half = _ON_CPUS
     in_half = wanted.policy(preferred if requested == "auto" else requested).classes_in(half)
     if half not in figures or not (in_half or wanted.amp):
@@ -353,7 +352,7 @@ def _conditions(
     forms: Sequence[str],
     ranks: SingleProcess,
 ) -> str:
-    """What the figures of a rank depend on."""
+    """What the figures of a rank depend on, as text."""
     changes = [f"{name} {wanted.policy_changes[name]}" for name in sorted(wanted.policy_changes)]
     layers = [] if wanted.native_layers else ["TensorFlow's layers"]
     parts = [

@@ -1,10 +1,10 @@
-"""How fast this processor computes a job's products and layers, timed for a moment.
+"""Short timings of how fast this processor computes a job's products and layers.
 
-What a processor's features are called does not tell: there are processors with bfloat16
-instructions on which products in bfloat16 take twice as long as in float32. So pieces of one layer
-are timed, in the shapes of the job but for as many tokens as take a moment: the products of a dense
-layer and of attention with those of their gradients, the casts of kernels, and what lies between
-the products. A training adds the update of a layer's weights (``update_probe.py``).
+A processor's feature flags are not enough: on some processors with bfloat16 instructions, products
+take twice as long in bfloat16 as in float32. So pieces of one layer are timed, in the shapes of the
+job but for few enough tokens to take a moment: the products of a dense layer and of attention with
+those of their gradients, the casts of kernels, and the operations between the products. Training
+adds the update of a layer's weights (``update_probe.py``).
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.variables import Variables, create_variables
 from bert_tf.tuning.session import SessionSettings, session_config
 
-# A dense product with those of its gradients makes about so many operations a thread and turn.
+# Operations per thread and turn of a dense product with those of its gradients, approximately.
 _OPERATIONS_A_THREAD = 1_000_000_000
 _FEWEST_TOKENS = 64
 _TURNS, _FEWEST_TURNS = 5, 3
-_SECONDS = 0.25  # after which no further turn begins
-# What is only emulated may take hundreds of times as long, which small products show in no time.
+_SECONDS = 0.25  # no turn starts after this time
+# Emulated types may take hundreds of times as long, which small products show quickly.
 _SMALL_TOKENS, _SMALL_WIDTH, _SMALL_TURNS = 64, 256, 3
 _HOPELESS = 2.0
-# Products that alone take longer than float32's whole layer by this factor: that is no noise.
+# By how much products alone must be slower than float32's whole layer not to be noise.
 _CLEARLY = 1.5
 
 _DROPOUT_RATE = 0.1
 
 PRODUCTS = "products"
 
-# Precision -> seconds of a layer and a micro batch: of its products, and of all else in each form.
-# A precision that is hopeless has no forms.
+# Precision -> seconds per layer and micro batch: of its products, and of everything else by form.
+# A precision that is clearly too slow has no forms.
 Figures = dict[str, dict[str, float]]
 
-# An operation, and how many of it a layer has.
+# An operation, and how many times a layer contains it.
 Pieces = list[tuple[tf.Operation, float]]
 _Key = TypeVar("_Key")
 
 
 @dataclasses.dataclass(frozen=True)
 class JobShapes:
-    """What decides the shapes of a job's products.
+    """What determines the shapes of a job's products.
 
     Attributes:
-      sequences: of a micro batch.
-      length: positions of a sequence.
-      accumulation_steps: micro batches of an update; 0 for a job that trains nothing.
+      sequences: sequences per micro batch.
+      length: positions per sequence.
+      accumulation_steps: micro batches per update; 0 for a job that trains nothing.
     """
 
     sequences: int
@@ -73,7 +73,7 @@ class JobShapes:
     def of(
         cls, config: BertConfig, *, sequences: int, length: int, accumulation_steps: int
     ) -> JobShapes:
-        """The shapes of a network; the other arguments are those of the class."""
+        """The shapes for a network; the other arguments are those of the class."""
         return cls(
             sequences=sequences,
             length=length,
@@ -91,29 +91,29 @@ class JobShapes:
 
     @property
     def passes(self) -> int:
-        """Products for each one of the forward pass: it and those of both sides' gradients."""
+        """Products per product of the forward pass: itself and both operands' gradients."""
         return 3 if self.trains else 1
 
     def timed_tokens(self, threads: int) -> int:
-        """As many as take a moment, at most those of a micro batch."""
+        """The number of tokens to time: enough to take a moment, at most a micro batch."""
         operations = 2 * self.passes * self.hidden_size * self.intermediate_size
         moment = max(_FEWEST_TOKENS, threads * _OPERATIONS_A_THREAD // operations)
         return min(moment, self.tokens)
 
     @property
     def tokens(self) -> int:
-        """Those of a micro batch."""
+        """Tokens per micro batch."""
         return self.sequences * self.length
 
     @property
     def operations(self) -> int:
         """Multiplications and additions of a layer's products for a micro batch."""
-        numbers = self.kernel_numbers + 2 * self.length * self.hidden_size
-        return 2 * self.passes * self.tokens * numbers
+        per_token = self.kernel_weights + 2 * self.length * self.hidden_size
+        return 2 * self.passes * self.tokens * per_token
 
     @property
-    def kernel_numbers(self) -> int:
-        """Numbers in the kernels of a layer."""
+    def kernel_weights(self) -> int:
+        """Number of weights in the kernels of a layer."""
         return self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
 
     def __str__(self) -> str:
@@ -124,12 +124,12 @@ class JobShapes:
         )
 
 
-# The pieces of an update of a layer for a policy, native or not, and a number of tokens.
+# Makes the pieces of a layer's update from shapes, policy, whether it is native, and tokens.
 UpdatePieces = Callable[[JobShapes, PrecisionPolicy, bool, int], Pieces]
 
 
 def gflops(figures: Figures, shapes: JobShapes) -> dict[str, float]:
-    """Precision -> rate of its products, with the casts that they need, in 10**9 a second."""
+    """Precision -> rate of its products including their casts, in 10**9 operations per second."""
     return {name: shapes.operations / found[PRODUCTS] / 1e9 for name, found in figures.items()}
 
 
@@ -143,17 +143,16 @@ def measure(
     update: UpdatePieces | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Figures:
-    """Times the pieces of a layer in turn, so that what else the machine does hits all alike.
+    """Times the pieces of a layer in turn, so that other load on the machine affects all equally.
 
     Args:
-      shapes: the job's.
+      shapes: the job's shapes.
       policies: by precision; the others are compared with the first.
-      forms: name -> whether native operations compute what lies between the products, and the
-        update.
-      native_layers: whether layers have the form of the update at all.
-      settings: of the job's session.
-      update: what a training times too.
-      clock: tells seconds.
+      forms: name -> whether native operations compute the update and what is between the products.
+      native_layers: whether layers may be native at all.
+      settings: the job's session settings.
+      update: makes the pieces of the update, for training.
+      clock: returns seconds.
     """
     first, *others = policies
     hopeless: dict[str, float] = {}
@@ -164,22 +163,22 @@ def measure(
             for name in others
             if small[name] > _HOPELESS * small[first]
         }
-    tried = {name: policy for name, policy in policies.items() if name not in hopeless}
+    candidates = {name: policy for name, policy in policies.items() if name not in hopeless}
     tokens = shapes.timed_tokens(settings.threads)
     with tf.Graph().as_default(), tf.Session(config=_config(settings)) as session:
         pieces = {}
-        for name, policy in tried.items():
+        for name, policy in candidates.items():
             pieces[name, PRODUCTS] = _products(shapes, policy, tokens)
             for form, is_native in forms.items():
                 options = ForwardOptions(policy).with_native_layers(is_native and native_layers)
-                pieces[name, form] = _between(shapes, options, tokens)
+                pieces[name, form] = _between_products(shapes, options, tokens)
                 if update is not None:
                     pieces[name, form] += update(shapes, policy, is_native, tokens)
         session.run(tf.global_variables_initializer())
         figures = _medians(session, pieces, first, clock)
     for name, ratio in hopeless.items():
         figures[name] = {PRODUCTS: ratio * figures[first][PRODUCTS]}
-    micro_batch = shapes.tokens / tokens  # ranks of unequal hosts time unequal numbers of tokens
+    micro_batch = shapes.tokens / tokens  # hosts may time different numbers of tokens
     return {
         name: {piece: micro_batch * seconds for piece, seconds in found.items()}
         for name, found in figures.items()
@@ -196,22 +195,22 @@ def time_threads(
     is_disturbed: Callable[[], bool],
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float] | None:
-    """Seconds of a layer and a micro batch by number of threads, the best of some turns.
+    """Seconds per layer and micro batch by number of threads, the best of several turns.
 
-    The layer is a whole one, with its gradients: how much threads are worth depends on what of it
-    runs side by side, which pieces do not tell.
+    Times a whole layer with its gradients: the gain from threads depends on which of its operations
+    run in parallel, which separate pieces do not show.
 
     Args:
-      shapes: the job's.
+      shapes: the job's shapes.
       options: how its layers are computed.
-      numbers: of threads, the largest first; ``environment.give_sessions_their_own_threads`` was
-        called.
-      update: what to time too.
+      numbers: numbers of threads, the largest first; call
+        ``environment.give_sessions_their_own_threads`` before.
+      update: makes the pieces of the update.
       native_update: whether native operations compute it.
-      is_disturbed: asked after each turn; where it says so, nothing more is timed.
-      clock: tells seconds.
+      is_disturbed: called after each turn; timing ends once it returns true.
+      clock: returns seconds.
 
-    Returns: None where it was disturbed.
+    Returns: None if it was disturbed.
     """
     sequences = max(1, shapes.timed_tokens(numbers[0]) // shapes.length)
     found: dict[int, list[float]] = {number: [] for number in numbers}
@@ -241,7 +240,7 @@ def _time_once(
     found: Mapping[_Key, list[float]],
     clock: Callable[[], float],
 ) -> None:
-    """Adds to ``found`` the seconds of all pieces of each of ``runs``, one after the other."""
+    """Appends to ``found`` the total seconds of the pieces of each of ``runs``, run in turn."""
     for key, pieces in runs.items():
         total = 0.0
         for run, share in pieces:
@@ -257,10 +256,10 @@ def _medians(
     first: str,
     clock: Callable[[], float],
 ) -> Figures:
-    """Seconds by precision and piece; of a precision that is clearly slower, its products' only."""
+    """Seconds by precision and piece; only the products of a precision that is clearly slower."""
     runs = {
-        key: [(session.make_callable(operation), share) for operation, share in of_key]
-        for key, of_key in pieces.items()
+        key: [(session.make_callable(operation), share) for operation, share in listed]
+        for key, listed in pieces.items()
     }
     found: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     _time_once(runs, found, clock)
@@ -269,8 +268,8 @@ def _medians(
         if turn >= _FEWEST_TURNS and clock() - began > _SECONDS:
             break
         _time_once(runs, found, clock)
-        # Whatever is gained between the products, products that take longer than all of the
-        # first one's layer lose.
+        # Products that take longer than the first precision's whole layer cannot win, however
+        # little time everything else takes.
         products = found[first, PRODUCTS][-1]
         rest = max(s[-1] for (name, piece), s in found.items() if name == first != piece)
         limit = _CLEARLY * (products + rest)
@@ -279,14 +278,14 @@ def _medians(
         runs = {key: run for key, run in runs.items() if key[0] not in slower}
     figures: Figures = {}
     for (name, piece), seconds in found.items():
-        figures.setdefault(name, {})[piece] = statistics.median(seconds[1:])  # no warm-up
+        figures.setdefault(name, {})[piece] = statistics.median(seconds[1:])  # without warm-up
     return figures
 
 
 def _small_products(
     policies: Mapping[str, PrecisionPolicy], settings: SessionSettings, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """Seconds of small products in the type of each policy, the best of some turns."""
+    """Seconds of small products in the type of each policy, the best of several turns."""
     with tf.Graph().as_default(), tf.Session(config=_config(settings)) as session:
         operations = {
             name: _dense(_SMALL_TOKENS, _SMALL_WIDTH, _SMALL_WIDTH, policy.dense, passes=3)
@@ -303,7 +302,7 @@ def _small_products(
 
 
 def _layer(shapes: JobShapes, options: ForwardOptions, sequences: int) -> tf.Operation:
-    """A layer of the encoder for so many full sequences, and the gradients of all its variables."""
+    """An encoder layer on ``sequences`` full sequences, with the gradients of all its variables."""
     config = BertConfig(
         vocab_size=1,
         hidden_size=shapes.hidden_size,
@@ -318,7 +317,7 @@ def _layer(shapes: JobShapes, options: ForwardOptions, sequences: int) -> tf.Ope
         encoder_specs(config, scope="layers"), initializer_range=config.initializer_range
     )
     options = options.with_dropout(_dropout(shapes))
-    x = held([sequences, shapes.length, shapes.hidden_size])
+    x = ones([sequences, shapes.length, shapes.hidden_size])
     mask = tf.ones([sequences, shapes.length], tf.int32)
     with variables.scope("layers") as in_scope:
         outputs = encode(x, mask, in_scope, config, options)
@@ -328,27 +327,27 @@ def _layer(shapes: JobShapes, options: ForwardOptions, sequences: int) -> tf.Ope
 def _dropout(shapes: JobShapes) -> Dropout | None:
     if not shapes.trains:
         return None
-    place = tf.zeros([], tf.int64)
-    return Dropout(1, data_position=place, first_example=place)
+    zero = tf.zeros([], tf.int64)
+    return Dropout(1, data_position=zero, first_example=zero)
 
 
 def _products(shapes: JobShapes, policy: PrecisionPolicy, tokens: int) -> Pieces:
     hidden, intermediate = shapes.hidden_size, shapes.intermediate_size
     dense = _dense(tokens, hidden, intermediate, policy.dense, passes=shapes.passes)
-    share = shapes.kernel_numbers / (hidden * intermediate)
+    share = shapes.kernel_weights / (hidden * intermediate)
     matrices, share_of_matrices = _matrices(shapes, tokens)
     attention = _attention(shapes, matrices, policy.attention)
     pieces = [(dense, share), (attention, share_of_matrices)]
     if shapes.trains and policy.dense != tf.float32:
-        cast = tf.cast(held([hidden, intermediate]), policy.dense)
-        pieces.append((cast.op, share * updates(shapes, tokens)))
+        cast = tf.cast(ones([hidden, intermediate]), policy.dense)
+        pieces.append((cast.op, share * num_updates(shapes, tokens)))
     return pieces
 
 
-def _between(shapes: JobShapes, options: ForwardOptions, tokens: int) -> Pieces:
-    """What lies between a layer's products, and its gradients; heads are not moved.
+def _between_products(shapes: JobShapes, options: ForwardOptions, tokens: int) -> Pieces:
+    """The operations between a layer's products, and their gradients; without transposing heads.
 
-    Softmax is timed for as many matrices as the products of attention are.
+    Softmax is timed on as many matrices as the products of attention.
     """
     policy, hidden, length = options.policy, shapes.hidden_size, shapes.length
     matrices, share = _matrices(shapes, tokens)
@@ -356,17 +355,17 @@ def _between(shapes: JobShapes, options: ForwardOptions, tokens: int) -> Pieces:
     rows = [tokens] if options.native_layers else [1, tokens]
     site = DropoutSite(_dropout(shapes), 1, _DROPOUT_RATE)
     widened, closed = (
-        held([*rows, width], policy.dense) for width in (shapes.intermediate_size, hidden)
+        ones([*rows, width], policy.dense) for width in (shapes.intermediate_size, hidden)
     )
-    residual = PlainBlocks(policy).stream(held([*rows, hidden]))
-    wide, narrow = held([shapes.intermediate_size]), held([hidden])
-    of_residual = dict.fromkeys(("dense/bias", "LayerNorm/gamma", "LayerNorm/beta"), narrow)
-    variables = Variables({"bias": wide, **of_residual})
+    residual = PlainBlocks(policy).stream(ones([*rows, hidden]))
+    wide, narrow = ones([shapes.intermediate_size]), ones([hidden])
+    narrow_variables = dict.fromkeys(("dense/bias", "LayerNorm/gamma", "LayerNorm/beta"), narrow)
+    variables = Variables({"bias": wide, **narrow_variables})
     activated = blocks.activated(widened, variables, shapes.activation)
     output = blocks.close_residual(closed, residual, variables, site=site)
-    scores = held([1, matrices, length, length], policy.attention)
-    softmax = blocks.attention_probabilities(scores, held([1, length]), site=site)
-    # In the plain form casts to the type of the next product are a price of that type.
+    scores = ones([1, matrices, length, length], policy.attention)
+    softmax = blocks.attention_probabilities(scores, ones([1, length]), site=site)
+    # In the plain form, casts to the type of the next product are part of that type's cost.
     activated, operand = (tf.cast(x, policy.dense) for x in (activated, output.operand))
     return [
         (_with_gradients([activated], [widened, wide], shapes), 1.0),
@@ -375,20 +374,20 @@ def _between(shapes: JobShapes, options: ForwardOptions, tokens: int) -> Pieces:
     ]
 
 
-def updates(shapes: JobShapes, tokens: int) -> float:
-    """How many updates there are for ``tokens`` tokens."""
+def num_updates(shapes: JobShapes, tokens: int) -> float:
+    """How many updates ``tokens`` tokens amount to, a fraction."""
     return tokens / (shapes.tokens * shapes.accumulation_steps)
 
 
 def _matrices(shapes: JobShapes, tokens: int) -> tuple[int, float]:
-    """How many of attention's matrices stand for those of so many tokens, and their share."""
+    """How many attention matrices to time for ``tokens`` tokens, and the exact ratio to that."""
     exact = shapes.heads * tokens / shapes.length
     return max(1, round(exact)), exact / max(1, round(exact))
 
 
 def _dense(tokens: int, inputs: int, outputs: int, dtype: tf.DType, *, passes: int) -> tf.Operation:
-    x, kernel = held([tokens, inputs], dtype), held([inputs, outputs], dtype)
-    dy = held([tokens, outputs], dtype)
+    x, kernel = ones([tokens, inputs], dtype), ones([inputs, outputs], dtype)
+    dy = ones([tokens, outputs], dtype)
     products = [
         lambda: tf.matmul(x, kernel),
         lambda: tf.matmul(dy, kernel, transpose_b=True),
@@ -399,17 +398,17 @@ def _dense(tokens: int, inputs: int, outputs: int, dtype: tf.DType, *, passes: i
 
 def _attention(shapes: JobShapes, matrices: int, dtype: tf.DType) -> tf.Operation:
     width = shapes.hidden_size // shapes.heads
-    rows = held([matrices, shapes.length, width], dtype)  # of queries, keys and values alike
-    scores = held([matrices, shapes.length, shapes.length], dtype)
+    rows = ones([matrices, shapes.length, width], dtype)  # stands for queries, keys and values
+    scores = ones([matrices, shapes.length, shapes.length], dtype)
     forward = [tf.matmul(rows, rows, transpose_b=True), tf.matmul(scores, rows)]
     if not shapes.trains:
         return tf.group(*forward)
-    of_scores = [tf.matmul(scores, rows), tf.matmul(scores, rows, transpose_a=True)]
-    of_context = [
+    score_gradients = [tf.matmul(scores, rows), tf.matmul(scores, rows, transpose_a=True)]
+    context_gradients = [
         tf.matmul(rows, rows, transpose_b=True),
         tf.matmul(scores, rows, transpose_a=True),
     ]
-    return tf.group(*forward, *of_scores, *of_context)
+    return tf.group(*forward, *score_gradients, *context_gradients)
 
 
 def _with_gradients(
@@ -419,21 +418,21 @@ def _with_gradients(
     return tf.group(*results, *gradients)
 
 
-def held(shape: list[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """Ones that the session keeps; equal requests share them."""
-    return tf.convert_to_tensor(variable(shape, dtype, "ones"))
+def ones(shape: list[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+    """A tensor of ones stored in a variable; calls with equal arguments share it."""
+    return tf.convert_to_tensor(ones_variable(shape, dtype, "ones"))
 
 
-def variable(shape: list[int], dtype: tf.DType, kind: str) -> tf.Variable:
-    """Ones; equal requests share a variable."""
+def ones_variable(shape: list[int], dtype: tf.DType, kind: str) -> tf.Variable:
+    """A variable of ones; calls with equal arguments share it."""
     with tf.variable_scope("", reuse=tf.AUTO_REUSE):
         name = "_".join([kind, dtype.name, *map(str, shape)])
-        ones = tf.ones_initializer()
-        return tf.get_variable(name, shape, dtype, ones, trainable=False, use_resource=True)
+        initializer = tf.ones_initializer()
+        return tf.get_variable(name, shape, dtype, initializer, trainable=False, use_resource=True)
 
 
 def _config(settings: SessionSettings) -> tf.ConfigProto:
-    """As the job's, but nothing is left out because nobody reads it."""
+    """The job's configuration, but without optimisations, which would prune unused results."""
     config = session_config(settings)
     config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
     config.graph_options.rewrite_options.disable_meta_optimizer = True

@@ -1,6 +1,6 @@
-"""What an update of a layer's weights takes, for the choices that ``speed_probe.py`` times.
+"""The update of a layer's weights, as pieces for ``speed_probe.py`` to time.
 
-In a module of its own, so that a prediction measures without importing the update.
+A separate module, so that prediction can measure without importing the update.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import tensorflow.compat.v1 as tf
 
 from bert_tf.model.precision import PrecisionPolicy
-from bert_tf.tuning.speed_probe import JobShapes, Pieces, held, updates, variable
+from bert_tf.tuning.speed_probe import JobShapes, Pieces, num_updates, ones, ones_variable
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizers import AdamW, Parameter
 
@@ -16,22 +16,22 @@ from bert_tf.update.optimizers import AdamW, Parameter
 def update_pieces(
     shapes: JobShapes, policy: PrecisionPolicy, is_native: bool, tokens: int
 ) -> Pieces:
-    """AdamW of a layer's kernels, as far as these tokens have to pay for it.
+    """AdamW on a layer's kernels, with the share of an update that ``tokens`` amount to.
 
-    Nothing for a job that trains nothing. Adds to the current graph; raises
+    Empty for a job that trains nothing. Adds to the current graph; raises
     ``library.MissingLibrary``.
     """
     if not shapes.trains:
         return []
     kernels = NativeKernels() if is_native else TensorFlowKernels()
     shape = [shapes.hidden_size, shapes.intermediate_size]
-    weights, *moments = (variable(shape, tf.float32, name) for name in ("weights", "m", "v"))
+    weights, *moments = (ones_variable(shape, tf.float32, name) for name in ("weights", "m", "v"))
     parameter = Parameter(
         weights,
         slots=tuple(moments),
-        gradient=tf.cast(held(shape, policy.dense), tf.float32),
+        gradient=tf.cast(ones(shape, policy.dense), tf.float32),
         decays=True,
     )
     update = AdamW(0.0, kernels=kernels).apply_update([parameter], tf.constant(1e-6))
-    share = shapes.kernel_numbers / (shape[0] * shape[1])
-    return [(update, share * updates(shapes, tokens))]
+    share = shapes.kernel_weights / (shape[0] * shape[1])
+    return [(update, share * num_updates(shapes, tokens))]

@@ -1,1 +1,1 @@
-"""One update done right: gradients, their sum, optimizers, schedules, loss scales."""
+"""One training update: gradient accumulation, optimizers, schedules, loss scaling."""

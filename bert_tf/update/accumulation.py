@@ -1,4 +1,4 @@
-"""Gradients of one update on one rank, micro batch by micro batch, in one ``session.run``."""
+"""Gradient accumulation: one rank's gradients of an update, summed in one ``session.run``."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def accumulate_gradients(
     reduce: Callable[[Gradients], Gradients],
     add: Callable[[Gradients, Gradients], Gradients],
 ) -> tuple[Gradients, tf.Tensor]:
-    """Sums gradients and metrics over the micro batches of an update.
+    """Sums gradients and metrics over the micro batches of one update.
 
     Args:
-      micro_batch: from the micro batch's number (int32 scalar) to its objective (float32 scalar)
-        and its metrics (float32 [num_metrics]), which may be added up over micro batches.
-      accumulation_steps: number of micro batches; one needs no loop.
-      num_metrics: length of the metrics' vector.
-      variables: what to differentiate by; they must exist already.
-      reduce: applied to each micro batch's gradients before they are added; some come as
-        tf.IndexedSlices, all must be dense afterwards. Communicating here, and not once on the sum,
-        is what the delay of communication is compared with.
-      add: the sums so far and a micro batch's reduced gradients to the new sums.
+      micro_batch: maps a micro batch's index (int32 scalar) to its objective (float32 scalar) and
+        its metrics (float32 [num_metrics]), which must be additive over micro batches.
+      accumulation_steps: number of micro batches; a single one needs no loop.
+      num_metrics: length of the metrics vector.
+      variables: what to differentiate with respect to; they must already exist.
+      reduce: applied to each micro batch's gradients before they are added; its inputs may be
+        tf.IndexedSlices, its outputs must be dense. Communicating here, rather than once on the
+        sum, is the baseline that delayed communication is compared with.
+      add: returns the new sums, given the sums so far and a micro batch's reduced gradients.
 
     Returns:
-      float32 dense gradients, one a variable, and the summed metrics.
+      Dense float32 gradients, one per variable, and the summed metrics.
     """
 
-    def gradients_of(index: tf.Tensor) -> tuple[Gradients, tf.Tensor]:
+    def micro_batch_gradients(index: tf.Tensor) -> tuple[Gradients, tf.Tensor]:
         objective, metrics = micro_batch(index)
         gradients = tf.gradients(objective, list(variables))
         unused = [v.name for v, gradient in zip(variables, gradients) if gradient is None]
@@ -44,10 +44,10 @@ def accumulate_gradients(
         return reduce(gradients), metrics
 
     if accumulation_steps == 1:
-        return gradients_of(tf.constant(0))
+        return micro_batch_gradients(tf.constant(0))
 
     def body(index, sums, metric_sums):
-        gradients, metrics = gradients_of(index)
+        gradients, metrics = micro_batch_gradients(index)
         return index + 1, add(sums, gradients), metric_sums + metrics
 
     _, sums, metric_sums = tf.while_loop(
@@ -58,8 +58,8 @@ def accumulate_gradients(
             [tf.zeros(variable.shape, tf.float32) for variable in variables],
             tf.zeros([num_metrics], tf.float32),
         ),
-        # Micro batches one after the other: running them side by side would cost the memory that
-        # accumulation is there to save.
+        # Micro batches run one at a time: in parallel they would use the memory that accumulation
+        # is meant to save.
         parallel_iterations=1,
     )
     return list(sums), metric_sums

@@ -1,7 +1,7 @@
-"""The arithmetic of batches, steps and learning rates, resolved once before anything is built.
+"""The arithmetic of batches, steps and learning rates, resolved before any graph is built.
 
-Words: a *micro batch* is what one rank puts through one forward and backward pass, *accumulation
-steps* are the micro batches of one update on one rank, and
+Terms: a *micro batch* is the sequences of one forward and backward pass on one rank, *accumulation
+steps* are the number of micro batches in one update on one rank, and
 
     global batch = micro batch x accumulation steps x ranks.
 
@@ -20,7 +20,7 @@ DEFAULT_MICRO_BATCH_SIZE = 32
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """How one update's sequences are divided; every field counts sequences or micro batches."""
+    """How the sequences of one update are divided among micro batches and ranks."""
 
     micro_batch_size: int
     accumulation_steps: int
@@ -54,10 +54,10 @@ def resolve_batch_plan(
 ) -> BatchPlan:
     """Derives the batch plan from any two of micro batch, accumulation steps and global batch.
 
-    With the global batch alone, one accumulation step is assumed; without it, a missing micro batch
-    is 32 (google-research/bert's default) and missing accumulation steps are one. Raises UserError
-    that shows the arithmetic for a contradiction or a remainder, and names the micro batch by the
-    flag that it was given by.
+    If only the global batch is given, there is one accumulation step. Without a global batch, the
+    micro batch defaults to 32 (as in google-research/bert) and accumulation steps to one. Raises
+    UserError with the arithmetic if the values contradict each other or leave a remainder;
+    ``micro_batch_flag`` is the name of the flag that sets the micro batch.
     """
     given = {
         micro_batch_flag: micro_batch_size,
@@ -102,11 +102,11 @@ class StepPlan:
     """Updates and learning rate before and after scaling by the number of ranks.
 
     Attributes:
-      requested_train_steps, requested_warmup_steps: on one rank.
-      num_train_steps, num_warmup_steps: on all ranks.
-      requested_learning_rate, learning_rate: the peak, as asked for and scaled.
-      schedule_offset: what is added to global_step to find the place in the schedule: not 0 in a
-        run that went on with another global batch size.
+      requested_train_steps, requested_warmup_steps: before scaling, for one rank.
+      num_train_steps, num_warmup_steps: after scaling, for all ranks.
+      requested_learning_rate, learning_rate: the peak, before and after scaling.
+      schedule_offset: added to global_step to get the position in the schedule; not 0 in a run
+        that was resumed with a different global batch size.
     """
 
     requested_train_steps: int
@@ -125,13 +125,13 @@ class StepPlan:
     def resumed(
         self, *, data_position: int, consumed_sequences: int, global_batch_size: int
     ) -> StepPlan:
-        """The plan for a run whose first ``data_position`` updates had other global batches.
+        """The plan of a run whose first ``data_position`` updates had different global batches.
 
-        Its place in the schedule is where its data are: a half of all sequences consumed is a half
-        of the steps done, whatever the number of ranks that did them.
+        Its position in the schedule follows from the data: with half of all sequences consumed,
+        half of the steps are done, however many ranks there were.
         """
-        place = round(consumed_sequences / global_batch_size)
-        return dataclasses.replace(self, schedule_offset=place - data_position)
+        position = round(consumed_sequences / global_batch_size)
+        return dataclasses.replace(self, schedule_offset=position - data_position)
 
 
 def resolve_step_plan(
@@ -145,9 +145,9 @@ def resolve_step_plan(
 ) -> StepPlan:
     """Scales steps and learning rate by the number of ranks.
 
-    The requested steps describe the run on one rank; N ranks consume N times the data in a step, so
-    that they need a N-th of the steps (rounded up), warm-up included. Raises UserError for steps or
-    rates that make no schedule.
+    The requested steps describe a run on one rank; N ranks consume N times as much data per step,
+    so they need 1/N of the steps (rounded up), warm-up included. Raises UserError for steps or
+    rates that do not form a valid schedule.
     """
     if num_train_steps < 1:
         raise UserError(f"--num_train_steps={num_train_steps} must be at least 1.")
@@ -156,7 +156,7 @@ def resolve_step_plan(
     if num_warmup_steps > num_train_steps:
         raise UserError(
             f"--num_warmup_steps={num_warmup_steps} is more than --num_train_steps="
-            f"{num_train_steps}, so that the learning rate would never reach its peak; lower it."
+            f"{num_train_steps}, so the learning rate would never reach its peak; lower it."
         )
     if not (learning_rate > 0 and math.isfinite(learning_rate)):
         raise UserError(f"--learning_rate={learning_rate} must be a positive number.")

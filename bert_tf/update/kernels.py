@@ -1,8 +1,8 @@
-"""The arithmetic of an update in two forms: TensorFlow's operations, and native ones in C++.
+"""The arithmetic of an update in two forms: TensorFlow operations, and native ones in C++.
 
-Both have the same methods, and agree but for rounding. TensorFlow's form runs everywhere; the
-native one goes over memory once and needs a CPU and a library that was compiled at set-up. An
-optimizer says what it does in TensorFlow's form; that it has a native one as well is an option.
+Both have the same methods and agree up to rounding. TensorFlow's form runs everywhere; the native
+form makes a single pass over memory and needs a CPU and the library compiled at set-up. Every
+optimizer is written in TensorFlow's form; a native form is optional.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.native import library
 
-# Numbers that TensorFlow adds up in one thread: with ten times as many it takes several.
+# TensorFlow sums this many numbers in a single thread; ten times as many it splits up.
 _LONGEST_ROW = 1024
 
 
 class TensorFlowKernels:
-    """TensorFlow's operations, several a variable.
+    """TensorFlow operations, several per variable.
 
     Args:
-      reason: why not the native ones, for the record.
+      reason: why native operations are not used, for the ledger.
 
     Attributes:
-      operations: native ones, of which there are none here.
+      operations: None: there are no native operations.
     """
 
     operations: ModuleType | None = None
 
-    def __init__(self, reason: str = "asked for"):
+    def __init__(self, reason: str = "requested"):
         self.description = f"TensorFlow's ({reason})"
 
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums over micro batches with those of one more, float32."""
+        """Adds the gradients of one more micro batch to the sums, float32."""
         return [total + gradient for total, gradient in zip(sums, gradients)]
 
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The root of the sum of all squares, a float32 scalar."""
+        """The square root of the sum of all squares, a float32 scalar."""
         with tf.name_scope("global_norm"):
             return euclidean_norm(gradients)
 
 
 def times(tensor: tf.Tensor | None, factor: tf.Tensor | None) -> tf.Tensor | None:
-    """The product of two tensors, either of which may be None for 1."""
+    """The product of two tensors; None stands for 1."""
     if tensor is None or factor is None:
         return factor if tensor is None else tensor
     return tensor * factor
 
 
 def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The root of the sum of all squares: the same bits with any number of threads.
+    """The square root of the sum of all squares, bit-equal for any number of threads.
 
-    TensorFlow cuts the sum over a large tensor into as many parts as it has threads, so that ranks
-    of unequal hosts would not clip by the same factor. A sum over rows it gives to threads row by
-    row, and one of few numbers to a single thread.
+    TensorFlow splits the sum over a large tensor into one part per thread, so ranks on different
+    hosts could clip by different factors. Sums along rows are computed by one thread per row, and
+    a sum of few numbers by a single thread.
     """
     norms = tf.concat([_norms_of_rows(tensor) for tensor in tensors], axis=0)
     while norms.shape[0] > _LONGEST_ROW:
@@ -65,7 +65,7 @@ def euclidean_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
-    """[N] of the same norm, N being 1 for each row, or a vector's numbers where they are few."""
+    """[N] numbers with the same norm: the norm of each row, or the elements of a short tensor."""
     size = tensor.shape.num_elements()
     if size <= _LONGEST_ROW:
         return tf.reshape(tensor, [size])
@@ -76,12 +76,12 @@ def _norms_of_rows(tensor: tf.Tensor) -> tf.Tensor:
 
 
 class NativeKernels:
-    """Native operations: one for all variables. For CPUs; methods as of :class:`TensorFlowKernels`.
+    """Native CPU operations, one for all variables; methods as in :class:`TensorFlowKernels`.
 
-    They give the same bits with any number of threads. Raises ``library.MissingLibrary``.
+    The results are bit-equal for any number of threads. Raises ``library.MissingLibrary``.
 
     Attributes:
-      operations: a function for each.
+      operations: module with a function for each operation.
     """
 
     description = "native"
@@ -90,19 +90,19 @@ class NativeKernels:
         self.operations = library.load()
 
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums over micro batches with those of one more, float32: in the memory of the sums."""
-        made = [without_cast(gradient) for gradient in gradients]
-        return list(self.operations.bert_tf_add_gradients(sums=sums, gradients=made))
+        """Adds the gradients of one more micro batch to the sums in place, float32."""
+        uncast = [without_cast(gradient) for gradient in gradients]
+        return list(self.operations.bert_tf_add_gradients(sums=sums, gradients=uncast))
 
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The root of the sum of all squares, summed in float64: a float32 scalar."""
+        """The square root of the sum of all squares, summed in float64: a float32 scalar."""
         return self.operations.bert_tf_global_norm(values=[without_cast(g) for g in gradients])
 
 
 def without_cast(gradient: tf.Tensor) -> tf.Tensor:
-    """A gradient without the cast to float32 that ends a backward pass in bfloat16.
+    """A gradient without the cast to float32 at the end of a bfloat16 backward pass.
 
-    The native operations read both types, and one pass over memory less is made.
+    The native operations read both types, which saves one pass over memory.
     """
     if gradient.op.type == "Cast" and gradient.op.inputs[0].dtype == tf.bfloat16:
         return gradient.op.inputs[0]
@@ -113,8 +113,8 @@ Kernels = Union[TensorFlowKernels, NativeKernels]
 
 
 def kernels_for(reason: str | None) -> Kernels:
-    """TensorFlow's form for a ``reason``, the native form without one.
+    """TensorFlow's form where there is a ``reason`` (``tuning.native_ops``), else the native form.
 
-    The reason is that of ``tuning.native_ops``. Raises ``library.MissingLibrary``.
+    Raises ``library.MissingLibrary``.
     """
     return NativeKernels() if reason is None else TensorFlowKernels(reason)

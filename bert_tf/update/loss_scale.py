@@ -1,7 +1,7 @@
-"""Loss scaling: keeps float16 gradients away from zero (Micikevicius et al. 2018, section 3.2).
+"""Loss scaling: keeps float16 gradients from underflowing (Micikevicius et al. 2018, section 3.2).
 
-Both kinds have the same methods, so that an update is written once. A scale holds still within
-an update: it is read once, and changed after the gradients have been judged.
+Both classes have the same methods, so an update is written only once. The scale is constant within
+an update: it is read once, and changed after the gradients have been checked.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from bert_tf.update.state import create_count, create_state
 
 
 class NoLossScale:
-    """Leaves everything as it is: for float32 and bfloat16."""
+    """No scaling: for float32 and bfloat16."""
 
     def current(self) -> tf.Tensor:
         """The scale of this update, a float32 scalar: always 1."""
         return tf.constant(1.0)
 
     def scale(self, loss: tf.Tensor) -> tf.Tensor:
-        """``loss`` itself."""
+        """Returns ``loss`` unchanged."""
         return loss
 
     def inverse(self) -> tf.Tensor | None:
-        """What undoes the scale: None, as there is nothing to undo."""
+        """The factor that unscales gradients: None, as there is nothing to undo."""
         return None
 
     def update(self, is_finite: tf.Tensor) -> tf.Operation:
-        """Nothing to learn from whether the gradients were finite."""
+        """Does nothing."""
         del is_finite
         return tf.no_op()
 
@@ -35,14 +35,14 @@ class NoLossScale:
 class DynamicLossScale:
     """Halves the scale after an update that overflowed, doubles it after ``period`` good ones.
 
-    Its two variables are saved in checkpoints. Started at a power of two it stays one, and
-    scaling and unscaling only move the exponent and lose nothing.
+    Its two variables are saved in checkpoints. If the initial scale is a power of two, so are all
+    later ones, and scaling only changes exponents, without rounding.
 
     Args:
-      initial: the first scale; NVIDIA's scripts start at 2**32.
-      period: good updates in a row before the scale is doubled.
-      floor: never less.
-      ceiling: never more, for a network whose gradients never overflow.
+      initial: the initial scale; NVIDIA's scripts start at 2**32.
+      period: consecutive good updates before the scale is doubled.
+      floor: smallest scale.
+      ceiling: largest scale, for a network whose gradients never overflow.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class DynamicLossScale:
         self._period, self._floor, self._ceiling = period, floor, ceiling
         self._scale = create_state("loss_scale/scale", initial, tf.float32)
         self._good_updates = create_count("loss_scale/good_updates")
-        # One read that everything in an update depends on, hence made before `update` assigns.
+        # A single read, which everything in an update depends on, so it precedes the assignment.
         self._current = self._scale.read_value()
 
     def current(self) -> tf.Tensor:
@@ -72,11 +72,11 @@ class DynamicLossScale:
         return loss * self._current
 
     def inverse(self) -> tf.Tensor:
-        """What gradients are to be multiplied by, a float32 scalar."""
+        """The factor that unscales gradients, a float32 scalar."""
         return 1.0 / self._current
 
     def update(self, is_finite: tf.Tensor) -> tf.Operation:
-        """Moves the state on after an update.
+        """Adjusts scale and counter after an update.
 
         Args:
           is_finite: boolean scalar computed from this update's scaled or unscaled gradients.
@@ -87,11 +87,11 @@ class DynamicLossScale:
         grown = tf.minimum(self._current * 2.0, self._ceiling)
         shrunk = tf.maximum(self._current * 0.5, self._floor)
         after_good = tf.where_v2(period_is_over, grown, self._current)
-        starts_again = tf.logical_or(tf.logical_not(is_finite), period_is_over)
+        restarts = tf.logical_or(tf.logical_not(is_finite), period_is_over)
         return tf.group(
             self._scale.assign(tf.where_v2(is_finite, after_good, shrunk)),
             self._good_updates.assign(
-                tf.where_v2(starts_again, tf.zeros_like(good_updates), good_updates)
+                tf.where_v2(restarts, tf.zeros_like(good_updates), good_updates)
             ),
             name="update_loss_scale",
         )

@@ -1,7 +1,7 @@
 """Learning rates as pure functions of the step.
 
-``step`` is the number of updates made so far: the first update has step 0, the last one
-``total_steps - 1``. It may be a Python number, a numpy array or a tensor; the rate comes back as
+``step`` is the number of updates done so far: the first update has step 0, the last one
+``total_steps - 1``. It may be a Python number, a numpy array or a tensor; the rate is returned as
 float64 or, for a tensor, as a float32 tensor.
 """
 
@@ -22,19 +22,19 @@ def polynomial(
     end_rate: float = 0.0,
     power: float = 1.0,
 ) -> Any:
-    """Linear warm-up joined to a polynomial decay: continuous, and its peak is reached.
+    """Linear warm-up followed by polynomial decay; continuous, and reaches the peak.
 
-    The rate is ``peak_rate * (step + 1) / warmup_steps`` before ``warmup_steps``, so that the
-    first update already learns and the last one of the warm-up has the full rate. From there it
-    falls as ``(1 - x) ** power``, ``x`` running from 0 at ``warmup_steps`` to 1 at
-    ``total_steps``, where it stays at ``end_rate``. The last update, one step earlier, still has
-    a rate above ``end_rate``.
+    The rate is ``peak_rate * (step + 1) / warmup_steps`` before ``warmup_steps``, so the first
+    update already has a positive rate and the last one of the warm-up has the full rate. It then
+    decays as ``(1 - x) ** power``, where ``x`` runs from 0 at ``warmup_steps`` to 1 at
+    ``total_steps``, and stays at ``end_rate``. The last update, one step earlier, still has a rate
+    above ``end_rate``.
     """
     array, step = _as_array(step)
     warmup = peak_rate * (step + 1.0) / max(warmup_steps, 1)
     decay_steps = max(total_steps - warmup_steps, 1)
-    left = array.clip(1.0 - (step - warmup_steps) / decay_steps, 0.0, 1.0)
-    decay = end_rate + (peak_rate - end_rate) * left**power
+    remaining = array.clip(1.0 - (step - warmup_steps) / decay_steps, 0.0, 1.0)
+    decay = end_rate + (peak_rate - end_rate) * remaining**power
     return array.where(step < warmup_steps, warmup, decay)
 
 
@@ -47,16 +47,16 @@ def google(
     end_rate: float = 0.0,
     power: float = 1.0,
 ) -> Any:
-    """The schedule of google-research/bert, for those who reproduce its runs.
+    """The schedule of google-research/bert, to reproduce its runs.
 
-    A warm-up ``peak_rate * step / warmup_steps`` overlays a decay that runs from step 0 on: the
-    first update has rate 0, and at the end of the warm-up the rate drops to
+    The warm-up ``peak_rate * step / warmup_steps`` replaces the start of a decay that begins at
+    step 0: the first update has rate 0, and at the end of the warm-up the rate drops to
     ``1 - warmup_steps / total_steps`` of its peak (for ``power`` 1).
     """
     array, step = _as_array(step)
     warmup = peak_rate * step / max(warmup_steps, 1)
-    left = 1.0 - array.clip(step / max(total_steps, 1), 0.0, 1.0)
-    decay = end_rate + (peak_rate - end_rate) * left**power
+    remaining = 1.0 - array.clip(step / max(total_steps, 1), 0.0, 1.0)
+    decay = end_rate + (peak_rate - end_rate) * remaining**power
     return array.where(step < warmup_steps, warmup, decay)
 
 
@@ -74,7 +74,7 @@ class _Tensors:
 
 
 def _as_array(step: Any) -> tuple[Any, Any]:
-    """The functions for the kind of array that ``step`` is, and ``step`` as floats."""
+    """The array functions for the type of ``step``, and ``step`` as floats."""
     if tf.is_tensor(step):
         return _Tensors, tf.cast(step, tf.float32)
     return _NumpyArrays, np.asarray(step, np.float64)

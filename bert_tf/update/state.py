@@ -1,4 +1,4 @@
-"""Small numbers that an update keeps, and that checkpoints hold."""
+"""Scalar state of an update, saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 
 def create_state(name: str, initial: float, dtype: tf.DType) -> tf.Variable:
-    """A scalar resource variable that is not trained; ``name`` is what checkpoints call it."""
+    """A non-trainable scalar resource variable; ``name`` is its name in checkpoints."""
     return tf.get_variable(
         name,
         shape=[],

@@ -1,4 +1,4 @@
-"""One update: the order of everything that happens to a gradient, in one place."""
+"""One training update: everything that happens to the gradients, in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import Optimizer, clip_factor
 from bert_tf.update.state import create_count
 
-# Both are int64 scalars that checkpoints hold.
+# Both are int64 scalars saved in checkpoints.
 SKIPPED_UPDATES = "training/skipped_updates"
 CONSUMED_SEQUENCES = "training/consumed_sequences"
 
@@ -27,14 +27,15 @@ class UpdateSettings:
     """How gradients become an update.
 
     Attributes:
-      clip_norm: largest global norm of the gradient; None leaves it alone.
+      clip_norm: largest global norm of the gradient; None disables clipping.
       loss_normalization: ``global_batch`` divides each term by its weight in the whole global
-        batch, so that the update does not depend on how the batch is cut; ``micro_batch`` divides
-        by that of each micro batch and averages, as google-research/bert does with its only one.
-      allreduce_every_micro_batch: communicate after each micro batch and not once an update; it
-        exists to measure what the delay is worth.
-      most_rows: rows of a table that a micro batch looks up at most; None where its shape tells.
-      seed: of dropout.
+        batch, so the update does not depend on how the batch is split; ``micro_batch`` divides by
+        its weight in each micro batch and averages, as google-research/bert does with its only
+        one.
+      allreduce_every_micro_batch: communicate after each micro batch instead of once per update,
+        to measure what delaying gains.
+      most_rows: the most table rows that a micro batch looks up; None if its shape determines it.
+      seed: dropout seed.
     """
 
     clip_norm: float | None = 1.0
@@ -49,14 +50,14 @@ class TrainOutputs:
     """What hooks may fetch. ``term_sums`` are this rank's; all else is equal on every rank.
 
     Attributes:
-      train_op: runs the whole update; global_step tells whether it counted.
+      train_op: runs the whole update; global_step shows whether it was applied.
       term_sums: term -> sums over this rank's part of the global batch.
       is_finite: bool scalar, whether the update was applied.
       gradient_norm: float32 scalar, global norm before clipping.
-      learning_rate: float32 scalar of this update.
-      loss_scale: float32 scalar of this update.
-      gradients: reduced, unscaled and clipped, in the order of the trainable variables without
-        frozen ones; only computed where they are fetched.
+      learning_rate: float32 scalar, used in this update.
+      loss_scale: float32 scalar, used in this update.
+      gradients: reduced, unscaled and clipped, in the order of the trainable variables that are
+        not frozen; only computed if fetched.
     """
 
     train_op: tf.Operation
@@ -81,16 +82,15 @@ def build_train_op(
 ) -> TrainOutputs:
     """Builds one update from the features of one rank, [accumulation steps x micro batch, ...].
 
-    Trains the network's trainable variables, and nothing else that the graph may hold.
-    ``learning_rate`` must be the tensor that ``optimizer`` uses.
-    Gradients stay scaled until they are summed over ranks: small ones survive communication in half
-    precision, and the check for overflow comes out the same on every rank.
+    Trains the network's trainable variables and no others in the graph. ``learning_rate`` must be
+    the tensor that ``optimizer`` uses. Gradients stay scaled until they are summed over ranks, so
+    small ones survive communication in half precision and all ranks agree on overflow.
     """
     task, variables = network.task, optimizer.trained(network.variables.trainable())
     global_step = tf.train.get_or_create_global_step()
-    # The data position of an update is global_step plus the number of skipped ones: a skipped
-    # update consumed its data, and a resumed run must not see them again. The sequences tell where
-    # in the data to go on with another global batch.
+    # The data position of an update is global_step plus the number of skipped updates: a skipped
+    # update consumed its data, and a resumed run must not see them again. The number of sequences
+    # gives the position in the data for a run resumed with a different global batch.
     skipped_updates = create_count(SKIPPED_UPDATES)
     consumed_sequences = create_count(CONSUMED_SEQUENCES)
     data_position = global_step + skipped_updates
@@ -98,50 +98,51 @@ def build_train_op(
 
     def micro_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         start = index * plan.micro_batch_size
-        part = {name: _slice(value, start, plan) for name, value in features.items()}
+        sliced = {name: _slice(value, start, plan) for name, value in features.items()}
         first_example = ranks.rank * plan.rank_batch_size + start
         dropout = Dropout(
             settings.seed,
             data_position=data_position,
             first_example=tf.cast(first_example, tf.int64),
         )
-        sums = network.losses(part, dropout=dropout)
+        sums = network.losses(sliced, dropout=dropout)
         loss = tf.add_n([sums[t].loss / denominators(t, sums) for t in task.terms])
         return loss_scale.scale(loss), tf.stack(flatten(sums, task.terms))
 
-    # With one micro batch each and once come to the same, but its gradients travel one by one, as
-    # the backward pass makes them, and perhaps as rows.
-    one_by_one = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
+    # With a single micro batch, reducing each one or only the sum gives the same result; reduced as
+    # a micro batch, gradients are sent one by one as the backward pass produces them, perhaps as
+    # rows.
+    reduce_each = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
 
     def reduce(gradients):
         return ranks.sum_gradients(
-            gradients, variables, complete_at_once=not one_by_one, most_rows=settings.most_rows
+            gradients, variables, complete_at_once=not reduce_each, most_rows=settings.most_rows
         )
 
-    each, once = (reduce, list) if one_by_one else (as_tables, reduce)
+    reduce_micro_batch, reduce_sum = (reduce, list) if reduce_each else (as_tables, reduce)
     gradients, metrics = accumulate_gradients(
         micro_batch,
         accumulation_steps=plan.accumulation_steps,
         num_metrics=num_sums(task.terms),
         variables=variables,
-        reduce=each,
+        reduce=reduce_micro_batch,
         add=optimizer.kernels.add,
     )
-    gradients = once(gradients)
+    gradients = reduce_sum(gradients)
     for gradient, variable in zip(gradients, variables):
         gradient.set_shape(variable.shape)
-    # Unscaling and clipping are one factor, which the optimizer applies as it reads the gradients.
+    # Unscaling and clipping are combined in one factor, applied as the optimizer reads gradients.
     factor = loss_scale.inverse()
     scaled_norm = optimizer.kernels.global_norm(gradients)
     norm = times(scaled_norm, factor)
     if settings.clip_norm is not None:
         factor = times(factor, clip_factor(norm, settings.clip_norm))
-    # Of finite gradients, too, the second moment may overflow, or the factor be no number.
+    # Even with finite gradients the second moment may overflow, or the factor be NaN.
     is_finite = tf.is_finite(tf.square(scaled_norm))
     if factor is not None:
         is_finite &= tf.is_finite(factor)
 
-    # What describes this update must be read before the update changes it.
+    # These values describe this update, so they must be read before it changes them.
     used_scale = tf.identity(loss_scale.current())
     with tf.control_dependencies([data_position, learning_rate, used_scale]):
         apply = tf.cond(
@@ -167,14 +168,14 @@ def build_train_op(
 
 
 def _denominators(task, features, plan, ranks, settings):
-    """A function of (term, the micro batch's sums): what that term's loss is divided by."""
+    """A function from (term, the micro batch's sums) to the divisor of that term's loss."""
     if settings.loss_normalization == "micro_batch":
         parts = float(plan.accumulation_steps * plan.world_size)
         return lambda term, sums: tf.maximum(sums[term].weight, 1e-5) * parts
     weights = task.weights(features)
     local = tf.stack([weights[term] for term in task.terms])
     total = tf.unstack(ranks.sum_over_ranks(local, name="term_weights"), num=len(task.terms))
-    # A global batch without a single masked word has a loss of zero, not of zero by zero.
+    # A global batch without any masked word has a loss of 0, not 0 / 0.
     known = {term: tf.maximum(value, 1e-5) for term, value in zip(task.terms, total)}
     return lambda term, _: known[term]
 
@@ -188,6 +189,6 @@ def _slice(value: tf.Tensor, start: tf.Tensor, plan: BatchPlan) -> tf.Tensor:
 
 
 def _as_bool(operation: tf.Operation) -> tf.Tensor:
-    """tf.cond's branches must return tensors of one type."""
+    """Runs an operation in a branch of tf.cond, which must return a tensor."""
     with tf.control_dependencies([operation]):
         return tf.constant(True)

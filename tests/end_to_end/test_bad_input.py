@@ -107,7 +107,7 @@ BEFORE_THE_GRAPH = [
     ("long warm-up", ["--num_warmup_steps=7"], "--num_warmup_steps=7"),
     ("float16 on a CPU", ["--precision=fp16"], "--precision=fp16"),
     ("float16 from a file", ["--precision_policy={policy}"], "softmax (--precision_policy)"),
-    ("nothing to evaluate", ["--nodo_train", "--do_eval"], "holds no checkpoint"),
+    ("nothing to evaluate", ["--nodo_train", "--do_eval"], "contains no checkpoint"),
 ]
 
 IN_TENSORFLOW = [

@@ -107,7 +107,7 @@ def test_a_checkpoint_that_counts_steps_only_ends_in_the_same_bits(trained, flag
     write_checkpoint(str(tmp_path / "model.ckpt-3"), kept)
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-3"\n')
     done = run(SCRIPT, *flags, f"--output_dir={tmp_path}", "--do_train", "--deterministic")
-    assert "taken as 3 updates x 8 (the global batch now) = 24\n" in done.stdout
+    assert "assuming 3 updates x 8 (the current global batch) = 24\n" in done.stdout
     expected, found = variables_of(whole / "model.ckpt-6"), variables_of(tmp_path / "model.ckpt-6")
     assert expected.keys() == found.keys()
     for name, value in expected.items():

@@ -1,4 +1,4 @@
-"""Optimizers: a module for each algorithm; ``bert_tf.config.optimizers`` has the registry."""
+"""Optimizers, one module per algorithm; the registry is ``bert_tf.config.optimizers``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AdamW, and what it shares with optimizers that are built on Adam's moments."""
+"""AdamW, and the base class of optimizers built on Adam's moments."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bert_tf.update.optimizers.base import Optimizer, Parameter
 
 
 class AdamMoments(Optimizer):
-    """An optimizer whose direction is Adam's; its slots are the two moments.
+    """An optimizer with Adam's direction; its slots are the two moments.
 
-    The other arguments are those of :class:`Optimizer`.
+    Further arguments are those of :class:`Optimizer`.
 
     Args:
       learning_rate: scalar, a tensor or a number.
-      bias_correction: divides the moments by ``1 - beta**t``, t being 1 in the first update.
-      beta_1: decay of the mean of gradients.
-      beta_2: decay of the mean of squared gradients.
-      epsilon: added to the root of the second moment.
+      bias_correction: divide the moments by ``1 - beta**t``, with t = 1 in the first update.
+      beta_1: decay rate of the mean of gradients.
+      beta_2: decay rate of the mean of squared gradients.
+      epsilon: added to the square root of the second moment.
     """
 
     def __init__(
@@ -36,21 +36,21 @@ class AdamMoments(Optimizer):
         **shared: Any,
     ):
         super().__init__(learning_rate, counts_updates=bias_correction, **shared)
-        # The kernels compute 1 - beta in float32. Rounded here already, so that the bias
-        # correction, in float64, corrects for the same beta.
+        # The kernels compute 1 - beta in float32. Beta is rounded here so that the bias correction,
+        # computed in float64, uses the same value.
         self.beta_1, self.beta_2 = float(np.float32(beta_1)), float(np.float32(beta_2))
         self._epsilon = epsilon
 
     def bias_corrections(self) -> tuple[tf.Tensor, tf.Tensor]:
         """``scale`` and ``epsilon`` of Adam's direction ``scale * m / (sqrt(v) + epsilon)``.
 
-        With bias correction the direction is m / (1 - beta_1**t) over
-        sqrt(v / (1 - beta_2**t)) + epsilon; here the corrections are moved from the tensors to the
-        scalars.
+        With bias correction the direction is m / (1 - beta_1**t) divided by
+        sqrt(v / (1 - beta_2**t)) + epsilon; here the corrections are applied to the scalars instead
+        of the tensors.
         """
         if self.update_count is None:
             return tf.constant(1.0), tf.constant(self._epsilon)
-        # float64: in float32 the first 1 - beta_2**t would be off by 6e-5 of itself.
+        # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5.
         number = tf.cast(self.update_count.read_value() + 1, tf.float64)
         root = tf.sqrt(1.0 - tf.pow(tf.constant(self.beta_2, tf.float64), number))
         scale = root / (1.0 - tf.pow(tf.constant(self.beta_1, tf.float64), number))
@@ -62,7 +62,7 @@ class AdamMoments(Optimizer):
         learning_rate: tf.Tensor,
         gradient_factor: tf.Tensor | float,
     ) -> dict[str, object]:
-        """What the native operations of AdamW and LAMB have in common."""
+        """The arguments that the native operations of AdamW and LAMB share."""
         scale, epsilon = self.bias_corrections()
         return {
             "weights": [parameter.variable.handle for parameter in parameters],
@@ -83,8 +83,8 @@ class AdamMoments(Optimizer):
 class AdamW(AdamMoments):
     """Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019).
 
-    The defaults are BERT's: no bias correction, decay by ``learning_rate * weight_decay``. The
-    other arguments are those of :class:`AdamMoments`.
+    The defaults are BERT's: no bias correction, decay by ``learning_rate * weight_decay``. Further
+    arguments are those of :class:`AdamMoments`.
     """
 
     registered_as = "adam"
@@ -110,9 +110,9 @@ class AdamW(AdamMoments):
                 decayed = learning_rate * self.weight_decay * weight
                 decay.append(weight.assign_sub(decayed, read_value=False))
             # m += (g - m) * (1 - beta_1), v += (g**2 - v) * (1 - beta_2) and
-            # w -= rate * m / (sqrt(v) + epsilon), in one pass over memory. Beta powers of 0 switch
-            # the kernel's own correction off, whose epsilon is not corrected; ours is in the rate
-            # and in epsilon.
+            # w -= rate * m / (sqrt(v) + epsilon), in one pass over memory. Beta powers of 0 disable
+            # the kernel's bias correction, which does not correct epsilon; ours is contained in
+            # the rate and in epsilon.
             with tf.control_dependencies(decay):
                 step = tf.raw_ops.ResourceApplyAdam(
                     var=weight.handle,
@@ -136,7 +136,7 @@ class AdamW(AdamMoments):
         learning_rate: tf.Tensor,
         gradient_factor: tf.Tensor | float,
     ) -> tf.Operation:
-        """One pass over memory for all weights together."""
+        """Makes one pass over memory for all weights together."""
         return operations.bert_tf_adam_w(
             **self.native_arguments(parameters, learning_rate, gradient_factor)
         )

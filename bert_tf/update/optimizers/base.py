@@ -1,6 +1,6 @@
-"""What all optimizers share: slots, decay mask, learning-rate factors, the count of updates.
+"""What all optimizers share: slots, decay mask, learning-rate factors, update count.
 
-An update that a ``tf.cond`` skips leaves variables, slots and the count alone.
+An update skipped by ``tf.cond`` changes neither variables nor slots nor the count.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _WITHOUT_DECAY = re.compile(r"LayerNorm|layer_norm|bias")
 
 
 def decays(variable_name: str) -> bool:
-    """Google's mask: weight decay for all but layer normalisations and biases."""
+    """Google's mask: weight decay for everything except layer normalisation and biases."""
     return _WITHOUT_DECAY.search(variable_name) is None
 
 
 def same_rate(variable_name: str) -> float:
-    """The learning-rate factor of a network whose variables all have the same rate."""
+    """The learning-rate factor if all variables have the same rate."""
     del variable_name
     return 1.0
 
 
 def clip_factor(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
-    """What gradients are multiplied by, so that their global norm is at most ``clip_norm``.
+    """The factor that limits the global norm of gradients to ``clip_norm``.
 
     Args:
-      norm: scalar, their global norm; finite, so check that before.
-      clip_norm: positive; infinity clips nothing.
+      norm: scalar, their global norm; must be finite, so check that first.
+      clip_norm: positive; infinity disables clipping.
     """
-    # Exactly 1 where nothing is to be clipped.
+    # Exactly 1 if there is nothing to clip.
     return tf.minimum(1.0, clip_norm / norm)
 
 
@@ -52,8 +52,8 @@ class Parameter(NamedTuple):
 
     Attributes:
       variable: float32 resource variable.
-      slots: float32 variables of its shape, in the order of the optimizer's row.
-      gradient: dense, of its shape.
+      slots: float32 variables of the same shape, in the order of the optimizer's row.
+      gradient: dense, of the same shape.
       decays: whether weight decay applies.
     """
 
@@ -64,23 +64,23 @@ class Parameter(NamedTuple):
 
 
 class Optimizer(tf.train.Optimizer):
-    """An optimizer: a subclass has the algorithm, :meth:`update`, and the name of its row.
+    """Base class: a subclass defines the algorithm, :meth:`update`, and the name of its row.
 
     Args:
       learning_rate: scalar, a tensor or a number.
-      weight_decay: rate of the decay.
-      decay_mask: says of a variable's name whether the variable decays.
-      rate_factor: says of a variable's name what the learning rate is multiplied by for it; 0
-        freezes the variable, which then has no slots, and neither moves nor decays.
+      weight_decay: weight-decay rate.
+      decay_mask: maps a variable's name to whether the variable decays.
+      rate_factor: maps a variable's name to its learning-rate factor; 0 freezes the variable, which
+        then has no slots and is neither updated nor decayed.
       counts_updates: whether ``self.update_count`` is needed.
-      kernels: the form of the arithmetic; None takes TensorFlow's.
-      name: prefix of the operations' names.
+      kernels: the form of the arithmetic; None for TensorFlow's.
+      name: prefix of operation names.
 
     Attributes:
-      registered_as: its name in ``bert_tf.config.optimizers.OPTIMIZERS``.
+      registered_as: the name in ``bert_tf.config.optimizers.OPTIMIZERS``.
       kernels: the form of the arithmetic.
-      weight_decay: rate of the decay.
-      update_count: int64 scalar variable, applied updates so far; None where it is not needed.
+      weight_decay: weight-decay rate.
+      update_count: int64 scalar variable, applied updates so far; None if not needed.
     """
 
     registered_as: ClassVar[str]
@@ -109,9 +109,9 @@ class Optimizer(tf.train.Optimizer):
         self._gradients: list[tuple[tf.Variable, tf.Tensor]] = []
 
     def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
-        """Moves variables and slots by one step of the algorithm, in TensorFlow's operations.
+        """Updates variables and slots by one step of the algorithm, with TensorFlow operations.
 
-        ``learning_rate`` is a float32 scalar, and that of all these parameters.
+        ``learning_rate`` is a float32 scalar that applies to all these parameters.
         """
         raise NotImplementedError
 
@@ -122,14 +122,14 @@ class Optimizer(tf.train.Optimizer):
         learning_rate: tf.Tensor,
         gradient_factor: tf.Tensor | float,
     ) -> tf.Operation:
-        """The same in one of ``operations``; only called where the row says that it exists.
+        """Like :meth:`update` with one of ``operations``; called only if the row has a native form.
 
-        Gradients may be bfloat16, and are to be multiplied by ``gradient_factor`` first.
+        Gradients may be bfloat16, and must be multiplied by ``gradient_factor`` first.
         """
         raise NotImplementedError
 
     def trained(self, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
-        """Those that are not frozen: gradients of the others are not needed.
+        """The variables that are not frozen; the others need no gradients.
 
         Raises ValueError for a negative learning-rate factor.
         """
@@ -143,17 +143,17 @@ class Optimizer(tf.train.Optimizer):
         *,
         factor: tf.Tensor | None = None,
     ) -> tf.Operation:
-        """Updates the variables by ``factor`` times their gradients; else as TensorFlow's method.
+        """Updates variables with ``factor`` times their gradients; else like TensorFlow's method.
 
-        ``factor`` is a float32 scalar and costs no pass over the gradients of its own where the
-        kernels can do without; None is 1.
+        ``factor`` is a float32 scalar, None for 1; native kernels apply it without an extra pass
+        over the gradients.
         """
         self._gradient_factor = factor
         pairs = [(gradient, v) for gradient, v in grads_and_vars if self._factor_of(v)]
         return super().apply_gradients(pairs, global_step, name)
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
-        """Creates what is kept of the variables, which apply_gradients does by itself."""
+        """Creates the slots of the variables and the count; apply_gradients does so by itself."""
         self._create_slots(self.trained(variables))
 
     def apply_update(
@@ -162,14 +162,14 @@ class Optimizer(tf.train.Optimizer):
         learning_rate: tf.Tensor,
         gradient_factor: tf.Tensor | None = None,
     ) -> tf.Operation:
-        """Moves variables and slots, in the form of the kernels; None for a factor is 1."""
+        """Updates variables and slots with the form of the kernels; a factor of None is 1."""
         operations = self.kernels.operations
         if operations is None or not self._row.has_native_form:
             scaled = [p._replace(gradient=times(p.gradient, gradient_factor)) for p in parameters]
             return self.update(scaled, learning_rate)
-        made = [p._replace(gradient=without_cast(p.gradient)) for p in parameters]
+        uncast = [p._replace(gradient=without_cast(p.gradient)) for p in parameters]
         factor = 1.0 if gradient_factor is None else gradient_factor
-        return self.native_update(operations, made, learning_rate, factor)
+        return self.native_update(operations, uncast, learning_rate, factor)
 
     def _factor_of(self, variable: tf.Variable) -> float:
         factor = self._rate_factor(variable.op.name)
@@ -182,28 +182,28 @@ class Optimizer(tf.train.Optimizer):
             for slot in self._row.slots:
                 self._zeros_slot(variable, slot, slot)
         if self._counts_updates and self.update_count is None:
-            # A count of its own: global_step belongs to the caller, who may set it or skip it.
+            # Not global_step: that belongs to the caller, who may set it or leave it out.
             self.update_count = create_count(UPDATE_COUNT)
 
     def _prepare(self) -> None:
         self._gradients = []
 
     def _resource_apply_dense(self, grad: tf.Tensor, variable: tf.Variable) -> tf.Operation:
-        """Notes the gradient: all variables are updated together, in :meth:`_finish`."""
+        """Stores the gradient: all variables are updated together, in :meth:`_finish`."""
         self._gradients.append((variable, grad))
         return grad.op
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, variable: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
-        """Rows that no index names decay and follow their momentum as well, so all are updated."""
+        """Updates all rows: those without an index also decay and follow their momentum."""
         dense = tf.math.unsorted_segment_sum(grad, indices, variable.shape[0])
         return self._resource_apply_dense(dense, variable)
 
     def _finish(self, update_ops: Sequence[tf.Operation], name_scope: str) -> tf.Operation:
-        del update_ops  # the gradients, which the update takes anyway
-        # Variables of one learning rate together: an algorithm knows one rate, and with one for
-        # all there is one update.
+        del update_ops  # the gradients, which the update depends on anyway
+        # Variables are grouped by learning rate, as an algorithm takes a single one; usually there
+        # is one group.
         by_factor: dict[float, list[Parameter]] = {}
         for variable, gradient in self._gradients:
             slots = tuple(self.get_slot(variable, slot) for slot in self._row.slots)

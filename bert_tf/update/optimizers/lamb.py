@@ -1,4 +1,4 @@
-"""LAMB."""
+"""The LAMB optimizer."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from bert_tf.update.optimizers.base import Parameter
 
 
 class Lamb(AdamMoments):
-    """Adam with decay, each variable's update scaled to its norm (You et al. 2020, algorithm 2).
+    """Adam with decay and updates scaled to each variable's norm (You et al. 2020, algorithm 2).
 
-    The decay is added before the norms are taken. A variable that does not decay, or whose norm
-    or update is zero, has trust ratio 1. The other arguments are those of :class:`AdamMoments`.
+    The decay is added before the norms are computed. A variable that does not decay, or whose norm
+    or update is zero, has trust ratio 1. Further arguments are those of :class:`AdamMoments`.
 
     Args:
       learning_rate: scalar, a tensor or a number.
       bias_correction: as in :class:`AdamMoments`.
       min_trust_ratio: lower bound of the trust ratio, None for no bound.
       max_trust_ratio: upper bound of the trust ratio, None for no bound.
-      name: prefix of the operations' names.
+      name: prefix of operation names.
     """
 
     registered_as = "lamb"
@@ -44,7 +44,7 @@ class Lamb(AdamMoments):
         self._max_trust_ratio = float("inf") if max_trust_ratio is None else max_trust_ratio
 
     def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
-        """Algorithm 2, a layer being a variable."""
+        """Algorithm 2, with each variable as a layer."""
         scale, epsilon = self.bias_corrections()
         steps = []
         for weight, (m_slot, v_slot), gradient, decays in parameters:
@@ -75,7 +75,7 @@ class Lamb(AdamMoments):
         learning_rate: tf.Tensor,
         gradient_factor: tf.Tensor | float,
     ) -> tf.Operation:
-        """Two passes over memory for all weights together: the norms come between them."""
+        """Makes two passes over memory for all weights together, with the norms between them."""
         return operations.bert_tf_lamb(
             **self.native_arguments(parameters, learning_rate, gradient_factor),
             min_trust_ratio=self._min_trust_ratio,

@@ -5,7 +5,7 @@ import pytest
 from bert_tf.checkpoint.run_record import RunRecord
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.training.changes import changed_settings, jump_of_learning_rate
+from bert_tf.training.changes import changed_settings, learning_rate_jump
 
 MODEL = BertConfig(vocab_size=5).with_explicit_gelu().to_dict()
 
@@ -23,8 +23,8 @@ def ledger(*, steps=100, warmup=20, offset=0, peak=1e-3, **more):
     }
 
 
-def record(facts):
-    return RunRecord("run.json", {"ledger": facts, "model": MODEL})
+def record(entries):
+    return RunRecord("run.json", {"ledger": entries, "model": MODEL})
 
 
 def test_values_are_named_as_a_reader_needs_them():
@@ -56,18 +56,18 @@ def test_values_are_named_as_a_reader_needs_them():
     ],
 )
 def test_a_jump_is_more_than_a_step(changes, expected):
-    found = jump_of_learning_rate(record(ledger()), ledger(**changes), step=50)
+    found = learning_rate_jump(record(ledger()), ledger(**changes), step=50)
     assert found == expected
 
 
 def test_a_schedule_of_another_age_is_not_compared():
     before = ledger()
     before["learning_rate"]["schedule"] = "cosine"
-    assert jump_of_learning_rate(record(before), ledger(peak=2e-3), step=50) is None
+    assert learning_rate_jump(record(before), ledger(peak=2e-3), step=50) is None
 
 
 def test_a_record_without_its_schedule_is_damaged():
     before = ledger()
     del before["steps"]["warmup_steps"]
     with pytest.raises(UserError, match=r"no usable steps.warmup_steps; restore the file or"):
-        jump_of_learning_rate(record(before), ledger(), step=50)
+        learning_rate_jump(record(before), ledger(), step=50)

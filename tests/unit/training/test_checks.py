@@ -40,19 +40,19 @@ def finished(tmp_path_factory):
 
 @pytest.fixture(name="settings")
 def settings_of_a_copy(finished, tmp_path):
-    """The run to resume, in an output directory of the test's own, for one more step."""
+    """The run to resume, in a separate output directory, for one more step."""
     directory = tmp_path / "model"
     shutil.copytree(finished.run.output_dir, directory)
     return changed(finished, output_dir=directory, num_train_steps=3)
 
 
 def changed(settings, *, config=None, **changes):
-    """The settings with some of any part replaced; ``config`` changes the configuration file."""
+    """The settings with some values replaced; ``config`` changes the configuration file."""
     parts = {}
     for part in ("run", "optimization", "data", "runtime"):
-        own = getattr(settings, part)
-        names = {field.name for field in dataclasses.fields(own)} & changes.keys()
-        parts[part] = dataclasses.replace(own, **{name: changes.pop(name) for name in names})
+        section = getattr(settings, part)
+        names = {field.name for field in dataclasses.fields(section)} & changes.keys()
+        parts[part] = dataclasses.replace(section, **{name: changes.pop(name) for name in names})
     assert not changes
     if config is not None:
         path = parts["run"].output_dir.parent / "other_config.json"
@@ -66,7 +66,7 @@ def content(directory):
 
 
 def refuse(settings, *words):
-    """Runs and expects one sentence with the words, and nothing written beside any file."""
+    """Runs and expects one sentence with the words, and that nothing was written."""
     above = settings.run.output_dir.parent
     before = content(above)
     with pytest.raises(UserError) as error:
@@ -84,7 +84,7 @@ def alone(settings):
 
 
 def from_weights_of(settings, directory, **changes):
-    """The run in a new directory, from the weights of its own."""
+    """The run in a new directory, starting from its weights."""
     return changed(
         settings, output_dir=directory, init_checkpoint=str(settings.run.output_dir), **changes
     )
@@ -113,7 +113,7 @@ def test_the_record_knows_the_network_where_its_file_was_replaced(settings):
     (settings.run.output_dir / "bert_config.json").write_text(json.dumps(other))
     refuse(
         changed(settings, config={"num_attention_heads": 4}),
-        f"{settings.run.output_dir / 'run.json'} describes another network",
+        f"{settings.run.output_dir / 'run.json'} describes a different network",
     )
 
 
@@ -158,7 +158,7 @@ def test_weights_of_another_vocabulary_are_refused(settings, other_records, tmp_
     )
 
 
-def test_what_nobody_knows_is_said(settings, tmp_path, capsys):
+def test_what_cannot_be_compared_is_reported(settings, tmp_path, capsys):
     """Also: records of other programs, without a side file, get none from a dry run."""
     records = write_records(tmp_path / "foreign", vocabulary=VOCABULARY)
     offsets = records.with_name(f"{records.name}.offsets")
@@ -166,10 +166,10 @@ def test_what_nobody_knows_is_said(settings, tmp_path, capsys):
     (settings.run.output_dir / "run.json").unlink()
     pretraining.run(changed(settings, train_files=(records,), dry_run=True))
     lines = capsys.readouterr().out.splitlines()
-    said = "the vocabulary was not compared: no file of the model states which one was used"
-    assert lines.count(said) == 1
-    said = "no run.json of the last start: nothing says what has changed since then"
-    assert lines.count(said) == 1
+    line = "the vocabulary was not compared: no file of the model states which one was used"
+    assert lines.count(line) == 1
+    line = "there is no run.json of the last start, so changes since then are unknown"
+    assert lines.count(line) == 1
     assert not offsets.exists()
 
 
@@ -230,10 +230,10 @@ def test_what_is_checked_is_what_a_training_saves():
     assert len(checked) > 3 * len(names(lambda objective: None))
 
 
-def edit_record(settings, section, **facts):
+def edit_record(settings, section, **entries):
     path = settings.run.output_dir / "run.json"
     record = json.loads(path.read_text())
-    record["ledger"][section].update(facts)
+    record["ledger"][section].update(entries)
     path.write_text(json.dumps(record))
 
 
@@ -242,8 +242,11 @@ def resumed(recorded, *, horovod, consumed=8):
     record = None
     if recorded is not None:
         scaled, world_size = recorded
-        facts = {"steps": {"scaled_by_ranks": scaled}, "ranks": {"world_size": world_size}}
-        record = RunRecord("run.json", {"ledger": facts})
+        recorded_ledger = {
+            "steps": {"scaled_by_ranks": scaled},
+            "ranks": {"world_size": world_size},
+        }
+        record = RunRecord("run.json", {"ledger": recorded_ledger})
     return SimpleNamespace(
         record=record,
         start=StartPoint("model.ckpt-2", 2, 2, consumed),
@@ -254,7 +257,7 @@ def resumed(recorded, *, horovod, consumed=8):
 
 
 @pytest.mark.parametrize(
-    ("asked", "recorded", "horovod", "expected"),
+    ("requested", "recorded", "horovod", "expected"),
     [
         (None, None, False, False),  # as many sequences as two updates of one rank have
         (None, None, True, True),
@@ -266,29 +269,29 @@ def resumed(recorded, *, horovod, consumed=8):
         (True, (False, 1), False, True),
     ],
 )
-def test_steps_mean_what_they_meant_when_the_run_began(asked, recorded, horovod, expected):
-    settings = optimization_settings(scale_steps_by_ranks=asked)
+def test_steps_mean_what_they_meant_when_the_run_began(requested, recorded, horovod, expected):
+    settings = optimization_settings(scale_steps_by_ranks=requested)
     found = settle_scaling(resumed(recorded, horovod=horovod), settings)
     assert found.scale_steps_by_ranks is expected
 
 
-@pytest.mark.parametrize(("asked", "recorded"), [(False, (True, 2)), (True, (False, 2))])
-def test_steps_of_another_meaning_are_refused(asked, recorded):
-    settings = optimization_settings(scale_steps_by_ranks=asked)
-    with pytest.raises(UserError, match=f"--scale_steps_by_ranks={str(asked).lower()}, but"):
+@pytest.mark.parametrize(("requested", "recorded"), [(False, (True, 2)), (True, (False, 2))])
+def test_steps_with_a_different_meaning_are_refused(requested, recorded):
+    settings = optimization_settings(scale_steps_by_ranks=requested)
+    with pytest.raises(UserError, match=f"--scale_steps_by_ranks={str(requested).lower()}, but"):
         settle_scaling(resumed(recorded, horovod=True), settings)
 
 
-def test_steps_whose_meaning_nobody_knows():
+def test_steps_of_unknown_meaning():
     run = resumed(None, horovod=False, consumed=16)
-    with pytest.raises(UserError, match="another global batch, and there is no run"):
+    with pytest.raises(UserError, match="different global batch, and there is no run"):
         settle_scaling(run, optimization_settings())
-    for asked in (True, False):
-        found = settle_scaling(run, optimization_settings(scale_steps_by_ranks=asked))
-        assert found.scale_steps_by_ranks is asked
+    for requested in (True, False):
+        found = settle_scaling(run, optimization_settings(scale_steps_by_ranks=requested))
+        assert found.scale_steps_by_ranks is requested
 
 
-def test_one_process_goes_on_with_the_plan_of_two_ranks(settings):
+def test_one_process_resumes_the_plan_of_two_ranks(settings):
     """Of 6 x 4 sequences two updates of two ranks took 8 each; without any flag two are left."""
     edit_record(settings, "steps", scaled_by_ranks=True, train_steps=3)
     edit_record(settings, "ranks", world_size=2)
@@ -305,7 +308,7 @@ def test_one_process_goes_on_with_the_plan_of_two_ranks(settings):
 
 
 def consume(settings, sequences):
-    """Makes the newest checkpoint say that so many sequences were consumed."""
+    """Sets the number of consumed sequences in the newest checkpoint."""
     checkpoint = tf.train.latest_checkpoint(str(settings.run.output_dir))
     reader = tf.train.load_checkpoint(checkpoint)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -318,7 +321,7 @@ def consume(settings, sequences):
         tf.train.Saver().save(session, checkpoint, write_meta_graph=False, write_state=False)
 
 
-def test_every_change_is_named_and_the_jump_of_the_rate(settings, capsys):
+def test_changes_and_a_jump_of_the_learning_rate_are_reported(settings, capsys):
     pretraining.run(
         changed(
             settings,
@@ -350,7 +353,7 @@ def test_every_change_is_named_and_the_jump_of_the_rate(settings, capsys):
     assert "the learning rate jumps at step 2: 0 -> 0.003" in lines
 
 
-def test_nothing_changed_is_nothing_said(settings, capsys):
+def test_without_changes_nothing_is_reported(settings, capsys):
     pretraining.run(changed(settings, num_train_steps=2))
     out = capsys.readouterr().out
     assert "changed since" not in out
@@ -360,8 +363,8 @@ def test_nothing_changed_is_nothing_said(settings, capsys):
 def test_fewer_steps_than_are_done(settings, capsys):
     before = content(settings.run.output_dir)
     pretraining.run(changed(settings, num_train_steps=1))
-    said = "model.ckpt-2 is at step 2 and the run is to end at step 1; raise --num_train_steps"
-    assert said in capsys.readouterr().out
+    line = "model.ckpt-2 is at step 2, beyond the last step (1); raise --num_train_steps"
+    assert line in capsys.readouterr().out
     assert content(settings.run.output_dir) == before
 
 
@@ -383,7 +386,7 @@ def test_a_damaged_record_says_that_it_may_be_deleted(settings, text):
     refuse(settings, f"run record: {path}", "or delete it; deleting it only loses the comparison")
 
 
-def test_facts_of_other_types(settings):
+def test_entries_of_wrong_types(settings):
     edit_record(settings, "steps", scaled_by_ranks="yes")
     refuse(settings, "it has no usable steps.scaled_by_ranks; restore the file or delete it")
     edit_record(settings, "steps", scaled_by_ranks=False, train_steps=None)

@@ -33,11 +33,12 @@ def test_weights_and_two_moments_for_each(tmp_path, start, last, written):
     assert checkpoint_sizes(SPECS, evaluated, ADAM, start_step=0, last_step=1).best == 4000
 
 
-@pytest.mark.parametrize(("keep", "most", "kept"), [(2, 5, 3), (9, 6, 5)])
-def test_what_lies_there_at_once(keep, most, kept):
+@pytest.mark.parametrize(("keep", "peak", "kept"), [(2, 5, 3), (9, 6, 5)])
+def test_peak_disk_space(keep, peak, kept):
     sizes = CheckpointSizes(one=GIB, best=GIB, keep=keep, written=4)
-    assert (sizes.most, sizes.facts()["gib_of_all_kept"]) == (most * GIB, kept)
-    assert sizes.facts()["gib_each"] == sizes.facts()["gib_of_best"] == 1
+    assert (sizes.peak, sizes.ledger_section()["gib_of_all_kept"]) == (peak * GIB, kept)
+    section = sizes.ledger_section()
+    assert section["gib_each"] == section["gib_of_best"] == 1
 
 
 @pytest.mark.parametrize(("free", "warns"), [(5.0, False), (4.5, False), (3.0, True)])
@@ -54,4 +55,4 @@ def test_a_disk_that_is_too_small(tmp_path, monkeypatch, free, warns):
     warning = disk_warning(sizes, directory)
     assert (warning is not None) == warns
     if warns:
-        assert f"5 GiB in {directory} (1 each), and 3 are free there" in warning
+        assert f"5 GiB in {directory} (1 GiB each), but only 3 GiB is free" in warning

@@ -71,7 +71,7 @@ def test_results_are_ratios_of_sums():
         "masked_lm": Sums(20.0, 10.0, {"accuracy": 4.0}),
         "next_sentence": Sums(1.0, 2.0, {"accuracy": 1.5}),
     }
-    assert evaluation.results_of(sums, PretrainingTask(CONFIG)) == {
+    assert evaluation.evaluation_results(sums, PretrainingTask(CONFIG)) == {
         "masked_lm_loss": 2.0,
         "masked_lm_accuracy": 0.4,
         "next_sentence_loss": 0.5,
@@ -86,7 +86,7 @@ def test_results_of_a_term_without_weight_and_of_one_that_diverged():
         "masked_lm": Sums(1e6, 1.0, {"accuracy": 0.0}),
         "next_sentence": Sums(0.0, 0.0, {"accuracy": 0.0}),
     }
-    found = evaluation.results_of(sums, PretrainingTask(CONFIG))
+    found = evaluation.evaluation_results(sums, PretrainingTask(CONFIG))
     assert found["next_sentence_loss"] == found["next_sentence_accuracy"] == 0
     assert found["masked_lm_perplexity"] == math.inf
 
@@ -99,7 +99,7 @@ def test_metrics_and_scores_are_the_tasks():
             return {"rmse": math.sqrt(sums["rating"].loss / sums["rating"].weight)}
 
     sums = {"rating": Sums(8.0, 2.0, {"absolute_error": 3.0, "bias": -1.0})}
-    assert evaluation.results_of(sums, Regression()) == {
+    assert evaluation.evaluation_results(sums, Regression()) == {
         "rating_loss": 4.0,
         "rating_absolute_error": 1.5,
         "rating_bias": -0.5,
@@ -312,7 +312,8 @@ def test_killed_at_any_system_call_the_best_checkpoint_is_never_lost(tmp_path, m
 def test_a_best_without_a_figure_is_not_replaced_unseen(tmp_path, results):
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "eval_results.json").write_text(results)
-    with pytest.raises(UserError, match=r"best/eval_results\.json holds no loss .*; move .*best "):
+    advice = r"best/eval_results\.json contains no loss .*; move .*best "
+    with pytest.raises(UserError, match=advice):
         evaluation.keep_if_best(tmp_path, save_checkpoint(tmp_path, 1), {"loss": 1.0})
 
 

@@ -1,4 +1,4 @@
-"""What TensorFlow reports of bad files and too little room becomes a sentence that names them."""
+"""TensorFlow's errors for bad files and lack of space become one sentence that names them."""
 
 import types
 
@@ -61,11 +61,11 @@ def test_a_damaged_checkpoint_to_resume_from(tmp_path, how, reason):
     damage(checkpoint, how)
     with pytest.raises(UserError) as error, _explained_errors(run):
         restore(checkpoint)
-    said = str(error.value)
-    assert said.startswith(f"checkpoint {checkpoint} cannot be read (")
-    assert reason in said
-    assert f"name an older one in {tmp_path / 'out' / 'checkpoint'}" in said
-    assert "\n" not in said
+    message = str(error.value)
+    assert message.startswith(f"checkpoint {checkpoint} cannot be read (")
+    assert reason in message
+    assert f"list an older one in {tmp_path / 'out' / 'checkpoint'}" in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(("how", "reason"), DAMAGES[:2])

@@ -78,13 +78,13 @@ class ClockOfTicks:
         return self.now
 
 
-def test_the_first_update_is_told_once(update):
-    told = []
-    with training(hooks.FirstUpdate(lambda: told.append(len(told)))) as session:
-        assert told == []
+def test_the_first_update_is_reported_once(update):
+    reports = []
+    with training(hooks.FirstUpdate(lambda: reports.append(len(reports)))) as session:
+        assert reports == []
         for finite in (False, True, True):
             update.run(session, finite=finite)
-            assert told == [0]
+            assert reports == [0]
 
 
 def progress(update, tmp_path, **changes):
@@ -309,7 +309,7 @@ def test_a_full_disk_names_the_checkpoint_and_the_reason(update, tmp_path):
     hook = checkpoint_hook(update, tmp_path)
     with pytest.raises(UserError) as error, no_room(10), training(hook):
         pass
-    said = str(error.value)
-    assert said.startswith(f"cannot write checkpoint {tmp_path / 'model.ckpt'}-0 (")
-    assert "File too large" in said.partition(";")[2]
-    assert "Graph execution" not in said
+    message = str(error.value)
+    assert message.startswith(f"cannot write checkpoint {tmp_path / 'model.ckpt'}-0 (")
+    assert "File too large" in message.partition(";")[2]
+    assert "Graph execution" not in message

@@ -140,7 +140,7 @@ def test_no_records_are_no_epochs():
     assert make_ledger(num_records=0)["consumption"]["epochs"] == 0
 
 
-def test_the_table_has_a_line_a_section_and_aligned_facts():
+def test_the_table_has_a_line_per_section_and_aligned_entries():
     found = make_ledger(clip_norm=None, learning_rate=1 / 3)
     first, *lines, last = ledger.format_ledger(found).splitlines()
     assert first == "-- ledger " + "-" * 60
@@ -155,7 +155,7 @@ def test_the_table_has_a_line_a_section_and_aligned_facts():
 
 
 def shown(found, **changes):
-    """Section -> its facts, in one line, as the table shows them."""
+    """Section -> its entries, in one line, as the table shows them."""
     sections, name = {}, ""
     lines = ledger.format_ledger(found, **changes).splitlines()[1:-1]
     width = re.match(r"\w+ +", lines[0]).end()
@@ -178,7 +178,7 @@ def test_no_line_is_longer_than_a_hundred_columns():
     assert after == "=1"
 
 
-def test_one_process_is_not_told_of_ranks():
+def test_entries_of_ranks_are_hidden_from_a_single_process():
     found = make_ledger(SingleProcess(1))
     alone, several = shown(found, several_ranks=False), shown(found)
     assert set(several) - set(alone) == {"ranks", "communication"}
@@ -229,15 +229,15 @@ def test_run_json(tmp_path, monkeypatch):
     assert record["command"] == ["run_pretraining.py", "--do_train"]
 
 
-def test_facts_found_while_running_are_added(tmp_path):
+def test_entries_found_while_running_are_added(tmp_path):
     ledger.write_run_json(tmp_path, ledger=make_ledger(), flags={}, model={})
     before = json.loads((tmp_path / "run.json").read_text())
     ledger.add_to_run_json(tmp_path, {"xla_clusters": 4})
     assert json.loads((tmp_path / "run.json").read_text()) == {**before, "xla_clusters": 4}
 
 
-def test_facts_without_a_run_json(tmp_path):
-    with pytest.raises(UserError, match=r"run record: .*run\.json does not exist"):
+def test_adding_without_a_run_json(tmp_path):
+    with pytest.raises(UserError, match=r"run record: .*run\.json no longer exists"):
         ledger.add_to_run_json(tmp_path, {"xla_clusters": 4})
 
 
@@ -257,7 +257,7 @@ def test_packages_that_are_not_installed_are_left_out(monkeypatch):
 
 @pytest.fixture(name="package")
 def package_directory(tmp_path, monkeypatch):
-    """Where the package seems to lie."""
+    """The apparent location of the package."""
     # A checkout around the temporary directory must not be found.
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     directory = tmp_path / "bert_tf"

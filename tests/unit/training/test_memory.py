@@ -33,8 +33,8 @@ def test_what_the_backward_pass_reads_is_counted_once():
         tf.gradients(loss, [w])
         backward = [op for op in graph.get_operations() if op not in before.union(forward)]
         kept = kept_bytes(forward, backward)
-    # Of tensors that grow with the batch only tanh's result, which squaring and the sum read as
-    # well under other names. The input is made by nobody here, the variable is no activation.
+    # Of the tensors that grow with the batch only tanh's result, which squaring and the sum also
+    # read under other names. The input is not produced here, and the variable is no activation.
     large = [size for size in kept if size > 16]
     assert large == [5 * 3 * 4]
 
@@ -135,13 +135,13 @@ print("peak", int(status.split("VmHWM:")[1].split()[0]) << 10)
 def test_a_training_takes_what_was_estimated(tmp_path):
     """A third of it are the copies of gradients. Allocators and libraries differ: by a fifth."""
 
-    def said(pattern, *more):
+    def figure(pattern, *more):
         directory = tmp_path / "-".join(["run", *more])
         directory.mkdir()
         return float(re.search(pattern, run("-c", _TRAIN, directory, *more).stdout)[1])
 
-    estimated = said(r"estimated: about (\S+) GiB a rank", "dry") * 1024**3
-    assert said(r"peak (\d+)") == pytest.approx(estimated, rel=0.2)
+    estimated = figure(r"estimated: about (\S+) GiB a rank", "dry") * 1024**3
+    assert figure(r"peak (\d+)") == pytest.approx(estimated, rel=0.2)
 
 
 def test_the_total_and_its_line():

@@ -158,7 +158,7 @@ def test_the_learning_rate_is_the_one_that_flags_describe(built, given, rates):
 
 
 @pytest.mark.parametrize("initial", [2.0**20, 8.0])
-def test_the_loss_scale_begins_as_asked_and_stays_at_its_floor(built, initial):
+def test_the_loss_scale_starts_as_requested_and_stays_at_its_floor(built, initial):
     with tf.Graph().as_default(), tf.Session() as session:
         scaling = built(initial_loss_scale=initial)["loss_scale"]
         update = scaling.update(tf.constant(False))
@@ -206,7 +206,7 @@ def trained_run(tmp_path):
     return train
 
 
-def test_as_many_checkpoints_are_kept_as_asked(train):
+def test_as_many_checkpoints_are_kept_as_requested(train):
     directory = train(keep_checkpoint_max=2)
     found = sorted(path.stem for path in directory.glob("*.index"))
     assert found == ["model.ckpt-1", "model.ckpt-2"]
@@ -222,8 +222,8 @@ def test_a_run_has_the_loss_scale_of_its_precision(train, monkeypatch, precision
             super().__init__(outputs, scale_floor=scale_floor)
 
     monkeypatch.setattr(hooks, "NonFiniteGuard", Guard)
-    asked = {"precision": precision, "allow_slow_fp16": True, "initial_loss_scale": 64.0}
-    found = variables_of(train(runtime=asked) / "model.ckpt-2")
+    requested = {"precision": precision, "allow_slow_fp16": True, "initial_loss_scale": 64.0}
+    found = variables_of(train(runtime=requested) / "model.ckpt-2")
     if precision == "fp16":
         assert floors == [1.0]
         assert found["loss_scale/scale"] == 64.0

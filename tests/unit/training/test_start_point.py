@@ -51,11 +51,11 @@ def test_sequences_that_nobody_counted_are_those_of_as_many_updates(tmp_path):
     save(tmp_path, **{SKIPPED_UPDATES: 2})
     start = find_start(tmp_path)
     assert start.consumed(global_batch_size=8) == 14 * 8
-    assert "taken as 14 updates x 8 (the global batch now) = 112" in start.assumption(8)
+    assert "assuming 14 updates x 8 (the current global batch) = 112" in start.assumption(8)
     (tmp_path / "run.json").write_text(json.dumps({"ledger": {"batch": {"global_batch": 32}}}))
     start = find_start(tmp_path)
     assert start.consumed(global_batch_size=8) == 14 * 32
-    assert "taken as 14 updates x 32 (as recorded in run.json) = 448" in start.assumption(8)
+    assert "assuming 14 updates x 32 (as recorded in run.json) = 448" in start.assumption(8)
 
 
 def test_sequences_that_were_counted_are_taken_as_they_are(tmp_path):
@@ -137,7 +137,7 @@ def test_what_cannot_be_found_is_no_new_start(tmp_path, damage):
         find_start(tmp_path)
 
 
-def test_without_a_list_the_newest_complete_checkpoint_is_where_a_run_goes_on(tmp_path):
+def test_without_a_list_a_run_resumes_from_the_newest_complete_checkpoint(tmp_path):
     save(tmp_path, steps=(4, 9, 12), **{SKIPPED_UPDATES: 0, CONSUMED_SEQUENCES: 5})
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "model.ckpt-12.index").unlink()

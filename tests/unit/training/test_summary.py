@@ -5,8 +5,8 @@ import pytest
 from bert_tf.training.summary import (
     UpdateTimes,
     prediction_lines,
-    training_facts,
     training_lines,
+    training_totals,
 )
 
 
@@ -14,8 +14,8 @@ def test_a_training_with_and_without_start_up():
     times = UpdateTimes()
     for seconds, is_steady in [(7.0, False), (2.0, True), (3.0, True)]:
         times.note(seconds, is_steady=is_steady)
-    facts = training_facts(times, seconds=20.0, global_batch_size=10)
-    assert facts == {
+    totals = training_totals(times, seconds=20.0, global_batch_size=10)
+    assert totals == {
         "sequences": 30,
         "seconds": 20.0,
         "sequences_per_second_with_start_up": 1.5,
@@ -23,7 +23,7 @@ def test_a_training_with_and_without_start_up():
         "steady_seconds": 5.0,
         "sequences_per_second": 4.0,
     }
-    whole, steady = training_lines(facts)
+    whole, steady = training_lines(totals)
     assert whole.startswith("training took 20.00 s for 30 sequences: 1.5 sequences/s with start-up")
     assert steady == "training without them took 5.00 s for 20 sequences: 4 sequences/s"
 
@@ -31,9 +31,9 @@ def test_a_training_with_and_without_start_up():
 def test_one_update_is_all_start_up():
     times = UpdateTimes()
     times.note(7.0, is_steady=False)
-    facts = training_facts(times, seconds=20.0, global_batch_size=10)
-    assert len(training_lines(facts)) == 1
-    assert "sequences_per_second" not in facts
+    totals = training_totals(times, seconds=20.0, global_batch_size=10)
+    assert len(training_lines(totals)) == 1
+    assert "sequences_per_second" not in totals
 
 
 def test_a_prediction_with_and_without_its_first_batch():
@@ -50,4 +50,4 @@ def test_a_prediction_with_and_without_its_first_batch():
 @pytest.mark.parametrize("steps", [0, 1])
 def test_nothing_is_divided_by_zero(steps):
     times = UpdateTimes(updates=steps)
-    assert training_facts(times, seconds=1.0, global_batch_size=2)["sequences"] == 2 * steps
+    assert training_totals(times, seconds=1.0, global_batch_size=2)["sequences"] == 2 * steps

@@ -13,13 +13,13 @@ from tests.jobs import run_context
 
 
 class Ranks(SingleProcess):
-    """A rank of several, to whom rank 0 says ``told``."""
+    """A rank of several, which rank 0 sends ``broadcast_value``."""
 
-    def __init__(self, rank, told=None):
-        self.rank, self.told = rank, told
+    def __init__(self, rank, broadcast_value=None):
+        self.rank, self.broadcast_value = rank, broadcast_value
 
     def broadcast(self, value):
-        return value if self.is_chief else self.told
+        return value if self.is_chief else self.broadcast_value
 
 
 class Measuring(Trainer):
@@ -43,7 +43,7 @@ class Measuring(Trainer):
 def test_other_ranks_directories_are_not_read_at_the_end(tmp_path):
     """A host's own disk may hold a directory of this name, with a list of what is gone."""
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-3"\n')
-    trainer = Measuring(Ranks(1, told=7), tmp_path)
+    trainer = Measuring(Ranks(1, broadcast_value=7), tmp_path)
     assert trainer.evaluate_at_end() == {"global_step": 7, "loss": 1.0}
     assert trainer.evaluations == 0
 
@@ -54,7 +54,7 @@ def test_other_ranks_directories_are_not_read_at_the_end(tmp_path):
         (4, 2, [0, 2], True),  # killed in the evaluation
         (4, 2, [0, 2, 4], False),
         (4, 2, [0, 2, 6], True),
-        (5, 2, [0, 2, 4], False),  # asked to stop between evaluations
+        (5, 2, [0, 2, 4], False),  # told to stop between evaluations
         (4, None, [], False),
         (0, 2, [], False),  # that of the untrained network is the training's own
     ],
@@ -67,8 +67,8 @@ def test_an_evaluation_that_a_kill_interrupted_is_repeated(tmp_path, step, every
     assert trainer.evaluations == due
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_rank_0_says_whether_an_evaluation_is_repeated(tmp_path, told):
-    trainer = Measuring(Ranks(1, told=told), tmp_path, step=4)
+@pytest.mark.parametrize("broadcast_value", [False, True])
+def test_rank_0_decides_whether_an_evaluation_is_repeated(tmp_path, broadcast_value):
+    trainer = Measuring(Ranks(1, broadcast_value=broadcast_value), tmp_path, step=4)
     trainer.catch_up_on_evaluation()
-    assert trainer.evaluations == told
+    assert trainer.evaluations == broadcast_value

@@ -90,13 +90,13 @@ def test_compiled_updates_are_those_of_plain_ones(program):
     np.testing.assert_allclose(xla["losses"], plain["losses"], rtol=1e-2)
 
 
-def report(updates, told):
+def report(updates, reports):
     """Runs a hook over updates of (shape, seconds)."""
     warm_up = WarmUp(2)
     with tf.Graph().as_default():
         tf.train.get_or_create_global_step()
         product = tf.linalg.matmul(tf.ones([2, 2]), tf.ones([2, 2]))
-        hook = XlaReport(warm_up, lambda *figures: told.append(figures))
+        hook = XlaReport(warm_up, lambda *figures: reports.append(figures))
         with tf.train.MonitoredSession(hooks=[hook]) as session:
             for shape, seconds in updates:
                 warm_up.note(shape, seconds)
@@ -105,19 +105,19 @@ def report(updates, told):
 
 
 def test_the_report_comes_once_where_shapes_do_not_change():
-    told = []
+    reports = []
     updates = [((8,), 5.0)] + 9 * [((8,), 1.0)]
-    at_the_time = [len(told) for _ in report(updates, told)]
+    at_the_time = [len(reports) for _ in report(updates, reports)]
     assert at_the_time == [0] * 5 + [1] * 5
-    assert told == [(0, pytest.approx(4.0), 1)]
+    assert reports == [(0, pytest.approx(4.0), 1)]
 
 
 def test_the_report_of_a_short_run_and_of_new_shapes_comes_at_the_end():
-    told = []
-    list(report(3 * [((8,), 1.0)], told))
-    assert told == [(0, 0.0, 1)]
-    list(report(6 * [((8,), 1.0)] + [((9,), 3.0), ((9,), 1.0), ((9,), 1.0)], told))
-    assert told[1:] == [(0, 0.0, 1), (0, pytest.approx(2.0), 2)]
+    reports = []
+    list(report(3 * [((8,), 1.0)], reports))
+    assert reports == [(0, 0.0, 1)]
+    list(report(6 * [((8,), 1.0)] + [((9,), 3.0), ((9,), 1.0), ((9,), 1.0)], reports))
+    assert reports[1:] == [(0, 0.0, 1), (0, pytest.approx(2.0), 2)]
 
 
 def test_clusters_are_counted_once_whatever_the_number_of_runs():

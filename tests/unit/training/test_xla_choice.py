@@ -91,11 +91,11 @@ def test_compiling_counts_as_much_as_it_delays(updates, use_xla):
         global_batch_size=8,
         conditions="here",
     )
-    assert choice.use_xla == choice.facts["kept"] == use_xla
-    assert choice.facts["sequences_per_second_without"] == 8
-    assert choice.facts["sequences_per_second_with"] == 16
-    assert choice.facts["compile_seconds"] == 3
-    assert choice.facts["clusters"] == 7
+    assert choice.use_xla == choice.details["kept"] == use_xla
+    assert choice.details["sequences_per_second_without"] == 8
+    assert choice.details["sequences_per_second_with"] == 16
+    assert choice.details["compile_seconds"] == 3
+    assert choice.details["clusters"] == 7
     assert f"XLA is {'on' if use_xla else 'off'}: 8 sequences/s without it and 16 " in (
         choice.sentence
     )
@@ -106,7 +106,7 @@ def test_both_ways_go_over_the_batch_of_middle_size_one_after_the_other(job, tri
     choice = choose_xla(job, earlier=None)
     assert trials == [(False, (GLOBAL_BATCH, 12)), (True, (GLOBAL_BATCH, 12))]
     assert choice.use_xla
-    assert choice.facts["updates"] == 100
+    assert choice.details["updates"] == 100
 
 
 def test_with_xla_the_layers_are_those_that_it_knows(job):
@@ -120,11 +120,11 @@ def test_with_xla_the_layers_are_those_that_it_knows(job):
     assert not native.session.use_xla
 
 
-def test_a_run_that_goes_on_keeps_its_choice(job, trials):
+def test_a_resumed_run_keeps_its_choice(job, trials):
     first = choose_xla(job, earlier=None)
     trials.clear()
-    second = choose_xla(job, earlier=first.facts)
-    assert (second.use_xla, second.facts) == (True, first.facts)
+    second = choose_xla(job, earlier=first.details)
+    assert (second.use_xla, second.details) == (True, first.details)
     assert "XLA is on, as when this run began" in second.sentence
     assert trials == []
 
@@ -133,7 +133,7 @@ def test_other_conditions_are_tried_anew(job, trials):
     first = choose_xla(job, earlier=None)
     trials.clear()
     on_more_threads = dataclasses.replace(job, context=run_context(ranks=SingleProcess(7)))
-    choose_xla(on_more_threads, earlier=first.facts)
+    choose_xla(on_more_threads, earlier=first.details)
     assert len(trials) == 2
 
 
@@ -153,7 +153,7 @@ def test_nothing_compiled_is_nothing_gained(job, monkeypatch):
     choice = choose_xla(job, earlier=None)
     assert not choice.use_xla
     assert choice.sentence == "--use_xla=auto: XLA is off: XLA finds nothing to compile here"
-    assert choice.facts["reason"] == "XLA finds nothing to compile here"
+    assert choice.details["reason"] == "XLA finds nothing to compile here"
 
 
 def weights_after_updates(job):

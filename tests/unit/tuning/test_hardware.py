@@ -67,7 +67,7 @@ class Everywhere(SingleProcess):
 
 
 @pytest.mark.parametrize(
-    ("own", "other", "expected"),
+    ("local", "other", "expected"),
     [
         (NEW_GPU, NEW_GPU, "bf16"),
         (NEW_GPU, OLD_GPU, "fp16"),
@@ -75,8 +75,8 @@ class Everywhere(SingleProcess):
         (CPU, CPU, "fp32"),
     ],
 )
-def test_all_ranks_choose_the_precision_of_the_weakest(own, other, expected):
-    agreed = agree_on_hardware(Everywhere(other), own)
+def test_all_ranks_choose_the_precision_of_the_weakest(local, other, expected):
+    agreed = agree_on_hardware(Everywhere(other), local)
     assert chosen_policy(agreed, precision="auto") == policy_for(expected)
 
 
@@ -92,7 +92,7 @@ def test_a_host_without_its_gpu_is_named():
         agree_on_hardware(Everywhere(NEW_GPU), CPU)
 
 
-def test_float16_on_a_cpu_is_refused_unless_asked_for_twice():
+def test_float16_on_a_cpu_is_refused_unless_requested_twice():
     with pytest.raises(UserError, match=r"--precision=fp16 on a CPU .*--precision=auto,"):
         chosen_policy(CPU, precision="fp16")
     with pytest.raises(UserError, match="--manual_fp16 on a CPU"):
@@ -133,17 +133,17 @@ def test_missing_classes_keep_the_type_of_what_auto_found():
 
 
 class AnsweringRanks(SingleProcess):
-    """Rank 0; the others were told other things."""
+    """Rank 0; the others have different values."""
 
     def __init__(self, *others):
         super().__init__()
         self._others = others
 
     def gather(self, value):
-        return [value, *(("host-b", facts) for facts in self._others)]
+        return [value, *(("host-b", values) for values in self._others)]
 
 
-def facts(path, **changes):
+def compared(path, **changes):
     """What ranks compare of a run with a policy file."""
     return {
         "--seed": 3,
@@ -151,17 +151,17 @@ def facts(path, **changes):
     }
 
 
-def test_ranks_compare_what_the_file_says_and_not_where_it_lies():
-    own = facts("a.json", softmax="bfloat16", loss="float32")
-    same = {**facts("b.json", loss="float32", softmax="bfloat16"), "--seed": "3"}
-    check_same_on_all_ranks(AnsweringRanks(same), own)
-    other = {**facts("b.json", softmax="float16", loss="float32"), "--seed": "3"}
+def test_ranks_compare_the_content_of_the_file_and_not_its_path():
+    local = compared("a.json", softmax="bfloat16", loss="float32")
+    same = {**compared("b.json", loss="float32", softmax="bfloat16"), "--seed": "3"}
+    check_same_on_all_ranks(AnsweringRanks(same), local)
+    other = {**compared("b.json", softmax="float16", loss="float32"), "--seed": "3"}
     difference = r"rank 1 .*--precision_policy's softmax \(float16 instead of bfloat16\)"
     with pytest.raises(UserError, match=difference):
-        check_same_on_all_ranks(AnsweringRanks(other), own)
-    without = {**facts(None), "--seed": "3"}
+        check_same_on_all_ranks(AnsweringRanks(other), local)
+    without = {**compared(None), "--seed": "3"}
     with pytest.raises(UserError, match=r"--precision_policy's loss \(None instead of float32\)"):
-        check_same_on_all_ranks(AnsweringRanks(without), own)
+        check_same_on_all_ranks(AnsweringRanks(without), local)
 
 
 SOFTMAX_BF16 = PrecisionPolicy(softmax=tf.bfloat16)
@@ -258,7 +258,7 @@ def test_the_weakest_of_all_ranks_decides():
     local = dataclasses.replace(new, gpu_count=4)
     found = weakest(local, [local, old])
     assert found.gpu_compute_capability == (7, 5)
-    assert found.gpu_count == 4, "that is each rank's own matter"
+    assert found.gpu_count == 4, "each rank has its own"
     assert weakest(local, [local, local]) == local
     assert weakest(local, [local, CPU]).gpu_compute_capability is None
     assert resolve_precision("auto", weakest(local, [local, old])) == "fp16"

@@ -50,18 +50,18 @@ def choose(wanted=None, *, has_gpu=False, ranks=None):
 
 
 @pytest.mark.usefixtures("built")
-def test_native_where_it_is_built():
+def test_native_if_it_is_built():
     for wanted in (None, True):
         assert choose(wanted, ranks=WithAnother(None)) is None
 
 
 @pytest.mark.usefixtures("built")
-def test_tensorflows_where_it_is_asked_for():
+def test_tensorflows_if_requested():
     assert choose(False) == "--native_ops=false"
 
 
 @pytest.mark.usefixtures("not_built")
-def test_tensorflows_where_nothing_is_built():
+def test_tensorflows_if_nothing_is_built():
     assert choose() == MISSING
     with pytest.raises(UserError, match=f"^--native_ops: {MISSING}; drop the flag"):
         choose(True)

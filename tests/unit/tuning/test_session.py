@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
 from bert_tf.errors import UserError
-from bert_tf.tuning.session import SessionSettings, gpu_of_a_rank, session_config
+from bert_tf.tuning.session import SessionSettings, gpu_index, session_config
 from tests.support import ROOT, environment
 
 ON = rewriter_config_pb2.RewriterConfig.ON
@@ -28,7 +28,7 @@ def test_threads(threads, branches):
     assert config.inter_op_parallelism_threads == branches
 
 
-def test_nothing_is_switched_on_unasked():
+def test_nothing_is_on_by_default():
     config = session_config(SessionSettings(threads=2))
     rewrites = config.graph_options.rewrite_options
     assert config.graph_options.optimizer_options.global_jit_level == tf.OptimizerOptions.DEFAULT
@@ -63,12 +63,12 @@ def test_amp_rewrites_to_what_the_device_has(gpu, on, off):
     ids=["no GPU", "no GPU, rank 3", "first", "last", "the only one", "each its own"],
 )
 def test_one_gpu_for_each_rank_of_a_host(local_rank, gpu_count, expected):
-    assert gpu_of_a_rank(local_rank, gpu_count) == expected
+    assert gpu_index(local_rank, gpu_count) == expected
 
 
-def test_a_rank_without_a_gpu_is_told():
-    with pytest.raises(UserError, match=r"rank 4 .* finds 4 GPUs.* at most 4 ranks on a host"):
-        gpu_of_a_rank(4, 4)
+def test_a_rank_without_a_gpu_is_refused():
+    with pytest.raises(UserError, match=r"local rank 4 has no GPU: .* at most 4 ranks on a host"):
+        gpu_index(4, 4)
 
 
 def test_a_rank_sees_its_own_gpu():

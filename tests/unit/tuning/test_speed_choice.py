@@ -21,9 +21,9 @@ from bert_tf.tuning.speed_choice import (
     Wanted,
     choose_speed,
     decide,
-    keep,
-    read_figures,
+    read_cached_figures,
     slowest,
+    write_cached,
 )
 from bert_tf.tuning.speed_probe import JobShapes, measure
 from bert_tf.tuning.update_probe import update_pieces
@@ -107,7 +107,7 @@ def test_casts_count_as_much_as_products():
 def test_a_precision_without_layers_is_not_taken():
     found = {**figures(100.0, 1.0), "bf16": {"products": 0.001}}
     assert decide(found, BOTH, FORMS) == ("fp32", "native")
-    assert decide(found, ["bf16"], FORMS) == ("bf16", "native"), "it was asked for"
+    assert decide(found, ["bf16"], FORMS) == ("bf16", "native"), "it was requested"
 
 
 def test_the_slowest_rank_counts_and_what_one_lacks_is_missing():
@@ -119,26 +119,26 @@ def test_the_slowest_rank_counts_and_what_one_lacks_is_missing():
     }
 
 
-def test_what_was_measured_is_in_the_facts(measured):
+def test_measurements_are_in_the_details(measured):
     choice = choose()
     assert choice.precision == "fp32"
     assert choice.options == ForwardOptions(policy_for("fp32"), native_layers=True)
     assert choice.against_native_ops is None
-    rates = choice.facts["fp32_gflops"], choice.facts["bf16_gflops"]
+    rates = choice.details["fp32_gflops"], choice.details["bf16_gflops"]
     assert rates[0] / rates[1] == pytest.approx(320 / 170, rel=0.01)
     # Six dense products of a layer and two of attention, each three times, for 2048 tokens.
     operations = 3 * 2 * 2048 * (4 * 768 * 768 + 2 * 768 * 3072 + 2 * 128 * 768)
     assert rates[0] == pytest.approx(operations / (1000 / 320) / 1e9, rel=0.01)
-    assert choice.facts["native_ms"] == 1000
-    assert choice.facts["tensorflow_ms"] == 2000
-    assert (choice.facts["asked"], choice.facts["measured"]) == ("auto", "now")
+    assert choice.details["native_ms"] == 1000
+    assert choice.details["tensorflow_ms"] == 2000
+    assert (choice.details["asked"], choice.details["measured"]) == ("auto", "now")
 
 
 def test_the_choice_is_kept_for_the_processor(measured, monkeypatch):
     first = choose()
     second = choose()
     assert measured["calls"] == 1
-    assert (second.precision, second.facts["measured"]) == (first.precision, "before")
+    assert (second.precision, second.details["measured"]) == (first.precision, "before")
     choose(dataclasses.replace(SHAPES, sequences=4))
     choose(ranks=SingleProcess(3))
     choose(precision="fp32")
@@ -155,14 +155,14 @@ def test_the_choice_is_kept_for_the_processor(measured, monkeypatch):
         (figures(320.0, 170.0), None),
     ],
 )
-def test_native_operations_that_nobody_asked_for_are_measured(measured, found, expected):
+def test_native_operations_that_were_not_requested_are_measured(measured, found, expected):
     measured["figures"] = found
     choice = choose(precision="fp32")
     assert choice.against_native_ops == expected
     assert choice.options.native_layers == (expected is None)
-    asked = choose(precision="fp32", native_ops=True)
-    assert asked.against_native_ops is None
-    assert asked.facts == {}, "nothing is open"
+    requested = choose(precision="fp32", native_ops=True)
+    assert requested.against_native_ops is None
+    assert requested.details == {}, "nothing is open"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_native_operations_that_nobody_asked_for_are_measured(measured, found, e
 )
 def test_what_is_not_measured(measured, wanted, precision):
     choice = choose(**wanted)
-    assert (choice.precision, choice.facts, measured["calls"]) == (precision, {}, 0)
+    assert (choice.precision, choice.details, measured["calls"]) == (precision, {}, 0)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_what_is_not_measured(measured, wanted, precision):
         ({}, (320.0, 170.0), None),
     ],
 )
-def test_what_is_asked_for_and_slower_is_said(measured, wanted, rates, warning):
+def test_a_slower_request_gives_a_warning(measured, wanted, rates, warning):
     measured["figures"] = figures(*rates)
     choice = choose(**wanted)
     assert choice.precision == wanted.get("precision", "fp32")
@@ -212,21 +212,21 @@ def test_what_is_asked_for_and_slower_is_said(measured, wanted, rates, warning):
         assert " in bf16 on this CPU and at " in choice.warnings[0]
 
 
-def test_a_run_that_is_resumed_keeps_its_choice(measured):
+def test_a_resumed_run_keeps_its_choice(measured):
     measured["figures"] = figures(100.0, 600.0)
     first = choose()
     assert first.precision == "bf16"
     measured["figures"] = figures(320.0, 170.0)
-    facts = json.loads(json.dumps(first.facts))
-    resumed = choose(dataclasses.replace(SHAPES, length=64), earlier=facts)
+    details = json.loads(json.dumps(first.details))
+    resumed = choose(dataclasses.replace(SHAPES, length=64), earlier=details)
     assert resumed.precision == "fp32", "other conditions are measured"
     calls = measured["calls"]
     for path in speed_choice.cache_directory().glob("*.json"):
         path.unlink()
-    resumed = choose(earlier=facts)
-    assert (resumed.precision, resumed.facts["measured"]) == ("bf16", "when the run began")
+    resumed = choose(earlier=details)
+    assert (resumed.precision, resumed.details["measured"]) == ("bf16", "when the run began")
     assert measured["calls"] == calls
-    assert choose(earlier={**facts, "seconds": {"fp32": "fast"}}).precision == "fp32"
+    assert choose(earlier={**details, "seconds": {"fp32": "fast"}}).precision == "fp32"
     assert measured["calls"] == calls + 1
 
 
@@ -234,8 +234,8 @@ def test_a_run_has_the_choice_in_its_policy(measured, tmp_path):
     measured["figures"] = figures(100.0, 600.0)
     settings = pretraining_settings(tmp_path)
     record = RunRecord(tmp_path / "run.json", {"ledger": {}})
-    said = []
-    log = type("Log", (), {"message": staticmethod(said.append)})
+    messages = []
+    log = type("Log", (), {"message": staticmethod(messages.append)})
     context = run_context(
         settings=settings.run,
         runtime=runtime_settings(precision="bf16"),
@@ -253,7 +253,7 @@ def test_a_run_has_the_choice_in_its_policy(measured, tmp_path):
     measured["figures"] = figures(320.0, 170.0)
     record.content["ledger"]["speed"] = chosen.measured["speed"]
     again = choose_arithmetic(context, BASE, optimization, max_seq_length=128)
-    assert (again.measured["speed"]["measured"], said) == ("when the run began", [])
+    assert (again.measured["speed"]["measured"], messages) == ("when the run began", [])
 
 
 def conditions_of(directory):
@@ -267,10 +267,10 @@ READ = {"precisions": BOTH, "forms": FORMS}
 
 def test_figures_come_back_as_they_were_kept(tmp_path):
     found = figures(320.0, 170.0)
-    keep(tmp_path / "new" / "cache", "here", found)
-    assert read_figures(tmp_path / "new" / "cache", "here", **READ) == found
-    assert read_figures(tmp_path / "new" / "cache", "there", **READ) is None
-    assert read_figures(None, "here", **READ) is None
+    write_cached(tmp_path / "new" / "cache", "here", found)
+    assert read_cached_figures(tmp_path / "new" / "cache", "here", **READ) == found
+    assert read_cached_figures(tmp_path / "new" / "cache", "there", **READ) is None
+    assert read_cached_figures(None, "here", **READ) is None
 
 
 GOOD = figures(320.0, 170.0)
@@ -295,12 +295,12 @@ GOOD = figures(320.0, 170.0)
     ],
 )
 def test_a_foreign_or_broken_file_is_none(tmp_path, content):
-    keep(tmp_path, "here", GOOD)
+    write_cached(tmp_path, "here", GOOD)
     path, _ = conditions_of(tmp_path)
     path.write_text(content)
-    assert read_figures(tmp_path, "here", **READ) is None
-    keep(tmp_path, "here", GOOD)
-    assert read_figures(tmp_path, "here", **READ) == GOOD
+    assert read_cached_figures(tmp_path, "here", **READ) is None
+    write_cached(tmp_path, "here", GOOD)
+    assert read_cached_figures(tmp_path, "here", **READ) == GOOD
 
 
 def test_a_cache_that_cannot_be_used_harms_nothing(measured, monkeypatch, tmp_path):
@@ -327,45 +327,45 @@ def test_where_figures_are_kept(monkeypatch, tmp_path):
     assert speed_choice.cache_directory() == tmp_path / "x" / "bert_tf" / "speed"
 
 
-def on_two_ranks(monkeypatch, of_ranks, tmp_path):
-    """The choices of ranks that measure what is given, each with a cache of its own."""
-    own, calls = threading.local(), []
+def on_two_ranks(monkeypatch, rank_figures, tmp_path):
+    """The choices of ranks that measure what is given, each with a separate cache."""
+    this_thread, calls = threading.local(), []
 
     def measure(shapes, policies, forms, **_):
-        calls.append(own.rank)
-        return of_ranks[own.rank]
+        calls.append(this_thread.rank)
+        return rank_figures[this_thread.rank]
 
     monkeypatch.setattr(speed_choice.speed_probe, "measure", measure)
-    monkeypatch.setattr(speed_choice, "cache_directory", lambda: tmp_path / str(own.rank))
+    monkeypatch.setattr(speed_choice, "cache_directory", lambda: tmp_path / str(this_thread.rank))
 
     def action(ranks):
-        own.rank = ranks.rank
+        this_thread.rank = ranks.rank
         return choose(ranks=ranks)
 
-    return run_ranks(len(of_ranks), action), calls
+    return run_ranks(len(rank_figures), action), calls
 
 
 @pytest.mark.usefixtures("measured")
 def test_all_ranks_take_what_makes_the_slowest_fastest(monkeypatch, tmp_path):
-    of_ranks = [figures(100.0, 600.0), figures(90.0, 60.0)]
-    choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    rank_figures = [figures(100.0, 600.0), figures(90.0, 60.0)]
+    choices, calls = on_two_ranks(monkeypatch, rank_figures, tmp_path)
     assert [choice.precision for choice in choices] == ["fp32", "fp32"]
-    assert choices[0].facts == choices[1].facts
+    assert choices[0].details == choices[1].details
     assert sorted(calls) == [0, 1]
 
 
 @pytest.mark.usefixtures("measured")
 def test_ranks_with_different_caches_measure_together(monkeypatch, tmp_path):
-    of_ranks = [figures(100.0, 600.0), figures(100.0, 600.0)]
-    on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    rank_figures = [figures(100.0, 600.0), figures(100.0, 600.0)]
+    on_two_ranks(monkeypatch, rank_figures, tmp_path)
     for path in (tmp_path / "1").glob("*.json"):
         path.unlink()
-    of_ranks[:] = [figures(320.0, 170.0), figures(320.0, 170.0)]
-    choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
+    rank_figures[:] = [figures(320.0, 170.0), figures(320.0, 170.0)]
+    choices, calls = on_two_ranks(monkeypatch, rank_figures, tmp_path)
     assert [choice.precision for choice in choices] == ["fp32", "fp32"]
     assert sorted(calls) == [0, 1], "what one rank has kept is not compared with what is new"
-    choices, calls = on_two_ranks(monkeypatch, of_ranks, tmp_path)
-    assert ([choice.facts["measured"] for choice in choices], calls) == (["before"] * 2, [])
+    choices, calls = on_two_ranks(monkeypatch, rank_figures, tmp_path)
+    assert ([choice.details["measured"] for choice in choices], calls) == (["before"] * 2, [])
 
 
 @requires_native_ops
@@ -386,7 +386,7 @@ def test_every_piece_of_a_layer_is_timed(monkeypatch, accumulation_steps, tokens
     )
     # Every operation takes one tick here, and counts as often as a layer has it. All of attention's
     # matrices are timed, and a dense layer's kernel stands for those of others.
-    dense, times = shapes.kernel_numbers / (8 * 16), 16 / tokens
+    dense, times = shapes.kernel_weights / (8 * 16), 16 / tokens
     update = dense / accumulation_steps if accumulation_steps else 0
     assert found["fp32"]["products"] == pytest.approx(times * (dense + 1))
     assert found["bf16"]["products"] == pytest.approx(times * (dense + 1) + update)

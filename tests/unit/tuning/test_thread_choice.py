@@ -56,9 +56,9 @@ def choose(ranks, *, shapes=SHAPES, earlier=None):
 def test_half_of_the_threads_are_taken_where_that_is_faster(measured, seconds, threads):
     measured["seconds"] = seconds
     ranks = SingleProcess(8)
-    facts = choose(ranks)
-    assert (ranks.threads, facts["halved"]) == (threads, threads == 4)
-    assert (facts["8_threads_ms"], facts["measured"]) == (1000.0, "now")
+    details = choose(ranks)
+    assert (ranks.threads, details["halved"]) == (threads, threads == 4)
+    assert (details["8_threads_ms"], details["measured"]) == (1000.0, "now")
     again = choose(SingleProcess(8))
     assert (again["halved"], again["measured"]) == (threads == 4, "before")
     assert measured["calls"] == 1
@@ -67,7 +67,7 @@ def test_half_of_the_threads_are_taken_where_that_is_faster(measured, seconds, t
 def test_on_a_busy_host_all_threads_stay_and_nothing_is_kept(measured):
     seconds, measured["seconds"] = measured["seconds"], None
     ranks = SingleProcess(8)
-    assert choose(ranks)["measured"] == "not, other processes are busy"
+    assert choose(ranks)["measured"] == "no: other processes are busy"
     assert ranks.threads == 8
     measured["seconds"] = seconds
     assert choose(ranks)["halved"]
@@ -78,7 +78,7 @@ def test_on_a_busy_host_all_threads_stay_and_nothing_is_kept(measured):
     ("ranks", "busy", "are_busy"),
     [(1, 5.2, False), (1, 5.8, True), (2, 9.2, False), (2, 10.0, False)],
 )
-def test_what_ranks_do_not_explain_is_others(monkeypatch, ranks, busy, are_busy):
+def test_load_that_ranks_do_not_explain_is_that_of_others(monkeypatch, ranks, busy, are_busy):
     """Ten processors for two seconds, of which a rank had nine seconds."""
     monkeypatch.setattr(thread_choice.environment, "allowed_cores", lambda: 10)
     readings = iter([(100.0, 7.0, 50.0), (109.0, 7.0 + 2 * busy, 52.0)])
@@ -86,7 +86,7 @@ def test_what_ranks_do_not_explain_is_others(monkeypatch, ranks, busy, are_busy)
     assert OtherProcesses(ranks).are_busy() == are_busy
 
 
-def test_a_host_that_does_not_tell_counts_as_busy(monkeypatch):
+def test_a_host_with_unknown_load_counts_as_busy(monkeypatch):
     monkeypatch.setattr(thread_choice.environment, "busy_seconds", lambda: None)
     assert OtherProcesses(1).are_busy()
 
@@ -98,14 +98,14 @@ def test_nothing_is_measured_without_a_choice(measured):
     assert (ranks.threads, alone.threads, measured["calls"]) == (8, 1, 0)
 
 
-def test_a_run_that_is_resumed_keeps_its_choice(measured, monkeypatch, tmp_path):
-    facts = choose(SingleProcess(8))
+def test_a_resumed_run_keeps_its_choice(measured, monkeypatch, tmp_path):
+    details = choose(SingleProcess(8))
     measured["seconds"] = {8: 0.5, 4: 1.0}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
     ranks = SingleProcess(8)
-    assert choose(ranks, earlier=facts) == facts
+    assert choose(ranks, earlier=details) == details
     assert (ranks.threads, measured["calls"]) == (4, 1)
-    for other in ({**facts, "conditions": "another processor"}, {**facts, "halved": 1}):
+    for other in ({**details, "conditions": "another processor"}, {**details, "halved": 1}):
         ranks = SingleProcess(8)
         assert not choose(ranks, earlier=other)["halved"]
         assert ranks.threads == 8
@@ -113,41 +113,43 @@ def test_a_run_that_is_resumed_keeps_its_choice(measured, monkeypatch, tmp_path)
 
 @pytest.mark.parametrize("kept", [[], {"8": 1.0}, {"8": 1.0, "4": "fast"}, {"8": 1.0, "4": -1.0}])
 def test_a_broken_file_is_none(measured, monkeypatch, kept):
-    monkeypatch.setattr(thread_choice, "read_kept", lambda *_: kept)
+    monkeypatch.setattr(thread_choice, "read_cached", lambda *_: kept)
     assert choose(SingleProcess(8))["measured"] == "now"
 
 
 def test_ranks_do_the_same(measured, monkeypatch, tmp_path):
-    """One rank gains by it and the other loses; each has a cache of its own."""
-    own, of_ranks = threading.local(), [{8: 1.0, 4: 0.5}, {8: 1.0, 4: 1.5}]
-    monkeypatch.setattr(speed_probe, "time_threads", lambda *_, **__: of_ranks[own.rank])
-    monkeypatch.setattr(thread_choice, "cache_directory", lambda: tmp_path / str(own.rank))
+    """One rank gains by it and the other loses; each has a separate cache."""
+    this_thread, rank_seconds = threading.local(), [{8: 1.0, 4: 0.5}, {8: 1.0, 4: 1.5}]
+    monkeypatch.setattr(
+        speed_probe, "time_threads", lambda *_, **__: rank_seconds[this_thread.rank]
+    )
+    monkeypatch.setattr(thread_choice, "cache_directory", lambda: tmp_path / str(this_thread.rank))
 
     def action(ranks):
-        own.rank, ranks.threads = ranks.rank, 8
+        this_thread.rank, ranks.threads = ranks.rank, 8
         return choose(ranks)["halved"], ranks.threads
 
     assert run_ranks(2, action) == [(False, 8)] * 2
-    of_ranks[1] = {8: 1.0, 4: 0.5}
+    rank_seconds[1] = {8: 1.0, 4: 0.5}
     for path in (tmp_path / "1").glob("*.json"):
         path.unlink()
     assert run_ranks(2, action) == [(True, 4)] * 2
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(None, 4), (8, 8)])
+@pytest.mark.parametrize(("requested", "expected"), [(None, 4), (8, 8)])
 @pytest.mark.usefixtures("measured")
-def test_a_run_leaves_the_number_that_was_asked_for(tmp_path, asked, expected):
+def test_a_run_keeps_the_requested_number(tmp_path, requested, expected):
     ranks = SingleProcess(8)
     settings = pretraining_settings(tmp_path)
-    runtime = runtime_settings(precision="fp32", native_ops=False, num_threads=asked)
+    runtime = runtime_settings(precision="fp32", native_ops=False, num_threads=requested)
     context = run_context(settings=settings.run, runtime=runtime, ranks=ranks)
     optimization = optimization_settings(micro_batch_size=16)
     chosen = choose_arithmetic(context, BASE, optimization, max_seq_length=128)
-    assert (ranks.threads, "threads" in chosen.measured) == (expected, asked is None)
+    assert (ranks.threads, "threads" in chosen.measured) == (expected, requested is None)
 
 
 @pytest.mark.parametrize(("steps", "pieces"), [(1, 2), (0, 1)], ids=["training", "prediction"])
-def test_every_number_of_threads_is_timed_alike(steps, pieces):
+def test_every_number_of_threads_is_timed_equally(steps, pieces):
     shapes = JobShapes(4, 8, steps, 8, 16, 2, "gelu")
     ticks = itertools.count()
     found = time_threads(
@@ -160,12 +162,12 @@ def test_every_number_of_threads_is_timed_alike(steps, pieces):
         clock=lambda: float(next(ticks)),
     )
     # Each operation takes one tick here: a layer, and the update of its kernels.
-    update = shapes.kernel_numbers / (8 * 16) if steps else 0.0
+    update = shapes.kernel_weights / (8 * 16) if steps else 0.0
     assert found == {2: pytest.approx(1 + update), 1: found[2]}
     assert next(ticks) == 2 * 2 * pieces * 6
 
 
-def test_nothing_more_is_timed_once_others_are_busy():
+def test_timing_stops_once_others_are_busy():
     shapes = JobShapes(4, 8, 0, 8, 16, 2, "gelu")
     ticks = itertools.count()
     answers = iter([False, True])

@@ -79,8 +79,8 @@ def test_weights_are_cast_before_the_loop_and_their_gradients_inside():
         data = tf.constant(DATA)
 
         def micro_batch(index):
-            made = product(data[index * 4 : (index + 1) * 4], kernel, policy=policy)
-            return tf.reduce_sum(tf.cast(made, tf.float32)), tf.zeros([1])
+            output = product(data[index * 4 : (index + 1) * 4], kernel, policy=policy)
+            return tf.reduce_sum(tf.cast(output, tf.float32)), tf.zeros([1])
 
         [gradient], _ = accumulate_gradients(
             micro_batch,

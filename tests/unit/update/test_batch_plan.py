@@ -112,7 +112,7 @@ def test_other_ranks_end_the_run_with_the_same_data(ranks, others, micro, steps)
         assert rest == plan(ranks)
 
 
-def test_steps_are_left_alone_when_asked():
+def test_steps_are_not_scaled_if_requested():
     plan = step_plan(scale=False)
     assert (plan.num_train_steps, plan.num_warmup_steps) == (100, 10)
 

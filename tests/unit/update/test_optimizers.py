@@ -36,7 +36,7 @@ BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))
 
 
 def rate_factor(name):
-    """Some variables have a rate of their own, some are frozen."""
+    """Some variables have a different rate, some are frozen."""
     return 0.0 if name in FROZEN else FACTORS.get(name, 1.0)
 
 

@@ -82,7 +82,7 @@ class SmallTask(VectorTask):
 
 
 class RecordingTask(SmallTask):
-    """Remembers where dropout is told that the micro batch lies."""
+    """Records the position of the micro batch that dropout is given."""
 
     def __init__(self):
         self.dropouts = []
@@ -135,7 +135,7 @@ class Built(NamedTuple):
 
 @pytest.fixture(name="build")
 def builder(kernels):
-    """Builds an update in a graph of its own; ``loss_scale`` is made within it."""
+    """Builds an update in a separate graph; ``loss_scale`` is made within it."""
     with tf.Graph().as_default(), tf.Session() as session:
 
         def build(
@@ -331,7 +331,7 @@ def test_ranks_are_summed_before_unscaling_and_clipping(build, every_micro_batch
     assert ranks.reductions == 1, "one place in the graph, whether within the loop or after it"
 
 
-def test_dropout_is_told_where_the_micro_batch_lies(build):
+def test_dropout_is_given_the_position_of_the_micro_batch(build):
     data, task = small_data(), RecordingTask()
     data = {name: value[:4] for name, value in data.items()}
     built = build(task, data, micro=4, steps=1, world_size=2, ranks=SecondOfTwoRanks(), seed=3)
@@ -611,7 +611,7 @@ def test_a_global_batch_without_a_masked_word(build):
     np.testing.assert_array_equal(state["cls/predictions/output_bias"], np.zeros(V))
 
 
-def test_float16_overflows_skips_and_goes_on(build):
+def test_float16_overflows_skips_and_continues(build):
     """The scale starts far above what a float16 gradient can hold, and comes down by itself."""
     data = bert_batch()
     initial = 2.0**32
