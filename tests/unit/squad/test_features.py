@@ -219,7 +219,7 @@ def test_output_does_not_depend_on_the_number_of_workers(tmp_path, vocab_file, m
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     squad = read_squad(path, flag="f", version_2_with_negative=False, needs_answers=False)
     one = _build(tmp_path, vocab_file, squad=squad, training=False, name="one")
-    monkeypatch.setattr(stage, "_QUESTIONS_A_WORKER", 1)
+    monkeypatch.setattr(stage, "_QUESTIONS_PER_WORKER", 1)
     two = _build(tmp_path, vocab_file, squad=squad, training=False, name="two", num_workers=2)
     assert one.sha256 == two.sha256
     tokenizer = load_tokenizer(vocab_file=vocab_file)
