@@ -43,7 +43,7 @@ def flatten(sums: Mapping[str, Sums], terms: Terms) -> list[Any]:
 
 
 def unflatten(values: Sequence[Any], terms: Terms) -> dict[str, Sums]:
-    """The sums that :func:`flatten` made a list of."""
+    """The inverse of :func:`flatten`."""
     scalars = iter(values)
     return {term: _next_sums(scalars, metrics) for term, metrics in terms.items()}
 

@@ -26,7 +26,7 @@ def values_over_steps(log: Sequence[Mapping[str, float]], *names: str) -> list[P
 
 
 def averaged(points: Sequence[Point], most: int = _MOST_POINTS) -> tuple[list[Point], int]:
-    """At most ``most`` points, each the mean of several neighbours, and how many these are."""
+    """At most ``most`` points, each the mean of several neighbours, and their number."""
     size = max(1, math.ceil(len(points) / most))
     blocks = [points[first : first + size] for first in range(0, len(points), size)]
     means = [tuple(sum(column) / len(block) for column in zip(*block)) for block in blocks]

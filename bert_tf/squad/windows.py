@@ -21,7 +21,7 @@ class WindowSettings:
 
     Attributes:
       max_seq_length: the length of a sequence, including special tokens.
-      doc_stride: the distance between the starts of two windows.
+      doc_stride: the distance between the starts of consecutive windows.
       max_query_length: the length that questions are truncated to.
     """
 
