@@ -1,1 +1,1 @@
-"""Estimators for TensorFlows that have none: the names and the behaviour of ``tf.estimator``."""
+"""Estimators like ``tf.estimator``, for TensorFlow versions that no longer have it."""

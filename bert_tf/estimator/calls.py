@@ -1,4 +1,4 @@
-"""Calls of users' functions, which name those arguments that they want."""
+"""Calls users' functions with the arguments that their signatures name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 
 class _InitializeIterator(tf.train.SessionRunHook):
-    """Starts the pipeline of a tf.data.Dataset in each new session."""
+    """Initialises the iterator of a tf.data.Dataset in each new session."""
 
     def __init__(self, iterator: tf.data.Iterator) -> None:
         self._iterator = iterator
@@ -21,7 +21,7 @@ class _InitializeIterator(tf.train.SessionRunHook):
 
 
 def arguments(function: Callable[..., Any]) -> set[str]:
-    """Names of the arguments that a caller may give, without those that a partial has bound."""
+    """Names of the arguments that a caller may give, except those bound by a partial."""
     parameters = inspect.signature(function).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     bound = function.keywords if isinstance(function, functools.partial) else {}
@@ -29,9 +29,9 @@ def arguments(function: Callable[..., Any]) -> set[str]:
 
 
 def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
-    """Calls a function with those of the arguments ``offered`` that it takes."""
-    taken = arguments(function)
-    return function(**{name: value for name, value in offered.items() if name in taken})
+    """Calls a function with the arguments in ``offered`` that it accepts."""
+    accepted = arguments(function)
+    return function(**{name: value for name, value in offered.items() if name in accepted})
 
 
 def call_input_fn(
@@ -40,10 +40,10 @@ def call_input_fn(
     """Adds an input to the current graph.
 
     Returns:
-      Features and labels of a batch, None where there are no labels; hooks that the input needs.
+      Features and labels of a batch, with None for missing labels, and hooks that the input needs.
 
     Raises:
-      ValueError: what it gives is a tuple, but no pair.
+      ValueError: the function returns a tuple that is not a pair.
     """
     with tf.device("/cpu:0"):
         batch = call(input_fn, offered)

@@ -1,10 +1,10 @@
-"""The one place that says whose Estimator the jobs use."""
+"""The choice between TensorFlow's Estimator and ours."""
 
 from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.estimator import estimator as own
+from bert_tf.estimator import estimator as our_estimator
 
-# TensorFlow has its own up to 2.15. It loads it when the first name in it is used.
-tf_estimator = getattr(tf, "estimator", own)
+# TensorFlow includes Estimators up to 2.15, loaded when a name in tf.estimator is first used.
+tf_estimator = getattr(tf, "estimator", our_estimator)

@@ -1,9 +1,9 @@
-"""Trains, evaluates, predicts with and exports the model of a ``model_fn``, on one process.
+"""Trains, evaluates, predicts with and exports the model of a ``model_fn``, in one process.
 
-Names and behaviour are those of ``tf.estimator.Estimator``, made of what TensorFlow still has of
-it: monitored sessions and their hooks. What is not supported (distribution strategies, clusters,
-warm starts, Keras metrics) is refused. Every call builds a graph of its own, so that nothing but
-the checkpoints in ``model_dir`` passes from one to the next.
+Names and behaviour are those of ``tf.estimator.Estimator``, built from the parts of it that
+TensorFlow still has: monitored sessions and their hooks. Unsupported features (distribution
+strategies, clusters, warm starts, Keras metrics) are rejected. Every call builds a new graph, so
+that calls share nothing but the checkpoints in ``model_dir``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.estimator import export, results
 from bert_tf.estimator.calls import arguments, call, call_input_fn
-from bert_tf.estimator.spec import EstimatorSpec, ModeKeys, RunConfig, checked, completed
+from bert_tf.estimator.spec import EstimatorSpec, ModeKeys, RunConfig, checked_list, complete_config
 
 Hooks = Sequence[tf.train.SessionRunHook]
 Listeners = Sequence[tf.train.CheckpointSaverListener]
@@ -30,9 +30,9 @@ _MODEL_FN_ARGUMENTS = {"features", "labels", "mode", "params", "config"}
 class Estimator:
     """A model and the directory of its checkpoints.
 
-    An ``input_fn`` gets those of ``mode``, ``params`` and ``config`` that its signature names. It
-    returns a tf.data.Dataset, or the tensors of a batch, of (features, labels) or of features. A
-    ``model_fn`` gets ``features`` and, as far as it names them, ``labels`` and the same three.
+    An ``input_fn`` is passed ``mode``, ``params`` and ``config`` if its signature names them. It
+    returns a tf.data.Dataset or the tensors of a batch, with (features, labels) or only features. A
+    ``model_fn`` is passed ``features`` and, if named, ``labels`` and the same three arguments.
     """
 
     def __init__(
@@ -43,13 +43,15 @@ class Estimator:
         params: Mapping[str, Any] | None = None,
         warm_start_from: None = None,
     ) -> None:
-        """Writes nothing yet; raises ValueError for arguments that do not fit each other."""
+        """Writes no files; raises ValueError for inconsistent arguments."""
         names = arguments(model_fn)
         if "features" not in names:
-            raise ValueError(f"{model_fn} does not take features, which every model_fn is given.")
+            raise ValueError(
+                f"{model_fn} does not take features, which are passed to every model_fn."
+            )
         if names - _MODEL_FN_ARGUMENTS:
             unknown = ", ".join(sorted(names - _MODEL_FN_ARGUMENTS))
-            raise ValueError(f"{model_fn} takes {unknown}, which no model_fn is given.")
+            raise ValueError(f"{model_fn} takes {unknown}, which an Estimator does not pass.")
         if params is not None and "params" not in names:
             raise ValueError(f"{model_fn} does not take params, but params are given.")
         if warm_start_from is not None:
@@ -59,11 +61,11 @@ class Estimator:
             )
         self._model_fn = model_fn
         self._params = copy.deepcopy(params or {})
-        self._config = completed(RunConfig() if config is None else config, model_dir)
+        self._config = complete_config(RunConfig() if config is None else config, model_dir)
 
     @property
     def model_dir(self) -> str:
-        """Where checkpoints and summaries are."""
+        """The directory of checkpoints and summaries."""
         return self._config.model_dir
 
     @property
@@ -73,7 +75,7 @@ class Estimator:
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """A copy of what functions get as ``params``."""
+        """A copy of the ``params`` that functions are passed."""
         return copy.deepcopy(self._params)
 
     def latest_checkpoint(self) -> str | None:
@@ -82,14 +84,14 @@ class Estimator:
 
     def get_variable_names(self) -> list[str]:
         """Names of all variables of the newest checkpoint; raises ValueError if there is none."""
-        return [name for name, _ in tf.train.list_variables(self._trained())]
+        return [name for name, _ in tf.train.list_variables(self._require_checkpoint())]
 
     def get_variable_value(self, name: str) -> np.ndarray:
         """A variable of the newest checkpoint; raises ValueError if there is none."""
-        return tf.train.load_variable(self._trained(), name)
+        return tf.train.load_variable(self._require_checkpoint(), name)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Where summaries of evaluations of that name are."""
+        """The directory for summaries of evaluations with this name."""
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     def train(
@@ -100,36 +102,38 @@ class Estimator:
         max_steps: int | None = None,
         saving_listeners: Listeners | None = None,
     ) -> Estimator:
-        """Trains from the newest checkpoint on, until the input ends or a step is reached.
+        """Trains from the newest checkpoint until the input ends or a step is reached.
 
         Args:
           input_fn: the data.
-          hooks: run before those of the EstimatorSpec.
-          steps: updates of this call, or
+          hooks: run before the hooks of the EstimatorSpec.
+          steps: updates in this call, or
           max_steps: ``global_step`` to stop at; a checkpoint of that step is not trained further.
-          saving_listeners: of the checkpoints that RunConfig asks for.
+          saving_listeners: called for the checkpoints requested by RunConfig.
 
         Raises:
-          ValueError: both limits are given, or one below 1; there are listeners, and no checkpoints
-            for them.
-          TypeError: what is given as a hook or a listener is none.
+          ValueError: both limits are given, or one is below 1; there are listeners but no
+            checkpoints are written.
+          TypeError: a hook or listener has a wrong type.
         """
         if steps is not None and max_steps is not None:
-            raise ValueError("steps and max_steps are both given; give one of them.")
+            raise ValueError("steps and max_steps are both given; give only one.")
         _check_positive("steps", steps)
         _check_positive("max_steps", max_steps)
-        if max_steps is not None and self._trained_steps() >= max_steps:
-            tf.logging.info("%s is trained for %d steps already.", self.model_dir, max_steps)
+        if max_steps is not None and self._checkpoint_step() >= max_steps:
+            tf.logging.info("%s has already been trained for %d steps.", self.model_dir, max_steps)
             return self
-        hooks = checked("hooks", hooks, tf.train.SessionRunHook)
-        listeners = checked("saving_listeners", saving_listeners, tf.train.CheckpointSaverListener)
+        hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
+        listeners = checked_list(
+            "saving_listeners", saving_listeners, tf.train.CheckpointSaverListener
+        )
         if steps is not None or max_steps is not None:
             hooks.append(tf.train.StopAtStepHook(steps, max_steps))
         with tf.Graph().as_default() as graph, graph.device(self._config.device_fn):
             tf.set_random_seed(self._config.tf_random_seed)
             tf.train.create_global_step()
-            # The seed of an operation without one is the number of operations before it. Hooks
-            # share one reading of the step; made here, it counts as it does in tf.estimator.
+            # Operations without a seed are seeded by the number of operations before them. Hooks
+            # share one read of the step, created here as in tf.estimator to get the same seeds.
             tf.train.StepCounterHook().begin()
             features, labels, input_hooks = self._call_input_fn(input_fn, ModeKeys.TRAIN)
             spec = self._call_model_fn(features, labels, ModeKeys.TRAIN)
@@ -183,14 +187,14 @@ class Estimator:
         return loss
 
     def _saver_hooks(self, spec: EstimatorSpec, hooks: Hooks, listeners: Listeners) -> Hooks:
-        """What writes checkpoints, unless there is such a hook among those of the user."""
+        """The hook that writes checkpoints, unless the user's hooks include one."""
         config = self._config
-        given = [*hooks, *spec.training_chief_hooks]
-        if any(isinstance(hook, tf.train.CheckpointSaverHook) for hook in given):
+        user_hooks = [*hooks, *spec.training_chief_hooks]
+        if any(isinstance(hook, tf.train.CheckpointSaverHook) for hook in user_hooks):
             if listeners:
                 raise ValueError(
-                    "saving_listeners are given beside a CheckpointSaverHook; give them to that "
-                    "hook."
+                    "saving_listeners are given together with a CheckpointSaverHook; give them to "
+                    "that hook."
                 )
             return []
         if config.save_checkpoints_secs or config.save_checkpoints_steps:
@@ -207,7 +211,7 @@ class Estimator:
         if listeners:
             raise ValueError(
                 "saving_listeners are given, but no checkpoints are written; set "
-                "save_checkpoints_steps or save_checkpoints_secs of RunConfig."
+                "save_checkpoints_steps or save_checkpoints_secs in RunConfig."
             )
         return []
 
@@ -223,28 +227,29 @@ class Estimator:
 
         Args:
           input_fn: the data; labels are ignored.
-          predict_keys: which predictions, None for all.
-          hooks: run before those of the EstimatorSpec.
-          checkpoint_path: None for the newest; without any, variables are initialised.
-          yield_single_examples: whether to cut batches along their first dimension.
+          predict_keys: names of predictions to yield, None for all.
+          hooks: run before the hooks of the EstimatorSpec.
+          checkpoint_path: None for the newest; if there is none, variables are initialised.
+          yield_single_examples: whether to split batches along their first dimension.
 
-        Raises:
-          ValueError: ``predict_keys`` name none; batches of several sizes are to be cut.
-          TypeError: what is given as a hook is none. Either comes with the first prediction.
+        Raises (with the first prediction):
+          ValueError: ``predict_keys`` match no prediction; predictions of different sizes cannot be
+            split.
+          TypeError: a hook has a wrong type.
         """
-        hooks = checked("hooks", hooks, tf.train.SessionRunHook)
+        hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
         checkpoint = checkpoint_path or self.latest_checkpoint()
         with tf.Graph().as_default():
             tf.set_random_seed(self._config.tf_random_seed)
             tf.train.create_global_step()
             features, _, input_hooks = self._call_input_fn(input_fn, ModeKeys.PREDICT)
             spec = self._call_model_fn(features, None, ModeKeys.PREDICT)
-            predictions = results.chosen(spec.predictions, predict_keys)
+            predictions = results.select_predictions(spec.predictions, predict_keys)
             hooks = [*input_hooks, *hooks, *spec.prediction_hooks]
             with self._restored_session(spec.scaffold, checkpoint, hooks) as session:
                 while not session.should_stop():
                     batch = session.run(predictions)
-                    yield from results.examples(batch) if yield_single_examples else [batch]
+                    yield from results.split_examples(batch) if yield_single_examples else [batch]
 
     def evaluate(
         self,
@@ -256,20 +261,20 @@ class Estimator:
     ) -> dict[str, Any]:
         """Returns the metrics of a checkpoint, its mean ``loss`` and its ``global_step``.
 
-        They are written as summaries to ``eval_dir(name)`` as well.
+        They are also written as summaries to ``eval_dir(name)``.
 
         Args:
           input_fn: the data.
-          steps: batches, None for all.
-          hooks: run before those of the EstimatorSpec.
-          checkpoint_path: None for the newest; without any, variables are initialised.
-          name: of the evaluation, where there are several.
+          steps: number of batches, None for all.
+          hooks: run before the hooks of the EstimatorSpec.
+          checkpoint_path: None for the newest; if there is none, variables are initialised.
+          name: name of the evaluation, if there are several.
 
         Raises:
           ValueError: ``steps`` is below 1; a metric is named ``loss`` or ``global_step``.
-          TypeError: what is given as a hook is none.
+          TypeError: a hook has a wrong type.
         """
-        hooks = checked("hooks", hooks, tf.train.SessionRunHook)
+        hooks = checked_list("hooks", hooks, tf.train.SessionRunHook)
         _check_positive("steps", steps)
         if steps is not None:
             hooks.append(results.StopAfter(steps))
@@ -281,13 +286,13 @@ class Estimator:
             spec = self._call_model_fn(features, labels, ModeKeys.EVAL)
             for reserved in ("loss", tf.GraphKeys.GLOBAL_STEP):
                 if reserved in spec.eval_metric_ops:
-                    raise ValueError(f"a metric is named {reserved}, as one that is always there.")
+                    raise ValueError(f"a metric is named {reserved}, which is a built-in metric.")
             metrics = sorted({**spec.eval_metric_ops, "loss": tf.metrics.mean(spec.loss)}.items())
             values = {key: value for key, (value, _) in metrics}
             values[tf.GraphKeys.GLOBAL_STEP] = tf.train.get_global_step()
             update = tf.group(*(update for _, (_, update) in metrics))
             scaffold = spec.scaffold
-            if scaffold.local_init_op is not None:  # it is older than the metric of the loss
+            if scaffold.local_init_op is not None:  # created before the metric of the loss
                 both = tf.group(scaffold.local_init_op, tf.train.Scaffold.default_local_init_op())
                 scaffold = tf.train.Scaffold(local_init_op=both, copy_from_scaffold=scaffold)
             at_end = tf.train.FinalOpsHook(values)
@@ -295,9 +300,9 @@ class Estimator:
             with self._restored_session(scaffold, checkpoint, hooks) as session:
                 while not session.should_stop():
                     session.run(update)
-            found = at_end.final_ops_values
-            results.write_summaries(self.eval_dir(name), found, checkpoint)
-        return found
+            metric_values = at_end.final_ops_values
+            results.write_summaries(self.eval_dir(name), metric_values, checkpoint)
+        return metric_values
 
     def export_saved_model(
         self,
@@ -309,10 +314,10 @@ class Estimator:
     ) -> bytes:
         """Writes the model in mode PREDICT as a SavedModel; returns its path.
 
-        The arguments are those of :func:`bert_tf.estimator.export.write`; None for
-        ``checkpoint_path`` takes the newest. Raises ValueError if there is none.
+        See :func:`bert_tf.estimator.export.write` for the arguments. The default checkpoint is the
+        newest; raises ValueError if there is none.
         """
-        checkpoint = checkpoint_path or self._trained()
+        checkpoint = checkpoint_path or self._require_checkpoint()
         with tf.Graph().as_default():
             tf.train.create_global_step()
             tf.set_random_seed(self._config.tf_random_seed)
@@ -327,13 +332,13 @@ class Estimator:
                 as_text=as_text,
             )
 
-    def _trained(self) -> str:
+    def _require_checkpoint(self) -> str:
         checkpoint = self.latest_checkpoint()
         if checkpoint is None:
             raise ValueError(f"{self.model_dir} has no checkpoint; train first.")
         return checkpoint
 
-    def _trained_steps(self) -> int:
+    def _checkpoint_step(self) -> int:
         checkpoint, step = self.latest_checkpoint(), tf.GraphKeys.GLOBAL_STEP
         reader = None if checkpoint is None else tf.train.load_checkpoint(checkpoint)
         return int(reader.get_tensor(step)) if reader and reader.has_tensor(step) else 0
@@ -351,18 +356,18 @@ class Estimator:
         return tf.train.MonitoredSession(creator, hooks)
 
     def _call_input_fn(self, input_fn: Callable[..., Any], mode: str) -> tuple[Any, Any, list]:
-        return call_input_fn(input_fn, self._offered(mode))
+        return call_input_fn(input_fn, self._call_arguments(mode))
 
     def _call_model_fn(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
         if labels is not None and "labels" not in arguments(self._model_fn):
-            raise ValueError(f"{self._model_fn} does not take labels, but the input has some.")
+            raise ValueError(f"{self._model_fn} does not take labels, but the input has labels.")
         model_fn = functools.partial(self._model_fn, features=features)
-        spec = call(model_fn, {"labels": labels, **self._offered(mode)})
+        spec = call(model_fn, {"labels": labels, **self._call_arguments(mode)})
         if not isinstance(spec, EstimatorSpec):
             raise ValueError(f"{self._model_fn} must return an EstimatorSpec, not {spec!r}.")
         return spec
 
-    def _offered(self, mode: str) -> dict[str, Any]:
+    def _call_arguments(self, mode: str) -> dict[str, Any]:
         return {"mode": mode, "params": self.params, "config": self.config}
 
 

@@ -1,6 +1,6 @@
 """Writes the model of an Estimator as a SavedModel.
 
-What says what goes in and what comes out has the names and the meaning of ``tf.estimator.export``.
+Names and meaning of inputs and outputs are those of ``tf.estimator.export``.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class PredictOutput:
     outputs: Tensors
 
     def as_signature_def(self, inputs: Mapping[str, tf.Tensor]) -> SignatureDef:
-        """The signature from ``inputs`` to them."""
+        """The signature from ``inputs`` to the outputs."""
         return tf.saved_model.predict_signature_def(inputs, _named(self.outputs, "output"))
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationOutput:
-    """Scores, float, and classes, strings, both [batch, classes]; one of them may be None."""
+    """Float scores and string classes, both [batch, classes]; one of them may be None."""
 
     scores: tf.Tensor | None = None
     classes: tf.Tensor | None = None
 
     def as_signature_def(self, inputs: Mapping[str, tf.Tensor]) -> SignatureDef:
-        """The signature from serialized tf.train.Examples, the only one of ``inputs``, to them."""
+        """The signature from serialized tf.train.Examples, the only input, to the outputs."""
         return tf.saved_model.classification_signature_def(
             _examples(inputs), self.classes, self.scores
         )
@@ -47,23 +47,23 @@ class ClassificationOutput:
 
 @dataclasses.dataclass(frozen=True)
 class RegressionOutput:
-    """A float number of each example, [batch]."""
+    """A float for each example, [batch]."""
 
     value: tf.Tensor
 
     def as_signature_def(self, inputs: Mapping[str, tf.Tensor]) -> SignatureDef:
-        """The signature from serialized tf.train.Examples, the only one of ``inputs``, to it."""
+        """The signature from serialized tf.train.Examples, the only input, to the value."""
         return tf.saved_model.regression_signature_def(_examples(inputs), self.value)
 
 
 @dataclasses.dataclass
 class ServingInputReceiver:
-    """What a ``serving_input_receiver_fn`` returns.
+    """The return value of a ``serving_input_receiver_fn``.
 
     Attributes:
-      features: for the model_fn; a single tensor becomes {"feature": tensor}.
-      receiver_tensors: what is fed; a single tensor becomes {"input": tensor}.
-      receiver_tensors_alternatives: other tensors to feed instead, by name.
+      features: passed to the model_fn; a single tensor becomes {"feature": tensor}.
+      receiver_tensors: the tensors to feed; a single tensor becomes {"input": tensor}.
+      receiver_tensors_alternatives: alternative tensors to feed, by name.
     """
 
     features: Tensors
@@ -75,14 +75,14 @@ class ServingInputReceiver:
         self.receiver_tensors = _named(self.receiver_tensors, "input")
 
     def all_inputs(self) -> dict[str, dict[str, tf.Tensor]]:
-        """What may be fed, the alternatives by name and the usual tensors as "" before them."""
+        """All inputs: the default tensors as "", then the alternatives by name."""
         alternatives = self.receiver_tensors_alternatives or {}
         named = {name: _named(tensors, "input") for name, tensors in alternatives.items()}
         return {"": self.receiver_tensors, **named}
 
 
 class TensorServingInputReceiver(ServingInputReceiver):
-    """A :class:`ServingInputReceiver` for models of one feature that is not in a dictionary."""
+    """A :class:`ServingInputReceiver` for models with a single feature, without a dict."""
 
     def __post_init__(self) -> None:
         feature = self.features
@@ -93,15 +93,15 @@ class TensorServingInputReceiver(ServingInputReceiver):
 def build_raw_serving_input_receiver_fn(
     features: Mapping[str, tf.Tensor], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """For a model that is fed tensors like ``features``, in batches of any size."""
+    """For a model fed with tensors like ``features``, by default in batches of any size."""
     kinds = {
         name: (tensor.dtype, [default_batch_size, *tensor.shape[1:]], tensor.op.name)
         for name, tensor in features.items()
     }
 
     def serving_input_receiver_fn() -> ServingInputReceiver:
-        fed = {name: tf.placeholder(*kind) for name, kind in kinds.items()}
-        return ServingInputReceiver(fed, fed)
+        placeholders = {name: tf.placeholder(*kind) for name, kind in kinds.items()}
+        return ServingInputReceiver(placeholders, placeholders)
 
     return serving_input_receiver_fn
 
@@ -109,7 +109,7 @@ def build_raw_serving_input_receiver_fn(
 def build_parsing_serving_input_receiver_fn(
     feature_spec: Mapping[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """For a model that is fed serialized tf.train.Examples, parsed as ``feature_spec`` says."""
+    """For a model fed with serialized tf.train.Examples, parsed according to ``feature_spec``."""
 
     def serving_input_receiver_fn() -> ServingInputReceiver:
         examples = tf.placeholder(tf.string, [default_batch_size], "input_example_tensor")
@@ -129,22 +129,22 @@ def write(
     assets_extra: Mapping[str, str],
     as_text: bool,
 ) -> bytes:
-    """Writes the model of the current graph to a directory in ``base``, named by the time.
+    """Writes the model of the current graph to a directory in ``base`` named after the time.
 
     Args:
       base: created if needed.
-      receiver: what is fed.
-      spec: of the graph, in mode PREDICT.
-      checkpoint: of the weights.
-      session_config: of the session that reads them.
+      receiver: the inputs.
+      spec: the graph, in mode PREDICT.
+      checkpoint: the weights.
+      session_config: for the session that reads the weights.
       assets_extra: files to copy, by their paths below ``assets.extra``.
-      as_text: whether the graph is written as text.
+      as_text: whether to write the graph as text.
 
     Returns:
       The path of the directory.
     """
     version = _new_version(Path(base))
-    temporary = version.with_name(f"temp-{version.name}")  # servers look for numbers
+    temporary = version.with_name(f"temp-{version.name}")  # servers only look for numbers
     signatures = _signatures(receiver, spec)
     scaffold = spec.scaffold
     local_init_op = scaffold.local_init_op
@@ -173,13 +173,13 @@ def write(
 
 
 def _signatures(receiver: ServingInputReceiver, spec: EstimatorSpec) -> dict[str, SignatureDef]:
-    """The signatures of all outputs from all that may be fed; those that cannot be are left out."""
+    """The possible signatures from any alternative of the inputs to any output."""
     default = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
     outputs = spec.export_outputs
     outputs = {default: PredictOutput(spec.predictions)} if outputs is None else dict(outputs)
     for name, output in outputs.items():
         if not hasattr(output, "as_signature_def"):
-            raise TypeError(f"export_outputs[{name!r}] is not an output to export: {output!r}.")
+            raise TypeError(f"export_outputs[{name!r}] is not an export output: {output!r}.")
     if len(outputs) == 1:
         outputs.setdefault(default, *outputs.values())
     if default not in outputs:
@@ -192,14 +192,14 @@ def _signatures(receiver: ServingInputReceiver, spec: EstimatorSpec) -> dict[str
                 signature = output.as_signature_def(inputs)
                 _check_fed(signature, inputs)
             except ValueError as error:
-                tf.logging.warning("The signature %s is left out: %s", name, error)
+                tf.logging.warning("Signature %s is left out: %s", name, error)
             else:
                 signatures[name] = signature
     return signatures
 
 
 def _check_fed(signature: SignatureDef, inputs: Mapping[str, tf.Tensor]) -> None:
-    """Raises ValueError if an output depends on a placeholder that is none of ``inputs``."""
+    """Raises ValueError if an output depends on a placeholder that is not in ``inputs``."""
     graph = tf.get_default_graph()
     seen = {tensor.name for tensor in tf.nest.flatten(dict(inputs), expand_composites=True)}
     waiting = [info.name for info in signature.outputs.values()]
@@ -215,7 +215,7 @@ def _check_fed(signature: SignatureDef, inputs: Mapping[str, tf.Tensor]) -> None
 
 
 def _new_version(base: Path) -> Path:
-    """A path in ``base`` where there is nothing yet, the time in seconds."""
+    """An unused path in ``base``, named after the time in seconds."""
     seconds = int(time.time())
     while (base / str(seconds)).exists():
         seconds += 1
@@ -223,7 +223,7 @@ def _new_version(base: Path) -> Path:
 
 
 def _named(tensors: Tensors, name: str) -> dict[str, tf.Tensor]:
-    """``tensors`` by name, ``name`` if there is but one; keys of several parts are joined."""
+    """``tensors`` by name; a single tensor gets ``name``, and tuples as keys are joined."""
     if not isinstance(tensors, Mapping):
         tensors = {name: tensors}
     return {"/".join(key) if isinstance(key, tuple) else key: t for key, t in tensors.items()}
@@ -231,5 +231,7 @@ def _named(tensors: Tensors, name: str) -> dict[str, tf.Tensor]:
 
 def _examples(inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
     if [tensor.dtype for tensor in inputs.values()] != [tf.string]:
-        raise ValueError("it is fed serialized examples, one tensor of strings, and nothing else.")
+        raise ValueError(
+            "it needs serialized examples, a single tensor of strings, as its only input."
+        )
     return next(iter(inputs.values()))

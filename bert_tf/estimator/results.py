@@ -1,4 +1,4 @@
-"""What comes out of predictions and evaluations."""
+"""Results of predictions and evaluations."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ import tensorflow.compat.v1 as tf
 
 
 class StopAfter(tf.train.SessionRunHook):
-    """Stops after so many runs of a session."""
+    """Stops after a number of session runs."""
 
     def __init__(self, runs: int) -> None:
         self._runs = runs
 
     def after_create_session(self, session, coord):
-        self._left = self._runs
+        self._remaining = self._runs
 
     def after_run(self, run_context, run_values):
-        self._left -= 1
-        if self._left <= 0:
+        self._remaining -= 1
+        if self._remaining <= 0:
             run_context.request_stop()
 
 
-def chosen(predictions: Any, keys: Sequence[str] | None) -> Any:
-    """Those of the predictions that ``keys`` name; ValueError if they name none."""
+def select_predictions(predictions: Any, keys: Sequence[str] | None) -> Any:
+    """The predictions named by ``keys``, by default all; ValueError if there are none."""
     if not keys:
         return predictions
     if not isinstance(predictions, dict):
-        raise ValueError("predict_keys are given, but the predictions have no names.")
-    found = {name: tensor for name, tensor in predictions.items() if name in keys}
-    if not found:
-        raise ValueError(f"predict_keys {keys} name none of the predictions {list(predictions)}.")
-    return found
+        raise ValueError("predict_keys are given, but the predictions are not named.")
+    selected = {name: tensor for name, tensor in predictions.items() if name in keys}
+    if not selected:
+        raise ValueError(f"predict_keys {keys} match none of the predictions {list(predictions)}.")
+    return selected
 
 
-def examples(batch: Any) -> Iterator[Any]:
-    """Cuts predictions along their first dimension; ValueError if it is not the same for all."""
+def split_examples(batch: Any) -> Iterator[Any]:
+    """Splits predictions along their first dimension; ValueError if it is not the same for all."""
     if not isinstance(batch, dict):
         yield from batch
         return
     sizes = {name: len(value) for name, value in batch.items()}
     if len(set(sizes.values())) > 1:
-        raise ValueError(f"predictions of a batch must be of one size to be cut, not of {sizes}.")
+        raise ValueError(f"predictions of a batch must have equal sizes to be split, not {sizes}.")
     for values in zip(*batch.values()):
         yield dict(zip(batch, values))
 
 
 def write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str | None) -> None:
-    """Writes metrics, and the checkpoint that they are of, as summaries of its step.
+    """Writes metrics and their checkpoint as summaries for the checkpoint's step.
 
-    A metric that is neither a number nor an array has no summary.
+    Metrics that are neither numbers nor arrays are left out.
     """
     step = results[tf.GraphKeys.GLOBAL_STEP]
     summary = tf.Summary()
@@ -63,7 +63,9 @@ def write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str 
         elif isinstance(value, np.ndarray):
             summary.value.add(tag=name, node_name=name, tensor=tf.make_tensor_proto(value))
         else:
-            tf.logging.warning("%s has no summary: it is neither a number nor an array.", name)
+            tf.logging.warning(
+                "No summary is written for %s: it is neither a number nor an array.", name
+            )
     writer = tf.summary.FileWriterCache.get(directory)
     writer.add_summary(summary, step)
     if checkpoint:

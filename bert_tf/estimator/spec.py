@@ -1,6 +1,6 @@
-"""What an Estimator is told: the mode, the settings of a run, and the graph of a ``model_fn``.
+"""Inputs of an Estimator: the mode, the settings of a run, and the graph of a ``model_fn``.
 
-Names, order, defaults and checks of the fields are those of ``tf.estimator``.
+Names, order, defaults and checks of the fields follow ``tf.estimator``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bert_tf.errors import UserError
 _UNSET = "unset"
 _SECONDS_BETWEEN_CHECKPOINTS = 600
 
-_LEAST = {
+_MINIMUM = {
     "save_summary_steps": 0,
     "save_checkpoints_steps": 0,
     "save_checkpoints_secs": 0,
@@ -36,7 +36,7 @@ _UNSUPPORTED = (
 
 
 class ModeKeys:
-    """What a graph is built for."""
+    """The purposes of a graph."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -45,24 +45,24 @@ class ModeKeys:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """Settings of a run on one process; ranks of Horovod are one process each.
+    """Settings of a run in one process; each Horovod rank is a process of its own.
 
     Attributes:
-      model_dir: where checkpoints and summaries are written.
-      tf_random_seed: of each graph.
+      model_dir: the directory for checkpoints and summaries.
+      tf_random_seed: the seed of each graph.
       save_summary_steps: updates between summaries; 0 or None writes none.
       save_checkpoints_steps, save_checkpoints_secs: updates or seconds between checkpoints, not
-        both; every 600 seconds where neither is given, never where both are None or 0.
+        both; every 600 seconds if neither is given, never if both are None or 0.
       session_config: a tf.ConfigProto.
-      keep_checkpoint_max: newest checkpoints to keep, None or 0 for all.
-      keep_checkpoint_every_n_hours: keeps one of so many hours beside them.
-      log_step_count_steps: updates between lines with the loss and the rate, or None.
-      device_fn: from a tf.Operation of the training graph to its device.
-      session_creation_timeout_secs: has no effect on one process.
-      checkpoint_save_graph_def: whether ``graph.pbtxt`` and ``.meta`` files are written.
+      keep_checkpoint_max: the number of newest checkpoints to keep, None or 0 for all.
+      keep_checkpoint_every_n_hours: also keeps one checkpoint for each period of this many hours.
+      log_step_count_steps: updates between log lines with the loss and the speed, or None.
+      device_fn: maps a tf.Operation of the training graph to its device.
+      session_creation_timeout_secs: no effect in one process.
+      checkpoint_save_graph_def: whether to write ``graph.pbtxt`` and ``.meta`` files.
 
-    Raises ValueError for values that do not fit each other and for distribution strategies, which
-    are not supported; UserError for a cluster of several processes in the variable TF_CONFIG.
+    Raises ValueError for inconsistent values and for distribution strategies, which are not
+    supported; UserError for a cluster of several processes in the environment variable TF_CONFIG.
     """
 
     model_dir: str | os.PathLike | None = None
@@ -83,7 +83,7 @@ class RunConfig:
     session_creation_timeout_secs: int = 7200
     checkpoint_save_graph_def: bool = True
 
-    # What users' functions may read, as it is on one process.
+    # Attributes that users' functions may read, with their values in one process.
     is_chief = True
     master = evaluation_master = ""
     task_type, task_id = "worker", 0
@@ -100,17 +100,17 @@ class RunConfig:
         if steps is not None and seconds is not None:
             raise ValueError(
                 "RunConfig: save_checkpoints_steps and save_checkpoints_secs are both given; give "
-                "one of them."
+                "only one."
             )
         self._set(save_checkpoints_steps=steps, save_checkpoints_secs=seconds)
         if self.model_dir is not None:
             self._set(model_dir=os.fspath(self.model_dir))
             if not self.model_dir:
                 raise ValueError("RunConfig: model_dir is empty; name a directory.")
-        for name, least in _LEAST.items():
+        for name, minimum in _MINIMUM.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"RunConfig: {name}={value} must be at least {least}.")
+            if value is not None and value < minimum:
+                raise ValueError(f"RunConfig: {name}={value} must be at least {minimum}.")
         for name in _UNSUPPORTED:
             if getattr(self, name) is not None:
                 raise ValueError(
@@ -129,7 +129,7 @@ class RunConfig:
             object.__setattr__(self, name, value)
 
     def replace(self, **changes: Any) -> RunConfig:
-        """A copy with other values; steps between checkpoints displace seconds, and vice versa."""
+        """A copy with changes; steps between checkpoints replace seconds, and vice versa."""
         kinds = ("save_checkpoints_steps", "save_checkpoints_secs")
         for kind, other in (kinds, kinds[::-1]):
             if changes.get(kind) is not None:
@@ -137,26 +137,24 @@ class RunConfig:
         return dataclasses.replace(self, **changes)
 
 
-def completed(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
-    """The settings with a directory, a temporary one if none is given, and those of a session.
+def complete_config(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
+    """The settings with a directory, temporary if none is given, and a session configuration.
 
-    Raises ValueError for two directories, and for what is no RunConfig.
+    Raises ValueError for two different directories, and if ``config`` is not a RunConfig.
     """
     if not isinstance(config, RunConfig):
-        raise ValueError(f"config must be a RunConfig, but it is {config!r}.")
+        raise ValueError(f"config must be a RunConfig, not {config!r}.")
     model_dir = config.model_dir if model_dir is None else os.fspath(model_dir)
     if config.model_dir not in (None, model_dir):
-        raise ValueError(
-            f"model_dir is {model_dir!r}, but that of the RunConfig is {config.model_dir!r}."
-        )
+        raise ValueError(f"model_dir is {model_dir!r}, but the RunConfig has {config.model_dir!r}.")
     if not model_dir:
         model_dir = tempfile.mkdtemp()
-        tf.logging.warning("No model_dir is given; the model is written to %s.", model_dir)
+        tf.logging.warning("No model_dir given; the model is written to %s.", model_dir)
     session_config = config.session_config
     if session_config is None:
         session_config = tf.ConfigProto(allow_soft_placement=True)
-        rewriting = session_config.graph_options.rewrite_options
-        rewriting.meta_optimizer_iterations = rewriting.ONE
+        rewrite_options = session_config.graph_options.rewrite_options
+        rewrite_options.meta_optimizer_iterations = rewrite_options.ONE
     return config.replace(model_dir=model_dir, session_config=session_config)
 
 
@@ -174,7 +172,7 @@ class _Fields(NamedTuple):
     prediction_hooks: tuple[tf.train.SessionRunHook, ...] | None = None
 
 
-_NEEDED = {
+_REQUIRED = {
     ModeKeys.TRAIN: ("train_op", "loss"),
     ModeKeys.EVAL: ("loss",),
     ModeKeys.PREDICT: ("predictions",),
@@ -182,16 +180,16 @@ _NEEDED = {
 
 
 class EstimatorSpec(_Fields):
-    """What a ``model_fn`` returns: the graph of a mode.
+    """The return value of a ``model_fn``: the graph of a mode.
 
-    Raises ValueError for what a mode needs and lacks, for a loss that is not one number, and for
-    tensors of another graph; TypeError for what is of another type.
+    Raises ValueError for missing fields that a mode needs, for a loss that is not a scalar, and for
+    tensors of another graph; TypeError for values of a wrong type.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EstimatorSpec:
-        """Takes the fields in their order or by name; only the mode is needed in every mode."""
+        """Takes the fields in order or by name; only the mode is always required."""
         spec = _Fields(*args, **kwargs)
-        for name in _NEEDED.get(spec.mode, ()):
+        for name in _REQUIRED.get(spec.mode, ()):
             if getattr(spec, name) is None:
                 raise ValueError(f"EstimatorSpec: mode {spec.mode!r} needs {name}.")
         if spec.train_op is not None and not isinstance(spec.train_op, tf.Operation):
@@ -200,7 +198,7 @@ class EstimatorSpec(_Fields):
         if loss is not None:
             _check_tensor("loss", loss)
             if loss.shape.num_elements() not in (None, 1):
-                raise ValueError(f"EstimatorSpec: the loss must be a scalar, but it is {loss}.")
+                raise ValueError(f"EstimatorSpec: the loss must be a scalar, not {loss}.")
             loss = loss if loss.shape.is_compatible_with([]) else tf.reshape(loss, [])
         predictions = {} if spec.predictions is None else spec.predictions
         named = predictions if isinstance(predictions, dict) else {"": predictions}
@@ -211,10 +209,10 @@ class EstimatorSpec(_Fields):
             if not (isinstance(pair, tuple) and len(pair) == 2):
                 raise TypeError(
                     f"EstimatorSpec: eval_metric_ops[{name!r}] must be a pair of a value and an "
-                    f"update operation, as functions of tf.metrics return it, but it is {pair}."
+                    f"update operation, as returned by functions of tf.metrics, not {pair}."
                 )
         hooks = {
-            field: tuple(checked(field, getattr(spec, field), tf.train.SessionRunHook))
+            field: tuple(checked_list(field, getattr(spec, field), tf.train.SessionRunHook))
             for field in cls._fields
             if field.endswith("_hooks")
         }
@@ -231,8 +229,8 @@ class EstimatorSpec(_Fields):
         )
 
 
-def checked(name: str, values: Iterable[Any] | None, kind: type) -> list[Any]:
-    """``values`` as a list; raises TypeError unless each is of a type."""
+def checked_list(name: str, values: Iterable[Any] | None, kind: type) -> list[Any]:
+    """``values`` as a list; raises TypeError unless each is an instance of ``kind``."""
     values = list(values or ())
     for value in values:
         if not isinstance(value, kind):
@@ -242,6 +240,6 @@ def checked(name: str, values: Iterable[Any] | None, kind: type) -> list[Any]:
 
 def _check_tensor(name: str, tensor: object) -> None:
     if not tf.is_tensor(tensor):
-        raise TypeError(f"EstimatorSpec: {name} must be a tensor, but it is {tensor!r}.")
+        raise TypeError(f"EstimatorSpec: {name} must be a tensor, not {tensor!r}.")
     if getattr(tensor, "graph", None) is not tf.get_default_graph():
         raise ValueError(f"EstimatorSpec: {name} is not in the current graph: {tensor}.")

@@ -1,1 +1,1 @@
-"""Trained networks put to use: a session with weights, and the forms that serving takes."""
+"""Inference with trained networks: a session with weights, and exports for serving."""

@@ -1,4 +1,4 @@
-"""What a prediction computes with: its precision, and native operations between the products."""
+"""How a prediction is computed: its precision, and whether it uses native operations."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 @flag_group("Model and precision")
 def define_native_flag() -> None:
-    """Defines --native_ops, of commands that compute on this machine only."""
+    """Defines --native_ops, for commands that compute on this machine only."""
     flags.DEFINE_bool(
         "native_ops",
         None,
-        "Compute what lies between a layer's products with the operations that set-up compiled "
-        "(default: on CPUs, where they are built and faster).",
+        "Use the compiled operations between a layer's matrix products (default: on CPUs, if they "
+        "are built and faster).",
     )
 
 
 def prediction_options(policy: PrecisionPolicy, native_ops: bool | None) -> ForwardOptions:
-    """How a prediction computes its network's layers.
+    """How the layers of a network are computed for predictions.
 
     Args:
       policy: the type of each class of operation; native operations exist for some types only.
-      native_ops: true insists on operations that are built, false does without, None takes them on
-        CPUs where they are built.
+      native_ops: True requires native operations, False avoids them, None uses them on CPUs if they
+        are built.
 
-    Raises UserError where they are insisted on and missing.
+    Raises UserError if native operations are required but missing.
     """
-    # Imported here: flags are defined without TensorFlow.
+    # Imported here, since defining flags does not need TensorFlow.
     from bert_tf.model.options import ForwardOptions
     from bert_tf.ranks.distribution import SingleProcess
     from bert_tf.tuning.hardware import probe_hardware
@@ -57,20 +57,19 @@ def measured_options(
     sequences: int,
     length: int,
 ) -> tuple[ForwardOptions, list[str]]:
-    """The types and the form of the layers that a prediction is computed with, and warnings.
+    """The types and the layer implementation for predictions, and warnings.
 
     Args:
-      config: the network's.
-      precision: one of ``precision.PRECISIONS``; ``auto`` takes the faster one.
-      native_ops: true insists on operations that are built, false does without, None takes them
-        on CPUs where they are built and faster.
-      policy_changes: module class -> type, where it is not that of the precision.
-      sequences, length: of the largest batch.
+      config: the network's configuration.
+      precision: one of ``precision.PRECISIONS``, or ``auto`` for the fastest.
+      native_ops: True requires native operations, False avoids them, None uses them on CPUs if they
+        are built and faster.
+      policy_changes: class of operation -> type, where it differs from the precision's policy.
+      sequences, length: the shape of the largest batch.
 
-    Raises UserError for an unknown precision, and where native operations are insisted on and
-    missing.
+    Raises UserError for an unknown precision, and if native operations are required but missing.
     """
-    # Imported here: flags are defined without TensorFlow.
+    # Imported here, since defining flags does not need TensorFlow.
     from bert_tf.ranks.distribution import SingleProcess
     from bert_tf.tuning.hardware import probe_hardware, slow_policy_warnings
     from bert_tf.tuning.speed_choice import Wanted, measured_choice

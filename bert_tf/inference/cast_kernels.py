@@ -1,4 +1,4 @@
-"""Weights of a model that only predicts: cast to the type of their products once and kept."""
+"""Weights for predictions: cast once to the type of their products."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from bert_tf.model.variables import Variables
 
 
 def with_cast_kernels(variables: Variables, dtype: tf.DType) -> Variables:
-    """The variables, with a copy in ``dtype`` for each kernel of a dense layer of another type.
+    """The variables, with dense kernels of other types replaced by copies in ``dtype``.
 
-    Copies are local variables, which checkpoints leave out; to be initialized when the variables
-    are. A batch of a sequence or two would take most of its time to cast the kernels.
+    The copies are local variables, which checkpoints leave out; initialize them after the variables
+    themselves. Without them, casting the kernels would dominate the time of a small batch.
     """
 
-    def kept(variable: tf.Variable) -> tf.Variable:
+    def cast_kernel(variable: tf.Variable) -> tf.Variable:
         if not variable.op.name.endswith("/kernel") or variable.dtype == dtype:
             return variable
         return tf.Variable(
@@ -25,4 +25,4 @@ def with_cast_kernels(variables: Variables, dtype: tf.DType) -> Variables:
             name=f"{variable.op.name}_{dtype.name}",
         )
 
-    return Variables({variable.op.name: kept(variable) for variable in variables.all()})
+    return Variables({variable.op.name: cast_kernel(variable) for variable in variables.all()})

@@ -1,4 +1,4 @@
-"""A network and its vocabulary, from a model directory or its single files."""
+"""A network and its vocabulary, from a model directory or from individual files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ModelParts:
-    """What a model is made of.
+    """The parts of a model.
 
     Attributes:
-      checkpoint: a file or a directory with the weights; None for random ones.
-      config: the network's.
-      tokenizer: its vocabulary.
-      tokenizer_files: where that was read, with its casing.
-      notes: sentences on settings of the model directory that are not followed.
+      checkpoint: a file or directory with the weights; None for random weights.
+      config: the network's configuration.
+      tokenizer: splits text into the entries of the model's vocabulary.
+      tokenizer_files: the files it was loaded from, and its casing.
+      notes: sentences about settings of the model directory that are not supported.
     """
 
     checkpoint: Path | None
@@ -42,7 +42,7 @@ class ModelParts:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary by its hash."""
+        """The vocabulary with its hashes."""
         return self.tokenizer_files.vocabulary()
 
 
@@ -53,28 +53,29 @@ def find_model(
     bert_config_file: PathLike | None = None,
     tokenizer_files: TokenizerFiles | None = None,
 ) -> ModelParts:
-    """Collects a model's parts; what is given by itself is taken instead of the directory's.
+    """Collects a model's parts; files that are given explicitly replace the directory's.
 
-    It must be what the weights were trained with, wherever that is known.
+    They must be those that the weights were trained with, as far as that is known.
 
     Args:
-      model_dir: what a training left, or a published model.
-      init_checkpoint, bert_config_file, tokenizer_files: instead of the directory's. Without a
-        casing, what the model says or, where it says nothing, its vocabulary shows.
+      model_dir: the output directory of a training run, or a published model.
+      init_checkpoint, bert_config_file, tokenizer_files: replacements for the directory's files. If
+        no casing is given, it is the one that the model states or else that of its vocabulary.
 
     Raises:
-      UserError: a part is missing, malformed, or of another model than the weights.
+      UserError: a part is missing, malformed, or belongs to a different model than the weights.
     """
     checkpoint = init_checkpoint or model_dir
     if not checkpoint:
-        raise UserError("give --model_dir, or --init_checkpoint and the files beside it.")
+        raise UserError("give --model_dir, or --init_checkpoint with the other files of the model.")
     if model_dir:
         require_checkpoint(model_dir, flag="model_dir")
     if init_checkpoint:
         require_checkpoint(init_checkpoint, flag="init_checkpoint")
     if model_dir and not Path(model_dir).is_dir():
         raise UserError(
-            f"--model_dir={model_dir} is no directory; give one, or --init_checkpoint for a file."
+            f"--model_dir={model_dir} is not a directory; give one, or --init_checkpoint for a "
+            "file."
         )
     parts = collect_parts(
         Path(checkpoint),
@@ -89,26 +90,26 @@ def find_model(
 def check_same_model(
     checkpoint: PathLike, config: BertConfig, vocabulary: Vocabulary | None
 ) -> list[str]:
-    """Compares configuration and vocabulary with what stands beside a checkpoint.
+    """Compares configuration and vocabulary with the files that accompany a checkpoint.
 
-    Returns sentences on what differs without harm, and on what could not be compared. Raises
-    UserError where they are not those of the weights.
+    Returns sentences about harmless differences and about what could not be compared. Raises
+    UserError if they are not those that the weights were trained with.
     """
-    beside = model_files(checkpoint)
-    problem, notes = other_function(beside, config)
+    files = model_files(checkpoint)
+    problem, notes = other_function(files, config)
     if not problem:
-        problem, unknown = other_vocabulary(beside, vocabulary)
+        problem, unknown = other_vocabulary(files, vocabulary)
         notes += unknown
     if problem:
         raise UserError(
-            f"{checkpoint} cannot be used: {problem}; give what it was trained with, or correct "
-            "the file that is wrong."
+            f"{checkpoint} cannot be used: {problem}; give the one it was trained with, or "
+            "correct the wrong file."
         )
     return notes
 
 
 def check_vocabulary_fits(tokenizer: Tokenizer, config: BertConfig) -> None:
-    """Raises UserError for a vocabulary with more entries than the network's table has rows."""
+    """Raises UserError if a vocabulary has more entries than the network has word embeddings."""
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             f"the vocabulary has {tokenizer.vocab_size} entries and the model "
@@ -118,49 +119,52 @@ def check_vocabulary_fits(tokenizer: Tokenizer, config: BertConfig) -> None:
 
 def collect_parts(
     checkpoint: Path,
-    beside: ModelFiles,
+    files: ModelFiles,
     *,
     bert_config_file: PathLike | None,
     tokenizer_files: TokenizerFiles,
 ) -> ModelParts:
-    """As :func:`find_model`, from what stands beside a model and without comparing them."""
-    config, notes = beside.config, beside.notes
+    """As :func:`find_model`, from the files that accompany a model and without comparing them."""
+    config, notes = files.config, files.notes
     if bert_config_file:
-        config, of_file = read_config(require_file(bert_config_file, flag="bert_config_file"))
-        notes = (*notes, *of_file)
+        config, config_notes = read_config(require_file(bert_config_file, flag="bert_config_file"))
+        notes = (*notes, *config_notes)
     if config is None:
-        raise UserError(f"{checkpoint} has no bert_config.json beside it; give --bert_config_file.")
-    files = tokenizer_files.with_vocabulary_of(beside.tokenizer_files)
-    if not files.file:
-        raise UserError(f"{checkpoint} has no vocab.txt beside it; give --vocab_file.")
-    files = files.with_casing(beside.tokenizer_files.do_lower_case)
-    tokenizer = files.load()
+        raise UserError(f"{checkpoint} comes without a bert_config.json; give --bert_config_file.")
+    tokenizer_files = tokenizer_files.with_vocabulary_of(files.tokenizer_files)
+    if not tokenizer_files.file:
+        raise UserError(
+            f"{checkpoint} comes without a vocab.txt or spm.model; give --vocab_file or "
+            "--spm_model_file."
+        )
+    tokenizer_files = tokenizer_files.with_casing(files.tokenizer_files.do_lower_case)
+    tokenizer = tokenizer_files.load()
     check_vocabulary_fits(tokenizer, config)
     return ModelParts(
         checkpoint=checkpoint,
         config=config,
         tokenizer=tokenizer,
-        tokenizer_files=files,
+        tokenizer_files=tokenizer_files,
         notes=notes,
     )
 
 
 @flag_group("Model and precision")
 def define_model_flags() -> None:
-    """Defines the flags that say which model a command takes, and its precision."""
+    """Defines the flags for the model of a command and its precision."""
     define_model_files_flags()
     flags.DEFINE_string("precision", "fp32", "Precision of products: fp32, bf16, fp16 or auto.")
     flags.DEFINE_string("precision_policy", None, "JSON file: class of operation -> type.")
 
 
 def define_model_files_flags() -> None:
-    """Defines the flags that say which model a command takes."""
-    flags.DEFINE_string("model_dir", None, "What a training left, or a published model.")
-    flags.DEFINE_string("init_checkpoint", None, "Weights, instead of the model directory's.")
-    flags.DEFINE_string("bert_config_file", None, "Architecture, instead of the directory's.")
+    """Defines the flags for the model of a command."""
+    flags.DEFINE_string("model_dir", None, "Output of a training run, or a published model.")
+    flags.DEFINE_string("init_checkpoint", None, "Weights to use instead of the model directory's.")
+    flags.DEFINE_string("bert_config_file", None, "Architecture to use instead of the directory's.")
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, instead of the directory's.")
     flags.DEFINE_string("spm_model_file", None, "SentencePiece model, instead of the directory's.")
-    flags.DEFINE_bool("do_lower_case", None, "Lower-case the text, instead of what the model says.")
+    flags.DEFINE_bool("do_lower_case", None, "Lower-case the text, overriding the model's casing.")
 
 
 def model_from_flags(values: flags.FlagValues) -> ModelParts:
@@ -181,14 +185,14 @@ def options_from_flags(
     sequences: int,
     length: int,
 ) -> tuple[ForwardOptions, list[str]]:
-    """What the flags of :func:`define_model_flags` ask for on this machine, and warnings of it.
+    """The options selected by the flags of :func:`define_model_flags`, and warnings.
 
     ``sequences`` x ``length`` is the largest batch, ``native_ops`` as in
-    ``arithmetic.measured_options``. Raises UserError for an unknown precision and for a file that
-    is none of precision.
+    ``arithmetic.measured_options``. Raises UserError for an unknown precision or an invalid
+    --precision_policy file.
     """
     changes = policy_changes(values.precision_policy)
-    # Imported here: what is wrong with the file is said before TensorFlow starts.
+    # Imported here, so that errors in the file are reported before TensorFlow starts.
     from bert_tf.inference.arithmetic import measured_options
 
     return measured_options(

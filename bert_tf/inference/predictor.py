@@ -1,4 +1,4 @@
-"""A task's network with its weights in a session: what everything that predicts is made of."""
+"""A task's network with its weights in a session: the basis of everything that predicts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bert_tf.tuning.session import SessionSettings, session_config
 
 
 class Predictor:
-    """Predicts batches; sequences may have any length that the network has.
+    """Predicts batches; sequences may have any length up to the network's limit.
 
     Attributes:
-      graph, session: of this network alone.
-      network: the task's variables, and how they are computed.
-      inputs: the placeholders of the task's inputs, [B, any] int32 each.
-      predictions: the task's, computed from them.
+      graph, session: contain only this network.
+      network: the task with its variables and options.
+      inputs: placeholders for the task's inputs, [B, any] int32 each.
+      predictions: the task's predictions for the inputs.
     """
 
     def __init__(
@@ -42,17 +42,17 @@ class Predictor:
         """Restores the weights.
 
         Args:
-          task: what is predicted.
-          checkpoint: a file or directory with the weights; None for random ones.
-          precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
+          task: the task to predict for.
+          checkpoint: a file or directory with the weights; None for random weights.
+          precision: ``fp32``, ``bf16`` or ``fp16``, or a type for each class of operation.
           native_ops: as in ``arithmetic.prediction_options``.
           threads: cores to use; None for all.
-          portable: whether others are to load the graph with nothing but a checkpoint's variables
-            and TensorFlow; without native operations, whatever ``native_ops`` says.
+          portable: whether the graph must be loadable with only TensorFlow and a checkpoint's
+            variables; it then has no native operations, whatever ``native_ops``.
 
         Raises:
-          UserError: the weights are not those of such a network, or there are no native operations
-            and they are insisted on.
+          UserError: the weights do not fit the task's network, or native operations are required
+            but missing.
         """
         options = prediction_options(as_policy(precision), False if portable else native_ops)
         self.graph = tf.Graph()
@@ -84,8 +84,8 @@ def _initialise(checkpoint: PathLike, network: Network) -> None:
         checkpoint, network.variables.trainable(), heads=task.heads, config=task.config
     )
     if report.fresh:
-        lacking = next(iter(missing_heads(report, task.heads)))
+        missing = next(iter(missing_heads(report, task.heads)))
         raise UserError(
-            f"{checkpoint} has no {lacking.name} ({', '.join(report.fresh)}); train one with "
-            f"{lacking.trained_by} --do_train --init_checkpoint={checkpoint}."
+            f"{checkpoint} has no {missing.name} ({', '.join(report.fresh)}); train one with "
+            f"{missing.trained_by} --do_train --init_checkpoint={checkpoint}."
         )

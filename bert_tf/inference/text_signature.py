@@ -1,11 +1,12 @@
-"""Questions and contexts as strings to a network's inputs, by operations of the graph.
+"""Converts questions and contexts from strings to a network's inputs inside the graph.
 
-tensorflow-text's own BERT tokenizers do not give google-research/bert's ids: they normalize with
-NFKC, cut words at control characters instead of dropping these, and know no final sigma. Over all
-Unicode characters they differ from ours in 7,384 of 1,112,064 (uncased; 260 cased). So only its
-WordPiece and its NFD are used, and BasicTokenizer's rules are regular expressions here. Their
-character classes are found by asking BasicTokenizer, since those of the regular expressions are of
-another version of Unicode. The ids are then ours for every character.
+tensorflow-text's BERT tokenizers do not produce google-research/bert's ids: they normalize with
+NFKC, split words at control characters instead of dropping these, and do not handle final sigma. Of
+all 1,112,064 Unicode characters, 7,384 are tokenized differently (uncased; 260 cased). Therefore
+only its WordPiece and its NFD are used, and BasicTokenizer's rules are written as regular
+expressions. Their character classes are derived from BasicTokenizer itself, since the regular
+expression library's classes follow another version of Unicode. This gives identical ids for every
+character.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _BLOCK = 256
 
 
 class GraphTokenizer:
-    """What a WordPiece tokenizer does, as operations."""
+    """A WordPiece tokenizer made of graph operations."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raises UserError for another kind of vocabulary, or if tensorflow-text is missing."""
+        """Raises UserError unless the vocabulary is WordPiece and tensorflow-text is installed."""
         if tokenizer.kind != "wordpiece":
             raise UserError(
-                "--text_signature needs a WordPiece vocabulary; this model has another kind, so "
+                "--text_signature needs a WordPiece vocabulary, which this model does not have; "
                 "leave the flag out and send token ids."
             )
         self._ops = _import_tensorflow_text()
@@ -53,12 +54,12 @@ class GraphTokenizer:
         self._patterns = _find_patterns()
 
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """[B] UTF-8 strings -> [B, (tokens)] int32 ids, without special ones."""
+        """[B] UTF-8 strings -> [B, (tokens)] int32 ids, without special tokens."""
         words = tf.strings.split(self._separate_words(texts), result_type="RaggedTensor")
         return self._wordpiece.tokenize(words).merge_dims(1, -1)
 
     def _separate_words(self, texts: tf.Tensor) -> tf.Tensor:
-        """The words of BasicTokenizer, with blanks between them."""
+        """BasicTokenizer's words, separated by blanks."""
         replace, patterns = tf.strings.regex_replace, self._patterns
         texts = replace(texts, patterns.blank, " ")
         texts = replace(texts, patterns.dropped, "")
@@ -73,16 +74,16 @@ class GraphTokenizer:
 def text_features(
     questions: tf.Tensor, contexts: tf.Tensor, tokenizer: Tokenizer, windows: WindowSettings
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """The inputs of a network for questions and contexts; a context has one window, its first.
+    """A network's inputs for questions and contexts; only the first window of a context is used.
 
     Args:
       questions, contexts: [B] UTF-8 strings.
-      tokenizer: of the WordPiece kind.
+      tokenizer: a WordPiece tokenizer.
       windows: lengths in tokens.
 
     Returns:
-      ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] int32, S the longest of the batch, and
-      the number of tokens at the end of each context that had no room, [B] int32.
+      ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] int32, where S is the longest length in
+      the batch, and the number of tokens cut from the end of each context, [B] int32.
     """
     graph_tokenizer = GraphTokenizer(tokenizer)
     question = graph_tokenizer.encode(questions)[:, : windows.max_query_length]
@@ -108,13 +109,13 @@ def text_features(
 
 @dataclasses.dataclass(frozen=True)
 class _Patterns:
-    """A character, as a regular expression, by what becomes of it.
+    """Regular expressions for the characters that are treated in each way.
 
     Attributes:
-      blank: it ends a word.
-      dropped: it vanishes at once.
-      accent: it vanishes from lower-cased and decomposed text.
-      word: it is a word by itself.
+      blank: separates words.
+      dropped: is removed first.
+      accent: is removed from lower-cased and decomposed text.
+      word: is a word by itself.
     """
 
     blank: str
@@ -125,21 +126,21 @@ class _Patterns:
 
 @functools.cache
 def _find_patterns() -> _Patterns:
-    """Asks BasicTokenizer about every character, a block of them at a time where all are plain."""
+    """Classifies every character with BasicTokenizer, skipping blocks of only plain characters."""
     cased, uncased = BasicTokenizer(lower_case=False), BasicTokenizer(lower_case=True)
     found: dict[str, list[int]] = {"blank": [], "dropped": [], "accent": [], "word": []}
     for first in range(0, sys.maxunicode + 1, _BLOCK):
-        # Surrogates are no part of UTF-8.
+        # UTF-8 cannot encode surrogates.
         block = [point for point in range(first, first + _BLOCK) if point not in _SURROGATES]
-        between = [f"x{chr(code_point)}x" for code_point in block]
-        text = " ".join(between)
-        if cased.words(text) == between and "xx" not in uncased.words(text):
+        probes = [f"x{chr(code_point)}x" for code_point in block]
+        text = " ".join(probes)
+        if cased.words(text) == probes and "xx" not in uncased.words(text):
             continue
-        for code_point, one in zip(block, between):
-            words = cased.words(one)
-            if words != [one]:
+        for code_point, probe in zip(block, probes):
+            words = cased.words(probe)
+            if words != [probe]:
                 found[{1: "dropped", 2: "blank", 3: "word"}[len(words)]].append(code_point)
-            elif uncased.words(one) == ["xx"]:
+            elif uncased.words(probe) == ["xx"]:
                 found["accent"].append(code_point)
     return _Patterns(**{kind: _character_class(members) for kind, members in found.items()})
 

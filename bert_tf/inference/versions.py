@@ -1,4 +1,4 @@
-"""Numbered versions in a directory, the layout that TensorFlow Serving looks for."""
+"""Numbered versions in a directory, the layout that TensorFlow Serving expects."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bert_tf.files import PathLike, make_output_dir
 
 
 def choose_version(export_dir: PathLike, version: int | None) -> Path:
-    """The directory of a version that does not exist yet.
+    """The directory of a new version.
 
     Args:
       export_dir: created if needed.
-      version: a number from 1 on; None for the one after the highest there.
+      version: a number from 1; None for the one after the highest existing version.
 
     Raises:
-      UserError: the version is no such number or there is something in its directory already, or
-        ``export_dir`` cannot be written.
+      UserError: the version is below 1 or its directory is not empty, or ``export_dir`` is not
+        writable.
     """
     export_dir = make_output_dir(export_dir, flag="export_dir")
     if version is None:
@@ -32,18 +32,18 @@ def choose_version(export_dir: PathLike, version: int | None) -> Path:
     target = export_dir / str(version)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(
-            f"--version={version}: {target} exists already; give another number, or none for the "
-            "next one."
+            f"--version={version}: {target} already exists; give another number, or leave the "
+            "flag out for the next one."
         )
     return target
 
 
 @contextlib.contextmanager
-def written_at_once(target: Path) -> Iterator[Path]:
-    """A directory's name to write to, which becomes ``target`` when the block succeeds.
+def written_atomically(target: Path) -> Iterator[Path]:
+    """A temporary directory to write to, which is renamed to ``target`` when the block succeeds.
 
-    A server that watches the directory beside sees nothing before all is there, because the
-    temporary name is no number. On an exception nothing is left behind.
+    A server that watches the parent directory sees only complete versions, because the temporary
+    name is not a number. After an exception nothing is left behind.
     """
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

@@ -26,7 +26,7 @@ _EMBEDDING_DROPOUT_SITE = 0
 
 
 class BertOutput(NamedTuple):
-    """What the network computes, all float32.
+    """Outputs of the network, all float32.
 
     Attributes:
       sequence_output: [B, S, D], the last layer's output.
@@ -42,8 +42,8 @@ class BertOutput(NamedTuple):
 def bert_specs(config: BertConfig, *, pooler: bool) -> list[VariableSpec]:
     """The variables of the network.
 
-    The pooler is part of it only where a head reads the pooled output: without one it would stay
-    at its random start, and a checkpoint should not pretend to hold a trained one.
+    The pooler is included only if a head reads the pooled output: otherwise it would keep its
+    random initial values, and a checkpoint should not appear to contain a trained one.
     """
     hidden = config.hidden_size
     scope = "bert/embeddings"
@@ -68,38 +68,38 @@ def bert_output(
     """Embeds and encodes a batch.
 
     Args:
-      variables: those of ``bert_specs``, from the root.
+      variables: the variables of ``bert_specs``, from the root.
       config: sizes, activation and dropout rates.
       features: integers [B, S]: ``input_ids`` in [0, vocab_size), ``input_mask``, 1 for a token
         and 0 for padding, ``segment_ids`` in [0, type_vocab_size).
-      options: how to compute it.
+      options: how to compute the forward pass.
 
     Raises:
       UserError: the sequences are longer than ``max_position_embeddings``.
     """
-    with variables.scope("bert/embeddings") as own:
+    with variables.scope("bert/embeddings") as scoped:
         embedded = _embed(
             features["input_ids"],
             features["segment_ids"],
-            own,
+            scoped,
             config=config,
             policy=options.policy,
         )
         embedded = apply_dropout(
             options.dropout, embedded, config.hidden_dropout_prob, site=_EMBEDDING_DROPOUT_SITE
         )
-    with variables.scope("bert/encoder") as own:
-        layer_outputs = encode(embedded, features["input_mask"], own, config, options)
+    with variables.scope("bert/encoder") as encoder:
+        layer_outputs = encode(embedded, features["input_mask"], encoder, config, options)
     return BertOutput(layer_outputs[-1], layer_outputs, embedded)
 
 
 def pooled_output(
     sequence_output: tf.Tensor, variables: Variables, *, policy: PrecisionPolicy
 ) -> tf.Tensor:
-    """[B, S, D] -> [B, D]: a dense layer with tanh on the first position, [CLS]."""
-    with variables.scope("bert/pooler") as own:
-        first = dense(sequence_output[:, 0], own, "dense", policy=policy)
-        return activate(first, "tanh", policy=policy)
+    """[B, S, D] -> [B, D]: a dense layer with tanh at the first position, [CLS]."""
+    with variables.scope("bert/pooler") as pooler:
+        pooled = dense(sequence_output[:, 0], pooler, "dense", policy=policy)
+        return activate(pooled, "tanh", policy=policy)
 
 
 def _embed(
@@ -117,10 +117,10 @@ def _embed(
             f"sequences of {S} tokens do not fit a model with max_position_embeddings "
             f"{config.max_position_embeddings}; shorten them or use another bert_config."
         )
-    # From the value, not the variable: TensorFlow copies a table that is looked up in as a variable
-    # whenever it is also read whole, as the words' scores do.
+    # Gathers from the value, not from the variable: TensorFlow copies a variable that is gathered
+    # from if it is also read as a whole, as the masked-LM head does.
     words = tf.gather(operand(variables["word_embeddings"], tf.float32), input_ids)
-    # The table of segments has a few rows: a small product, whose gradient is one as well.
+    # The segment table has few rows, so that the look-up is a small product, as is its gradient.
     one_hot = tf.one_hot(tf.reshape(segment_ids, [-1]), config.type_vocab_size)
     segments = computed_in(
         policy.embeddings, tf.matmul, one_hot, variables["token_type_embeddings"]

@@ -1,10 +1,10 @@
-"""What lies between the products of an encoder layer, in plain TensorFlow and as native operations.
+"""Everything between an encoder layer's matrix products, in TensorFlow and as native operations.
 
-Both forms have the same methods and compute the same; the native one reads and writes each tensor
-once where TensorFlow runs an operation for every addition, draws dropout's masks again in the
-backward pass instead of keeping them, and adds up a bias's gradient on the way. It exists for CPUs
-and for products in float32 or bfloat16 (``bert_tf/native/block_ops.cc``). It computes rows, and
-those of padding may be left out (``token_rows.py``).
+Both forms have the same methods and compute the same values. The native form reads and writes each
+tensor once, where TensorFlow runs one operation per addition; it redraws dropout masks in the
+backward pass instead of keeping them, and accumulates bias gradients in the same pass. It exists
+for CPUs and for products in float32 or bfloat16 (``bert_tf/native/block_ops.cc``). It works on rows
+and can leave out those of padding (``token_rows.py``).
 
 Dimensions: B sequences, S positions, R rows, N heads, H width of a head, D = N * H = hidden_size.
 """
@@ -22,7 +22,7 @@ from bert_tf.model.layers import TANH_GELUS, activate, computed_in, layer_norm, 
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import Dimension, shape_of
-from bert_tf.model.token_rows import TokenRows, every_row, rows_of_tokens
+from bert_tf.model.token_rows import TokenRows, all_rows, rows_of_tokens
 from bert_tf.model.variables import Variables
 from bert_tf.native import library
 
@@ -32,11 +32,11 @@ _PROJECTIONS = ("query", "key", "value")
 
 
 class Stream(NamedTuple):
-    """What passes from layer to layer: in the plain form [B, S, D] each, in the native one [R, D].
+    """The hidden states between layers: [B, S, D] in the plain form, [R, D] in the native.
 
     Attributes:
-      full: float32, for residuals and for whoever reads a layer's output.
-      operand: the same for products: in their type where that comes for nothing.
+      full: float32, for residuals and as a layer's output.
+      operand: the same values for products, already in their type if that costs nothing.
     """
 
     full: tf.Tensor
@@ -48,8 +48,8 @@ class DropoutSite(NamedTuple):
 
     Attributes:
       dropout: draws the masks; None outside training.
-      number: the site's, in [0, 2**16).
-      rate: share of elements that are dropped.
+      number: the number of the site, in [0, 2**16).
+      rate: share of elements to drop.
     """
 
     dropout: Dropout | None
@@ -57,32 +57,32 @@ class DropoutSite(NamedTuple):
     rate: float
 
     def apply(self, x: tf.Tensor) -> tf.Tensor:
-        """Dropout in training, ``x`` itself outside."""
+        """Dropout in training, ``x`` itself otherwise."""
         return apply_dropout(self.dropout, x, self.rate, site=self.number)
 
     def draw(self, elements: Dimension) -> Draw:
-        """What the masks of examples of so many elements are drawn from."""
+        """The source of the masks of examples with this number of elements."""
         if self.dropout is None:
             return nothing_dropped()
         return self.dropout.draw(elements, self.rate, site=self.number)
 
 
 class PlainBlocks:
-    """TensorFlow's own operations, each in the type that the policy gives to its class."""
+    """TensorFlow operations, each in the type that the policy assigns to its class."""
 
     def __init__(self, policy: PrecisionPolicy) -> None:
         self._policy = policy
 
     def stream(self, x: tf.Tensor) -> Stream:
-        """The stream that [B, S, D] float32 embeddings start."""
+        """The initial stream from [B, S, D] float32 embeddings."""
         return Stream(x, x)
 
-    def resumed(self, full: tf.Tensor) -> Stream:
-        """The stream of which ``full`` was kept."""
+    def rebuilt(self, full: tf.Tensor) -> Stream:
+        """The stream rebuilt from its tensor ``full``."""
         return self.stream(full)
 
     def output(self, stream: Stream) -> tf.Tensor:
-        """What a layer has computed, [B, S, D] float32."""
+        """The output of a layer, [B, S, D] float32."""
         return stream.full
 
     def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
@@ -93,11 +93,12 @@ class PlainBlocks:
         policy = self._policy
         split = []
         for name in _PROJECTIONS:
-            with variables.scope(name) as own:
-                projected = self._biased(product(x.operand, own["kernel"], policy=policy), own)
+            with variables.scope(name) as scoped:
+                projected = product(x.operand, scoped["kernel"], policy=policy)
+                projected = self._biased(projected, scoped)
                 if name == "query":
                     projected *= _query_scale(projected.shape[-1] // heads)
-                # Cast first: the transposition then moves half the bytes.
+                # Cast first, so that the transposition moves half the bytes.
                 split.append(_split_heads(tf.cast(projected, policy.attention), heads))
         return split
 
@@ -115,7 +116,7 @@ class PlainBlocks:
         return tf.cast(dropped, policy.attention)
 
     def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """[B, N, S, H] -> an operand of the next product, with the heads of a position joined."""
+        """[B, N, S, H] -> an operand of the next product, with heads concatenated."""
         B, N, S, H = shape_of(x)
         return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [B, S, N * H])
 
@@ -126,9 +127,9 @@ class PlainBlocks:
     def close_residual(
         self, x: tf.Tensor, residual: Stream, variables: Variables, *, site: DropoutSite
     ) -> Stream:
-        """LayerNorm(dropout(x + bias) + residual): ``x`` is the product of ``variables``/dense."""
-        with variables.scope("dense") as own:
-            branch = self._biased(x, own)
+        """LayerNorm(dropout(x + bias) + residual), where ``x`` is the product with dense/kernel."""
+        with variables.scope("dense") as dense:
+            branch = self._biased(x, dense)
         branch = site.apply(branch)
         total = branch + residual.full
         return self.stream(layer_norm(total, variables, "LayerNorm", policy=self._policy))
@@ -138,28 +139,28 @@ class PlainBlocks:
 
 
 class NativeBlocks(PlainBlocks):
-    """The same by the operations of ``bert_tf/native/block_ops.cc``.
+    """The same with the operations of ``bert_tf/native/block_ops.cc``.
 
-    Query, key and value are one product here. The policy is one of those that
-    ``options.has_native_form`` knows.
+    Query, key and value are computed as one product. The policy must satisfy
+    ``options.has_native_form``.
     """
 
     def __init__(self, policy: PrecisionPolicy, rows: TokenRows) -> None:
-        """``rows`` are those that are computed."""
+        """``rows`` are the rows to compute."""
         super().__init__(policy)
         self._operations = native_operations()
         self._rows = rows
 
     def stream(self, x: tf.Tensor) -> Stream:
         """As :meth:`PlainBlocks.stream`."""
-        return self.resumed(self._rows.take(x))
+        return self.rebuilt(self._rows.take(x))
 
-    def resumed(self, full: tf.Tensor) -> Stream:
-        """As :meth:`PlainBlocks.resumed`."""
+    def rebuilt(self, full: tf.Tensor) -> Stream:
+        """As :meth:`PlainBlocks.rebuilt`."""
         return Stream(full, tf.cast(full, self._policy.dense))
 
     def output(self, stream: Stream) -> tf.Tensor:
-        """As :meth:`PlainBlocks.output`, with zeros where no row was computed."""
+        """As :meth:`PlainBlocks.output`, with zeros for rows that were not computed."""
         return self._rows.spread(stream.full)
 
     def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
@@ -200,7 +201,7 @@ class NativeBlocks(PlainBlocks):
         self, x: tf.Tensor, residual: Stream, variables: Variables, *, site: DropoutSite
     ) -> Stream:
         """As :meth:`PlainBlocks.close_residual`."""
-        # Each row is dropped as its position in a batch with all rows would be.
+        # Each row gets the mask that its position would have in a batch with all rows.
         S, D = shape_of(self._rows.row_of)[1], shape_of(residual.full)[1]
         key, counter, threshold = site.draw(S * D)
         full, operand, _ = self._operations.bert_tf_residual_norm(
@@ -221,17 +222,17 @@ class NativeBlocks(PlainBlocks):
 
 
 def blocks_for(options: ForwardOptions, input_mask: tf.Tensor) -> PlainBlocks:
-    """The blocks that compute a batch with this mask, [B, S] integers.
+    """The blocks for a batch with this mask, [B, S] integers.
 
-    Plain ones compute padding, native ones not where ``skip_padding`` is set.
+    Plain blocks always compute padding, native blocks do not if ``skip_padding`` is set.
     """
     if not options.native_layers:
         return PlainBlocks(options.policy)
-    rows = rows_of_tokens if options.skip_padding else every_row
+    rows = rows_of_tokens if options.skip_padding else all_rows
     return NativeBlocks(options.policy, rows(input_mask))
 
 
-@functools.lru_cache  # gradients can be registered once only
+@functools.lru_cache  # gradients can only be registered once
 def native_operations():
     """The operations with their gradients, loaded once; raises library.MissingLibrary."""
     operations = library.load(_SOURCE)
@@ -270,7 +271,7 @@ def native_operations():
 
     @tf.RegisterGradient("BertTfSoftmaxDropout")
     def _softmax_dropout(operation, dprobabilities, ddropped):
-        del dprobabilities  # nothing reads them but this gradient
+        del dprobabilities  # only this gradient reads them
         _, _, key, counter = operation.inputs
         dscores = operations.bert_tf_softmax_dropout_grad(
             probabilities=operation.outputs[0],

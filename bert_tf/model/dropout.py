@@ -1,9 +1,9 @@
-"""Dropout whose masks are a pure function of the seed and of the place in the global batch.
+"""Dropout whose masks are a pure function of the seed and the position in the global batch.
 
-An update draws one stream of random bits for each call site of the network. The stream runs over
-all examples of the *global* batch in order, so a rank or a micro batch that holds the examples
-``[p, p + b)`` draws exactly that slice, however the global batch is cut, and a run that was
-killed and started again draws what it would have drawn.
+An update draws one stream of random bits for each call site of the network. The stream covers all
+examples of the *global* batch in order, so a rank or a micro batch with the examples ``[p, p + b)``
+draws exactly that slice, however the global batch is split, and a resumed run draws the same masks
+as one without interruption.
 
 The generator is Philox-4x32 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"):
 block ``i`` of a stream is a function of (key, counter + i) and holds eight 16-bit numbers.
@@ -26,12 +26,12 @@ _SITE_BITS = 16
 
 
 class Draw(NamedTuple):
-    """What the masks of one call site in one micro batch are a function of.
+    """The state that determines the masks of one call site in one micro batch.
 
     Attributes:
-      key: [1] uint64, Philox's.
-      counter: [2] uint64, low and high half of the counter of the first block.
-      threshold: numbers below it, of 2**16, drop their element; 0 drops nothing.
+      key: [1] uint64, the key of Philox.
+      counter: [2] uint64, low and high half of the first block's counter.
+      threshold: elements whose number in [0, 2**16) is below it are dropped; 0 drops nothing.
     """
 
     key: tf.Tensor
@@ -60,11 +60,11 @@ class Dropout:
 
     @property
     def place(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """``data_position`` and ``first_example``: all tensors that masks depend on."""
+        """``data_position`` and ``first_example``: all tensors that the masks depend on."""
         return self._data_position, self._first_example
 
     def at(self, data_position: tf.Tensor, first_example: tf.Tensor) -> Dropout:
-        """The masks of another place."""
+        """The same for another place."""
         return Dropout(self._seed, data_position=data_position, first_example=first_example)
 
     def apply(self, x: tf.Tensor, rate: float, *, site: int) -> tf.Tensor:
@@ -74,7 +74,7 @@ class Dropout:
           x: [examples, ...] floats.
           rate: in [0, 1), rounded to a multiple of 2**-16. The scale uses the rounded rate, so
             the expected value of the result is exactly ``x``.
-          site: the call site's number in [0, 2**16): one stream of bits each.
+          site: the number of the call site in [0, 2**16); each has its own stream of bits.
         """
         if round(rate * _LEVELS) == 0:
             return x
@@ -84,10 +84,10 @@ class Dropout:
         return x * (tf.cast(keep, x.dtype) * tf.constant(scale, x.dtype))
 
     def draw(self, elements: Dimension, rate: float, *, site: int) -> Draw:
-        """What :meth:`apply` draws from, for examples of ``elements`` numbers each."""
+        """The draw of :meth:`apply` for examples of ``elements`` numbers each."""
         if not 0 <= site < 1 << _SITE_BITS:
             raise ValueError(f"dropout site {site} is outside [0, 2**{_SITE_BITS})")
-        low = self._first_example * tf.cast(_blocks_of(elements), tf.int64)
+        low = self._first_example * tf.cast(_num_blocks(elements), tf.int64)
         high = tf.bitwise.left_shift(self._data_position, tf.constant(_SITE_BITS, tf.int64)) + site
         return Draw(
             key=tf.constant([self._seed], tf.uint64),
@@ -96,8 +96,8 @@ class Dropout:
         )
 
 
-def _blocks_of(elements: Dimension) -> Dimension:
-    """Philox's blocks of an example; each example starts at a whole one."""
+def _num_blocks(elements: Dimension) -> Dimension:
+    """Philox blocks per example; each example starts at a new block."""
     return (elements + _NUMBERS_PER_BLOCK - 1) // _NUMBERS_PER_BLOCK
 
 
@@ -105,7 +105,7 @@ def numbers_like(x: tf.Tensor, draw: Draw) -> tf.Tensor:
     """Uniform uint16 numbers in the shape of ``x``, [examples, ...]."""
     examples, *rest = shape_of(x)
     elements: Dimension = math.prod(rest)
-    blocks = _blocks_of(elements)
+    blocks = _num_blocks(elements)
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=tf.stack([examples * blocks * _WORDS_PER_BLOCK]),
         key=draw.key,

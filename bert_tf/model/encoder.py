@@ -19,10 +19,10 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.recompute import recomputed
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
 
-# Added to the scores of padding: exp(-10000) is 0 in float32, and float16 can hold the number.
+# Added to the scores of padding: exp(-10000) is 0 in float32, and float16 can represent -10000.
 _PADDING_BIAS = -10000.0
 
-# Call sites of dropout: 0 is the embeddings, then these three for each layer.
+# Call sites of dropout: 0 for the embeddings, then these three for each layer.
 _SITES_PER_LAYER = 3
 _ATTENTION_PROBABILITIES, _ATTENTION_OUTPUT, _OUTPUT = range(_SITES_PER_LAYER)
 
@@ -58,8 +58,8 @@ def encode(
       x: [B, S, N * H] float32, the embeddings.
       input_mask: [B, S] integers, 1 for a token and 0 for padding.
       variables: narrowed to the scope of the encoder.
-      config: sizes and rates.
-      options: how to compute them.
+      config: sizes and dropout rates.
+      options: how to compute the layers.
 
     Returns:
       The output of each layer, [B, S, N * H] float32.
@@ -74,24 +74,24 @@ def encode(
     outputs = []
     for index in range(config.num_hidden_layers):
         sites = _Sites(config, dropout, first=1 + _SITES_PER_LAYER * index)
-        with variables.scope(f"layer_{index}") as own:
-            stream = layer(stream, score_bias, own, sites=sites)
+        with variables.scope(f"layer_{index}") as scoped:
+            stream = layer(stream, score_bias, scoped, sites=sites)
         outputs.append(blocks.output(stream))
     return outputs
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sites:
-    """The call sites of dropout in one layer, of which ``first`` is the first one's number."""
+    """The call sites of dropout in one layer; ``first`` is the number of the first one."""
 
     config: BertConfig
     dropout: Dropout | None
     first: int
 
     def __call__(self, site: int) -> DropoutSite:
-        of_attention = site == _ATTENTION_PROBABILITIES
         config = self.config
-        rate = config.attention_probs_dropout_prob if of_attention else config.hidden_dropout_prob
+        is_attention = site == _ATTENTION_PROBABILITIES
+        rate = config.attention_probs_dropout_prob if is_attention else config.hidden_dropout_prob
         return DropoutSite(self.dropout, self.first + site, rate)
 
 
@@ -107,19 +107,19 @@ def _encoder_layer(
 ) -> Stream:
     """Self-attention and feed-forward, each with a residual."""
     multiply = functools.partial(product, policy=policy)
-    with variables.scope("attention/self") as own:
-        heads = blocks.project_heads(x, own, heads=config.num_attention_heads)
+    with variables.scope("attention/self") as scoped:
+        heads = blocks.project_heads(x, scoped, heads=config.num_attention_heads)
         context = _attend(*heads, score_bias, blocks=blocks, site=sites(_ATTENTION_PROBABILITIES))
-    with variables.scope("attention/output") as own:
+    with variables.scope("attention/output") as scoped:
         attended = blocks.close_residual(
-            multiply(context, own["dense/kernel"]), x, own, site=sites(_ATTENTION_OUTPUT)
+            multiply(context, scoped["dense/kernel"]), x, scoped, site=sites(_ATTENTION_OUTPUT)
         )
-    with variables.scope("intermediate/dense") as own:
-        widened = multiply(attended.operand, own["kernel"])
-        widened = blocks.activated(widened, own, config.hidden_act)
-    with variables.scope("output") as own:
+    with variables.scope("intermediate/dense") as scoped:
+        widened = multiply(attended.operand, scoped["kernel"])
+        widened = blocks.activated(widened, scoped, config.hidden_act)
+    with variables.scope("output") as scoped:
         return blocks.close_residual(
-            multiply(widened, own["dense/kernel"]), attended, own, site=sites(_OUTPUT)
+            multiply(widened, scoped["dense/kernel"]), attended, scoped, site=sites(_OUTPUT)
         )
 
 
@@ -132,17 +132,17 @@ def _recomputed_layer(
     blocks: PlainBlocks,
     sites: _Sites,
 ) -> Stream:
-    """``layer`` of the rest; of the stream one tensor is kept, from which the other is made."""
+    """``layer`` with recomputation; only ``full`` of its input and output streams is kept."""
     weights = variables.within()
 
     def output(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         full, bias, position, first_example, *values = tensors
-        drawn = dataclasses.replace(sites, dropout=sites.dropout.at(position, first_example))
-        own = Variables(dict(zip(weights, values)))
-        return layer(blocks.resumed(full), bias, own, sites=drawn).full
+        placed = dataclasses.replace(sites, dropout=sites.dropout.at(position, first_example))
+        scoped = Variables(dict(zip(weights, values)))
+        return layer(blocks.rebuilt(full), bias, scoped, sites=placed).full
 
     inputs = [x.full, score_bias, *sites.dropout.place, *weights.values()]
-    return blocks.resumed(recomputed(output, inputs))
+    return blocks.rebuilt(recomputed(output, inputs))
 
 
 def _attend(
@@ -154,7 +154,7 @@ def _attend(
     blocks: PlainBlocks,
     site: DropoutSite,
 ) -> tf.Tensor:
-    """Three of [B, N, S, H] -> each position's mixture of all positions' values, heads joined."""
+    """Three [B, N, S, H] tensors -> the weighted means of the values, with heads concatenated."""
     scores = tf.matmul(query, key, transpose_b=True)  # [B, N, S, S]
     weights = blocks.attention_probabilities(scores, score_bias, site=site)
     return blocks.merge_heads(tf.matmul(weights, value))

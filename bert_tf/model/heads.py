@@ -1,6 +1,6 @@
 """The two pre-training heads: masked language model and next sentence.
 
-Dimensions: B sequences, S positions, P predictions a sequence, D = hidden_size, V = vocab_size.
+Dimensions: B sequences, S positions, P predictions per sequence, D = hidden_size, V = vocab_size.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_
 
 
 class Head(NamedTuple):
-    """A part of a network that a checkpoint may lack as a whole, to be trained from scratch.
+    """A part of a network that may be missing from a checkpoint and is then trained from scratch.
 
     Attributes:
       name: for messages.
-      scopes: of its output; a checkpoint with none of these variables lacks the head.
+      scopes: scopes of its output variables; without any of these a checkpoint lacks the head.
       trained_by: the script that trains it.
-      only_reader_of: a scope of variables that nothing else of the network reads.
+      only_reader_of: a scope of variables that nothing else in the network reads.
     """
 
     name: str
@@ -41,7 +41,7 @@ NEXT_SENTENCE_HEAD = Head(
 
 
 def masked_lm_specs(config: BertConfig) -> list[VariableSpec]:
-    """The head's own variables; its output weights are the word embeddings."""
+    """The variables of the head; its output weights are the word embeddings."""
     hidden = config.hidden_size
     return [
         VariableSpec("cls/predictions/output_bias", (config.vocab_size,), "zeros"),
@@ -63,21 +63,21 @@ def masked_lm_scores(
     Args:
       sequence_output: [B, S, D] float32.
       positions: [B, P] integers in [0, S).
-      variables: the network's, from the root.
-      config: the network's.
+      variables: the network's variables, from the root.
+      config: the network's configuration.
       policy: precision of each class of operation.
 
     Returns:
-      Of [B * P, V]; the product is one of dense ones, as it is the largest of all.
+      Scores of [B * P, V]; their product has the type of dense products, since it is the largest.
     """
-    with variables.scope("cls/predictions") as own:
+    with variables.scope("cls/predictions") as head:
         hidden = gather_positions(sequence_output, positions)
-        with own.scope("transform") as transform:
+        with head.scope("transform") as transform:
             hidden = dense(hidden, transform, "dense", policy=policy)
             hidden = activate(hidden, config.hidden_act, policy=policy)
             hidden = layer_norm(hidden, transform, "LayerNorm", policy=policy)
         words = variables[WORD_EMBEDDINGS]
-        return _class_scores(hidden, words, own["output_bias"], dtype=policy.dense)
+        return _class_scores(hidden, words, head["output_bias"], dtype=policy.dense)
 
 
 def next_sentence_specs(config: BertConfig) -> list[VariableSpec]:
@@ -91,13 +91,15 @@ def next_sentence_specs(config: BertConfig) -> list[VariableSpec]:
 def next_sentence_logits(
     pooled: tf.Tensor, variables: Variables, *, policy: PrecisionPolicy
 ) -> tf.Tensor:
-    """[B, D] -> [B, 2] float32: class 0 says that the second segment follows the first."""
-    with variables.scope("cls/seq_relationship") as own:
-        return project_to_classes(pooled, own["output_weights"], own["output_bias"], policy=policy)
+    """[B, D] -> [B, 2] float32; class 0 means that the second segment follows the first."""
+    with variables.scope("cls/seq_relationship") as head:
+        return project_to_classes(
+            pooled, head["output_weights"], head["output_bias"], policy=policy
+        )
 
 
 def gather_positions(sequence_output: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """[B, S, D] and [B, P] -> [B * P, D]: the vectors at each sequence's positions."""
+    """[B, S, D] and [B, P] -> [B * P, D]: the vectors at the given positions of each sequence."""
     B, S, D = shape_of(sequence_output)
     first_rows = tf.range(B, dtype=positions.dtype)[:, tf.newaxis] * tf.cast(S, positions.dtype)
     rows = tf.reshape(first_rows + positions, [-1])
@@ -107,7 +109,7 @@ def gather_positions(sequence_output: tf.Tensor, positions: tf.Tensor) -> tf.Ten
 def project_to_classes(
     x: tf.Tensor, weights: tf.Tensor, bias: tf.Tensor, *, policy: PrecisionPolicy
 ) -> tf.Tensor:
-    """[rows, D] -> [rows, classes] float32; weights are [classes, D], as Google stores them."""
+    """[rows, D] -> [rows, classes] float32; weights are [classes, D], as in Google's files."""
     return _class_scores(x, weights, bias, dtype=policy.logits).logits(policy)
 
 

@@ -1,6 +1,6 @@
-"""The layers that networks are made of: dense, layer normalisation, activations.
+"""Basic layers: dense, layer normalisation, activations.
 
-Tensors that enter and leave a layer are float32; ``PrecisionPolicy`` says what happens between.
+Inputs and outputs of a layer are float32; ``PrecisionPolicy`` sets the types used inside.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables
 
-# tf.contrib.layers.layer_norm's, which Google's released networks were trained with.
+# As in tf.contrib.layers.layer_norm, which Google's released networks were trained with.
 LAYER_NORM_EPSILON = 1e-12
 
 
 def computed_in(
     dtype: tf.DType, function: Callable[..., tf.Tensor], *operands: tf.Tensor
 ) -> tf.Tensor:
-    """``function`` of the operands cast to ``dtype``, the result cast to float32."""
+    """Applies ``function`` to the operands cast to ``dtype``; casts the result to float32."""
     return tf.cast(function(*(tf.cast(operand, dtype) for operand in operands)), tf.float32)
 
 
 def operand(weights: tf.Variable | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Weights in the type of a product.
 
-    A variable is read and cast outside of the loop over micro batches: once an update.
+    A variable is read and cast once per update, outside the loop over micro batches.
     """
     if isinstance(weights, tf.Tensor):
         return tf.cast(weights, dtype)
@@ -39,24 +39,24 @@ def operand(weights: tf.Variable | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 def product(x: tf.Tensor, kernel: tf.Tensor, *, policy: PrecisionPolicy) -> tf.Tensor:
     """[..., inputs] by [inputs, outputs] -> [..., outputs], in the type of dense products."""
     inputs, outputs = kernel.shape.as_list()
-    # One product of two matrices: a batched product with one kernel for all is slower.
+    # A product of two matrices: a batched product with one kernel for all is slower.
     rows = tf.cast(tf.reshape(x, [-1, inputs]), policy.dense)
     return tf.reshape(tf.matmul(rows, operand(kernel, policy.dense)), [*shape_of(x)[:-1], outputs])
 
 
 def dense(x: tf.Tensor, variables: Variables, name: str, *, policy: PrecisionPolicy) -> tf.Tensor:
     """[..., inputs] -> [..., outputs]: the product with ``name``/kernel, plus ``name``/bias."""
-    with variables.scope(name) as own:
-        multiplied = product(x, own["kernel"], policy=policy)
-        return computed_in(policy.activations, tf.nn.bias_add, multiplied, own["bias"])
+    with variables.scope(name) as scoped:
+        multiplied = product(x, scoped["kernel"], policy=policy)
+        return computed_in(policy.activations, tf.nn.bias_add, multiplied, scoped["bias"])
 
 
 def layer_norm(
     x: tf.Tensor, variables: Variables, name: str, *, policy: PrecisionPolicy
 ) -> tf.Tensor:
     """Normalises the last axis to mean 0, variance 1, then scales and shifts (Ba et al. 2016)."""
-    with variables.scope(name) as own:
-        return computed_in(policy.layer_norm, _normalize, x, own["gamma"], own["beta"])
+    with variables.scope(name) as scoped:
+        return computed_in(policy.layer_norm, _normalize, x, scoped["gamma"], scoped["beta"])
 
 
 def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Losses of classifications, as sums."""
+"""Classification losses, as sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACCURACY = "accuracy"
 
 
 class ClassScores(NamedTuple):
-    """What a head computes: its logits are the sum of both.
+    """The output of a head, whose logits are the sum of both tensors.
 
     Attributes:
       product: [examples, classes], in the type of the product.
@@ -40,7 +40,7 @@ def classification_sums(
     Args:
       logits: [examples, classes] float32.
       labels: [examples] integers.
-      weights: [examples] float32, 0 for an example that only fills up the batch.
+      weights: [examples] float32, 0 for examples that only pad the batch.
       policy: its ``loss`` is the type of the cross entropy.
     """
     losses = computed_in(
@@ -55,10 +55,10 @@ def classification_sums(
 def score_sums(
     scores: ClassScores, labels: tf.Tensor, weights: tf.Tensor, *, options: ForwardOptions
 ) -> Sums:
-    """As :func:`classification_sums`, of many classes: with native layers no logits are made.
+    """As :func:`classification_sums`, for many classes: native layers compute no logits tensor.
 
-    The native operation reads the product as it is, adds the bias and finds the best class on the
-    way, and keeps one number an example for the backward pass.
+    The native operation reads the product directly, adds the bias and finds the best class in one
+    pass, and keeps one number per example for the backward pass.
     """
     policy = options.policy
     native = options.native_layers and {policy.logits, policy.loss} == {tf.float32}

@@ -1,4 +1,4 @@
-"""How a forward pass is computed: what may change speed, memory and rounding, and dropout."""
+"""How a forward pass is computed: options for speed, memory and rounding, and dropout."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from bert_tf.model.precision import PrecisionPolicy
 
 @dataclasses.dataclass(frozen=True)
 class ForwardOptions:
-    """Handed through all layers of a network.
+    """Options that are passed to all layers of a network.
 
     Attributes:
       policy: precision of each class of operation.
       dropout: source of masks; None outside training.
-      recompute: keep only the layers' inputs for the backward pass, which computes each layer again
-        and has the same bits. Without effect outside training.
-      skip_padding: with native layers, compute no rows of padding outside of the attention. The
-        encoder's outputs at padding are then zeros; those of tokens are the same, but for
-        rounding.
-      native_layers: compute what lies between a layer's products with the compiled operations,
-        which exist for CPUs and for some policies (:func:`has_native_form`).
+      recompute: keep only the layers' inputs for the backward pass, which recomputes each layer
+        with identical bits. No effect outside training.
+      skip_padding: with native layers, skip rows of padding everywhere except in attention. The
+        encoder's outputs at padding are then zeros; those at tokens are the same up to rounding.
+      native_layers: use the compiled operations between a layer's products, which exist for CPUs
+        and for some policies (:func:`has_native_form`).
     """
 
     policy: PrecisionPolicy = dataclasses.field(default_factory=PrecisionPolicy)
@@ -33,19 +32,19 @@ class ForwardOptions:
     native_layers: bool = False
 
     def with_dropout(self, dropout: Dropout | None) -> ForwardOptions:
-        """The same with another source of masks."""
+        """The same options with another source of masks."""
         return dataclasses.replace(self, dropout=dropout)
 
     def with_native_layers(self, wanted: bool = True) -> ForwardOptions:
-        """The same with native layers, where they are wanted and exist for the policy."""
+        """The same options with native layers, if wanted and available for the policy."""
         native_layers = wanted and has_native_form(self.policy)
         return dataclasses.replace(self, native_layers=native_layers)
 
 
 def has_native_form(policy: PrecisionPolicy) -> bool:
-    """Whether there are native operations for a policy's types.
+    """Whether there are native operations for the types of a policy.
 
-    Its products are float32 or bfloat16, both classes alike, and all else is float32.
+    Both classes of products must be float32 or both bfloat16, and all others float32.
     """
     products = {policy.attention, policy.dense}
     others = {policy.softmax, policy.layer_norm, policy.activations}

@@ -1,8 +1,8 @@
-"""Which class of operation computes in which floating-point type.
+"""The floating-point type of each class of operation.
 
-Variables, their gradients and every tensor that passes from one module to the next are float32.
-A module casts what enters it to the type of its class and casts its result back, so the backward
-pass of an operation has the type of its forward pass.
+Variables, their gradients and all tensors that pass between modules are float32. A module casts its
+inputs to the type of its class and its result back, so an operation's backward pass has the type of
+its forward pass.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ PRECISIONS = tuple(TYPE_OF_PRECISION)
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionPolicy:
-    """The type that each class of operation computes in.
+    """The type of each class of operation.
 
     Attributes:
       attention: the two products of attention, query with key and probabilities with value.
-      dense: products with a kernel: query, key, value, the attention's and the feed-forward
-        layers, the pooler, the masked-LM transform, and the words' scores.
+      dense: products with a kernel: query, key, value, the attention output and the feed-forward
+        layers, the pooler, the masked-LM transform and the scores of the vocabulary.
       embeddings: table look-ups and their sum.
-      softmax: attention scores from the mask on, and the attention probabilities.
+      softmax: masking of attention scores, and the attention probabilities.
       layer_norm: statistics, scale and shift.
-      activations: GELU and its like, the pooler's tanh, bias additions, dropout and residuals.
-      logits: the products of the heads with few classes, and the biases of all heads.
+      activations: GELU and alternatives, the pooler's tanh, bias additions, dropout and residuals.
+      logits: products of heads with few classes, and the biases of all heads.
       loss: cross entropies and their sums.
     """
 
@@ -43,21 +43,21 @@ class PrecisionPolicy:
     loss: tf.DType = tf.float32
 
     def describe(self) -> dict[str, str]:
-        """Module class -> name of its type, for the ledger."""
+        """Class of operation -> name of its type, for the ledger."""
         return {f.name: getattr(self, f.name).name for f in dataclasses.fields(self)}
 
     def changed(self, types: Mapping[str, str]) -> PrecisionPolicy:
-        """This policy with other types, by name, for the classes in ``types``."""
+        """This policy with the types, given by name, of the classes in ``types``."""
         return dataclasses.replace(self, **{k: tf.as_dtype(name) for k, name in types.items()})
 
     def classes_in(self, precision: str) -> list[str]:
         """The classes that compute in ``fp32``, ``bf16`` or ``fp16``."""
         name = TYPE_OF_PRECISION[precision]
-        return [module for module, found in self.describe().items() if found == name]
+        return [operation for operation, found in self.describe().items() if found == name]
 
 
 def policy_for(precision: str) -> PrecisionPolicy:
-    """The policy of ``fp32``, ``fp16`` or ``bf16``: the last two differ in their products only."""
+    """The policy of ``fp32``, ``fp16`` or ``bf16``: the last two only change products."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not one of {PRECISIONS}")
     product_type = TYPE_OF_PRECISION[precision]

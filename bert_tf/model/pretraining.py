@@ -1,4 +1,4 @@
-"""BERT with its pre-training heads, each of which can be left out."""
+"""BERT with its pre-training heads, each of them optional."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bert_tf.model.variables import Variables, VariableSpec
 
 
 class PretrainingOutputs(NamedTuple):
-    """What the heads compute; None for one that is left out.
+    """Outputs of the heads; None for a head that is left out.
 
     Attributes:
       masked_lm: scores of every word at the masked positions, [B * P, V].
@@ -36,7 +36,7 @@ class PretrainingOutputs(NamedTuple):
 def pretraining_specs(
     config: BertConfig, *, masked_lm: bool = True, next_sentence: bool = True
 ) -> list[VariableSpec]:
-    """Every variable of the network, none that the chosen heads would leave untrained."""
+    """The variables of the network, without any that the chosen heads would not train."""
     specs = bert_specs(config, pooler=next_sentence)
     if masked_lm:
         specs += masked_lm_specs(config)
@@ -57,13 +57,12 @@ def pretraining_outputs(
     """Builds the forward pass of one micro batch.
 
     Args:
-      variables: those of ``pretraining_specs`` with the same heads.
-      config: the network's.
+      variables: the variables of ``pretraining_specs`` with the same heads.
+      config: the network's configuration.
       features: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] and, for the masked LM,
         ``masked_lm_positions`` [B, P], all integers.
-      options: how to compute it.
-      masked_lm: whether to build this head.
-      next_sentence: whether to build this head.
+      options: how to compute the forward pass.
+      masked_lm, next_sentence: whether to build the head.
     """
     sequence_output = bert_output(variables, config, features, options).sequence_output
     words = sentences = None
@@ -87,7 +86,7 @@ def masked_lm_logits(outputs: PretrainingOutputs, options: ForwardOptions) -> tf
 def masked_lm_sums(
     outputs: PretrainingOutputs, features: Mapping[str, tf.Tensor], options: ForwardOptions
 ) -> Sums:
-    """Sums over the masked positions.
+    """Sums over masked positions.
 
     ``features`` are ``masked_lm_ids`` [B, P] integers and ``masked_lm_weights`` [B, P] float32.
     """
@@ -103,10 +102,10 @@ def masked_lm_sums(
 def next_sentence_sums(
     outputs: PretrainingOutputs, features: Mapping[str, tf.Tensor], options: ForwardOptions
 ) -> Sums:
-    """Sums over the sequences.
+    """Sums over sequences.
 
-    ``features`` are ``next_sentence_labels`` [B, 1] or [B]; an optional ``example_weights`` [B]
-    float32 takes sequences out.
+    ``features`` are ``next_sentence_labels`` [B, 1] or [B]; a weight of 0 in the optional
+    ``example_weights`` [B] float32 excludes a sequence.
     """
     labels = tf.reshape(features["next_sentence_labels"], [-1])
     weights = features.get("example_weights", tf.ones_like(labels, tf.float32))

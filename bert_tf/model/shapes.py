@@ -1,4 +1,4 @@
-"""Shapes of which some dimensions are known while the graph is built and some only when it runs."""
+"""Shapes with some dimensions known when the graph is built and some only when it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Dimension = Union[int, tf.Tensor]
 
 
 def shape_of(x: tf.Tensor) -> list[Dimension]:
-    """The dimensions of ``x``: Python integers where static, scalar int32 tensors elsewhere."""
+    """The dimensions of ``x``: Python integers if static, otherwise scalar int32 tensors."""
     static = x.shape.as_list()
     if None not in static:
         return static

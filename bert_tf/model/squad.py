@@ -1,4 +1,4 @@
-"""BERT with a span head: where in a context the answer to a question begins and ends.
+"""BERT with a span head, which locates the answer to a question in a context.
 
 Devlin et al. 2019, section 4.2. Dimensions: B sequences, S positions, D = hidden_size.
 """
@@ -27,7 +27,7 @@ _PADDING_BIAS = -10000.0
 
 
 class SpanLogits(NamedTuple):
-    """Scores of each position as the first and as the last of the answer, [B, S] float32."""
+    """Scores of each position as the first and last of the answer, [B, S] float32 each."""
 
     start: tf.Tensor
     end: tf.Tensor
@@ -51,17 +51,17 @@ def span_logits(
     """The forward pass.
 
     Args:
-      variables: those of ``squad_specs``.
-      config: the network's.
+      variables: the variables of ``squad_specs``.
+      config: the network's configuration.
       features: ``input_ids``, ``input_mask``, ``segment_ids`` [B, S] integers.
-      options: how to compute it.
+      options: how to compute the forward pass.
     """
     sequence_output = bert_output(variables, config, features, options).sequence_output
     B, S, D = shape_of(sequence_output)
-    with variables.scope(SQUAD_SCOPE) as own:
+    with variables.scope(SQUAD_SCOPE) as head:
         rows = tf.reshape(sequence_output, [B * S, D])
         logits = project_to_classes(
-            rows, own["output_weights"], own["output_bias"], policy=options.policy
+            rows, head["output_weights"], head["output_bias"], policy=options.policy
         )
         start, end = tf.unstack(tf.reshape(logits, [B, S, 2]), axis=-1)
     return SpanLogits(start, end)
@@ -73,15 +73,15 @@ def span_sums(
     """Loss and accuracy of a batch.
 
     An example's loss is the mean of the cross entropies of its two positions, as in
-    google-research/bert, but over the positions that hold a token: what padding there is changes
-    nothing. An example is correct when both positions are the best ones.
+    google-research/bert, but only over positions with a token, so that padding has no effect. Each
+    position counts half in loss and accuracy.
 
     Args:
       logits: [B, S] each.
       features: ``input_mask`` [B, S]; ``start_positions`` and ``end_positions`` [B, 1] or [B].
       options: the policy's ``loss`` is the type of the cross entropy.
     """
-    # Two decisions an example, each of half the weight.
+    # Two decisions per example, each with half the weight.
     scores = _at_tokens(tf.concat(logits, axis=0), tf.tile(features["input_mask"], [2, 1]))
     labels = tf.concat([features["start_positions"], features["end_positions"]], axis=0)
     labels = tf.reshape(labels, [-1])
@@ -90,5 +90,5 @@ def span_sums(
 
 
 def _at_tokens(scores: tf.Tensor, input_mask: tf.Tensor) -> tf.Tensor:
-    """[B, S] scores with those of padding so low that they have no part in a softmax."""
+    """[B, S] scores, with those of padding so low that a softmax ignores them."""
     return scores + (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS

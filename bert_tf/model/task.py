@@ -1,7 +1,7 @@
-"""What a network is trained for and asked for: the seam between tasks and all that runs them.
+"""The interface between tasks and the code that trains, evaluates and predicts.
 
-A task is a value. It keeps no tensor and no variable: these are created once for each graph, and
-passed in. So one task serves training, evaluation in the middle of it, and prediction.
+A task is stateless. It keeps no tensors or variables: these are created once for each graph and
+passed in, so one task serves training, evaluation during training, and prediction.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Features = Mapping[str, tf.Tensor]
 class Task(Protocol):
     """Variables, outputs, losses and predictions of a network.
 
-    What is minimised is the sum over the terms of ``loss / weight``, both summed over the global
+    Training minimises the sum of ``loss / weight`` over the terms, with both summed over the global
     batch.
 
     Attributes:
-      config: of the network that is trained; a checkpoint to start from is compared with it.
-      heads: what such a checkpoint may lack as a whole.
+      config: the configuration of the trained network, compared with that of an initial checkpoint.
+      heads: heads that may be missing from an initial checkpoint.
       inputs: the features that ``outputs`` reads, each [B, ...] integers.
-      terms: of the loss, each with its metrics.
+      terms: the terms of the loss, each with its metrics.
     """
 
     config: BertConfig
@@ -47,7 +47,7 @@ class Task(Protocol):
         """The forward pass of one micro batch, without labels."""
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
-        """Each term's weight, a float32 scalar: from labels alone, before the forward pass."""
+        """The weight of each term, a float32 scalar, from labels only, before the forward pass."""
 
     def losses(self, outputs: Any, features: Features, options: ForwardOptions) -> dict[str, Sums]:
         """The sums of each term, from what ``outputs`` returned and the labels in ``features``."""
@@ -55,20 +55,20 @@ class Task(Protocol):
     def predictions(
         self, outputs: Any, features: Features, options: ForwardOptions
     ) -> dict[str, tf.Tensor]:
-        """What is said of a batch without labels, [B, ...] each."""
+        """Predictions for a batch without labels, [B, ...] each."""
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """What follows from the sums of a whole evaluation, beyond the means of each term."""
+        """Scores computed from the sums of a whole evaluation, besides the means of each term."""
 
 
 def num_sequences(features: Features) -> tf.Tensor:
-    """The sequences of a batch, a float32 scalar: the weight of a term with one decision each."""
+    """The number of sequences, float32: the weight of a term with one label per sequence."""
     return tf.cast(tf.shape(features["input_ids"])[0], tf.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A task's variables in a graph, and how they are computed there."""
+    """A task with its variables and options in a graph."""
 
     task: Task
     variables: Variables
@@ -81,13 +81,13 @@ class Network:
         return self.task.losses(outputs, features, options)
 
     def predictions(self, features: Features) -> dict[str, tf.Tensor]:
-        """What the task says of a batch without labels."""
+        """The task's predictions for a batch without labels."""
         outputs = self.task.outputs(self.variables, features, self.options)
         return self.task.predictions(outputs, features, self.options)
 
 
 def create_network(task: Task, options: ForwardOptions, *, seed: int = 0) -> Network:
-    """Creates the variables of a task in the current graph; ``seed`` decides random ones."""
+    """Creates the variables of a task in the current graph; ``seed`` sets random initial values."""
     variables = create_variables(
         task.specs(), initializer_range=task.config.initializer_range, seed=seed
     )

@@ -1,9 +1,9 @@
-"""Which positions of a batch are computed: all of them, or those that hold a token.
+"""Which positions of a batch are computed: all of them, or only those with a token.
 
-What lies between the attentions of an encoder computes each position for itself. It can take a
-matrix of rows, one for each token, and leave padding out; attention alone needs the rectangle of
-sequences by positions. Zeng et al. 2022, "Boosting distributed training performance of the unpadded
-BERT model", do so on GPUs.
+Outside of attention, an encoder computes each position independently. It can take a matrix with one
+row for each token and leave out padding; only attention needs the rectangle of sequences by
+positions. Zeng et al. 2022, "Boosting distributed training performance of the unpadded BERT model",
+do this on GPUs.
 
 Dimensions: B sequences, S positions, R rows, D the width of a row.
 """
@@ -16,8 +16,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.shapes import shape_of
 
-# Rows come in multiples of this many, with some of padding among them where tokens are fewer:
-# oneDNN prepares a product anew for each number of rows.
+# The number of rows is rounded up to a multiple of this with rows of padding, because oneDNN has to
+# prepare a product for each new number of rows.
 _ROW_STEP = 64
 
 
@@ -25,9 +25,9 @@ class TokenRows(NamedTuple):
     """The rows of a batch.
 
     Attributes:
-      places: [R] int32, where each row lies: sequence * S + position.
-      row_of: [B, S] int32, the row of each place, -1 for a place of padding that has none.
-      complete: whether every place has its row, in order.
+      places: [R] int32, the place of each row: sequence * S + position.
+      row_of: [B, S] int32, the row of each place, -1 for padding without a row.
+      complete: whether every place has a row, in order.
     """
 
     places: tf.Tensor
@@ -40,15 +40,15 @@ class TokenRows(NamedTuple):
         if self.complete:
             return flat
 
-        # TensorFlow's own gradient would look for rows that were taken twice.
+        # TensorFlow's gradient would allow for rows that are taken twice.
         @tf.custom_gradient
-        def gathered(every):
-            return tf.gather(every, self.places), self._spread_flat
+        def gathered(rows):
+            return tf.gather(rows, self.places), self._spread_flat
 
         return gathered(flat)
 
     def spread(self, rows: tf.Tensor) -> tf.Tensor:
-        """[R, D] as [B, S, D], with zeros where there is no row."""
+        """[R, D] as [B, S, D], with zeros for places without a row."""
         B, S = shape_of(self.row_of)
         flat = rows if self.complete else self._spread_flat(rows)
         return tf.reshape(flat, [B, S, shape_of(rows)[-1]])
@@ -59,7 +59,7 @@ class TokenRows(NamedTuple):
         return tf.scatter_nd(self.places[:, tf.newaxis], rows, [B * S, shape_of(rows)[-1]])
 
 
-def every_row(input_mask: tf.Tensor) -> TokenRows:
+def all_rows(input_mask: tf.Tensor) -> TokenRows:
     """A row for each place of ``input_mask``, [B, S]."""
     B, S = shape_of(input_mask)
     places = tf.range(B * S)
@@ -70,12 +70,12 @@ def rows_of_tokens(input_mask: tf.Tensor) -> TokenRows:
     """A row for each token of ``input_mask``, [B, S] integers, 1 for a token and 0 for padding."""
     known = tf.get_static_value(input_mask)
     if known is not None and known.all():
-        return every_row(input_mask)
+        return all_rows(input_mask)
     B, S = shape_of(input_mask)
     is_token = tf.reshape(tf.not_equal(input_mask, 0), [-1])
     tokens, padding = tf.where(is_token), tf.where(tf.logical_not(is_token))
     rows = -(-tf.size(tokens) // _ROW_STEP) * _ROW_STEP
-    # Padding fills up what lacks to the step.
+    # Padding fills the last step.
     places = tf.cast(tf.concat([tokens, padding], axis=0)[:rows], tf.int32)
     row_of = tf.tensor_scatter_nd_update(
         tf.fill([B * S], -1), places, tf.range(tf.shape(places)[0])

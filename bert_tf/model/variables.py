@@ -1,8 +1,8 @@
-"""Variables of a network: declared as a list, created once, handed to the functions that use them.
+"""Variables of a network: declared as a list, created once, passed to the functions that use them.
 
-Names are Google's and are public: checkpoints hold them. All variables exist before any layer is
-built, so a forward pass can be built several times, or inside the body of a ``tf.while_loop``,
-and a checkpoint can be compared with a network of which no graph exists.
+The names are Google's and are public, since checkpoints contain them. All variables exist before
+any layer is built, so a forward pass can be built several times, or in the body of a
+``tf.while_loop``, and a checkpoint can be compared with a network without building its graph.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class VariableSpec(NamedTuple):
     """A variable to create.
 
     Attributes:
-      name: its full name.
-      shape: of its value.
-      initial: value at the start, ``random``, ``zeros`` or ``ones``.
-      trainable: whether an update changes it. One that is not trained is not saved either: it has
-        the value of the checkpoint that it was read from.
+      name: the full name.
+      shape: the shape of the value.
+      initial: the initial value, ``random``, ``zeros`` or ``ones``.
+      trainable: whether updates change it. Variables that are not trained are not saved either:
+        they keep the values of the checkpoint they were read from.
     """
 
     name: str
@@ -34,14 +34,14 @@ class VariableSpec(NamedTuple):
 
 
 def num_weights(specs: Iterable[VariableSpec]) -> int:
-    """Numbers that all variables hold together."""
+    """The number of elements in all variables."""
     return sum(math.prod(spec.shape) for spec in specs)
 
 
 def frozen_specs(specs: Iterable[VariableSpec], *, prefix: str) -> list[VariableSpec]:
-    """The variables of a second network, which is only read, with ``prefix``/ before their names.
+    """The variables of a second, frozen network, with ``prefix``/ before their names.
 
-    ``variables.scope(prefix)`` is that network's own view of them.
+    ``variables.scope(prefix)`` gives them under that network's names.
     """
     return [s._replace(name=f"{prefix}/{s.name}", trainable=False) for s in specs]
 
@@ -74,12 +74,12 @@ class Variables:
 
     @contextlib.contextmanager
     def scope(self, name: str) -> Iterator[Variables]:
-        """Opens the name scope ``name`` for operations and narrows the look-up to it."""
+        """Opens the name scope ``name`` for operations and narrows look-ups to it."""
         with tf.name_scope(name):
             yield Variables(self._by_name, prefix=f"{self._prefix}{name}/")
 
     def within(self) -> dict[str, tf.Variable]:
-        """The variables of the current scope, by what is left of their names."""
+        """The variables of the current scope, by their names within it."""
         prefix = self._prefix
         return {n[len(prefix) :]: v for n, v in self._by_name.items() if n.startswith(prefix)}
 
@@ -88,17 +88,17 @@ class Variables:
         return list(self._by_name.values())
 
     def trainable(self) -> list[tf.Variable]:
-        """Those that updates change and checkpoints hold."""
+        """The variables that updates change and checkpoints contain."""
         return [variable for variable in self.all() if variable.trainable]
 
     def frozen(self, prefix: str) -> list[tf.Variable]:
-        """Those below ``prefix``/ that updates leave alone."""
-        found = (v for v in self.all() if v.op.name.startswith(f"{prefix}/"))
-        return [variable for variable in found if not variable.trainable]
+        """The variables under ``prefix``/ that updates do not change."""
+        scoped = (v for v in self.all() if v.op.name.startswith(f"{prefix}/"))
+        return [variable for variable in scoped if not variable.trainable]
 
 
-# Local: initialized in every session and in no checkpoint. Model: ranks share them all the same.
-_OF_FROZEN = [tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.MODEL_VARIABLES]
+# Local variables are initialised in every session and not saved; ranks share model variables.
+_FROZEN_COLLECTIONS = [tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.MODEL_VARIABLES]
 
 
 def create_variables(
@@ -107,10 +107,10 @@ def create_variables(
     """Creates float32 resource variables in the current graph.
 
     Args:
-      specs: what to create; a name must be new to the graph.
+      specs: the variables to create; their names must be new in the graph.
       initializer_range: standard deviation of ``random`` initial values, a normal distribution
-        cut at two deviations.
-      seed: a random initial value depends on this seed and the variable's name only.
+        truncated at two standard deviations.
+      seed: random initial values depend only on this seed and the variable's name.
     """
     return Variables(
         {
@@ -120,7 +120,7 @@ def create_variables(
                 dtype=tf.float32,
                 initializer=_initializer(spec, initializer_range, seed),
                 trainable=spec.trainable,
-                collections=None if spec.trainable else _OF_FROZEN,
+                collections=None if spec.trainable else _FROZEN_COLLECTIONS,
                 use_resource=True,
             )
             for spec in specs

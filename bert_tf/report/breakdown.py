@@ -1,4 +1,4 @@
-"""Scores by the length of the answer and by the kind of question."""
+"""Scores by length of the answer and type of question."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bert_tf.report.content import QuestionRow
 
-# The most words of each group and its name.
+# The largest number of words in each group, and its name.
 _LENGTHS = ((0, "no answer"), (1, "1"), (2, "2"), (3, "3"), (5, "4–5"), (10, "6–10"))
 _LONGEST = "11+"
 LENGTH_NAMES = (*(name for _, name in _LENGTHS), _LONGEST)
@@ -30,12 +30,12 @@ _QUESTION_WORDS = {
 TYPE_NAMES = ("who", "what", "when", "where", "which", "why", _HOW_MANY, "how", _OTHER)
 
 
-# Of the normal distribution: 95 % lie within so many standard deviations.
+# 95 % of a normal distribution lie within this many standard deviations.
 _DEVIATIONS = 1.96
 
 
 class Group(NamedTuple):
-    """Questions that have something in common; the scores are means in percent."""
+    """A group of questions with their mean scores in percent."""
 
     name: str
     count: int
@@ -44,9 +44,9 @@ class Group(NamedTuple):
 
 
 def interval(score: float, count: int) -> tuple[float, float]:
-    """Where a score in percent may lie that ``count`` questions show so, with 95 % confidence.
+    """The 95 % confidence interval of a score in percent over ``count`` questions.
 
-    Wilson's interval of a share; a mean of F1, whose values lie between 0 and 1, varies no more.
+    Wilson's interval of a proportion; a mean of F1, with values between 0 and 1, varies no more.
     """
     share, z2 = score / 100, _DEVIATIONS**2
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
@@ -56,15 +56,15 @@ def interval(score: float, count: int) -> tuple[float, float]:
 
 
 def answer_length(row: QuestionRow) -> str:
-    """The group of the first true answer's number of words (parts between blanks)."""
+    """The group for the number of words in the first true answer (separated by blanks)."""
     if not row.answerable or not row.answers:
         return _LENGTHS[0][1]
     num_words = max(1, len(row.answers[0][0].split()))
-    return next((name for most, name in _LENGTHS if num_words <= most), _LONGEST)
+    return next((name for limit, name in _LENGTHS if num_words <= limit), _LONGEST)
 
 
 def question_type(row: QuestionRow) -> str:
-    """The group of the first question word, wherever in the question it stands."""
+    """The group of the first question word, anywhere in the question."""
     words = re.findall(r"[a-z]+", row.question.lower())
     for word, following in zip(words, [*words[1:], ""]):
         if word == "how" and following in ("many", "much"):
@@ -77,7 +77,7 @@ def question_type(row: QuestionRow) -> str:
 def groups_by(
     group_of: Callable[[QuestionRow], str], names: Sequence[str], questions: Sequence[QuestionRow]
 ) -> list[Group]:
-    """The groups that have questions, in the order of ``names``."""
+    """The non-empty groups, in the order of ``names``."""
     members: dict[str, list[QuestionRow]] = {name: [] for name in names}
     for row in questions:
         members[group_of(row)].append(row)

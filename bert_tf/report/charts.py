@@ -1,6 +1,6 @@
-"""Line charts: curves as SVG that is stretched to its card, and labels of HTML, which is not.
+"""Line charts: curves in SVG that is stretched to its card, and HTML labels, which are not.
 
-The page's style sheet places and colours them.
+The page's style sheet positions and colours them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-_SIDE = 1000  # units of the drawing, both ways
+_SIDE = 1000  # width and height of the drawing in its units
 _MOST_DOTS = 40
 _MOST_LOG_TICKS = 6
-_FAR_APART = 3  # times: from there on a curve would leave most of a linear axis empty
+_FAR_APART = 3  # ratio from which a curve would leave most of a linear axis empty
 
 Point = tuple[float, float]
 
@@ -35,15 +35,15 @@ class Marker(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """A scale from ``low`` to ``high``, linear or logarithmic, and where it has numbers."""
+    """A scale from ``low`` to ``high``, linear or logarithmic, with its labelled values."""
 
     low: float
     high: float
     ticks: Sequence[float]
     is_log: bool = False
 
-    def part(self, value: float) -> float:
-        """How far from ``low`` to ``high`` a value is, 0 to 1."""
+    def fraction(self, value: float) -> float:
+        """The position of a value from ``low``, 0, to ``high``, 1."""
         low, high, value = (
             map(math.log, (self.low, self.high, value))
             if self.is_log
@@ -63,10 +63,10 @@ def line_chart(
     y_log: bool = False,
     note: str = "",
 ) -> str:
-    """A ``figure`` with the curves, their legend and a caption; empty when there is no point.
+    """A ``figure`` with the curves, their legend and a caption; empty without points.
 
-    ``x_from_zero`` begins the x axis there where that leaves no wide gap; ``y_log`` makes the y
-    axis logarithmic where all values are positive and far apart.
+    ``x_from_zero`` starts the x axis at zero unless that leaves a wide gap; ``y_log`` makes the y
+    axis logarithmic if all values are positive and far apart.
     """
     lines = [line for line in lines if line.points]
     if not lines:
@@ -75,14 +75,14 @@ def line_chart(
     y_axis = _y_axis([y for line in lines for _, y in line.points], log=y_log)
     inside = [marker for marker in markers if x_axis.low <= marker.x <= x_axis.high]
     drawing = [
-        *(_horizontal(y_axis.part(value)) for value in y_axis.ticks),
-        *(_vertical("tick", x_axis.part(value)) for value in x_axis.ticks),
+        *(_horizontal(y_axis.fraction(value)) for value in y_axis.ticks),
+        *(_vertical("tick", x_axis.fraction(value)) for value in x_axis.ticks),
         *(_marker(marker, x_axis) for marker in inside),
-        *(part for line in lines for part in _curve(line, x_axis, y_axis)),
+        *(element for line in lines for element in _curve(line, x_axis, y_axis)),
     ]
     labels = [
-        *(_tick("y", "bottom", y_axis.part(value), value) for value in y_axis.ticks),
-        *(_tick("x", "left", x_axis.part(value), value) for value in x_axis.ticks),
+        *(_tick("y", "bottom", y_axis.fraction(value), value) for value in y_axis.ticks),
+        *(_tick("x", "left", x_axis.fraction(value), value) for value in x_axis.ticks),
         f'<span class="label y">{escape(y_label)}</span>',
         f'<span class="label x">{escape(x_label)}</span>',
     ]
@@ -117,7 +117,7 @@ def _y_axis(values: Sequence[float], *, log: bool) -> Axis:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """The interval, made wider where its ends are one."""
+    """The interval, widened if its ends are equal."""
     if low < high:
         return low, high
     margin = abs(low) * 0.1 or 1.0
@@ -127,7 +127,7 @@ def widened(low: float, high: float) -> tuple[float, float]:
 def ticks(low: float, high: float, *, outside: bool = False, about: int = 5) -> list[float]:
     """Round numbers between ``low`` and ``high``; with ``outside`` they enclose both.
 
-    Neighbours are 1, 2 or 5 times a power of ten apart, which gives ``about`` so many.
+    They are 1, 2 or 5 times a power of ten apart, and approximately ``about`` of them.
     """
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
@@ -142,7 +142,7 @@ def ticks(low: float, high: float, *, outside: bool = False, about: int = 5) -> 
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two positive ones, not many: such as 1, 2 and 5 times powers of ten."""
+    """A few round numbers between two positive ones, such as 1, 2 and 5 times powers of ten."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):
         found = [
@@ -161,42 +161,45 @@ def _text(value: float) -> str:
     return text.replace("-", "−")
 
 
-def _tick(axis: str, side: str, part: float, value: float) -> str:
-    return f'<span class="tick {axis}" style="{side}:{100 * part:.2f}%">{_text(value)}</span>'
+def _tick(axis: str, side: str, fraction: float, value: float) -> str:
+    return f'<span class="tick {axis}" style="{side}:{100 * fraction:.2f}%">{_text(value)}</span>'
 
 
-def _unit(part: float) -> str:
-    """A place in the drawing."""
-    return f"{_SIDE * part:.1f}".removesuffix(".0")
+def _coordinate(fraction: float) -> str:
+    """A coordinate in the drawing."""
+    return f"{_SIDE * fraction:.1f}".removesuffix(".0")
 
 
-def _horizontal(part: float) -> str:
-    y = _unit(1 - part)
+def _horizontal(fraction: float) -> str:
+    y = _coordinate(1 - fraction)
     return f'<line class="grid" x1="0" x2="{_SIDE}" y1="{y}" y2="{y}"/>'
 
 
-def _vertical(style: str, part: float, name: str = "") -> str:
-    x, title = _unit(part), f"<title>{escape(name)}</title>" if name else ""
+def _vertical(style: str, fraction: float, name: str = "") -> str:
+    x, title = _coordinate(fraction), f"<title>{escape(name)}</title>" if name else ""
     top = _SIDE - 20 if style == "tick" else 0
     return f'<line class="{style}" x1="{x}" x2="{x}" y1="{top}" y2="{_SIDE}">{title}</line>'
 
 
 def _marker(marker: Marker, axis: Axis) -> str:
-    return _vertical(f"marker {marker.style}", axis.part(marker.x), marker.name)
+    return _vertical(f"marker {marker.style}", axis.fraction(marker.x), marker.name)
 
 
 def _curve(line: Line, x_axis: Axis, y_axis: Axis) -> list[str]:
-    places = [(_unit(x_axis.part(x)), _unit(1 - y_axis.part(y))) for x, y in line.points]
-    path = " ".join(f"{x},{y}" for x, y in places)
-    parts = [f'<polyline class="curve {line.style}" points="{path}"/>']
-    if len(places) <= _MOST_DOTS:
-        # A line of no length with round ends is a circle even where the drawing is stretched.
-        parts += [
+    points = [
+        (_coordinate(x_axis.fraction(x)), _coordinate(1 - y_axis.fraction(y)))
+        for x, y in line.points
+    ]
+    path = " ".join(f"{x},{y}" for x, y in points)
+    elements = [f'<polyline class="curve {line.style}" points="{path}"/>']
+    if len(points) <= _MOST_DOTS:
+        # A line of zero length with round ends is a circle even if the drawing is stretched.
+        elements += [
             f'<path class="dot {line.style}" d="M{x} {y}h.01">'
             f"<title>{escape(line.name)} at {_text(point[0])}: {point[1]:.4g}</title></path>"
-            for (x, y), point in zip(places, line.points)
+            for (x, y), point in zip(points, line.points)
         ]
-    return parts
+    return elements
 
 
 def _legend(lines: Sequence[Line], markers: Sequence[Marker]) -> str:

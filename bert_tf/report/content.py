@@ -1,4 +1,4 @@
-"""What a SQuAD report is made of."""
+"""The contents of a SQuAD report."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ OUTCOMES = ("exact", "partly right", "wrong")
 
 @dataclass(frozen=True)
 class QuestionRow:
-    """A question with its true answers and what a model answered.
+    """A question with its true answers and a model's answer.
 
-    Characters are counted as Python counts them (code points) and spans are [start, end) in the
-    context. ``answers`` are (text, start in the context), none for a question without an answer;
-    an empty ``predicted_text`` says that there is none. ``f1`` and ``exact`` lie in 0 to 1.
-    ``null_odds`` is the score of "no answer" less that of the best answer, and ``nbest`` holds
-    (text, probability), best first. Raises ValueError for a span outside the context.
+    Characters are code points, as in Python, and spans are [start, end) in the context.
+    ``answers`` are (text, start in the context), empty for a question without an answer; an empty
+    ``predicted_text`` means no answer. ``f1`` and ``exact`` are from 0 to 1. ``null_odds`` is the
+    score of "no answer" minus that of the best answer, and ``nbest`` lists (text, probability),
+    best first. Raises ValueError for a span outside the context.
     """
 
     question_id: str
@@ -41,15 +41,15 @@ class QuestionRow:
         start, end = self.predicted_span
         if not 0 <= start <= end <= len(self.context):
             raise ValueError(
-                f"the predicted span {start} to {end} of question {self.question_id} lies "
+                f"the predicted span {start} to {end} of question {self.question_id} is "
                 f"outside its context of {len(self.context)} characters"
             )
 
     @property
     def true_spans(self) -> list[Span]:
-        """Where the true answers stand, without repetition, from left to right.
+        """The distinct spans of the true answers, from left to right.
 
-        An answer that the context does not hold at its offset has no span.
+        Answers that are not at their offset in the context are left out.
         """
         found = {
             (start, start + len(text))
@@ -60,33 +60,33 @@ class QuestionRow:
 
     @property
     def shown_span(self) -> Span | None:
-        """The predicted span, None where the model says that there is no answer."""
+        """The predicted span, None if the model predicts no answer."""
         return self.predicted_span if self.predicted_text else None
 
     @property
     def outcome(self) -> str:
-        """``exact``, ``partly right`` or ``wrong``: no word in common with a true answer."""
+        """``exact``, ``partly right``, or ``wrong`` without a word in common with a true answer."""
         if self.exact >= 1:
             return "exact"
         return "partly right" if self.f1 > 0 else "wrong"
 
     @property
     def confidence(self) -> float:
-        """The probability of the predicted text among the n best; 0 when it is not there."""
-        chances = (chance for text, chance in self.nbest if text == self.predicted_text)
-        chance = next(chances, 0.0)
-        return chance if math.isfinite(chance) else 0.0
+        """The probability of the predicted text in the n-best list; 0 if it is not listed."""
+        matches = (p for text, p in self.nbest if text == self.predicted_text)
+        probability = next(matches, 0.0)
+        return probability if math.isfinite(probability) else 0.0
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything that a report shows; what is empty or None is left out of the page.
+    """Everything in a report; empty or missing values are left out of the page.
 
-    ``created_from`` names the model, the data and what made them, ``settings`` the flags of less
-    interest. ``results`` has the
-    official scripts' keys, in percent. ``threshold_curve`` holds (threshold, exact, f1), the
-    scores in percent, and ``chosen_threshold`` is the one that made the predictions. The logs are
-    the lines of log.jsonl and eval_log.jsonl. ``seed_scores`` are the results of one seed each.
+    ``created_from`` describes the model, its training and the data, ``settings`` has less important
+    flags. ``results`` has the keys of the official scripts, in percent. ``threshold_curve`` lists
+    (threshold, exact, f1) with scores in percent, and ``chosen_threshold`` is the threshold of the
+    predictions. The logs are the lines of log.jsonl and eval_log.jsonl. ``seed_scores`` has the
+    results for each seed.
     """
 
     title: str

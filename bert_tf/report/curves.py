@@ -1,4 +1,4 @@
-"""From logs and thresholds to the report's line charts."""
+"""The report's line charts, from logs and thresholds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from bert_tf.report.charts import Line, Marker, Point, line_chart
 from bert_tf.report.content import ReportData
 
 _MOST_POINTS = 300
-_MARGIN = 0.1  # of a curve's width
-_FLAT = 0.02  # of a score's range: less is no change
+_MARGIN = 0.1  # as a share of a curve's width
+_FLAT = 0.02  # share of a score's range; smaller changes count as none
 
 
-def figure_over_steps(log: Sequence[Mapping[str, float]], *names: str) -> list[Point]:
-    """(step, value) by step for the first of ``names`` that the log has.
+def values_over_steps(log: Sequence[Mapping[str, float]], *names: str) -> list[Point]:
+    """(step, value), sorted by step, for the first of ``names`` in the log.
 
-    Where a resumed run did a step again, its later line counts; values that are not finite (a
-    diverged run's) are left out.
+    If a resumed run repeated a step, the later line counts; values that are not finite (of a
+    diverged run) are left out.
     """
     name = next((name for name in names if any(name in line for line in log)), None)
     values = {line["step"]: line[name] for line in log if "step" in line and name in line}
@@ -26,7 +26,7 @@ def figure_over_steps(log: Sequence[Mapping[str, float]], *names: str) -> list[P
 
 
 def averaged(points: Sequence[Point], most: int = _MOST_POINTS) -> tuple[list[Point], int]:
-    """At most ``most`` points, each the mean of so many neighbours, and that number."""
+    """At most ``most`` points, each the mean of several neighbours, and their number."""
     size = max(1, math.ceil(len(points) / most))
     blocks = [points[first : first + size] for first in range(0, len(points), size)]
     means = [tuple(sum(column) / len(block) for column in zip(*block)) for block in blocks]
@@ -34,7 +34,7 @@ def averaged(points: Sequence[Point], most: int = _MOST_POINTS) -> tuple[list[Po
 
 
 def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """Some of the points, evenly chosen, with the first, the last and the highest among them."""
+    """A subset of the points, evenly spaced, including the first, the last and the highest."""
     size = max(1, math.ceil(len(points) / most))
     highest = max(range(len(points)), key=lambda index: points[index][1], default=0)
     chosen = {*range(0, len(points), size), highest, len(points) - 1}
@@ -42,11 +42,11 @@ def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
 
 
 def loss_chart(data: ReportData) -> str:
-    """Training and evaluation loss over the steps; empty without logs."""
-    points, size = averaged(figure_over_steps(data.training_log, "loss"))
+    """Training and evaluation loss over steps; empty without logs."""
+    points, size = averaged(values_over_steps(data.training_log, "loss"))
     lines = [
         Line("training", points, "first"),
-        Line("evaluation", figure_over_steps(data.evaluation_log, "loss"), "second"),
+        Line("evaluation", values_over_steps(data.evaluation_log, "loss"), "second"),
     ]
     return _over_steps(
         lines,
@@ -58,17 +58,17 @@ def loss_chart(data: ReportData) -> str:
 
 
 def evaluation_chart(data: ReportData) -> str:
-    """F1 and exact match over the steps; empty without an evaluation log."""
+    """F1 and exact match over steps; empty without an evaluation log."""
     log = data.evaluation_log
     lines = [
-        Line("F1", figure_over_steps(log, "f1"), "first"),
-        Line("exact match", figure_over_steps(log, "exact_match", "exact"), "second"),
+        Line("F1", values_over_steps(log, "f1"), "first"),
+        Line("exact match", values_over_steps(log, "exact_match", "exact"), "second"),
     ]
     return _over_steps(lines, title="Evaluations", y_label="percent")
 
 
 def _over_steps(lines: Sequence[Line], **options: Any) -> str:
-    """A chart over the steps; empty where every curve is a single point."""
+    """A chart over steps; empty if every curve is a single point."""
     if all(len(line.points) < 2 for line in lines):
         return ""
     return line_chart(lines, x_label="step (optimizer updates)", x_from_zero=True, **options)
@@ -77,24 +77,24 @@ def _over_steps(lines: Sequence[Line], **options: Any) -> str:
 ThresholdCurve = list[tuple[float, float, float]]
 
 
-def reaching(curve: ThresholdCurve, thresholds: Sequence[float]) -> ThresholdCurve:
-    """A threshold curve made so long that it has ``thresholds``; beyond its ends it is level.
+def extended(curve: ThresholdCurve, thresholds: Sequence[float]) -> ThresholdCurve:
+    """A threshold curve, extended horizontally to include ``thresholds``.
 
-    Its first point, which is somewhere below all others, is moved near to them.
+    Its first point, which may be far below all others, is moved close to them.
     """
     if len(curve) > 2:
         (first, *scores), second = curve[0], curve[1][0]
-        near = second - _MARGIN * (curve[-1][0] - second)
-        curve = [(max(first, near), *scores), *curve[1:]]
+        close = second - _MARGIN * (curve[-1][0] - second)
+        curve = [(max(first, close), *scores), *curve[1:]]
     below = [(x, *curve[0][1:]) for x in thresholds if x < curve[0][0]]
     above = [(x, *curve[-1][1:]) for x in thresholds if x > curve[-1][0]]
     return sorted(below) + curve + sorted(above)
 
 
-def where_it_changes(curve: ThresholdCurve, keep: Sequence[float]) -> ThresholdCurve:
-    """A threshold curve without the parts at its ends where nothing changes any more.
+def without_flat_ends(curve: ThresholdCurve, keep: Sequence[float]) -> ThresholdCurve:
+    """A threshold curve without the parts at its ends where the scores do not change.
 
-    ``keep`` are thresholds that stay inside.
+    The thresholds in ``keep`` stay within the curve.
     """
     columns = list(zip(*curve))[1:]
     slack = _FLAT * max(max(column) - min(column) for column in columns)
@@ -108,21 +108,21 @@ def where_it_changes(curve: ThresholdCurve, keep: Sequence[float]) -> ThresholdC
         )
         return next(changed, len(points))
 
-    first, behind = first_change(curve), first_change(curve[::-1])
+    first, last = first_change(curve), len(curve) - first_change(curve[::-1])
     if first == len(curve):
         return curve
-    low, high = curve[first - 1][0], curve[len(curve) - behind][0]
+    low, high = curve[first - 1][0], curve[last][0]
     low, high = min([low, *keep]), max([high, *keep])
     return [point for point in curve if low <= point[0] <= high]
 
 
 def threshold_chart(data: ReportData) -> str:
-    """The scores over the threshold of "no answer", with the chosen and the best threshold."""
+    """Scores over the threshold of "no answer", with the chosen and the best threshold."""
     curve = sorted(point for point in data.threshold_curve if all(map(math.isfinite, point)))
-    named = (data.chosen_threshold, data.results.get("best_f1_thresh"))
-    keep = [x for x in named if x is not None and math.isfinite(x)]
+    marked = (data.chosen_threshold, data.results.get("best_f1_thresh"))
+    keep = [x for x in marked if x is not None and math.isfinite(x)]
     if curve:
-        curve = where_it_changes(reaching(curve, keep), keep)
+        curve = without_flat_ends(extended(curve, keep), keep)
     lines = [
         Line("F1", thinned([(threshold, f1) for threshold, _, f1 in curve]), "first"),
         Line(
@@ -143,5 +143,5 @@ def threshold_chart(data: ReportData) -> str:
         x_label="score of no answer − score of the best answer",
         y_label="percent",
         markers=markers,
-        note="An answer is given where this difference is not above the threshold.",
+        note="Questions are answered unless this difference is above the threshold.",
     )

@@ -1,4 +1,4 @@
-"""The questions as the page's script reads them, and the filters over them."""
+"""The questions as input of the page's script, and their filters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bert_tf.report.breakdown import (
 )
 from bert_tf.report.content import OUTCOMES, QuestionRow, Span
 
-_MOST_CANDIDATES = 10  # of the n best; more would make the page of a large file slow to open
-# A "<" could end the script element; the two line separators end lines in old JavaScript.
+_MOST_CANDIDATES = 10  # of the n-best list; with more, pages of large files would open slowly
+# "<" could end the script element; the two line separators end lines in old JavaScript.
 _ESCAPES = {
     "<": "\\u003c",
     ">": "\\u003e",
@@ -30,9 +30,9 @@ _ESCAPES = {
 
 
 def page_data(questions: Sequence[QuestionRow]) -> dict[str, Any]:
-    """The questions as lists under column names; contexts and titles are stored once.
+    """The questions as lists with column names; contexts and titles are stored once.
 
-    Spans are in UTF-16 units, in which JavaScript counts.
+    Spans are in UTF-16 units, as in JavaScript.
     """
     contexts: dict[str, int] = {}
     titles: dict[str, int] = {}
@@ -65,7 +65,7 @@ def _fields(row: QuestionRow) -> dict[str, Any]:
         "length": answer_length(row),
         "nullOdds": _number(row.null_odds),
         "confidence": _number(row.confidence),
-        "nbest": [[text, _number(chance)] for text, chance in row.nbest[:_MOST_CANDIDATES]],
+        "nbest": [[text, _number(p)] for text, p in row.nbest[:_MOST_CANDIDATES]],
     }
 
 
@@ -75,7 +75,7 @@ def _number(value: float | None) -> float | None:
 
 
 class _Utf16Offsets:
-    """From code points to UTF-16 units, where a character beyond U+FFFF has two."""
+    """Converts code points to UTF-16 units, where characters beyond U+FFFF take two."""
 
     def __init__(self, text: str) -> None:
         self._wide = [index for index, character in enumerate(text) if character > "\uffff"]
@@ -86,7 +86,7 @@ class _Utf16Offsets:
 
 
 def script_json(value: Any) -> str:
-    """JSON that can stand inside a script element."""
+    """JSON that is safe inside a script element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character, replacement in _ESCAPES.items():
         text = text.replace(character, replacement)
@@ -94,9 +94,9 @@ def script_json(value: Any) -> str:
 
 
 def filters(questions: Sequence[QuestionRow]) -> str:
-    """A select a filter; one that has nothing to choose between is left out.
+    """One select element per filter; filters with a single value are left out.
 
-    A select's name is that of the column which it filters.
+    A select has the name of the column that it filters.
     """
     answerable = (str(row.answerable).lower() for row in questions)
     answerable_names = {"true": "yes", "false": "no"}

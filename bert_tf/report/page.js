@@ -1,7 +1,7 @@
 "use strict";
 
-// The question browser. Its state is the form and a page number; both are kept in the address
-// after "#", so that a view can be shared as a link.
+// The question browser. Its state is the form and a page number; both are kept in the URL after
+// "#", so that a view can be shared as a link.
 (() => {
   const PAGE_SIZE = 20;
   const SHOWN_CANDIDATES = 3;
@@ -12,8 +12,8 @@
   const form = find("filters");
   const fields = [...form.elements].filter((element) => element.name);
   const rows = readRows(JSON.parse(source.textContent));
-  // Multiples of the golden section are spread evenly, so that every page has questions from all
-  // over the file, right and wrong ones as often as they are.
+  // Multiples of the golden ratio are spread evenly, so that every page has questions from the
+  // whole file, with right and wrong ones in proportion.
   const spread = (row) => Math.imul(row.place, 2654435769) >>> 0;
   const orders = {
     mixed: (a, b) => spread(a) - spread(b),
@@ -30,8 +30,8 @@
     return data.rows.map((values, place) => {
       const row = { place };
       data.columns.forEach((name, column) => (row[name] = values[column]));
-      const own = [row.id, row.question, row.predicted, ...row.answers];
-      row.searchable = [own.join("\n").toLowerCase(), searchable[row.context]];
+      const texts = [row.id, row.question, row.predicted, ...row.answers];
+      row.searchable = [texts.join("\n").toLowerCase(), searchable[row.context]];
       row.title = data.titles[row.title];
       row.context = data.contexts[row.context];
       return row;
@@ -45,29 +45,29 @@
   function chosenRows() {
     const values = Object.fromEntries(fields.map((field) => [field.name, field.value]));
     const { order, text, ...filters } = values;
-    const wanted = text.trim().toLowerCase();
+    const query = text.trim().toLowerCase();
     const active = Object.entries(filters).filter(([, value]) => value);
     return rows
       .filter((row) => active.every(([name, value]) => String(row[name]) === value))
-      .filter((row) => row.searchable.some((part) => part.includes(wanted)))
+      .filter((row) => row.searchable.some((part) => part.includes(query)))
       .sort(orders[order]);
   }
 
-  function standard(field) {
+  function defaultValue(field) {
     return field.options ? field.options[0].value : "";
   }
 
-  function readAddress() {
+  function readUrl() {
     const parameters = new URLSearchParams(location.hash.slice(1));
     for (const field of fields) {
-      field.value = parameters.get(field.name) ?? standard(field);
-      if (field.selectedIndex === -1) field.value = standard(field);
+      field.value = parameters.get(field.name) ?? defaultValue(field);
+      if (field.selectedIndex === -1) field.value = defaultValue(field);
     }
     page = Math.max(1, Number.parseInt(parameters.get("page"), 10) || 1);
   }
 
-  function writeAddress() {
-    const changed = fields.filter((field) => field.value !== standard(field));
+  function writeUrl() {
+    const changed = fields.filter((field) => field.value !== defaultValue(field));
     const parameters = new URLSearchParams(changed.map((field) => [field.name, field.value]));
     if (page > 1) parameters.set("page", page);
     history.replaceState(null, "", `#${parameters}`);
@@ -81,7 +81,7 @@
     const shown = chosen.slice(first, first + PAGE_SIZE);
     const range = shown.length ? `${number(first + 1)}–${number(first + shown.length)}` : "0";
     find("count").textContent =
-      `showing ${range} of ${number(chosen.length)} (${number(rows.length)} questions in all)`;
+      `showing ${range} of ${number(chosen.length)} (${number(rows.length)} questions in total)`;
     find("list").replaceChildren(...shown.map(example));
     find("page").textContent = `page ${number(page)} of ${number(pages)}`;
     find("previous").disabled = page === 1;
@@ -149,7 +149,7 @@
     return [element("dt", {}, name), ...(shown.length ? shown : [none])];
   }
 
-  // The context in pieces, cut where a span starts or ends, so that an overlap is a piece too.
+  // The context in pieces, split where a span starts or ends, so that overlaps are pieces too.
   function highlighted(row) {
     const spans = row.predictedSpan ? [...row.trueSpans, row.predictedSpan] : row.trueSpans;
     const cuts = [...new Set([0, row.context.length, ...spans.flat()])].sort((a, b) => a - b);
@@ -167,16 +167,16 @@
 
   function candidates(row) {
     if (!row.nbest.length) return "";
-    const lines = row.nbest.map(([text, chance]) =>
+    const lines = row.nbest.map(([text, probability]) =>
       element(
         "tr",
         {},
         element("td", { dir: "auto", className: text ? "" : "none" }, text || "no answer"),
-        element("td", {}, chance === null ? "–" : percent(chance)),
+        element("td", {}, probability === null ? "–" : percent(probability)),
       ),
     );
     const table = (...parts) => element("table", {}, ...parts);
-    const body = (some) => element("tbody", {}, ...some);
+    const body = (rows) => element("tbody", {}, ...rows);
     const caption = element("caption", {}, "Candidates and their probability");
     const others = lines.slice(SHOWN_CANDIDATES);
     const folded = element("details", {}, element("summary", {}, `${others.length} more`));
@@ -185,11 +185,12 @@
     return element("div", { className: "nbest" }, shown, others.length ? folded : "");
   }
 
-  function percent(chance) {
-    return chance > 0 && chance < 0.001 ? "< 0.1 %" : `${(100 * chance).toFixed(1)} %`;
+  function percent(probability) {
+    if (probability > 0 && probability < 0.001) return "< 0.1 %";
+    return `${(100 * probability).toFixed(1)} %`;
   }
 
-  // Where the browser denies the clipboard, the id is left selected for the user to copy.
+  // If the browser denies access to the clipboard, the id stays selected for the user to copy.
   async function copyText(code, button) {
     getSelection().selectAllChildren(code);
     try {
@@ -203,18 +204,18 @@
 
   function changed() {
     page = 1;
-    writeAddress();
+    writeUrl();
     show();
   }
 
   function reset() {
-    for (const field of fields) field.value = standard(field);
+    for (const field of fields) field.value = defaultValue(field);
     changed();
   }
 
   function turn(pages) {
     page += pages;
-    writeAddress();
+    writeUrl();
     show();
     find("examples").scrollIntoView();
   }
@@ -225,14 +226,14 @@
   find("previous").addEventListener("click", () => turn(-1));
   find("next").addEventListener("click", () => turn(1));
   addEventListener("hashchange", () => {
-    readAddress();
+    readUrl();
     show();
     find("examples").scrollIntoView();
   });
 
   form.hidden = false;
   find("browser").hidden = false;
-  readAddress();
+  readUrl();
   show();
   if (location.hash.length > 1) find("examples").scrollIntoView();
 })();

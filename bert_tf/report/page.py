@@ -1,4 +1,4 @@
-"""A SQuAD run as one HTML file to look at: scores, curves and every question with its answer."""
+"""A SQuAD run as a single HTML file: scores, curves and every question with its answer."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from bert_tf.report.content import QuestionRow, ReportData
 __all__ = ["QuestionRow", "ReportData", "write_report"]
 
 _GROUPS_NOTE = (
-    '<p class="note">The more questions a group has, the thicker are its bars. Thin lines are 95 % '
-    "intervals: with few questions, another score would be no surprise.</p>"
+    '<p class="note">Groups with more questions have thicker bars. Thin lines are 95 % confidence '
+    "intervals, which are wide for groups with few questions.</p>"
 )
 _FILES = Path(__file__).parent
 
 
 def write_report(path: PathLike, data: ReportData) -> None:
-    """Writes ``data`` as a page that needs nothing beside itself, atomically."""
-    # A lone surrogate, which JSON can hold, has no UTF-8; "?" keeps the offsets after it right.
+    """Writes ``data`` as a self-contained page, atomically."""
+    # UTF-8 cannot encode lone surrogates, which JSON may contain; "?" keeps later offsets right.
     page = _page(data).encode("utf-8", errors="replace")
     with atomic_open(path, "wb") as file:
         file.write(page)
@@ -42,9 +42,9 @@ def _page(data: ReportData) -> str:
         title=escape(data.title),
         style=_file("page.css"),
         script=script,
-        # With it in the page's security policy, no other script can run.
+        # In the page's security policy, so that no other script can run.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        facts=tables.facts_list(data.created_from),
+        details=tables.details_list(data.created_from),
         settings=tables.settings_list(data.settings),
         tiles=tables.tiles(data),
         shares=tables.shares(data.questions),

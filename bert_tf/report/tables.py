@@ -1,4 +1,4 @@
-"""The report's scores as tiles and tables; everything inserted is escaped."""
+"""The report's scores as tiles and tables; all inserted text is escaped."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from bert_tf.report.content import OUTCOMES, QuestionRow, ReportData
 _EXACT_NAMES = ("exact_match", "exact")
 _OUTCOME_LABELS = {"exact": "exactly right", "partly right": "partly right", "wrong": "wrong"}
 
-# A group's bars are as thick as the root of its share of the largest group, but not thinner.
+# The thickness of a group's bars is the square root of its size relative to the largest group, but
+# at least this.
 _THINNEST = 0.2
-_FEW = 10  # questions, whose scores are printed less boldly
+_FEW = 10  # scores of fewer questions are printed in a lighter style
 
 
-def facts_list(created_from: Mapping[str, object]) -> str:
-    """What the report was made from, as a definition list."""
+def details_list(details: Mapping[str, object]) -> str:
+    """Names and values as a definition list."""
     pairs = (
         f"<div><dt>{escape(str(name))}</dt><dd>{escape(str(value))}</dd></div>"
-        for name, value in created_from.items()
+        for name, value in details.items()
     )
-    return f'<dl class="facts">{"".join(pairs)}</dl>' if created_from else ""
+    return f'<dl class="details">{"".join(pairs)}</dl>' if details else ""
 
 
 def settings_list(settings: Mapping[str, object]) -> str:
-    """Settings of the run, folded; empty without any."""
+    """Settings of the run, folded; empty if there are none."""
     if not settings:
         return ""
-    return f'<details class="settings"><summary>Settings</summary>{facts_list(settings)}</details>'
+    return (
+        f'<details class="settings"><summary>Settings</summary>{details_list(settings)}</details>'
+    )
 
 
 def shares(questions: Sequence[QuestionRow]) -> str:
-    """How many questions are right, partly right and wrong, as a bar; empty without questions."""
+    """The shares of right, partly right and wrong answers as a bar; empty without questions."""
     counts = {name: sum(row.outcome == name for row in questions) for name in OUTCOMES}
     parts = [(name, count, 100 * count / len(questions)) for name, count in counts.items() if count]
     if not parts:
@@ -57,14 +60,14 @@ def shares(questions: Sequence[QuestionRow]) -> str:
 
 
 def tiles(data: ReportData) -> str:
-    """The scores that matter most, in large type; unknown ones are left out."""
+    """The most important scores in large type; missing scores are left out."""
     results = data.results
     exact = next((results[name] for name in _EXACT_NAMES if name in results), None)
     shown = [
         _tile("F1", results.get("f1"), f"over {len(data.questions):,} questions"),
-        _tile("Exact match", exact, "in percent of the questions"),
-        _tile("With an answer: F1", results.get("HasAns_f1"), _part_hint(results, "HasAns")),
-        _tile("Without an answer: F1", results.get("NoAns_f1"), _part_hint(results, "NoAns")),
+        _tile("Exact match", exact, "percent of the questions"),
+        _tile("With an answer: F1", results.get("HasAns_f1"), _subset_hint(results, "HasAns")),
+        _tile("Without an answer: F1", results.get("NoAns_f1"), _subset_hint(results, "NoAns")),
         _tile("Best F1", results.get("best_f1"), _threshold_hint(results)),
     ]
     return f'<div class="tiles">{"".join(shown)}</div>' if any(shown) else ""
@@ -79,8 +82,8 @@ def _tile(label: str, value: float | None, hint: str) -> str:
     )
 
 
-def _part_hint(results: Mapping[str, float], part: str) -> str:
-    exact, total = results.get(f"{part}_exact"), results.get(f"{part}_total")
+def _subset_hint(results: Mapping[str, float], prefix: str) -> str:
+    exact, total = results.get(f"{prefix}_exact"), results.get(f"{prefix}_total")
     hints = [f"exact {exact:.2f}"] if exact is not None else []
     hints += [f"{total:,.0f} questions"] if total is not None else []
     return ", ".join(hints)
@@ -92,7 +95,7 @@ def _threshold_hint(results: Mapping[str, float]) -> str:
 
 
 def group_table(groups: Sequence[Group], *, caption: str, filter_name: str) -> str:
-    """A row a group with its scores as bars; the name leads to the group's questions."""
+    """A row for each group with its scores as bars; names link to the group's questions."""
     if not groups:
         return ""
     largest = max(group.count for group in groups)
@@ -130,12 +133,12 @@ def _bars(group: Group, largest: int) -> str:
 
 
 def _bar(name: str, style: str, score: float, count: int, *, middle: float, height: float) -> str:
-    """A bar and, as a thin line, where the score of more such questions may lie."""
+    """A bar with the confidence interval of its score as a thin line."""
     low, high = interval(score, count)
     questions = f"{count:,} question{'s' * (count != 1)}"
-    said = f"{name} {score:.1f} of {questions}; 95 % interval {low:.1f} to {high:.1f}"
+    title = f"{name} {score:.1f} over {questions}; 95 % interval {low:.1f} to {high:.1f}"
     return (
-        f'<g><title>{said}</title><rect class="{style}" x="0" y="{middle - height / 2:.2f}" '
+        f'<g><title>{title}</title><rect class="{style}" x="0" y="{middle - height / 2:.2f}" '
         f'width="{score:.2f}" height="{height:.2f}"/>'
         f'<line class="interval" x1="{low:.2f}" x2="{high:.2f}" y1="{middle:g}" y2="{middle:g}"/>'
         "</g>"
@@ -143,7 +146,7 @@ def _bar(name: str, style: str, score: float, count: int, *, middle: float, heig
 
 
 def seeds_table(seed_scores: Mapping[int, Mapping[str, float]]) -> str:
-    """A row a seed and their mean and sample standard deviation; empty without seeds."""
+    """A row for each seed, and the mean and sample standard deviation; empty without seeds."""
     if not seed_scores:
         return ""
     first = next(iter(seed_scores.values()))
@@ -164,11 +167,11 @@ def seeds_table(seed_scores: Mapping[int, Mapping[str, float]]) -> str:
 
 
 def results_table(results: Mapping[str, float]) -> str:
-    """Every figure by its official name, folded; empty without results."""
+    """All figures with their official names, folded; empty without results."""
     rows = [_row(name, [f"{value:,.10g}"]) for name, value in results.items()]
     if not rows:
         return ""
-    table = _table("Under their official names", ("figure", "value"), rows)
+    table = _table("Official names", ("figure", "value"), rows)
     return f'<details class="figures"><summary>All figures</summary>{table}</details>'
 
 

@@ -1,1 +1,1 @@
-"""SQuAD: examples, windows, features, answers and scores; no TensorFlow is needed."""
+"""SQuAD: examples, windows, features, answers and scores. This package does not need TensorFlow."""

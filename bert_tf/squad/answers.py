@@ -1,8 +1,8 @@
-"""From scores of positions to answers cut out of the text.
+"""Converts scores of positions to answers extracted from the text.
 
 The rules are those of google-research/bert's run_squad.py: the best pairs of a first and a last
-token over all windows of a question compete, with "no answer" among them in v2.0. Unlike there, an
-answer is the text between two characters of the paragraph, not a text put together from tokens.
+token over all windows of a question compete, including "no answer" in v2.0. Unlike there, an answer
+is the exact text between two characters of the paragraph, not reconstructed from tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open
 from bert_tf.squad.examples import Example, SquadFile
-from bert_tf.squad.spans import Entry, SpanCandidates, possible_spans, rank_answers
+from bert_tf.squad.spans import RankedAnswer, SpanCandidates, possible_spans, rank_answers
 from bert_tf.squad.windows import Window, WindowSettings, question_windows
 from bert_tf.text.tokenizer import Encoding, Tokenizer
 
@@ -34,10 +34,10 @@ class AnswerSettings:
     """How answers are chosen.
 
     Attributes:
-      n_best_size: answers listed for each question; in v2.0 the best span and "" always are.
-      max_answer_length: tokens of an answer.
+      n_best_size: answers listed for each question; in v2.0 the best span and "" are always listed.
+      max_answer_length: the largest length of an answer in tokens.
       version_2_with_negative: whether "" is a possible answer.
-      null_score_diff_threshold: "" is the answer where its score exceeds the best other answer's
+      null_score_diff_threshold: the answer is "" if its score exceeds that of the best other answer
         by more than this.
     """
 
@@ -47,12 +47,12 @@ class AnswerSettings:
     null_score_diff_threshold: float = 0.0
 
     def validate(self) -> None:
-        """Raises UserError for values that cannot be."""
+        """Raises UserError for invalid values."""
         for name in ("n_best_size", "max_answer_length"):
             if getattr(self, name) < 1:
-                raise UserError(f"--{name}={getattr(self, name)}: give at least 1.")
+                raise UserError(f"--{name}={getattr(self, name)} must be at least 1.")
         if math.isnan(self.null_score_diff_threshold):
-            raise UserError("--null_score_diff_threshold=nan: give a number.")
+            raise UserError("--null_score_diff_threshold=nan must be a number.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Predictions:
 
     Attributes:
       answers: the answer; "" for none.
-      nbest: at least one answer, best first, each with ``text``, ``probability`` among those
-        listed, ``start_logit``, ``end_logit`` and, if cut from the context, the characters
+      nbest: at least one answer, best first, each with ``text``, ``probability`` among the listed
+        answers, ``start_logit``, ``end_logit`` and, if extracted from the context, the characters
         ``start`` and ``end`` (exclusive) there.
-      null_odds: v2.0: how far the score of "" is above the best other answer's.
-      spans: characters [start, end) in the context of the best answer other than ""; only
-        questions that have one.
+      null_odds: v2.0 only: the score of "" minus that of the best other answer.
+      spans: characters [start, end) in the context of the best answer other than "", for questions
+        that have one.
     """
 
     answers: dict[str, str]
@@ -75,8 +75,8 @@ class Predictions:
     spans: dict[str, tuple[int, int]]
 
 
-# google-research/bert's answer to v1.1 questions for which no span is possible.
-_NO_SPAN = Entry("empty", 0.0, 0.0)
+# google-research/bert's answer to v1.1 questions without any possible span.
+_NO_SPAN = RankedAnswer("empty", 0.0, 0.0)
 
 
 def decode_answers(
@@ -90,22 +90,24 @@ def decode_answers(
 
     Args:
       squad: the questions.
-      tokenizer, windows: those that the records were made with.
-      candidates: what the network gives for the records.
-      settings: how to choose.
+      tokenizer, windows: as used for making the records.
+      candidates: the network's output for the records.
+      settings: how to choose answers.
 
     Raises:
-      UserError: scores that are no numbers, candidates that are not of these questions' windows.
+      UserError: scores are not finite, or the candidates do not match the questions' windows.
     """
     settings.validate()
-    _require_numbers(candidates)
+    _require_finite_scores(candidates)
     predictions = Predictions({}, {}, {}, {})
     row = 0
-    for example, encoding, own_windows in _windows_by_question(squad, tokenizer, windows):
-        stop = row + len(own_windows)
-        own = SpanCandidates(*(values[row:stop] for values in candidates))
-        if len(own.null_logits) == len(own_windows):
-            _decode_question(predictions, example, encoding, own_windows, own, settings)
+    for example, encoding, windows_of_question in _windows_by_question(squad, tokenizer, windows):
+        stop = row + len(windows_of_question)
+        question_candidates = SpanCandidates(*(values[row:stop] for values in candidates))
+        if len(question_candidates.null_logits) == len(windows_of_question):
+            _decode_question(
+                predictions, example, encoding, windows_of_question, question_candidates, settings
+            )
         row = stop
     if row != len(candidates.null_logits):
         raise UserError(
@@ -117,9 +119,9 @@ def decode_answers(
 
 
 def best_span_texts(squad: SquadFile, predictions: Predictions) -> dict[str, str]:
-    """Each question's answer if "" is no choice: what thresholds are compared for.
+    """Each question's best answer other than "", which thresholds are applied to.
 
-    "" is left for a question without any possible span.
+    The answer is "" only for a question without any possible span.
     """
     texts = {}
     for example in squad.examples:
@@ -133,41 +135,41 @@ def write_predictions(
 ) -> None:
     """Writes predictions.json, nbest_predictions.json and, for v2.0, null_odds.json.
 
-    The directory exists. A null_odds.json that was there before goes when it is not v2.0: it would
-    be taken to belong to the new predictions.
+    The directory must exist. An old null_odds.json is removed if the data is not v2.0, since it
+    would seem to belong to the new predictions.
     """
     directory = Path(output_dir)
-    _write_as_google(directory / PREDICTIONS_NAME, predictions.answers)
-    _write_as_google(directory / NBEST_NAME, predictions.nbest)
+    _write_json(directory / PREDICTIONS_NAME, predictions.answers)
+    _write_json(directory / NBEST_NAME, predictions.nbest)
     if version_2_with_negative:
-        _write_as_google(directory / NULL_ODDS_NAME, predictions.null_odds)
+        _write_json(directory / NULL_ODDS_NAME, predictions.null_odds)
     else:
         (directory / NULL_ODDS_NAME).unlink(missing_ok=True)
 
 
-def _write_as_google(path: Path, value: Any) -> None:
-    # Not all text is valid Unicode: escapes can write what UTF-8 cannot.
+def _write_json(path: Path, value: Any) -> None:
+    # Escaped, since not all text is valid Unicode that UTF-8 can encode.
     with atomic_open(path) as file:
         json.dump(value, file, indent=4)
         file.write("\n")
 
 
-def _require_numbers(candidates: SpanCandidates) -> None:
-    """Raises UserError when a score is NaN or infinite; unused places may be -inf."""
+def _require_finite_scores(candidates: SpanCandidates) -> None:
+    """Raises UserError if a score is NaN or infinite; unused slots may be -inf."""
     is_wrong = ~np.isfinite(candidates.null_logits)
     for logits in (candidates.start_logits, candidates.end_logits):
         is_wrong |= (np.isnan(logits) | np.isposinf(logits)).any(axis=-1)
     if is_wrong.any():
         raise UserError(
             f"the network's scores are not finite numbers in {is_wrong.sum()} of {is_wrong.size} "
-            "windows; take an earlier checkpoint, or train again with a smaller --learning_rate."
+            "windows; use an earlier checkpoint, or train again with a smaller --learning_rate."
         )
 
 
 def _windows_by_question(
     squad: SquadFile, tokenizer: Tokenizer, settings: WindowSettings
 ) -> Iterator[tuple[Example, Encoding, list[Window]]]:
-    """Questions with their tokenized paragraph and windows; one paragraph at a time is kept."""
+    """Questions with their tokenized paragraph and windows, keeping one paragraph at a time."""
     for context, examples in itertools.groupby(squad.examples, key=lambda e: e.context):
         encoding = tokenizer.encode_with_offsets(context)
         for example in examples:
@@ -184,17 +186,17 @@ def _decode_question(
     candidates: SpanCandidates,
     settings: AnswerSettings,
 ) -> None:
-    """Adds the answer to one question, with ``candidates`` of its W windows."""
+    """Adds the answer to a question, given the ``candidates`` of its W windows."""
     spans = possible_spans(windows, candidates, settings.max_answer_length)
     null = None
     if settings.version_2_with_negative:
-        # Of both logits only the sum is known. A question without windows has nothing to find.
+        # Only the sum of both logits is known. A question without windows has no answer.
         score = float(candidates.null_logits.min()) if windows else 0.0
-        null = Entry("", score / 2, score / 2)
+        null = RankedAnswer("", score / 2, score / 2)
     ranked = rank_answers(spans, encoding, example.context, null)
     entries = list(itertools.islice(ranked, settings.n_best_size))
     best = next((e for e in itertools.chain(entries, ranked) if e.span), None)
-    # Either can be the answer, by the threshold, and is listed even where there is no room for it.
+    # Either may be the answer, depending on the threshold, so both are always listed.
     entries += [entry for entry in (best, null) if entry and entry not in entries]
 
     answer = entries[0].text if entries else _NO_SPAN.text
@@ -211,8 +213,8 @@ def _decode_question(
         predictions.spans[example.question_id] = best.span
 
 
-def _describe(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Entries as they are written, with their probabilities among each other."""
+def _describe(entries: Sequence[RankedAnswer]) -> list[dict[str, Any]]:
+    """Entries in their output format, with probabilities relative to each other."""
     scores = np.array([entry.start_logit + entry.end_logit for entry in entries])
     weights = np.exp(scores - scores.max())
     described = []

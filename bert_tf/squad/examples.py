@@ -1,8 +1,8 @@
-"""Reading SQuAD files, v1.1 and v2.0, with a check of everything that is used of them.
+"""Reads SQuAD files, v1.1 and v2.0, and validates everything that is used from them.
 
-The form (Rajpurkar et al. 2016, 2018): ``{"version", "data": [{"title", "paragraphs": [{"context",
+Format (Rajpurkar et al. 2016, 2018): ``{"version", "data": [{"title", "paragraphs": [{"context",
 "qas": [{"id", "question", "answers": [{"text", "answer_start"}], "is_impossible"}]}]}]}``, where
-``is_impossible`` is v2.0's.
+``is_impossible`` only exists in v2.0.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, read_json, require_file
 
-# Characters between where an answer stands and where its answer_start says, at most: files whose
-# texts were cleaned after they were annotated are a few characters off.
+# Largest distance in characters between an answer and its answer_start: in files whose texts were
+# cleaned after annotation, offsets are wrong by a few characters.
 MOST_MOVED = 3
 
 
@@ -33,11 +33,11 @@ class Example:
 
     Attributes:
       question_id: unique in its file.
-      question: text.
-      context: the paragraph; one string for all questions about it.
-      title: of the article.
+      question: the text.
+      context: the paragraph; one string shared by all questions about it.
+      title: the title of the article.
       paragraph: number of the paragraph in the file, from 0.
-      answers: none if the question cannot be answered or the file does not tell.
+      answers: empty if the question cannot be answered or the file has no answers.
       is_impossible: whether the paragraph has no answer.
     """
 
@@ -52,16 +52,16 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class SquadFile:
-    """All questions of a file, in its order.
+    """All questions of a file, in order.
 
     Attributes:
-      path: of the file.
-      version: what the file says of itself, may be empty.
+      path: the file.
+      version: the version stated in the file, may be empty.
       examples: at least one.
-      unusable: ids of the questions whose first answer is not in the context where it should be,
-        nor up to ``MOST_MOVED`` characters before or behind.
-      moved: ids of those whose first answer was found there; it has the offset where it stands.
-      first_of: how many questions the file has, where ``examples`` are its first ones alone.
+      unusable: ids of questions whose first answer is not at its offset in the context, nor within
+        ``MOST_MOVED`` characters of it.
+      moved: ids of questions whose first answer was found that near and got its actual offset.
+      first_of: number of questions in the file if ``examples`` are only its first ones, else None.
     """
 
     path: Path
@@ -73,11 +73,11 @@ class SquadFile:
 
     @property
     def has_unanswerable(self) -> bool:
-        """Whether there are questions without an answer, as in v2.0."""
+        """Whether there are unanswerable questions, as in v2.0."""
         return any(example.is_impossible for example in self.examples)
 
     def first(self, count: int) -> SquadFile:
-        """The first ``count`` questions; the whole file where it has no more than these."""
+        """The first ``count`` questions; the whole file if it has no more."""
         if count >= len(self.examples):
             return self
         examples = self.examples[:count]
@@ -91,7 +91,7 @@ class SquadFile:
         )
 
     def __str__(self) -> str:
-        """The file's name, and which part of it is meant."""
+        """The file name, and which part of the file is used."""
         if self.first_of is None:
             return self.path.name
         return f"{self.path.name} (the first {len(self.examples):,} of {self.first_of:,} questions)"
@@ -104,20 +104,20 @@ def read_squad(
 
     Args:
       path: JSON, v1.1 or v2.0.
-      flag: the flag that it was given by, for messages.
-      version_2_with_negative: whether questions without an answer are expected.
-      needs_answers: for training; otherwise the file need not have answers.
+      flag: the flag that named the file, for messages.
+      version_2_with_negative: whether unanswerable questions are expected.
+      needs_answers: whether answers are required, as for training.
 
     Raises:
-      UserError: the file cannot be read, is no SQuAD file, has no questions, two of one id,
-        unexpected unanswerable ones, or not the answers that are needed.
+      UserError: the file cannot be read, is not a SQuAD file, has no questions, duplicate ids,
+        unexpected unanswerable questions, or lacks required answers.
     """
     path = require_file(path, flag=flag)
     reader = _Reader(path, flag, needs_answers=needs_answers)
     content = reader.load()
     examples = tuple(reader.examples(content))
     if not examples:
-        raise UserError(f"--{flag}: {path} holds no questions; give a SQuAD file.")
+        raise UserError(f"--{flag}: {path} has no questions; give a SQuAD file.")
     squad = SquadFile(
         path=path,
         version=str(content.get("version", "")),
@@ -129,33 +129,33 @@ def read_squad(
     )
     if squad.has_unanswerable and not version_2_with_negative:
         raise UserError(
-            f"--{flag}: {path} has questions without an answer, as SQuAD v2.0; "
+            f"--{flag}: {path} has questions without an answer, like SQuAD v2.0; "
             "give --version_2_with_negative, or a v1.1 file."
         )
     if needs_answers and len(squad.unusable) == sum(not e.is_impossible for e in examples) > 0:
         raise UserError(
-            f"--{flag}: no answer of {path} is where its answer_start says, or near there; "
-            "it counts characters of the context, from 0."
+            f"--{flag}: no answer in {path} is at or near its answer_start; "
+            "correct the offsets, which count characters of the context from 0."
         )
     return squad
 
 
 def _is_at(context: str, text: str, start: int) -> bool:
-    """Whether an answer is at an offset; kinds of blanks may differ."""
+    """Whether an answer is at an offset, ignoring kinds of white space."""
     found = context[start : start + len(text)] if start >= 0 else ""
     return bool(text.strip()) and (found == text or found.split() == text.split())
 
 
 def _nearest(context: str, text: str, start: int) -> int:
-    """The offset of an answer nearest to the given one, which it is where there is none."""
+    """The offset of the answer that is nearest to the given one; the given one if not found."""
     distances = [0, *(sign * n for n in range(1, MOST_MOVED + 1) for sign in (-1, 1))]
     return next((start + n for n in distances if _is_at(context, text, start + n)), start)
 
 
 class _Reader:
-    """Walks through a file; every error names the place, such as ``data[3].paragraphs[1]``.
+    """Reads the contents of a file; errors name the place, such as ``data[3].paragraphs[1]``.
 
-    ``moved`` are the ids of the questions whose first answer was found beside its offset.
+    ``moved`` collects ids of questions whose first answer was found near its offset.
     """
 
     def __init__(self, path: Path, flag: str, *, needs_answers: bool):
@@ -165,7 +165,7 @@ class _Reader:
         self.moved: list[str] = []
 
     def load(self) -> dict[str, Any]:
-        """The whole file, of which only the outermost form is checked."""
+        """The whole file; only its outermost structure is validated."""
         content = read_json(self._path, what=f"--{self._flag}")
         if not isinstance(content, dict):
             raise self._error("it is not an object with 'data'")
@@ -187,7 +187,7 @@ class _Reader:
                     if first != question_place:
                         raise self._error(
                             f"{first} and {question_place} have the same id "
-                            f"{example.question_id!r}; every question needs its own"
+                            f"{example.question_id!r}; every question needs a unique id"
                         )
                     yield example
                 paragraph_number += 1
@@ -198,18 +198,18 @@ class _Reader:
         question_id = self._question_id(question, place)
         is_impossible = self._value(question, "is_impossible", bool, place, default=False)
         answers = self._answers(question, place)
-        placed = tuple(Answer(text, _nearest(context, text, start)) for text, start in answers)
-        if placed[:1] != answers[:1]:
+        located = tuple(Answer(text, _nearest(context, text, start)) for text, start in answers)
+        if located[:1] != answers[:1]:
             self.moved.append(question_id)
         if is_impossible and answers:
             raise self._error(f"{place} ({question_id}) is_impossible but has answers")
         if self._needs_answers and not is_impossible and not answers:
             raise self._error(f"{place} ({question_id}) has no answer, which training needs")
         text = self._value(question, "question", str, place)
-        return Example(question_id, text, context, title, paragraph, placed, is_impossible)
+        return Example(question_id, text, context, title, paragraph, located, is_impossible)
 
     def _question_id(self, question: dict[str, Any], place: str) -> str:
-        """Text, or a whole number as its digits: predictions, in JSON, have it as text."""
+        """The id as text; integers are converted, since predictions in JSON have ids as text."""
         value = question.get("id")
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
@@ -229,18 +229,18 @@ class _Reader:
     def _items(
         self, parent: dict[str, Any], key: str, place: str
     ) -> Iterator[tuple[dict[str, Any], str]]:
-        """The objects of a list, each with its place."""
+        """The objects in a list, each with its place."""
         values = self._value(parent, key, list, place)
         for index, value in enumerate(values):
-            own_place = f"{place}.{key}[{index}]" if place else f"{key}[{index}]"
+            item_place = f"{place}.{key}[{index}]" if place else f"{key}[{index}]"
             if not isinstance(value, dict):
-                raise self._error(f"{own_place} is not an object")
-            yield value, own_place
+                raise self._error(f"{item_place} is not an object")
+            yield value, item_place
 
     def _value(
         self, parent: dict[str, Any], key: str, kind: type, place: str, default: Any = None
     ) -> Any:
-        """A value of the type ``kind``; without a default it must be there."""
+        """A value of type ``kind``, which must exist if there is no default."""
         value = parent.get(key, default)
         # In Python, True is an int; in JSON it is not a number.
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
@@ -254,5 +254,5 @@ class _Reader:
     def _error(self, problem: str) -> UserError:
         return UserError(
             f"--{self._flag}: {self._path} is not a SQuAD file: {problem}; "
-            "correct it or give another."
+            "correct it or give another file."
         )

@@ -1,8 +1,8 @@
-"""Questions to records of fixed length, once for every combination of file, vocabulary and lengths.
+"""Converts questions to records, once for every combination of file, vocabulary and lengths.
 
-A stage (data/stage.py): records are made on all cores and kept in a directory of their own with a
-manifest, so that a second run finds them done. A paragraph is tokenized once for all of its
-questions. Memory: the SQuAD file, and some hundred kB for each worker's batch of paragraphs.
+This is a stage (records/stage.py): records are made on all cores and kept in a separate directory
+with a manifest, so that later runs can use them. A paragraph is tokenized once for all of its
+questions. Memory: the SQuAD file, and a few hundred kB for each worker's batch of paragraphs.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.workers import ordered_map, resolve_num_workers
 
 STAGE = "squad_features"
-FIRST_UNIQUE_ID = 1_000_000_000  # google's
+FIRST_UNIQUE_ID = 1_000_000_000  # as in google-research/bert
 
-_PARAGRAPHS_AT_ONCE = 16
-_QUESTIONS_A_WORKER = 5000  # a process takes as long to start as these take
+_PARAGRAPHS_PER_BATCH = 16
+_QUESTIONS_PER_WORKER = 5000  # starting a process takes as long as converting these
 _SHOWN_IDS = 5
 
 
@@ -52,19 +52,20 @@ def build_features(
     training: bool,
     num_workers: int = 0,
 ) -> SequenceRecords:
-    """Makes the records of a file, unless they are there.
+    """Makes the records of a file, unless they exist.
 
     Args:
-      squad: the questions; for training, those with unusable answers are left out.
-      output_dir: belongs to these records alone.
-      tokenizer_files: the tokenizer, which is opened in each worker.
+      squad: the questions; for training, questions with unusable answers are left out.
+      output_dir: a directory for these records only.
+      tokenizer_files: the tokenizer, which each worker loads.
       windows: lengths.
-      training: with the positions of the first answer, or all questions without them.
-      num_workers: processes at most, 0 for all cores; the records do not depend on it.
+      training: whether records have the positions of the first answer; if not, all questions are
+        included, without positions.
+      num_workers: the largest number of processes, 0 for all cores; it does not change the records.
 
     Raises:
-      UserError: impossible lengths, a wrong vocabulary, a directory that cannot be used, or nothing
-        to make records of.
+      UserError: impossible lengths, an invalid vocabulary, an unusable directory, or no text to
+        make records from.
     """
     windows.validate()
     if training and squad.unusable:
@@ -72,11 +73,10 @@ def build_features(
         more = ", ..." if len(squad.unusable) > _SHOWN_IDS else ""
         report(
             f"{STAGE}: {len(squad.unusable)} questions of {squad.path} are left out, because their "
-            f"answer is not where answer_start says, nor within {MOST_MOVED} characters of there: "
-            f"{shown}{more}"
+            f"answer is not within {MOST_MOVED} characters of its answer_start: {shown}{more}"
         )
     num_workers = min(
-        resolve_num_workers(num_workers), -(-len(squad.examples) // _QUESTIONS_A_WORKER)
+        resolve_num_workers(num_workers), -(-len(squad.examples) // _QUESTIONS_PER_WORKER)
     )
     directory = run_stage(
         STAGE,
@@ -99,7 +99,7 @@ def find_features(
     windows: WindowSettings,
     training: bool,
 ) -> SequenceRecords | None:
-    """The records that :func:`build_features` would make, if they are in ``directory`` already."""
+    """The records that :func:`build_features` would make, if ``directory`` already has them."""
     if is_up_to_date(
         directory,
         stage=STAGE,
@@ -112,32 +112,32 @@ def find_features(
 
 
 def most_windows(squad: SquadFile, windows: WindowSettings) -> int:
-    """More records than :func:`build_features` will make of a file for training, or as many."""
-    of_paragraphs = {}
+    """An upper bound of the number of records that :func:`build_features` makes for training."""
+    num_windows = {}
     for example in squad.examples:
-        if example.paragraph not in of_paragraphs:
-            # No tokenizer makes more tokens of a text than it has bytes in its longest form.
+        if example.paragraph not in num_windows:
+            # No tokenizer makes more tokens than a text has bytes in its longest normalisation.
             longest = len(unicodedata.normalize("NFKD", example.context).encode("utf-8", "replace"))
-            cut = cut_windows(windows.max_query_length, longest, windows)
-            of_paragraphs[example.paragraph] = len(cut)
-    return sum(of_paragraphs[example.paragraph] for example in squad.examples)
+            spans = cut_windows(windows.max_query_length, longest, windows)
+            num_windows[example.paragraph] = len(spans)
+    return sum(num_windows[example.paragraph] for example in squad.examples)
 
 
 def _parameters(squad: SquadFile, windows: WindowSettings, training: bool) -> dict[str, object]:
     moved = {"most_moved": MOST_MOVED} if training else {}
-    part = {} if squad.first_of is None else {"first_questions": len(squad.examples)}
-    return {**dataclasses.asdict(windows), "training": training, **moved, **part}
+    first = {} if squad.first_of is None else {"first_questions": len(squad.examples)}
+    return {**dataclasses.asdict(windows), "training": training, **moved, **first}
 
 
 def open_features(directory: PathLike) -> SequenceRecords:
     """The records that :func:`build_features` left in a directory.
 
     Their ``counts``: ``questions`` with records, ``windows`` (N), ``cut_questions`` (longer than
-    max_query_length), ``impossible_questions``, and ``unusable_answers``: questions left out of the
-    training because their answer is not in the context; ``moved_answers``: those whose answer was
-    found up to ``MOST_MOVED`` characters from where it should be.
+    max_query_length), ``impossible_questions``, ``unusable_answers`` (questions left out of
+    training because their answer was not found in the context) and ``moved_answers`` (questions
+    whose answer was found up to ``MOST_MOVED`` characters from its offset).
 
-    Raises UserError if there are none, or if they and their lengths do not belong together.
+    Raises UserError if there are none, or if their lengths file does not match them.
     """
     return open_sequences(
         directory,
@@ -200,5 +200,5 @@ def _question(example: Example, training: bool) -> Question:
 
 
 def _batches(paragraphs: Iterator[Paragraph]) -> Iterator[list[Paragraph]]:
-    while batch := list(itertools.islice(paragraphs, _PARAGRAPHS_AT_ONCE)):
+    while batch := list(itertools.islice(paragraphs, _PARAGRAPHS_PER_BATCH)):
         yield batch

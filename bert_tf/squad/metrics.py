@@ -1,6 +1,6 @@
 """The official SQuAD metric: exact match and F1, v1.1 and v2.0.
 
-The results are those of the data's authors' evaluate-v1.1.py and evaluate-v2.0.py to the last
+The results equal those of the authors' scripts evaluate-v1.1.py and evaluate-v2.0.py to the last
 digit.
 """
 
@@ -21,7 +21,7 @@ from bert_tf.squad.thresholds import official_best, with_threshold
 
 
 def questions_without_answer(squad: SquadFile, answers: Mapping[str, str]) -> list[str]:
-    """Ids of the questions of the data that have no prediction."""
+    """Ids of the questions without a prediction."""
     return [example.question_id for example in squad.examples if example.question_id not in answers]
 
 
@@ -33,23 +33,23 @@ def evaluate(
     na_prob_thresh: float = 1.0,
     version_2: bool | None = None,
 ) -> dict[str, float]:
-    """The official scripts' result, in percent, under their keys.
+    """The result of the official scripts, in percent, with their keys.
 
     Args:
       squad: the data.
-      answers: question id to predicted answer; "" says that there is none.
-      null_odds: question id to how much rather there is no answer; makes it v2.0.
-      na_prob_thresh: with ``null_odds``, an answer with more than this counts as "".
-      version_2: whether by the rules of v2.0; None for what the data and ``null_odds`` say.
+      answers: question id -> predicted answer; "" for no answer.
+      null_odds: question id -> score of no answer over the best answer; implies v2.0.
+      na_prob_thresh: with ``null_odds``, answers with odds above this count as "".
+      version_2: whether to use the rules of v2.0; None to decide by the data and ``null_odds``.
 
     Returns:
       ``exact_match``, ``f1`` and ``total``. v2.0 adds ``exact`` (again), the same for questions
-      with (``HasAns_``) and without (``NoAns_``) an answer and, with ``null_odds``, the best
-      scores that a threshold gives: ``best_exact``, ``best_exact_thresh``, ``best_f1``,
-      ``best_f1_thresh`` (0.0 when it is best to answer nothing).
+      with (``HasAns_``) and without (``NoAns_``) an answer and, with ``null_odds``, the best scores
+      over all thresholds: ``best_exact``, ``best_exact_thresh``, ``best_f1``, ``best_f1_thresh``
+      (0.0 if it is best to answer nothing).
 
     Raises:
-      UserError: no question has a prediction, or one with a prediction has no odds.
+      UserError: no question has a prediction, or a question with a prediction has no odds.
     """
     if not any(example.question_id in answers for example in squad.examples):
         raise UserError(
@@ -74,8 +74,8 @@ def evaluate(
 
 
 def _percent(values: Sequence[float]) -> float:
-    # One by one: sum() compensates for rounding since Python 3.12, and the last digits of published
-    # figures would depend on the Python.
+    # Added one by one: sum() compensates for rounding since Python 3.12, so that the last digits of
+    # published figures would depend on the version of Python.
     return 100.0 * functools.reduce(operator.add, values, 0.0) / len(values)
 
 
@@ -95,25 +95,25 @@ def _breakdown(scores: Sequence[QuestionScore]) -> dict[str, float]:
 
 
 def read_answers(path: str, *, flag: str) -> dict[str, str]:
-    """Reads a predictions.json; raises UserError that names ``flag`` when it is none."""
+    """Reads a predictions.json; raises UserError that names ``flag`` if it is invalid."""
     value = _read_object(path, flag=flag)
     for question_id, answer in value.items():
         if not isinstance(answer, str):
             raise UserError(
-                f"--{flag}: {path} must give each question id a text and gives {question_id!r} "
-                f"a {type(answer).__name__}; give a predictions.json."
+                f"--{flag}: {path} must map question ids to texts, but maps {question_id!r} to a "
+                f"{type(answer).__name__}; give a predictions.json."
             )
     return value
 
 
 def read_null_odds(path: str, *, flag: str) -> dict[str, float]:
-    """Reads a null_odds.json; raises UserError that names ``flag`` when it is none."""
+    """Reads a null_odds.json; raises UserError that names ``flag`` if it is invalid."""
     value = _read_object(path, flag=flag)
     for question_id, odds in value.items():
         if not _is_finite_number(odds):
             raise UserError(
-                f"--{flag}: {path} must give each question id a finite number and gives "
-                f"{question_id!r} {json.dumps(odds)[:40]}; give a null_odds.json."
+                f"--{flag}: {path} must map question ids to finite numbers, but maps "
+                f"{question_id!r} to {json.dumps(odds)[:40]}; give a null_odds.json."
             )
     return value
 
@@ -127,5 +127,7 @@ def _is_finite_number(value: Any) -> bool:
 def _read_object(path: str, *, flag: str) -> dict[str, Any]:
     value = read_json(require_file(path, flag=flag), what=f"--{flag}")
     if not isinstance(value, dict):
-        raise UserError(f"--{flag}: {path} is not a JSON object of question ids; give another.")
+        raise UserError(
+            f"--{flag}: {path} is not a JSON object with question ids as keys; give another file."
+        )
     return value

@@ -1,4 +1,4 @@
-"""Paragraphs with their questions to the features of records."""
+"""Converts paragraphs with their questions to features of records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_tf.text.tokenizer import Encoding, Tokenizer
 
 
 class Question(NamedTuple):
-    """What records are made of: the text, and for training the answer's characters [start, end)."""
+    """A question for records: its text and, for training, the answer's characters [start, end)."""
 
     text: str
     answer: tuple[int, int] | None
@@ -30,12 +30,12 @@ class Paragraph(NamedTuple):
 
 
 class ParagraphEncoder:
-    """Paragraphs to records; one in each worker process."""
+    """Converts paragraphs to records; one instance per worker process."""
 
     def __init__(
         self, open_tokenizer: Callable[[], Tokenizer], windows: WindowSettings, spec: RecordSpec
     ):
-        """Opens the tokenizer; ``spec`` names the features that records get."""
+        """Loads the tokenizer; ``spec`` lists the features of the records."""
         self._tokenizer = open_tokenizer()
         self._settings = windows
         self._spec = spec
@@ -51,7 +51,7 @@ class ParagraphEncoder:
             context_ids = np.array(context.ids, np.int32)
             for question in paragraph.questions:
                 answer = question.answer and tokens_of(context, *question.answer)
-                if question.answer and not answer:  # only characters that no token stands for
+                if question.answer and not answer:  # only characters without a token
                     counts["unusable_answers"] += 1
                     continue
                 ids = self._tokenizer.encode(question.text)
@@ -72,9 +72,9 @@ class ParagraphEncoder:
 
 
 def tokens_of(encoding: Encoding, start: int, end: int) -> tuple[int, int] | None:
-    """The first and the last token that characters [start, end) have a part in, None without any.
+    """The first and last token that overlap characters [start, end), None if there are none.
 
-    Between tokens (at white space, say) it is the next one from the start, the one before the end.
+    If the start or end is between tokens (at white space, say), the nearest token inside is taken.
     """
     first = bisect.bisect_right(encoding.ends, start)
     last = bisect.bisect_left(encoding.starts, end) - 1
@@ -82,7 +82,7 @@ def tokens_of(encoding: Encoding, start: int, end: int) -> tuple[int, int] | Non
 
 
 class _Rows:
-    """Windows that become the features of one batch of records."""
+    """Collects windows for the features of one batch of records."""
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
         self._tokenizer = tokenizer
@@ -101,7 +101,7 @@ class _Rows:
         answer: tuple[int, int] | None,
         is_impossible: bool,
     ) -> None:
-        """Adds a question's windows; ``answer`` is its first and its last token in the context."""
+        """Adds the windows of a question; ``answer`` is the first and last token in the context."""
         for window in windows:
             first, last = map(window.position, answer or (-1, -1))
             is_inside = first is not None and last is not None
@@ -110,7 +110,7 @@ class _Rows:
             self._impossible.append(is_impossible)
 
     def features(self) -> dict[str, np.ndarray]:
-        """Arrays [N, L] by the names of the records' features, all but unique_ids."""
+        """Arrays [N, L] for the features of the records, except unique_ids."""
         answers = np.array(self._positions, np.int64).reshape(-1, 2)
         return {
             **sequence_arrays(self._windows, self._tokenizer, self._max_seq_length),
@@ -123,16 +123,16 @@ class _Rows:
 def sequence_arrays(
     windows: Sequence[tuple[Window, Sequence[int]]], tokenizer: Tokenizer, num_positions: int
 ) -> dict[str, np.ndarray]:
-    """A network's inputs for windows, each with the ids of all of its paragraph.
+    """A network's inputs for windows, each given with the ids of its whole paragraph.
 
     Returns: ``input_ids`` int32, ``input_mask`` and ``segment_ids`` uint8, [N, num_positions].
     """
     input_ids = np.full((len(windows), num_positions), tokenizer.pad_id, np.int32)
     for row, (window, context_ids) in zip(input_ids, windows):
         offset, end = window.context_offset, window.length - 1
-        part = slice(window.first_token, window.first_token + window.num_tokens)
+        tokens = slice(window.first_token, window.first_token + window.num_tokens)
         row[:offset] = [tokenizer.cls_id, *window.question_ids, tokenizer.sep_id]
-        row[offset:end] = context_ids[part]
+        row[offset:end] = context_ids[tokens]
         row[end] = tokenizer.sep_id
     positions = np.arange(num_positions)
     offsets, lengths = (

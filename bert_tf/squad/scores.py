@@ -1,6 +1,6 @@
-"""Scores of a predicted answer: the rules of SQuAD v1.1 and v2.0.
+"""Scores of predicted answers by the rules of SQuAD v1.1 and v2.0.
 
-Rajpurkar et al. 2016, section 6.1, and 2018, section 5, in the details as the authors' scripts
+Rajpurkar et al. 2016, section 6.1, and 2018, section 5; details follow the authors' scripts
 evaluate-v1.1.py and evaluate-v2.0.py.
 """
 
@@ -21,7 +21,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 @dataclasses.dataclass(frozen=True)
 class QuestionScore:
-    """Scores of one answer, the best over the question's true answers; each from 0 to 1."""
+    """Scores of an answer, each the best over the question's true answers, from 0 to 1."""
 
     question_id: str
     exact: float
@@ -30,8 +30,8 @@ class QuestionScore:
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation, articles and more than single blanks."""
-    # In this order: "the-end" becomes one word, "theend", and keeps its article.
+    """Lower-cased, without ASCII punctuation, articles and repeated blanks."""
+    # The order matters: "the-end" becomes one word, "theend", and keeps its article.
     bare = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
@@ -41,17 +41,17 @@ def question_scores(
 ) -> list[QuestionScore]:
     """Scores of every question, in the order of the data.
 
-    A question without a prediction counts as 0 in v1.1 and does not count in v2.0, as in the
-    official scripts.
+    A question without a prediction scores 0 in v1.1 and is left out in v2.0, as in the official
+    scripts.
 
     Args:
       squad: the data.
-      answers: question id to answer; "" says that there is none.
-      version_2: whether by the rules of v2.0, which data without an unanswerable question have as
-        well, or by those of v1.1.
+      answers: question id -> answer; "" for no answer.
+      version_2: whether to use the rules of v2.0, which also apply to data without unanswerable
+        questions, or those of v1.1.
 
     Raises:
-      UserError: v1.1, and the data do not have an answer to every question.
+      UserError: a question has no true answer, which v1.1 requires.
     """
     scores = []
     for example in squad.examples:
@@ -59,8 +59,8 @@ def question_scores(
         answer = answers.get(example.question_id)
         if not version_2 and not golds:
             raise UserError(
-                f"{squad.path} has no answer to question {example.question_id!r}, so that nothing "
-                "can be scored; give a file with answers."
+                f"{squad.path} has no answer to question {example.question_id!r}, so that "
+                "predictions cannot be scored; give a file with answers."
             )
         if answer is not None:
             exact, f1 = (_scores_v2 if version_2 else _scores_v1)(golds, normalize_answer(answer))
@@ -73,12 +73,12 @@ def question_scores(
 
 
 def _scores_v1(golds: Sequence[str], answer: str) -> tuple[float, float]:
-    """Exact match and F1; two answers without a word are equal but have an F1 of 0."""
+    """Exact match and F1; two answers without any words are equal but have an F1 of 0."""
     return float(answer in golds), max(_f1(gold.split(), answer.split()) for gold in golds)
 
 
 def _scores_v2(golds: Sequence[str], answer: str) -> tuple[float, float]:
-    """Exact match and F1; "" is the true answer where none has a word, and 1 if it is given."""
+    """Exact match and F1; if no true answer has words, "" scores 1 and anything else 0."""
     golds = [gold for gold in golds if gold] or [""]
     if not answer:
         agrees = float(golds == [""])
@@ -87,7 +87,7 @@ def _scores_v2(golds: Sequence[str], answer: str) -> tuple[float, float]:
 
 
 def _f1(gold: Sequence[str], answer: Sequence[str]) -> float:
-    """Harmonic mean of precision and recall over words, each as often as it occurs."""
+    """Harmonic mean of precision and recall over words, with repetitions."""
     common = sum((Counter(gold) & Counter(answer)).values())
     if common == 0:
         return 0.0

@@ -1,6 +1,6 @@
 """The spans of a paragraph that can answer a question, best first.
 
-Dimensions: N windows in the file, W windows of a question, K candidates, M spans.
+Dimensions: N windows in total, W windows of a question, K candidates, M spans.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from bert_tf.text.tokenizer import Encoding
 
 
 class SpanCandidates(NamedTuple):
-    """The best positions of each window's context, best first; of equal ones the first.
+    """The best positions in the context of each window, best first, ties in order of position.
 
     Arrays of all windows in the order of the records, or tensors of a batch in a graph.
 
     Attributes:
       start_indices, end_indices: [N, K] int32 positions in the sequence.
-      start_logits, end_logits: [N, K] float32, -inf at places that no position is left for.
-      null_logits: [N] float32, start and end score of [CLS], which stands for "no answer".
+      start_logits, end_logits: [N, K] float32, -inf in unused slots.
+      null_logits: [N] float32, start plus end score of [CLS], which represents "no answer".
     """
 
     start_indices: Any
@@ -32,8 +32,8 @@ class SpanCandidates(NamedTuple):
     null_logits: Any
 
 
-class Entry(NamedTuple):
-    """A possible answer; without a span it is not from the context."""
+class RankedAnswer(NamedTuple):
+    """A possible answer; ``span`` is None if it is not from the context."""
 
     text: str
     start_logit: float
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Pairs of tokens of the paragraph, [M] each, by window, then start, then end."""
+    """Pairs of tokens in the paragraph, [M] each, ordered by window, start and end."""
 
     first: np.ndarray
     last: np.ndarray
@@ -51,16 +51,16 @@ class Spans(NamedTuple):
 
 
 def possible_spans(windows: Sequence[Window], candidates: SpanCandidates, max_length: int) -> Spans:
-    """All pairs of a first and a last token of one window that can be an answer."""
+    """All pairs of a first and a last token in the same window that are possible answers."""
     starts, starts_usable = _context_tokens(
         windows, candidates.start_indices, candidates.start_logits
     )
     ends, ends_usable = _context_tokens(windows, candidates.end_indices, candidates.end_logits)
     if len(windows) > 1:
-        cuts = [(window.first_token, window.num_tokens) for window in windows]
-        for window, place in np.argwhere(starts_usable).tolist():
-            token = int(starts[window, place])
-            starts_usable[window, place] = has_max_context(cuts, window, token)
+        ranges = [(window.first_token, window.num_tokens) for window in windows]
+        for window, slot in np.argwhere(starts_usable).tolist():
+            token = int(starts[window, slot])
+            starts_usable[window, slot] = has_max_context(ranges, window, token)
     lengths = ends[:, np.newaxis, :] - starts[:, :, np.newaxis] + 1  # [W, K, K]
     is_possible = (lengths >= 1) & (lengths <= max_length)
     is_possible &= starts_usable[:, :, np.newaxis] & ends_usable[:, np.newaxis, :]
@@ -76,7 +76,7 @@ def possible_spans(windows: Sequence[Window], candidates: SpanCandidates, max_le
 def _context_tokens(
     windows: Sequence[Window], indices: np.ndarray, logits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions as tokens of the paragraph, [W, K] int64, and which are in it and in use."""
+    """Positions as tokens of the paragraph, [W, K] int64, and a mask of the valid ones."""
     offsets = np.array([window.context_offset for window in windows], np.int64)[:, np.newaxis]
     firsts = np.array([window.first_token for window in windows], np.int64)[:, np.newaxis]
     counts = np.array([window.num_tokens for window in windows], np.int64)[:, np.newaxis]
@@ -86,9 +86,9 @@ def _context_tokens(
 
 
 def rank_answers(
-    spans: Spans, encoding: Encoding, context: str, null: Entry | None
-) -> Iterator[Entry]:
-    """All answers of different texts, best first; of equal scores the first span, ``null`` last."""
+    spans: Spans, encoding: Encoding, context: str, null: RankedAnswer | None
+) -> Iterator[RankedAnswer]:
+    """All distinct answers, best first; ties in order of the spans, with ``null`` last."""
     scores = spans.start_logits + spans.end_logits
     seen = set()
     for index in np.argsort(-scores, kind="stable").tolist():
@@ -96,17 +96,17 @@ def rank_answers(
             yield null
             null = None
         first, last = spans.first[index], spans.last[index]
-        start, end = _without_blanks(context, encoding.starts[first], encoding.ends[last])
+        start, end = _strip(context, encoding.starts[first], encoding.ends[last])
         text = context[start:end]
         if text and text not in seen:
             seen.add(text)
             logits = float(spans.start_logits[index]), float(spans.end_logits[index])
-            yield Entry(text, *logits, (start, end))
+            yield RankedAnswer(text, *logits, (start, end))
     if null:
         yield null
 
 
-def _without_blanks(context: str, start: int, end: int) -> tuple[int, int]:
-    """The same characters without white space at both ends, which tokens may bring along."""
+def _strip(context: str, start: int, end: int) -> tuple[int, int]:
+    """The range without white space at its ends, which tokens may include."""
     text = context[start:end]
     return start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())

@@ -1,4 +1,4 @@
-"""From which null odds on a question is best answered with "": SQuAD v2.0's threshold."""
+"""Thresholds of null odds above which questions are answered with "", as in SQuAD v2.0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_tf.squad.scores import QuestionScore, question_scores
 
 
 class ThresholdPoint(NamedTuple):
-    """What a null_score_diff_threshold gives: exact match and F1 in percent."""
+    """Exact match and F1 in percent for a null_score_diff_threshold."""
 
     threshold: float
     exact: float
@@ -24,7 +24,7 @@ class ThresholdPoint(NamedTuple):
 def with_threshold(
     scores: Sequence[QuestionScore], null_odds: Mapping[str, float], threshold: float
 ) -> list[QuestionScore]:
-    """The scores when each question with more than ``threshold`` is answered with "".
+    """The scores if each question with odds above ``threshold`` is answered with "".
 
     Raises:
       UserError: a question has no odds.
@@ -41,11 +41,11 @@ def with_threshold(
 def official_best(
     squad: SquadFile, answers: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, float]:
-    """evaluate-v2.0.py's best scores in percent and their thresholds, under its keys.
+    """The best scores of evaluate-v2.0.py in percent and their thresholds, with its keys.
 
-    It tries the threshold after each question, even between questions of equal odds, takes from
-    an unanswerable question whatever is said of it except "", counts all unanswerable questions
-    as right at the start, and gives the threshold 0.0 where it is best to answer nothing.
+    It tries a threshold after each question, even between questions with equal odds, counts any
+    answer to an unanswerable question except "" as wrong, starts with all unanswerable questions
+    counted as right, and gives the threshold 0.0 if it is best to answer nothing.
     """
     scores, odds = _rank(question_scores(squad, answers, version_2=True), null_odds)
     unanswerable = sum(not example.answers for example in squad.examples)
@@ -56,7 +56,7 @@ def official_best(
             for score in scores
         ]
         sums = _running_sums(unanswerable, gains)
-        best = int(np.argmax(sums))  # the first of equals
+        best = int(np.argmax(sums))  # the first of equal ones
         result[f"best_{name}"] = 100.0 * float(sums[best]) / len(scores)
         result[f"best_{name}_thresh"] = odds[best - 1] if best else 0.0
     return result
@@ -69,18 +69,18 @@ def threshold_curve(
     *,
     max_points: int = 200,
 ) -> list[ThresholdPoint]:
-    """Exact match and F1 over the threshold above which a question is answered with "".
+    """Exact match and F1 as a function of the threshold above which the answer is "".
 
     Args:
       squad: the data, v2.0.
-      answers: question id to the best answer other than "", as if there was no threshold.
-      null_odds: question id to null score minus the score of that answer.
-      max_points: thresholds at most, at least 2.
+      answers: question id -> best answer other than "", regardless of thresholds.
+      null_odds: question id -> null score minus the score of that answer.
+      max_points: the largest number of thresholds, at least 2.
 
     Returns:
-      Points by rising threshold. The first is below all odds: every answer is "". The others lie
-      on odds of the data, at equal numbers of questions from each other; the last answers all,
-      and the best F1 is one of them.
+      Points by rising threshold. The first is below all odds, so every answer is "". The others are
+      odds of the data with equal numbers of questions between them; at the last all questions are
+      answered, and the point with the best F1 is included.
     """
     points = _all_points(squad, answers, null_odds)
     if len(points) <= max_points:
@@ -92,10 +92,10 @@ def threshold_curve(
 def best_threshold(
     squad: SquadFile, answers: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> ThresholdPoint:
-    """The null_score_diff_threshold with the best F1: what a user should set; the lowest of equals.
+    """The null_score_diff_threshold with the best F1, which users should set; the lowest of ties.
 
-    Arguments as for :func:`threshold_curve`. It is the official ``best_f1_thresh``, but where it
-    is best to answer nothing at all it lies below all odds and so does what it promises.
+    Arguments as for :func:`threshold_curve`. It is the official ``best_f1_thresh``, except that if
+    it is best to answer nothing it is below all odds and so really gives that result.
     """
     points = _all_points(squad, answers, null_odds)
     return points[_index_of_best_f1(points)]
@@ -110,30 +110,32 @@ def _all_points(
 ) -> list[ThresholdPoint]:
     scores, odds = _rank(question_scores(squad, answers, version_2=True), null_odds)
     if not scores:
-        raise UserError(f"no question of {squad.path} has a prediction; give those for this file.")
+        raise UserError(
+            f"no question of {squad.path} has a prediction; give the predictions for this file."
+        )
     nulls = [_as_null(score) for score in scores]
     curves = []
     for values in ([score.exact for score in scores], [score.f1 for score in scores]):
         gains = [value - null for value, null in zip(values, nulls)]
         curves.append(100.0 * _running_sums(sum(nulls), gains) / len(scores))
-    # A threshold counts for all questions of equal odds: it stands behind the last of them.
+    # A threshold applies to all questions with equal odds, so points only follow the last of these.
     last = [i for i in range(len(odds)) if i + 1 == len(odds) or odds[i] != odds[i + 1]]
     below_all = min(odds[0] - 1.0, np.nextafter(odds[0], -np.inf))
     thresholds = [below_all, *(odds[i] for i in last)]
-    places = [0, *(i + 1 for i in last)]
+    indices = [0, *(i + 1 for i in last)]
     return [
-        ThresholdPoint(float(threshold), float(curves[0][place]), float(curves[1][place]))
-        for threshold, place in zip(thresholds, places)
+        ThresholdPoint(float(threshold), float(curves[0][index]), float(curves[1][index]))
+        for threshold, index in zip(thresholds, indices)
     ]
 
 
 def _as_null(score: QuestionScore) -> float:
-    """What the answer "" would score."""
+    """The score of the answer ""."""
     return float(not score.answerable)
 
 
 class _Ranked(NamedTuple):
-    """Scored questions, those surest of an answer first, and their odds."""
+    """Scored questions by rising null odds, and their odds."""
 
     scores: list[QuestionScore]
     odds: list[float]
@@ -142,7 +144,7 @@ class _Ranked(NamedTuple):
 def _rank(scores: Sequence[QuestionScore], null_odds: Mapping[str, float]) -> _Ranked:
     _require_odds(scores, null_odds)
     by_id = {score.question_id: score for score in scores}
-    # Of equal odds, the first of the mapping comes first.
+    # Equal odds keep the order of the mapping.
     ids = [key for key in sorted(null_odds, key=null_odds.__getitem__) if key in by_id]
     return _Ranked([by_id[key] for key in ids], [null_odds[key] for key in ids])
 
@@ -152,10 +154,10 @@ def _require_odds(scores: Sequence[QuestionScore], null_odds: Mapping[str, float
     if missing:
         raise UserError(
             f"the null odds lack {len(missing)} questions that have a prediction, such as "
-            f"{missing[0]}; give the null odds that were written with the predictions."
+            f"{missing[0]}; give the null odds written together with the predictions."
         )
 
 
 def _running_sums(start: float, gains: Sequence[float]) -> np.ndarray:
-    """[N + 1]: ``start`` and what it is after each gain, added one by one."""
+    """[N + 1]: ``start`` and the sums after each gain, added one by one."""
     return np.cumsum([start, *gains], dtype=np.float64)

@@ -1,9 +1,8 @@
-"""How a question and its paragraph become sequences of limited length.
+"""Splits a question and its paragraph into sequences of limited length.
 
-A sequence is ``[CLS] question [SEP] part of the paragraph [SEP]``. Where the paragraph is too long,
-several overlapping windows of it are made, by the rules of google-research/bert's run_squad.py.
-A token of the paragraph may be in several windows; only the one in which it has the most context is
-to decide about it.
+A sequence is ``[CLS] question [SEP] part of the paragraph [SEP]``. A paragraph that is too long is
+split into overlapping windows by the rules of google-research/bert's run_squad.py. A token may be
+in several windows; only the window in which it has the most context counts for it.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ class WindowSettings:
     """Lengths in tokens.
 
     Attributes:
-      max_seq_length: of a sequence, special tokens included.
-      doc_stride: from the start of a window to the start of the next one.
-      max_query_length: of a question; the rest is cut off.
+      max_seq_length: the length of a sequence, including special tokens.
+      doc_stride: the distance between the starts of consecutive windows.
+      max_query_length: the length that questions are truncated to.
     """
 
     max_seq_length: int = 384
@@ -31,13 +30,13 @@ class WindowSettings:
     max_query_length: int = 64
 
     def validate(self) -> None:
-        """Raises UserError for lengths that cannot be."""
+        """Raises UserError for impossible lengths."""
         for name in ("doc_stride", "max_query_length"):
             if getattr(self, name) < 1:
-                raise UserError(f"--{name}={getattr(self, name)}: give at least 1.")
+                raise UserError(f"--{name}={getattr(self, name)} must be at least 1.")
         if self.max_seq_length <= self.max_query_length + NUM_SPECIAL:
             raise UserError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for a paragraph beside "
+                f"--max_seq_length={self.max_seq_length} leaves no room for a paragraph next to "
                 f"--max_query_length={self.max_query_length} and {NUM_SPECIAL} special tokens; "
                 f"give at least {self.max_query_length + NUM_SPECIAL + 1}."
             )
@@ -45,12 +44,12 @@ class WindowSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """One sequence of a question.
+    """A sequence of a question.
 
     Attributes:
-      question_ids: the question, cut to max_query_length.
-      first_token: the window's first token in the paragraph.
-      num_tokens: how many tokens of the paragraph it holds.
+      question_ids: the question, truncated to max_query_length.
+      first_token: the index in the paragraph of the window's first token.
+      num_tokens: the number of tokens of the paragraph.
     """
 
     question_ids: list[int]
@@ -59,16 +58,16 @@ class Window:
 
     @property
     def length(self) -> int:
-        """Tokens of the sequence, without padding."""
+        """The length of the sequence without padding."""
         return len(self.question_ids) + self.num_tokens + NUM_SPECIAL
 
     @property
     def context_offset(self) -> int:
-        """Where the paragraph begins in the sequence."""
+        """The position in the sequence where the paragraph begins."""
         return len(self.question_ids) + 2
 
     def position(self, token: int) -> int | None:
-        """Where a token of the paragraph is in the sequence, None outside of the window."""
+        """The position in the sequence of a token of the paragraph, None outside the window."""
         if not self.first_token <= token < self.first_token + self.num_tokens:
             return None
         return token - self.first_token + self.context_offset
@@ -77,13 +76,13 @@ class Window:
 def cut_windows(
     num_question_ids: int, num_context_tokens: int, settings: WindowSettings
 ) -> list[tuple[int, int]]:
-    """The parts of a paragraph that a question's sequences hold.
+    """The ranges of a paragraph in the sequences of a question.
 
     Args:
-      num_question_ids: tokens of the question; above max_query_length, the cut one counts.
-      num_context_tokens: tokens of the paragraph.
+      num_question_ids: length of the question, possibly above max_query_length.
+      num_context_tokens: length of the paragraph.
 
-    Returns: (first token, number of tokens) of each window; none for a paragraph without tokens.
+    Returns: (first token, number of tokens) of each window; empty for a paragraph without tokens.
     """
     question = min(num_question_ids, settings.max_query_length)
     room = settings.max_seq_length - question - NUM_SPECIAL
@@ -103,20 +102,20 @@ def question_windows(
 ) -> list[Window]:
     """All sequences of a question, see :func:`cut_windows`."""
     question = list(question_ids[: settings.max_query_length])
-    spans = cut_windows(len(question), num_context_tokens, settings)
-    return [Window(question, first, length) for first, length in spans]
+    ranges = cut_windows(len(question), num_context_tokens, settings)
+    return [Window(question, first, length) for first, length in ranges]
 
 
 def has_max_context(windows: Sequence[tuple[int, int]], window_index: int, token: int) -> bool:
-    """Whether a window is the one that is to decide about a token.
+    """Whether a token has the most context in a window.
 
-    It is the one with the largest smaller side, to the left or to the right of the token, plus a
-    hundredth of the window's length; of equal ones the first.
+    Context is the smaller number of tokens to the left or right of the token, plus a hundredth of
+    the window's length; of equal windows the first counts.
 
     Args:
-      windows: the question's, from :func:`cut_windows`.
-      window_index: the window asked about.
-      token: a token of the paragraph that is in that window.
+      windows: the windows of a question, from :func:`cut_windows`.
+      window_index: the window.
+      token: a token of the paragraph in that window.
     """
     best_index, best_score = None, -1.0
     for index, (first, length) in enumerate(windows):

@@ -16,7 +16,7 @@ from bert_tf.files import PathLike, explain_write_errors
 from bert_tf.inference.model_directory import ModelParts
 from bert_tf.inference.predictor import Predictor
 from bert_tf.inference.text_signature import text_features
-from bert_tf.inference.versions import choose_version, written_at_once
+from bert_tf.inference.versions import choose_version, written_atomically
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.task import Features, Network
 from bert_tf.squad.windows import WindowSettings
@@ -89,9 +89,9 @@ def export_squad(
 
 @contextlib.contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """As ``written_at_once``; raises UserError where there is no room for it."""
+    """As ``written_atomically``; raises UserError where there is no room for it."""
     try:
-        with explain_write_errors(target.parent), written_at_once(target) as temporary:
+        with explain_write_errors(target.parent), written_atomically(target) as temporary:
             yield temporary
     except tf.errors.OpError as error:
         raise UserError(

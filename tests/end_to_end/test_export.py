@@ -141,7 +141,7 @@ def test_saved_model_cli_runs_it(exported, expected, tmp_path):
 BAD = [
     ("no export directory", ["--export_dir="], "--export_dir"),
     ("a file instead", ["--export_dir={file}"], "cannot write to"),
-    ("version that exists", ["--export_dir={export_dir}", "--version=1"], "1 exists already"),
+    ("version that exists", ["--export_dir={export_dir}", "--version=1"], "1 already exists"),
     ("no model", ["--model_dir=nowhere"], "--model_dir=nowhere is neither a file nor a directory"),
     ("no span head", ["--model_dir={pretrained}"], "run_squad.py --do_train"),
     ("no candidates", ["--n_best_size=0"], "--n_best_size=0"),

@@ -209,7 +209,7 @@ def test_each_value_of_each_filter(page, name):
         expected = expected_ids(**({name: value} if value else {}))
         assert all_ids(page) == expected
         assert (
-            f" of {len(expected)} (60 questions in all)" in page.find_element(By.ID, "count").text
+            f" of {len(expected)} (60 questions in total)" in page.find_element(By.ID, "count").text
         )
         if value:
             assert label.endswith(f"({len(expected)})")
@@ -379,7 +379,7 @@ def test_controls_have_labels_and_take_the_keyboard(page):
 
 READ = (
     "body",
-    ".facts dt",
+    ".details dt",
     ".tile .hint",
     ".groups a",
     ".groups th.second",

@@ -1,4 +1,4 @@
-"""The Estimator against its contract and, where TensorFlow has one, against ``tf.estimator``."""
+"""The Estimator against its contract and, if TensorFlow has one, against ``tf.estimator``."""
 
 import functools
 import os
@@ -12,13 +12,13 @@ from google.protobuf import text_format
 
 from bert_tf.errors import UserError
 from bert_tf.estimator import choice
-from bert_tf.estimator import estimator as own
+from bert_tf.estimator import estimator as ours
 
 pytestmark = pytest.mark.each_tensorflow
 
 THEIRS = getattr(tf, "estimator", None)
 needs_theirs = pytest.mark.skipif(THEIRS is None, reason="this TensorFlow has no tf.estimator")
-BOTH = [pytest.param(own, id="own"), pytest.param(THEIRS, id="tf", marks=needs_theirs)]
+BOTH = [pytest.param(ours, id="ours"), pytest.param(THEIRS, id="tf", marks=needs_theirs)]
 each = pytest.mark.parametrize("api", BOTH)
 
 X = np.arange(24, dtype=np.float32).reshape(12, 2) / 10
@@ -30,18 +30,18 @@ def batches(size=4):
 
 
 def random_batches():
-    """Without seeds of its own, so that it depends on the graph's and on what is built before."""
+    """Without seeds, so that it depends on the graph's seed and on operations created before."""
     return tf.data.Dataset.from_tensor_slices(({"x": X}, Y)).shuffle(12).repeat().batch(4)
 
 
-def linear(api, **of_spec):
-    """A model_fn; ``of_spec`` are functions of nothing, called in its graph."""
+def linear(api, **spec_functions):
+    """A model_fn; ``spec_functions`` make further fields of its spec, called in its graph."""
 
     def model_fn(features, labels, mode):
         weights = tf.get_variable("weights", [2, 1])
         bias = tf.get_variable("bias", [1], initializer=tf.zeros_initializer())
         y = features["x"] @ weights + bias
-        fields = {name: function() for name, function in of_spec.items()}
+        fields = {name: function() for name, function in spec_functions.items()}
         if mode == api.ModeKeys.PREDICT:
             predictions = {"y": y, "double": 2 * y}
             return api.EstimatorSpec(mode, **{"predictions": predictions, **fields})
@@ -87,12 +87,12 @@ def assert_same_arrays(found, expected):
 
 
 def file_names(directory):
-    """Names in a directory, with those of events cut where time and process follow."""
+    """Names in a directory, with those of events without time and process."""
     return sorted(re.sub(r"(tfevents)\..*", r"\1", name) for name in os.listdir(directory))
 
 
 def operations(directory):
-    """The operations of the graph that a training wrote down, in their order."""
+    """The operations of the graph that a training run wrote, in order."""
     text = (directory / "graph.pbtxt").read_text()
     return [(node.name, node.op) for node in text_format.Parse(text, tf.GraphDef()).node]
 
@@ -110,7 +110,7 @@ def events(directory):
 
 
 class Recorder(tf.train.SessionRunHook):
-    """Writes down what it is called for."""
+    """Records its calls."""
 
     def __init__(self, name, record):
         self.name, self.record = name, record
@@ -150,7 +150,7 @@ class Listener(tf.train.CheckpointSaverListener):
 
 @pytest.fixture(scope="module")
 def trained_by(tmp_path_factory):
-    """From an implementation to the directory of seven updates by it."""
+    """A function from an implementation to the directory of seven updates by it."""
 
     @functools.cache
     def train(api):
@@ -171,7 +171,7 @@ def trained_by(tmp_path_factory):
 
 
 @each
-def test_what_a_training_writes(api, trained_by):
+def test_files_written_by_training(api, trained_by):
     directory = trained_by(api)
     trained = estimator(api, directory)
     names = ["bias", "bias/Momentum", "global_step", "weights", "weights/Momentum"]
@@ -186,8 +186,8 @@ def test_what_a_training_writes(api, trained_by):
 
 
 @needs_theirs
-def test_a_training_is_that_of_tf_estimator(trained_by):
-    found, expected = trained_by(own), trained_by(THEIRS)
+def test_training_is_that_of_tf_estimator(trained_by):
+    found, expected = trained_by(ours), trained_by(THEIRS)
     assert file_names(found) == file_names(expected)
     assert (found / "checkpoint").read_text() == (expected / "checkpoint").read_text()
     assert events(found) == events(expected)
@@ -206,11 +206,11 @@ def test_a_training_is_that_of_tf_estimator(trained_by):
     ],
 )
 @needs_theirs
-def test_what_is_written_when_is_as_tf_estimator_has_it(tmp_path, changes):
-    for name, api in {"own": own, "theirs": THEIRS}.items():
+def test_files_are_written_at_the_same_steps_as_by_tf_estimator(tmp_path, changes):
+    for name, api in {"ours": ours, "theirs": THEIRS}.items():
         config = api.RunConfig(tf_random_seed=5, **changes)
         api.Estimator(linear(api), str(tmp_path / name), config).train(batches)
-    found, expected = tmp_path / "own", tmp_path / "theirs"
+    found, expected = tmp_path / "ours", tmp_path / "theirs"
     assert found.is_dir() == expected.is_dir()
     if expected.is_dir():
         assert file_names(found) == file_names(expected)
@@ -219,7 +219,7 @@ def test_what_is_written_when_is_as_tf_estimator_has_it(tmp_path, changes):
 
 @pytest.fixture(scope="module")
 def calls_by(tmp_path_factory):
-    """From an implementation to the calls of several hooks by it, in all modes, and of a listener.
+    """A function from an implementation to its calls of hooks in all modes and of a listener.
 
     Calls in each mode follow its name.
     """
@@ -272,11 +272,11 @@ def test_hooks_are_called_in_order(api, calls_by):
 
 @needs_theirs
 def test_hooks_are_called_as_by_tf_estimator(calls_by):
-    assert calls_by(own) == calls_by(THEIRS)
+    assert calls_by(ours) == calls_by(THEIRS)
 
 
 @each
-def test_a_training_goes_on_where_it_stopped(api, tmp_path):
+def test_training_resumes_where_it_stopped(api, tmp_path):
     trained = estimator(api, tmp_path).train(batches, max_steps=100)
     assert trained.get_variable_value("global_step") == 3  # the input has ended
     assert trained.train(batches, steps=1).get_variable_value("global_step") == 4
@@ -292,8 +292,8 @@ def test_a_training_goes_on_where_it_stopped(api, tmp_path):
 
 
 @each
-def test_checkpoints_of_either_are_gone_on_from(api, tmp_path):
-    other = THEIRS if api is own and THEIRS else own
+def test_checkpoints_of_either_can_be_resumed(api, tmp_path):
+    other = THEIRS if api is ours and THEIRS else ours
     estimator(other, tmp_path).train(batches, steps=2)
     before = arrays(tmp_path)
     trained = estimator(api, tmp_path, model_fn=linear(api, scaffold=tf.train.Scaffold))
@@ -337,7 +337,7 @@ class Callable:
 
 
 @each
-def test_what_can_be_called_is_a_model_fn(api, tmp_path):
+def test_any_callable_is_a_model_fn(api, tmp_path):
     def with_settings(features, labels, mode, settings):
         assert settings == "bound"
         return linear(api)(features, labels, mode)
@@ -354,9 +354,9 @@ def test_what_can_be_called_is_a_model_fn(api, tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The directory of a model with two checkpoints, and its figures by numpy."""
+    """A model's directory with two checkpoints, and expected values from numpy."""
     directory = tmp_path_factory.mktemp("trained")
-    made = estimator(own, directory, save_checkpoints_steps=2)
+    made = estimator(ours, directory, save_checkpoints_steps=2)
     made.train(random_batches, max_steps=4)
     weights, bias = made.get_variable_value("weights"), made.get_variable_value("bias")
     return directory, X @ weights + bias
@@ -431,12 +431,12 @@ def test_an_evaluation_is_that_of_tf_estimator(trained):
         estimator(api, directory, model_fn=linear(api, scaffold=scaffold)).evaluate(
             batches, steps=2, name=name
         )
-        for name, api in {"own": own, "theirs": THEIRS}.items()
+        for name, api in {"ours": ours, "theirs": THEIRS}.items()
     )
     assert list(found) == list(expected)
     assert_same_arrays(found, expected)
     values = []
-    for name in ("own", "theirs"):
+    for name in ("ours", "theirs"):
         [path] = (directory / f"eval_{name}").glob("events.*")
         values.append(
             [
@@ -666,14 +666,14 @@ MISUSES = {
 
 @each
 @pytest.mark.parametrize("misuse", MISUSES)
-def test_misuse_is_refused(api, tmp_path, misuse):
+def test_misuse_is_rejected(api, tmp_path, misuse):
     error, words, call = MISUSES[misuse]
     with tf.Graph().as_default(), pytest.raises(error, match=words):
         call(estimator(api, tmp_path), api)
 
 
 @each
-def test_batches_of_several_sizes_are_not_cut(api, tmp_path):
+def test_predictions_of_different_sizes_are_not_split(api, tmp_path):
     def model_fn(features):
         return api.EstimatorSpec("infer", {"a": features, "b": features[:1]})
 
@@ -683,7 +683,7 @@ def test_batches_of_several_sizes_are_not_cut(api, tmp_path):
 
 
 @each
-def test_a_loss_that_is_not_a_number_ends_the_training(api, tmp_path):
+def test_a_loss_that_is_not_a_number_ends_training(api, tmp_path):
     def model_fn(features, labels, mode):
         return api.EstimatorSpec(
             mode, loss=tf.log(-tf.ones([1])), train_op=tf.train.get_global_step().assign_add(1)
@@ -726,40 +726,40 @@ def test_without_a_directory_it_is_a_temporary_one(api):
 
 
 @pytest.mark.parametrize("name", ["train_distribute", "eval_distribute", "protocol"])
-def test_what_is_not_supported_is_refused(name):
+def test_unsupported_settings_are_rejected(name):
     with pytest.raises(ValueError, match=f"RunConfig: {name} is not supported"):
-        own.RunConfig(**{name: "grpc"})
+        ours.RunConfig(**{name: "grpc"})
 
 
-def test_other_kinds_of_starts_and_of_clusters_are_refused(tmp_path, monkeypatch):
+def test_warm_starts_and_clusters_are_rejected(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="warm_start_from is not supported"):
-        own.Estimator(linear(own), str(tmp_path), warm_start_from="model")
+        ours.Estimator(linear(ours), str(tmp_path), warm_start_from="model")
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}')
-    own.RunConfig()
+    ours.RunConfig()
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}')
     with pytest.raises(UserError, match="TF_CONFIG is not supported"):
-        own.RunConfig()
+        ours.RunConfig()
 
 
-def test_a_tensor_of_no_graph_is_refused():
+def test_a_tensor_without_a_graph_is_rejected():
     eager = tf.ones([])
     with tf.Graph().as_default(), pytest.raises(ValueError, match="not in the current graph"):
-        spec(own, predictions=eager)(0, 0, "infer")
+        spec(ours, predictions=eager)(0, 0, "infer")
 
 
-def test_listeners_beside_a_users_own_saver_are_refused(tmp_path):
+def test_listeners_together_with_a_users_saver_are_rejected(tmp_path):
     saver = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
     with pytest.raises(ValueError, match="give them to that hook"):
-        estimator(own, tmp_path).train(batches, [saver], saving_listeners=[Listener([])])
+        estimator(ours, tmp_path).train(batches, [saver], saving_listeners=[Listener([])])
 
 
 @each
-def test_a_users_own_saver_takes_the_place_of_the_usual_one(api, tmp_path):
+def test_a_users_saver_replaces_the_default_one(api, tmp_path):
     saver = tf.train.CheckpointSaverHook(str(tmp_path / "other"), save_steps=1)
     estimator(api, tmp_path / "model").train(batches, hooks=[saver])
     assert tf.train.latest_checkpoint(str(tmp_path / "other")).endswith("model.ckpt-3")
     assert tf.train.latest_checkpoint(str(tmp_path / "model")) is None
 
 
-def test_jobs_use_that_of_tensorflow_where_there_is_one():
-    assert choice.tf_estimator is (own if THEIRS is None else THEIRS)
+def test_jobs_use_tensorflows_estimator_if_there_is_one():
+    assert choice.tf_estimator is (ours if THEIRS is None else THEIRS)

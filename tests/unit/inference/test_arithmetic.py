@@ -1,4 +1,4 @@
-"""Prediction with native operations: the answers of TensorFlow's, and none of them in an export."""
+"""Prediction with native operations: TensorFlow's results, and exports without them."""
 
 import dataclasses
 
@@ -38,9 +38,9 @@ def batch():
     return dict(zip(INPUTS, (ids, mask, segments)))
 
 
-# Of the logits' norm. Both forms round to bfloat16 at the same places, and what they round differs
-# by float32's rounding of sums alone: few numbers fall on the other side, by an epsilon each. What
-# bfloat16 itself changes is ten times as much.
+# Relative to the logits' norm. Both forms round to bfloat16 at the same places, and the numbers to
+# be rounded only differ by float32's rounding of sums, so few results differ, by an epsilon each.
+# The effect of bfloat16 itself is ten times as large.
 TOLERANCE = {"fp32": 2e-6, "bf16": 2.0**-8}
 
 
@@ -63,7 +63,7 @@ def test_logits_are_those_of_tensorflow(parts, precision):
 
 
 def test_kernels_are_cast_once(parts):
-    """Kept in bfloat16, with the bits that casting them for every batch gives."""
+    """Kept in bfloat16, with the same bits as casting them for every batch."""
     build = {"precision": "bf16", "threads": 1}
     kept = predictor_of(parts, native_ops=False, **build)
     portable = predictor_of(parts, portable=True, **build)
@@ -76,7 +76,7 @@ def test_kernels_are_cast_once(parts):
         np.testing.assert_array_equal(ours[name], values)
 
 
-def test_an_export_loads_without_them(parts, tmp_path):
+def test_an_export_has_no_native_operations(parts, tmp_path):
     exported = export_squad(parts, tmp_path / "squad", precision="bf16")
     saved = saved_model_pb2.SavedModel.FromString((exported / "saved_model.pb").read_bytes())
     [meta_graph] = saved.meta_graphs
@@ -84,18 +84,18 @@ def test_an_export_loads_without_them(parts, tmp_path):
     assert "local_variables" not in meta_graph.collection_def
 
 
-def test_false_does_without():
+def test_native_operations_can_be_disabled():
     assert not prediction_options(policy_for("bf16"), False).native_layers
 
 
 @requires_native_ops
-def test_types_that_they_are_not_for():
+def test_types_without_native_operations():
     policy = dataclasses.replace(policy_for("fp32"), softmax=tf.bfloat16)
     assert prediction_options(policy_for("fp32"), None).native_layers
     assert not prediction_options(policy, None).native_layers
 
 
-def test_insisting_where_they_are_not_built(monkeypatch, parts):
+def test_required_operations_that_are_not_built(monkeypatch, parts):
     def fail():
         raise library.MissingLibrary("they are not built")
 

@@ -7,7 +7,7 @@ from bert_tf.config.bert_config import BertConfig
 
 @pytest.fixture(name="config")
 def tiny_config():
-    """Two layers; every size is another number, so a mixed-up dimension cannot go unnoticed."""
+    """Two layers; all sizes differ, so that mixed-up dimensions are noticed."""
     return BertConfig(
         vocab_size=37,
         hidden_size=12,
@@ -22,7 +22,7 @@ def tiny_config():
 
 @pytest.fixture(name="batch")
 def tiny_batch():
-    """Four sequences of 9 positions with uneven padding, segments and numbers of masks."""
+    """Four sequences of 9 positions with different padding, segments and numbers of masks."""
     rng = np.random.RandomState(5)
     lengths = np.array([9, 6, 3, 7])
     first_segments = np.array([4, 6, 1, 5])
@@ -44,6 +44,6 @@ def tiny_batch():
 
 @pytest.fixture(name="session")
 def graph_and_session():
-    """A session on a graph of the test's own, which is the default graph during the test."""
+    """A session with a new graph, which is the default graph during the test."""
     with tf.Graph().as_default(), tf.Session() as session:
         yield session

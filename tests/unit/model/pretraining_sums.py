@@ -1,4 +1,4 @@
-"""The sums of the pre-training heads, for tests of what lies below them."""
+"""The sums of the pre-training heads, for tests of the layers below them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bert_tf.model.sums import Sums
 
 
 class HeadSums(NamedTuple):
-    """None for a head that is left out."""
+    """None for a missing head."""
 
     masked_lm: Sums | None
     next_sentence: Sums | None

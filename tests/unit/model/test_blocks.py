@@ -1,4 +1,4 @@
-"""The native form of what lies between products against the plain one, values and gradients."""
+"""The native blocks between products against the plain ones, values and gradients."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ from tests.unit.model.pretraining_sums import sums_of_heads
 
 pytestmark = requires_native_ops
 
-# Largest difference of the two forms, as a share of the norm: rounding of sums in float32; in
-# bfloat16 where a product of three kernels takes the place of three products.
+# Largest difference of the two forms relative to the norm: rounding of sums in float32; in bfloat16
+# because one product of three kernels replaces three products.
 TOLERANCE = {"fp32": 2e-6, "bf16": 2.0**-7}
 
 
@@ -36,7 +36,7 @@ def network(hidden_size, heads, intermediate_size, **changes):
 
 
 CONFIGS = {
-    # Widths and lengths that fill no vector, and ones that do.
+    # Widths and lengths that are not multiples of vectors, and ones that are.
     "odd": network(45, 5, 70),
     "even": network(64, 2, 128, hidden_act="gelu_tanh"),
     "other activation": network(32, 2, 33, hidden_act="gelu_erf", hidden_dropout_prob=0.0),
@@ -45,7 +45,7 @@ LENGTHS = {"odd": 19, "even": 32, "other activation": 17}
 
 
 def batch(config, length, *, known):
-    """Three sequences, of which two are padded; without ``known`` only their shape's rank is."""
+    """Three sequences, two of them padded; without ``known``, only their rank is static."""
     draw = np.random.default_rng(0)
     real = np.array([[length], [length - 5], [3]])
     arrays = {
@@ -112,7 +112,7 @@ def test_a_network_has_the_same_loss_and_gradients(precision, dropout, name):
     whole = norm(plain.values())
     assert norm([native[v] - plain[v] for v in plain]) <= tolerance * whole
     for variable, gradient in plain.items():
-        # A key's bias has no gradient in theory: both forms give rounding noise.
+        # The key bias has a gradient of 0 in theory: both forms give rounding noise.
         if not variable.endswith("key/bias"):
             difference = norm([native[variable] - gradient])
             assert difference <= 4 * tolerance * norm([gradient]) + 1e-3 * tolerance * whole, (
@@ -121,7 +121,7 @@ def test_a_network_has_the_same_loss_and_gradients(precision, dropout, name):
 
 
 def test_unknown_dimensions_change_nothing():
-    # In float32: rounding to bfloat16 would enlarge its noise.
+    # In float32, since rounding to bfloat16 would amplify the noise.
     options = ForwardOptions(native_layers=True)
     known, unknown = (
         loss_and_gradients(CONFIGS["odd"], options, length=19, dropout=True, known=known)

@@ -1,4 +1,4 @@
-"""Walks built graphs, forward and backward, and looks at the type of every operation."""
+"""The types of all operations in forward and backward graphs."""
 
 import collections
 import dataclasses
@@ -16,7 +16,7 @@ from tests.unit.model.pretraining_sums import sums_of_heads
 
 HALF_TYPES = {tf.float16, tf.bfloat16}
 PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "_FusedMatMul"}
-# Operations that only move or convert numbers; a half-precision operand has to pass them.
+# Operations that only move or convert numbers, which half-precision operands pass through.
 MOVEMENTS = {"Cast", "Reshape", "Transpose", "Shape"}
 
 
@@ -77,7 +77,7 @@ def test_products_have_the_type_of_the_policy_and_all_else_is_float32(config, ba
 
 
 def test_the_float32_operations_are_really_there(config, batch):
-    """The test above would pass on a graph that lacks what it says is float32."""
+    """The test above would also pass on a graph without these operations."""
     with tf.Graph().as_default() as graph:
         build(config, batch, policy_for("bf16"))
         types = collections.Counter(operation.type for operation in graph.get_operations())
@@ -88,7 +88,7 @@ def test_the_float32_operations_are_really_there(config, batch):
     assert types["GreaterEqual"] == 7  # dropout: embeddings, three a layer
 
 
-# What shows that a class computes in its type: (class, type of operation, part of its name).
+# Evidence of the type of a class: (class, type of operation, part of its name).
 SIGNS = [
     ("attention", "BatchMatMulV2", "/attention/self/"),
     ("dense", "MatMul", "/intermediate/dense/"),
@@ -112,7 +112,7 @@ SIGNS = [
 
 
 @pytest.mark.parametrize("changed", sorted({module for module, _, _ in SIGNS}))
-def test_each_class_obeys_its_own_field_of_the_policy(config, batch, changed):
+def test_each_class_obeys_its_field_of_the_policy(config, batch, changed):
     one_layer = dataclasses.replace(config, num_hidden_layers=1)
     with tf.Graph().as_default() as graph:
         build(one_layer, batch, PrecisionPolicy(**{changed: tf.bfloat16}))
@@ -130,7 +130,7 @@ def test_each_class_obeys_its_own_field_of_the_policy(config, batch, changed):
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.05), ("fp16", 0.005)])
 def test_half_precision_comes_near_float32(config, batch, precision, tolerance):
-    """Loss and gradients differ by a few roundings of 8 or 11 bits, and do differ."""
+    """Loss and gradients differ by a few roundings to 8 or 11 bits, but are not equal."""
     results = {}
     for name in ("fp32", precision):
         with tf.Graph().as_default(), tf.Session() as session:

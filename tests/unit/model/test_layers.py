@@ -1,4 +1,4 @@
-"""Layers against numpy where a network's usual values would not show a mistake."""
+"""Layers against numpy with values for which a whole network would not reveal errors."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ DEVIATIONS = np.array([1.0, 1e-4, 3e-6, 1e-6, 3e-7, 1e-8])
 
 
 def rows():
-    """[B, S, D] float32, a row for each deviation, and what normalisation makes of them."""
+    """[B, S, D] float32, a row for each deviation, and the expected normalised values."""
     drawn = np.random.default_rng(1).normal(size=[len(DEVIATIONS), D])
     centered = drawn - drawn.mean(axis=1, keepdims=True)
     x = (centered * DEVIATIONS[:, None]).astype(np.float32)
@@ -39,20 +39,20 @@ def computed(build):
 def test_small_variances_are_normalised_with_googles_epsilon():
     x, expected = rows()
     policy = policy_for("fp32")
-    found = computed(lambda own: layer_norm(tf.constant(x), own, "LayerNorm", policy=policy))
+    found = computed(lambda scoped: layer_norm(tf.constant(x), scoped, "LayerNorm", policy=policy))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["plain", pytest.param("native", marks=requires_native_ops)])
-def test_so_they_are_behind_a_residual(form):
+def test_small_variances_are_normalised_after_a_residual(form):
     x, expected = rows()
     options = ForwardOptions(native_layers=form == "native")
 
-    def close(own):
+    def close(scoped):
         blocks = blocks_for(options, tf.ones([B, S], tf.int32))
         residual = blocks.stream(tf.constant(x))
         nothing = tf.zeros_like(residual.full)
         site = DropoutSite(None, 0, 0.0)
-        return blocks.output(blocks.close_residual(nothing, residual, own, site=site))
+        return blocks.output(blocks.close_residual(nothing, residual, scoped, site=site))
 
     np.testing.assert_allclose(computed(close), expected, rtol=1e-4, atol=1e-6)

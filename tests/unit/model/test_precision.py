@@ -1,4 +1,4 @@
-"""Which type each class of operation has with a precision."""
+"""The type of each class of operation for a precision."""
 
 import pytest
 import tensorflow.compat.v1 as tf

@@ -86,7 +86,7 @@ def to_torch_name(name):
 
 
 def run_theirs(config, batch, values):
-    """The same in float64, so that all the difference is our float32 arithmetic."""
+    """The same in float64, so that any difference is due to our float32 arithmetic."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     activation = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}[config.hidden_act]
@@ -212,7 +212,7 @@ def test_correct_predictions_are_counted(session, config, batch):
     first = pretraining_outputs(variables, config, constants(batch), FP32)
     session.run(tf.global_variables_initializer())
     best = session.run(tf.argmax(masked_lm_logits(first, FP32), -1)).reshape([4, 3])
-    best[0, 0] += 1  # one of the six masked places is now wrong
+    best[0, 0] += 1  # one of the six masked positions is now wrong
     features = constants({**batch, "masked_lm_ids": best.astype(np.int32)})
     sums = sums_of_heads(variables, config, features, FP32).masked_lm
     assert session.run(sums.metrics["accuracy"]) == 5.0
@@ -264,7 +264,7 @@ def test_too_long_sequences_are_refused(session, config, batch):
 def test_a_loop_over_micro_batches_sums_to_the_gradients_of_the_batch(
     session, config, batch, micro
 ):
-    """Forward and backward are built within a while_loop's body, with dropout at work."""
+    """Forward and backward pass are built in the body of a while_loop, with dropout."""
     variables = create_variables(pretraining_specs(config), initializer_range=0.3)
     features = constants(batch)
 
@@ -308,7 +308,7 @@ def test_dropout_changes_the_loss_and_repeats(session, config, batch):
 
 
 class RecordingDropout(Dropout):
-    """Remembers what it was applied to, and leaves it alone."""
+    """Records what it is applied to, without changing it."""
 
     def __init__(self):
         self.calls = []
@@ -319,7 +319,7 @@ class RecordingDropout(Dropout):
 
 
 @pytest.mark.usefixtures("session")
-def test_every_call_of_dropout_has_a_site_of_its_own(config, batch):
+def test_every_call_of_dropout_has_a_different_site(config, batch):
     rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
     config = dataclasses.replace(config, **rates)
     variables = create_variables(pretraining_specs(config), initializer_range=0.3)

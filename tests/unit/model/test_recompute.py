@@ -1,4 +1,4 @@
-"""Layers computed again in the backward pass: the same bits, and nothing kept that need not be."""
+"""Layers recomputed in the backward pass: the same bits, and nothing kept unnecessarily."""
 
 import dataclasses
 
@@ -29,14 +29,14 @@ forms = pytest.mark.parametrize(
 
 
 class Built:
-    """The gradients of the small batch in a graph of their own, and what a traced run shows."""
+    """The gradients of the small batch in a separate graph, and the trace of a run."""
 
     def __init__(self, config, batch, options, *, recompute, training=True, micro_batches=1):
         with tf.Graph().as_default() as graph:
             variables = create_variables(
                 pretraining_specs(config), initializer_range=config.initializer_range
             )
-            # Fed, so that nothing is a constant that could be computed before the run.
+            # Fed, so that nothing can be computed as a constant before the run.
             fed = {n: tf.placeholder_with_default(v, v.shape) for n, v in batch.items()}
             place = tf.placeholder_with_default(np.int64(3), [])
             examples = len(batch["input_ids"]) // micro_batches
@@ -75,7 +75,7 @@ class Built:
         """Loss and gradients as numpy; ``trace`` is set."""
         config = tf.ConfigProto(inter_op_parallelism_threads=2)
         if not regroup_sums:
-            # TensorFlow's rewrites add up in another order where a sum's parts have other readers.
+            # TensorFlow's rewrites change the order of a sum if its terms have other readers.
             config.graph_options.rewrite_options.arithmetic_optimization = (
                 rewriter_config_pb2.RewriterConfig.OFF
             )
@@ -90,7 +90,7 @@ class Built:
             )
 
     def executed_products(self):
-        """When each product began, by its name: those that are left after TensorFlow's rewrites."""
+        """The start of each product that is left after TensorFlow's rewrites, by name."""
         nodes = [node for part in self.trace.partition_graphs for node in part.node]
         products = {node.name for node in nodes if node.op in PRODUCTS}
         return {
@@ -105,7 +105,7 @@ class Built:
 @pytest.mark.parametrize(("precision", "micro_batches"), [("fp32", 1), ("bf16", 2)])
 def test_gradients_are_the_same_bits(config, batch, precision, micro_batches, form):
     options = ForwardOptions(policy_for(precision), native_layers=form == "native")
-    # Native operations leave no sums to regroup in a layer: the session is that of a training.
+    # Native operations leave no sums to reorder in a layer, so the session is as in training.
     usual = {"regroup_sums": form == "native"}
     kept, again = (
         Built(config, batch, options, recompute=recompute, micro_batches=micro_batches).run(**usual)
@@ -117,7 +117,7 @@ def test_gradients_are_the_same_bits(config, batch, precision, micro_batches, fo
 
 
 @forms
-def test_what_runs_is_computed_again_and_only_when_it_is_due(config, batch, form):
+def test_layers_are_recomputed_only_when_needed(config, batch, form):
     kept, again = (
         Built(config, batch, ForwardOptions(native_layers=form == "native"), recompute=recompute)
         for recompute in (False, True)
@@ -140,7 +140,7 @@ def test_only_the_inputs_of_layers_are_kept(config, batch, form):
     B, S = batch["input_ids"].shape
     layer_input = 4 * B * S * config.hidden_size
     kept = kept_bytes(of_layers, again.backward)
-    # The embeddings made the first layer's input; of the last output the heads keep what they take.
+    # The embeddings keep the first layer's input; the heads keep what they read of the last output.
     assert kept == [layer_input] * (config.num_hidden_layers - 1)
     parts = recomputed_bytes(again.backward)
     assert len(parts) == config.num_hidden_layers

@@ -22,7 +22,7 @@ CONFIG = BertConfig(
     type_vocab_size=2,
 )
 # [CLS] question [SEP] context [SEP] and padding: (tokens of the question, of the context).
-PARTS = [(2, 7), (3, 2), (1, 0)]
+LENGTHS = [(2, 7), (3, 2), (1, 0)]
 
 
 def features_of(parts, positions=S):
@@ -37,7 +37,7 @@ def features_of(parts, positions=S):
 
 
 def session_of(build):
-    """Runs what ``build`` returns in a graph of its own."""
+    """Runs the tensors that ``build`` returns in a new graph."""
     with tf.Graph().as_default(), tf.Session() as session:
         wanted = build()
         session.run(tf.global_variables_initializer())
@@ -60,7 +60,7 @@ def logits_and_weights(features):
 def test_logits_are_those_of_transformers():
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    features = features_of(PARTS)
+    features = features_of(LENGTHS)
     logits, weights = logits_and_weights(features)
     peer = transformers.BertForQuestionAnswering(
         transformers.BertConfig(
@@ -86,7 +86,7 @@ def test_logits_are_those_of_transformers():
             attention_mask=torch.tensor(features["input_mask"]),
             token_type_ids=torch.tensor(features["segment_ids"]).long(),
         )
-    tokens = features["input_mask"] == 1  # padding is nobody's business
+    tokens = features["input_mask"] == 1  # scores at padding are not used
     for ours, theirs in zip(logits, (expected.start_logits, expected.end_logits)):
         np.testing.assert_allclose(ours[tokens], theirs.numpy()[tokens], atol=1e-5)
 
@@ -105,7 +105,7 @@ def sums_of(start, end, features):
 
 
 def test_loss_is_the_mean_of_both_cross_entropies_over_the_tokens():
-    features = features_of(PARTS)
+    features = features_of(LENGTHS)
     rng = np.random.default_rng(1)
     start, end = rng.normal(size=(2, B, S)).astype(np.float32) * 3
     labels = {
@@ -113,7 +113,7 @@ def test_loss_is_the_mean_of_both_cross_entropies_over_the_tokens():
         "end_positions": np.int32([[6], [0], [2]]),
     }
     expected, correct = 0.0, 0
-    for row, (question, context) in enumerate(PARTS):
+    for row, (question, context) in enumerate(LENGTHS):
         length = question + context + 3
         for scores, name in ((start, "start_positions"), (end, "end_positions")):
             label = labels[name][row, 0]
@@ -125,7 +125,7 @@ def test_loss_is_the_mean_of_both_cross_entropies_over_the_tokens():
     assert found.metrics == {"accuracy": pytest.approx(correct)}
 
 
-def in_a_row(sums):
+def as_list(sums):
     return [sums.loss, sums.weight, sums.metrics["accuracy"]]
 
 
@@ -133,6 +133,6 @@ def test_padding_changes_nothing():
     labels = {"start_positions": np.int32([3, 5, 1]), "end_positions": np.int32([4, 5, 1])}
     rng = np.random.default_rng(2)
     start, end = rng.normal(size=(2, B, S + 4)).astype(np.float32)
-    long = sums_of(start, end, {**features_of(PARTS, S + 4), **labels})
-    short = sums_of(start[:, :S], end[:, :S], {**features_of(PARTS), **labels})
-    np.testing.assert_allclose(in_a_row(long), in_a_row(short), rtol=1e-6)
+    long = sums_of(start, end, {**features_of(LENGTHS, S + 4), **labels})
+    short = sums_of(start[:, :S], end[:, :S], {**features_of(LENGTHS), **labels})
+    np.testing.assert_allclose(as_list(long), as_list(short), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Sums of several terms as one row of numbers, and their means."""
+"""Sums of several terms as one list of numbers, and their means."""
 
 import numpy as np
 import pytest
@@ -15,13 +15,13 @@ SUMS = {
 }
 
 
-def test_a_row_holds_every_sum_in_the_order_of_the_terms():
+def test_a_list_has_every_sum_in_the_order_of_the_terms():
     assert flatten(SUMS, TERMS) == ROW
     assert num_sums(TERMS) == len(ROW)
     assert num_sums({}) == 0
 
 
-def test_the_order_in_which_a_task_gives_them_does_not_matter():
+def test_the_order_of_a_task_s_sums_does_not_matter():
     shuffled = {
         term: SUMS[term]._replace(metrics=dict(reversed(SUMS[term].metrics.items())))
         for term in reversed(SUMS)
@@ -29,14 +29,14 @@ def test_the_order_in_which_a_task_gives_them_does_not_matter():
     assert flatten(shuffled, TERMS) == ROW
 
 
-def test_a_row_gives_the_sums_back():
+def test_unflatten_reverses_flatten():
     found = unflatten(ROW, TERMS)
     assert found == SUMS
     assert list(found) == list(TERMS)
     assert list(found["words"].metrics) == ["accuracy", "top5"]
 
 
-def test_tensors_go_there_and_back():
+def test_a_round_trip_of_tensors():
     with tf.Graph().as_default(), tf.Session() as session:
         row = tf.stack(flatten({t: Sums(*map_to_tensors(s)) for t, s in SUMS.items()}, TERMS))
         assert row.shape == [num_sums(TERMS)]
@@ -61,7 +61,7 @@ def test_means():
     }
 
 
-def test_without_any_weight_means_are_0():
+def test_means_without_any_weight_are_0():
     assert means({"words": Sums(0.0, 0.0, {"accuracy": 0.0})}) == {
         "words": {"loss": 0.0, "accuracy": 0.0}
     }

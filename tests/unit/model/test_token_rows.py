@@ -1,4 +1,4 @@
-"""Rows of tokens against numpy, and an encoder that skips padding against one that computes it."""
+"""Rows of tokens against numpy, and an encoder with skipped padding against one without."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.squad import span_logits, span_sums, squad_specs
-from bert_tf.model.token_rows import every_row, rows_of_tokens
+from bert_tf.model.token_rows import all_rows, rows_of_tokens
 from bert_tf.model.variables import create_variables
 from tests.support import requires_native_ops
 
@@ -54,17 +54,17 @@ def test_each_token_has_a_row_and_padding_fills_up(mask):
     np.testing.assert_array_equal(gradient, 2 * spread)
 
 
-def test_a_mask_that_is_known_to_have_no_padding_needs_no_rows_of_its_own():
+def test_a_mask_known_to_be_without_padding_is_complete():
     with tf.Graph().as_default():
         assert rows_of_tokens(tf.ones([2, 4], tf.int32)).complete
         assert not rows_of_tokens(tf.constant([[1, 0]])).complete
         assert not rows_of_tokens(tf.placeholder(tf.int32, [2, 4])).complete
 
 
-def test_every_row():
+def test_all_rows():
     x = np.arange(24.0).reshape(2, 4, 3)
     with tf.Graph().as_default(), tf.Session() as session:
-        rows = every_row(tf.zeros([2, 4], tf.int32))
+        rows = all_rows(tf.zeros([2, 4], tf.int32))
         assert rows.take(tf.constant(x)).shape.as_list() == [8, 3]
         spread, places, row_of = session.run(
             [rows.spread(rows.take(tf.constant(x))), rows.places, rows.row_of]
@@ -121,7 +121,7 @@ def encoded(options, *, skip_padding, recompute=False):
 @pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 2.0**-6)])
 def test_skipped_padding_changes_nothing(precision, tolerance, recompute):
-    """Dropout included: every token draws what it would draw with all padding."""
+    """Dropout included: every token draws the same numbers as with all padding."""
     options = ForwardOptions(policy_for(precision), native_layers=True)
     rows, logits, loss, gradients = encoded(options, skip_padding=True, recompute=recompute)
     all_rows, *expected = encoded(options, skip_padding=False)
@@ -133,6 +133,6 @@ def test_skipped_padding_changes_nothing(precision, tolerance, recompute):
         assert np.linalg.norm(gradients[name] - gradient) <= tolerance * whole, name
 
 
-def test_the_plain_form_computes_padding_all_the_same():
+def test_the_plain_form_always_computes_padding():
     skipped, computed = (encoded(ForwardOptions(), skip_padding=s) for s in (True, False))
     np.testing.assert_array_equal(skipped[1], computed[1])

@@ -107,7 +107,7 @@ def test_initial_values_follow_google(session):
     variables = create_variables(specs, initializer_range=0.02, seed=3)
     session.run(tf.global_variables_initializer())
     kernel, bias, gamma = session.run(variables.all())
-    # A normal distribution cut at two deviations keeps 0.8796 of its deviation.
+    # Truncation at two standard deviations leaves 0.8796 of the standard deviation.
     assert abs(kernel.std() - 0.8796 * 0.02) < 1e-4
     assert abs(kernel.mean()) < 5 * 0.02 / np.sqrt(kernel.size)
     assert np.abs(kernel).max() <= 0.04
@@ -166,22 +166,22 @@ def test_specs_of_a_frozen_network():
 def test_a_frozen_network_is_neither_trained_nor_saved(session):
     frozen = frozen_specs(OWN, prefix="teacher")
     variables = create_variables([*OWN, *frozen], initializer_range=0.1)
-    of_own = [variables["bert/kernel"], variables["bert/bias"]]
-    of_teacher = [variables["teacher/bert/kernel"], variables["teacher/bert/bias"]]
-    assert variables.all() == [*of_own, *of_teacher]
-    assert variables.trainable() == tf.trainable_variables() == of_own
-    assert tf.global_variables() == of_own  # what a checkpoint holds
-    assert tf.local_variables() == of_teacher
-    assert tf.model_variables() == of_teacher  # what else ranks get from rank 0
-    assert variables.frozen("teacher") == of_teacher
+    base = [variables["bert/kernel"], variables["bert/bias"]]
+    teacher = [variables["teacher/bert/kernel"], variables["teacher/bert/bias"]]
+    assert variables.all() == [*base, *teacher]
+    assert variables.trainable() == tf.trainable_variables() == base
+    assert tf.global_variables() == base  # the contents of a checkpoint
+    assert tf.local_variables() == teacher
+    assert tf.model_variables() == teacher  # also broadcast from rank 0
+    assert variables.frozen("teacher") == teacher
     with variables.scope("teacher") as inner:
-        assert inner["bert/bias"] is of_teacher[1]
+        assert inner["bert/bias"] is teacher[1]
         assert list(inner.within()) == ["bert/kernel", "bert/bias"]
-        assert inner.trainable() == of_own  # of the whole network, whatever the scope
+        assert inner.trainable() == base  # of the whole network in any scope
     session.run(tf.global_variables_initializer())
-    assert session.run(tf.report_uninitialized_variables(of_teacher)).size == 2
+    assert session.run(tf.report_uninitialized_variables(teacher)).size == 2
     session.run(tf.local_variables_initializer())
-    assert np.any(session.run(of_teacher[0]))
+    assert np.any(session.run(teacher[0]))
 
 
 def test_frozen_variables_are_found_by_whole_parts_of_names(session):

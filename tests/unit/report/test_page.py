@@ -1,4 +1,4 @@
-"""The report's figures against naive counts, and its page against hostile text."""
+"""The report's figures against naive counts, and its page with hostile text."""
 
 import errno
 import html
@@ -127,10 +127,10 @@ def test_groups_equal_a_naive_count():
     assert [group.name for group in groups] == ["c", "a", "b"]
     assert sum(group.count for group in groups) == 200
     for group in groups:
-        own = [row for row in rows if row.title == group.name]
-        assert group.count == len(own)
-        assert group.f1 == pytest.approx(100 * statistics.mean(row.f1 for row in own))
-        assert group.exact == pytest.approx(100 * statistics.mean(row.exact for row in own))
+        members = [row for row in rows if row.title == group.name]
+        assert group.count == len(members)
+        assert group.f1 == pytest.approx(100 * statistics.mean(row.f1 for row in members))
+        assert group.exact == pytest.approx(100 * statistics.mean(row.exact for row in members))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_an_answer_without_words_is_exact_though_it_has_no_f1():
     assert make_row(f1=0.0, exact=1.0).outcome == "exact"
 
 
-def test_confidence_is_the_probability_of_what_was_predicted():
+def test_confidence_is_the_probability_of_the_prediction():
     nbest = [("", 0.5), ("mill", 0.25), ("mill", 0.125)]
     assert make_row(nbest=nbest).confidence == 0.25
     assert make_row(nbest=nbest, predicted_text="").confidence == 0.5
@@ -156,11 +156,11 @@ def test_confidence_is_the_probability_of_what_was_predicted():
 def test_spans_of_true_answers():
     answers = [("two", 4), ("one", 0), ("two", 4), ("one", 7)]
     row = make_row(context="one two one", answers=answers, predicted_span=None)
-    assert row.true_spans == [(0, 3), (4, 7)], "the last answer is not where it is said to be"
+    assert row.true_spans == [(0, 3), (4, 7)], "the last answer is not at its offset"
 
 
-def test_a_span_outside_the_context_is_refused():
-    with pytest.raises(ValueError, match=r"question q7 lies outside its context of 3 characters"):
+def test_a_span_outside_the_context_is_rejected():
+    with pytest.raises(ValueError, match=r"question q7 is outside its context of 3 characters"):
         make_row(7, context="abc", answers=[], predicted_span=(1, 4))
 
 
@@ -222,8 +222,8 @@ def test_hostile_text_stays_text(tmp_path):
     page = page_of(tmp_path, data)
     assert "\u2028" not in page.split('id="data">')[1].split("</script>")[0]
     elements = Elements(page)
-    assert [tag for tag, _ in elements.found].count("script") == 2  # the data and the page's own
-    assert elements.texts["title"][0] == HOSTILE  # bars have titles of their own
+    assert [tag for tag, _ in elements.found].count("script") == 2  # the data and the page's script
+    assert elements.texts["title"][0] == HOSTILE  # bars also have titles
     assert HOSTILE in elements.texts["h1"]
     assert elements.texts["dd"] == [HOSTILE] * 2
     assert [attributes["value"] for tag, attributes in elements.found
@@ -241,7 +241,7 @@ def test_a_lone_surrogate_is_replaced(tmp_path):
     assert embedded(page)["rows"][0]["question"] == "??"
 
 
-def test_numbers_that_json_lacks(tmp_path):
+def test_numbers_that_json_cannot_express(tmp_path):
     row = make_row(null_odds=math.inf, nbest=[("mill", math.nan)])
     [found] = embedded(page_of(tmp_path, make_data(questions=[row])))["rows"]
     assert found["nullOdds"] is None
@@ -320,18 +320,18 @@ def test_seeds_have_mean_and_sample_deviation():
     assert "± std" not in tables.seeds_table({1: {"f1": 80.0}})
 
 
-def test_figures_over_steps():
+def test_values_over_steps():
     log = [
         {"step": 1, "loss": 5.0},
         {"step": 2, "loss": 4.0},
         {"step": 3, "loss": math.nan},
-        {"step": 2, "loss": 3.0},  # a resumed run does a step again
+        {"step": 2, "loss": 3.0},  # a resumed run repeats a step
         {"step": 4},
     ]
-    assert curves.figure_over_steps(log, "loss") == [(1, 5.0), (2, 3.0)]
-    assert curves.figure_over_steps(log, "absent", "loss") == [(1, 5.0), (2, 3.0)]
-    assert curves.figure_over_steps(log, "absent") == []
-    assert curves.figure_over_steps([], "loss") == []
+    assert curves.values_over_steps(log, "loss") == [(1, 5.0), (2, 3.0)]
+    assert curves.values_over_steps(log, "absent", "loss") == [(1, 5.0), (2, 3.0)]
+    assert curves.values_over_steps(log, "absent") == []
+    assert curves.values_over_steps([], "loss") == []
 
 
 def test_averaged_points():
@@ -401,7 +401,7 @@ def test_a_loss_that_falls_far_does_not_leave_half_of_its_chart_empty():
     ]
 
 
-def test_a_log_axis_is_for_positive_numbers():
+def test_a_log_axis_needs_positive_numbers():
     log = [{"step": s, "loss": 10.0 - s} for s in range(11)]
     labels = re.findall(r'class="tick y".*?>(.*?)<', curves.loss_chart(make_data(training_log=log)))
     assert labels == ["0", "2", "4", "6", "8", "10"]
@@ -412,19 +412,19 @@ def test_the_flat_ends_of_a_threshold_curve_are_left_out():
         return 50 + 10 * math.tanh(threshold)
 
     curve = [(x / 2, score(x / 2), 100.0) for x in range(-60, 61)]
-    shown = [x for x, _, _ in curves.where_it_changes(curve, [])]
+    shown = [x for x, _, _ in curves.without_flat_ends(curve, [])]
     assert -4 <= shown[0] <= -1.5
     assert 1.5 <= shown[-1] <= 4
-    kept = [x for x, _, _ in curves.where_it_changes(curve, [-10.0, 0.0])]
+    kept = [x for x, _, _ in curves.without_flat_ends(curve, [-10.0, 0.0])]
     assert (kept[0], kept[-1]) == (-10, shown[-1])
     flat = [(x, 1.0, 2.0) for x in range(5)]
-    assert curves.where_it_changes(flat, []) == flat
+    assert curves.without_flat_ends(flat, []) == flat
 
 
-def test_a_threshold_curve_reaches_the_thresholds_that_are_named():
+def test_a_threshold_curve_includes_the_marked_thresholds():
     curve = [(-50.0, 20.0, 30.0), (1.0, 25.0, 35.0), (2.0, 26.0, 36.0), (3.0, 10.0, 12.0)]
-    assert curves.reaching(curve, []) == [(0.8, 20.0, 30.0), *curve[1:]]
-    assert curves.reaching(curve, [0.0, 5.0]) == [
+    assert curves.extended(curve, []) == [(0.8, 20.0, 30.0), *curve[1:]]
+    assert curves.extended(curve, [0.0, 5.0]) == [
         (0.0, 20.0, 30.0),
         (0.8, 20.0, 30.0),
         *curve[1:],
@@ -485,7 +485,7 @@ def test_settings_are_folded(tmp_path):
     assert "<dt>seed</dt><dd>7</dd>" in page
 
 
-def test_a_curve_is_drawn_where_its_axis_says():
+def test_a_curve_matches_its_axes():
     line = charts.Line("F1", [(0.0, 10.0), (50.0, 20.0), (100.0, 30.0)], "first")
     marker = charts.Marker("chosen", 50.0, "chosen")
     beyond = charts.Marker("outside", 101.0, "best")
@@ -504,7 +504,7 @@ def test_a_curve_is_drawn_where_its_axis_says():
     assert "T &amp; T" in chart
 
 
-def test_a_chart_of_one_point_and_of_none():
+def test_charts_of_one_point_and_of_none():
     one = charts.line_chart(
         [charts.Line("a", [(5, 0.0)], "first")], title="", x_label="", y_label=""
     )

@@ -1,4 +1,4 @@
-"""Answers from scores: against a slow, literal reading of google-research/bert's rules."""
+"""Answers from scores, against a slow, literal implementation of google-research/bert's rules."""
 
 import dataclasses
 import itertools
@@ -49,7 +49,7 @@ def squad_of(*contexts, questions=1):
     return SquadFile(Path("squad.json"), "", tuple(examples), ())
 
 
-# What the network would give, and the rules, both a position at a time.
+# The network's output and the rules, both position by position.
 
 
 def naive_windows(num_question, num_context, lengths):
@@ -151,7 +151,7 @@ CONTEXTS = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), contexts=CONTEXTS, lengths=LENGTHS, choice=CHOICES, k=st.integers(1, 5))
 def test_rules(tokenizer, data, contexts, lengths, choice, k):
-    """Of few different scores, so that ties are common; sums of quarters are exact."""
+    """Few different scores make ties common; sums of quarters are exact."""
     squad = squad_of(*contexts, questions=2)
     quarters = st.integers(-8, 8).map(lambda n: n / 4)
     all_logits, expected = [], {}
@@ -212,7 +212,7 @@ def decode_span(tokenizer, context, first, last, choice=PLAIN, null=0.0):
         ("b b", 1, 1, "b"),
     ],
 )
-def test_answers_are_cut_from_the_context(tokenizer, context, first, last, answer):
+def test_answers_are_extracted_from_the_context(tokenizer, context, first, last, answer):
     found = decode_span(tokenizer, context, first, last)
     assert found.answers == {"q0.0": answer}
     start, end = found.spans["q0.0"]
@@ -224,8 +224,8 @@ def test_an_answer_is_found_where_it_is(tokenizer):
     assert decode_span(tokenizer, "b a b", 2, 2).spans == {"q0.0": (4, 5)}
 
 
-def test_blanks_that_tokens_bring_along():
-    """As pieces of SentencePiece may: one that stands for no character, one for a blank."""
+def test_tokens_that_include_blanks():
+    """As with SentencePiece: a piece without characters, and one for a blank."""
     encoding = Encoding([7, 8, 9], starts=[0, 0, 1], ends=[0, 1, 2])
     zeros = np.zeros(3)
     spans = Spans(np.array([0, 0, 0]), np.array([0, 1, 2]), zeros, zeros)
@@ -244,8 +244,8 @@ def test_max_answer_length(tokenizer):
         assert found.answers == {"q0.0": answer}
 
 
-def test_only_places_in_use_and_in_the_context(tokenizer):
-    """[CLS], question, [SEP], "a", "b", [SEP], padding; the last candidate is an unused place."""
+def test_only_used_slots_in_the_context(tokenizer):
+    """[CLS], question, [SEP], "a", "b", [SEP], padding; the last candidate is an unused slot."""
     indices = np.array([[1, 5, 0, 6, 3, 4]], np.int32)
     logits = np.array([[9, 8, 7, 6, 1, -np.inf]], np.float32)
     candidates = SpanCandidates(indices, logits, indices, logits, np.zeros(1, np.float32))
@@ -266,7 +266,7 @@ def test_the_threshold_itself_is_still_an_answer(tokenizer, side):
 
 
 def test_null_score_is_the_smallest_over_the_windows(tokenizer):
-    """One window that is sure of an answer is enough."""
+    """One window with a confident answer is enough."""
     squad = squad_of("a b e a b e")
     lengths = WindowSettings(max_seq_length=7, doc_stride=3, max_query_length=1)
     logits = [(3, [1.0] * 3, [1.0] * 3, null) for null in (9.0, 1.0)]
@@ -277,7 +277,7 @@ def test_null_score_is_the_smallest_over_the_windows(tokenizer):
 
 
 def test_one_entry_with_no_answer_first(tokenizer):
-    """The best other answer is listed too: by the threshold it may be the one that is given."""
+    """The best other answer is also listed, since the threshold may select it."""
     for threshold, answer in ((0.0, ""), (5.0, "a")):
         choice = AnswerSettings(
             n_best_size=1, version_2_with_negative=True, null_score_diff_threshold=threshold
@@ -318,7 +318,7 @@ def test_no_possible_span(tokenizer, context, is_v2):
         *itertools.product(["null_logits"], [np.nan, np.inf, -np.inf]),
     ],
 )
-def test_scores_that_are_no_numbers(tokenizer, field, value):
+def test_scores_that_are_not_finite(tokenizer, field, value):
     candidates = candidates_of([(3, [0.0, 1.0], [0.0, 1.0], 0.0)], k=3)
     getattr(candidates, field)[0, ...] = value
     with pytest.raises(UserError, match=r"not finite numbers in 1 of 1 windows; .* checkpoint"):
@@ -326,7 +326,7 @@ def test_scores_that_are_no_numbers(tokenizer, field, value):
 
 
 @pytest.mark.parametrize("field", ["start_logits", "end_logits"])
-def test_a_window_of_which_no_position_is_left(tokenizer, field):
+def test_a_window_without_any_position(tokenizer, field):
     candidates = candidates_of([(3, [0.0, 1.0], [0.0, 1.0], 0.0)], k=3)
     getattr(candidates, field)[0, ...] = -np.inf
     found = decode_answers(squad_of("a b"), tokenizer, WindowSettings(), candidates, PLAIN)
@@ -346,7 +346,7 @@ def test_candidates_of_other_windows(tokenizer, given_windows):
     "wrong",
     [{"n_best_size": 0}, {"max_answer_length": 0}, {"null_score_diff_threshold": math.nan}],
 )
-def test_settings_that_cannot_be(wrong):
+def test_invalid_settings(wrong):
     with pytest.raises(UserError, match=f"--{next(iter(wrong))}="):
         AnswerSettings(**wrong).validate()
     AnswerSettings().validate()
@@ -369,7 +369,7 @@ def test_a_paragraph_is_tokenized_once(tokenizer, monkeypatch):
 
 
 def test_files(tmp_path):
-    """Google's layout, also for text that is no valid Unicode."""
+    """Google's layout, also for text that is not valid Unicode."""
     entry = {"text": "é", "probability": 1.0, "start_logit": 0.5, "end_logit": 0.25}
     answers = {"2": "é", "1": "\ud800"}
     predictions = Predictions(answers, {"2": [entry], "1": [entry]}, {"2": -1.5, "1": 0.0}, {})
@@ -382,7 +382,7 @@ def test_files(tmp_path):
     assert json.loads((tmp_path / "nbest_predictions.json").read_text()) == predictions.nbest
 
 
-def test_files_of_another_run_do_not_stay(tmp_path):
+def test_files_of_an_earlier_run_are_removed(tmp_path):
     predictions = Predictions({"1": "a"}, {"1": []}, {"1": 0.0}, {})
     write_predictions(tmp_path, predictions, version_2_with_negative=True)
     write_predictions(tmp_path, predictions, version_2_with_negative=False)
@@ -407,7 +407,7 @@ def made_up_data(directory):
 
 @pytest.mark.parametrize("data", [released_data, made_up_data])
 def test_true_answers_of_real_data_come_back(data, tmp_path):
-    """With the scores of an all-knowing network, nearly every true answer is given literally."""
+    """With perfect scores, nearly every true answer is predicted literally."""
     vocabulary, file = data(tmp_path)
     tokenizer = load_tokenizer(vocab_file=vocabulary)
     squad = read_squad(file, flag="data", version_2_with_negative=False, needs_answers=False)

@@ -1,4 +1,4 @@
-"""SQuAD files: what is read, and every wrong use in one sentence."""
+"""Reading SQuAD files, and one-sentence errors for all invalid files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_unanswerable_questions_need_the_flag(read):
         read(content)
 
 
-def test_a_file_without_unanswerable_questions_goes_with_the_flag(read):
+def test_a_file_without_unanswerable_questions_works_with_the_flag(read):
     assert not read(_file(_question()), v2=True).has_unanswerable
     assert not read(_file(_question(is_impossible=False)), v2=False).has_unanswerable
 
@@ -88,7 +88,7 @@ def test_a_file_without_unanswerable_questions_goes_with_the_flag(read):
         (" ", 3, False),
     ],
 )
-def test_answers_must_be_where_they_say(read, text, start, is_usable):
+def test_answers_must_be_at_their_offset(read, text, start, is_usable):
     squad = read(_file(_question("good"), _question("odd", [(text, start)])))
     assert squad.unusable == (() if is_usable else ("odd",))
 
@@ -110,8 +110,8 @@ def test_answers_must_be_where_they_say(read, text, start, is_usable):
         ("n", 19, 21),  # behind by two, before by three
     ],
 )
-def test_answers_near_their_place_are_found(read, text, start, expected):
-    """The nearest, of equally near ones that before."""
+def test_answers_near_their_offset_are_found(read, text, start, expected):
+    """The nearest; of two equally near ones the earlier."""
     squad = read(_file(_question("good"), _question("near", [(text, start), ("hill", 26)])))
     assert squad.unusable == ()
     assert squad.examples[1].answers == (Answer(text, expected), Answer("hill", 27))
@@ -125,12 +125,12 @@ def test_answers_near_their_place_are_found(read, text, start, expected):
     ) == abs(start - expected)
 
 
-def test_of_two_places_equally_near_the_first_counts(read):
+def test_the_earlier_of_two_equally_near_answers_counts(read):
     content = _file(_question("near", [("b", 2)]), context="ab b")
     assert read(content).examples[0].answers == (Answer("b", 1),)
 
 
-def test_whole_numbers_are_ids_as_their_digits(read):
+def test_integer_ids_are_converted_to_text(read):
     squad = read(_file(_question(262), _question("q"), _question(-7)))
     assert [example.question_id for example in squad.examples] == ["262", "q", "-7"]
 
@@ -142,13 +142,13 @@ def test_only_the_first_answer_counts(read):
 
 def test_no_usable_answer_at_all_is_an_error(read):
     shifted = _file(_question("a", [("hill", 31)]), _question("b", [], is_impossible=True))
-    with pytest.raises(UserError, match=r"no answer of .* is where its answer_start says"):
+    with pytest.raises(UserError, match=r"no answer in .* is at or near its answer_start"):
         read(shifted, v2=True)
     assert read(shifted, v2=True, needs_answers=False).unusable == ("a",)
     assert len(read(_file(_question("b", [], is_impossible=True)), v2=True).examples) == 1
 
 
-def test_questions_alone_can_be_answered(read):
+def test_questions_without_answers_can_be_predicted(read):
     content = _file({"id": "a", "question": "Where?"}, _question("b", []))
     assert [e.answers for e in read(content, needs_answers=False).examples] == [(), ()]
     for place, name in ((0, "has no 'answers'"), (1, r"\(b\) has no answer")):
@@ -183,7 +183,7 @@ PLACE = r"data\[0\]\.paragraphs\[0\]\.qas\[1\]"
         ({"id": "262"}, rf"qas\[0\] and {PLACE} have the same id '262'"),
     ],
 )
-def test_wrong_questions_are_named(read, changes, expected):
+def test_errors_name_the_question(read, changes, expected):
     content = _file(_question(262), {**_question("q2"), **changes})
     with pytest.raises(UserError, match=expected) as caught:
         read(content, v2=True)
@@ -201,7 +201,7 @@ def test_wrong_questions_are_named(read, changes, expected):
         ("[]", "is not an object with 'data'"),
         ("{}", "the file has no 'data'"),
         ('{"data": {}}', "'data' of the file is not a list"),
-        ('{"data": []}', "holds no questions"),
+        ('{"data": []}', "has no questions"),
         ('{"data": [7]}', r"data\[0\] is not an object"),
         ('{"data": [{"title": "a"}]}', r"data\[0\] has no 'paragraphs'"),
         ('{"data": [{"title": 1, "paragraphs": []}]}', r"'title' of data\[0\] is not text"),
@@ -210,14 +210,14 @@ def test_wrong_questions_are_named(read, changes, expected):
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_files_that_are_no_squad_files(read, content, expected):
+def test_files_that_are_not_squad_files(read, content, expected):
     with pytest.raises(UserError, match=expected) as caught:
         read(content)
     assert "squad.json" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_missing_file_and_bytes_that_are_no_text(tmp_path):
+def test_missing_file_and_bytes_that_are_not_text(tmp_path):
     options = {"flag": "predict_file", "version_2_with_negative": False, "needs_answers": False}
     with pytest.raises(UserError, match=r"--predict_file: .*none\.json does not exist"):
         read_squad(tmp_path / "none.json", **options)

@@ -1,4 +1,4 @@
-"""Records of questions: content, order, what is left out, and that they are made once."""
+"""Records of questions: contents, order, what is left out, and that they are only made once."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _tokens(record):
 
 
 def test_prediction_records(tmp_path, vocab_file):
-    """Written out by hand: there is room for 7 tokens beside a question of 4, 9 beside one of 2."""
+    """Written out by hand: there is room for 7 tokens with a question of 4, 9 with one of 2."""
     features = _build(tmp_path, vocab_file, training=False)
     records = _records(features)
     assert [_tokens(record) for record in records] == [
@@ -143,7 +143,7 @@ def test_training_records_have_positions_and_no_unusable_answers(tmp_path, vocab
     ]
     names = ("start_positions", "end_positions", "is_impossible")
     found = [tuple(int(record[name][0]) for name in names) for record in records]
-    # "Elm Lake" is in the second window alone; "arns" begins inside of "barn".
+    # "Elm Lake" is only in the second window; "arns" begins inside "barn".
     assert found == [(0, 0, 0), (10, 11, 0), (0, 0, 1), (0, 0, 1), (7, 8, 0)]
     answers = [
         _tokens(record).split()[start : end + 1] for record, (start, end, _) in zip(records, found)
@@ -158,12 +158,12 @@ def test_training_records_have_positions_and_no_unusable_answers(tmp_path, vocab
         "unusable_answers": 1,
         "moved_answers": 0,
     }
-    said = capsys.readouterr().err
-    assert "1 questions of" in said
-    assert "answer_start says, nor within 3 characters of there: odd\n" in said
+    log = capsys.readouterr().err
+    assert "1 questions of" in log
+    assert "answer is not within 3 characters of its answer_start: odd\n" in log
 
 
-def test_an_answer_beside_its_place_is_learnt_and_counted(tmp_path, vocab_file):
+def test_an_answer_near_its_offset_is_used_and_counted(tmp_path, vocab_file):
     def positions(start, name):
         qas = [_question(7, "Who?", ("rains", start))]
         squad = _squad(tmp_path, [{"paragraphs": [{"context": "It  rains. It.", "qas": qas}]}])
@@ -177,7 +177,7 @@ def test_an_answer_beside_its_place_is_learnt_and_counted(tmp_path, vocab_file):
     assert positions(7, "behind") == (1, [5, 5])
 
 
-def test_an_answer_of_dropped_characters_alone_is_left_out(tmp_path, vocab_file):
+def test_an_answer_of_only_dropped_characters_is_left_out(tmp_path, vocab_file):
     context = "It \u200b rains."
     qas = [_question("a", "Who?", ("\u200b", 3)), _question("b", "Who?", ("rains", 5))]
     squad = _squad(tmp_path, [{"paragraphs": [{"context": context, "qas": qas}]}])
@@ -205,7 +205,7 @@ def test_tokens_of_characters(start, end, expected):
     assert tokens_of(encoding, start, end) == expected
 
 
-def test_a_character_of_several_tokens_takes_them_all():
+def test_a_character_with_several_tokens_gives_all_of_them():
     encoding = Encoding([1, 2, 3, 4], [0, 1, 1, 2], [1, 2, 2, 3])
     assert tokens_of(encoding, 1, 2) == (1, 2)
 
@@ -219,7 +219,7 @@ def test_output_does_not_depend_on_the_number_of_workers(tmp_path, vocab_file, m
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     squad = read_squad(path, flag="f", version_2_with_negative=False, needs_answers=False)
     one = _build(tmp_path, vocab_file, squad=squad, training=False, name="one")
-    monkeypatch.setattr(stage, "_QUESTIONS_A_WORKER", 1)
+    monkeypatch.setattr(stage, "_QUESTIONS_PER_WORKER", 1)
     two = _build(tmp_path, vocab_file, squad=squad, training=False, name="two", num_workers=2)
     assert one.sha256 == two.sha256
     tokenizer = load_tokenizer(vocab_file=vocab_file)
@@ -243,7 +243,7 @@ def test_records_are_made_once(tmp_path, vocab_file, capsys):
 
 
 @pytest.mark.parametrize("change", ["lengths", "file", "vocabulary", "casing", "training"])
-def test_any_change_makes_them_again(tmp_path, vocab_file, change):
+def test_any_change_rebuilds_the_records(tmp_path, vocab_file, change):
     first = _build(tmp_path, vocab_file, training=True)
     options = {"training": change != "training"}
     if change == "lengths":
@@ -314,7 +314,7 @@ def test_records_of_other_lengths_are_refused(tmp_path, vocab_file):
 
 
 def test_tensorflow_reads_the_records(tmp_path, vocab_file):
-    """An Example in two parts is one Example for its parser as well."""
+    """The parser also reads an Example that was written in two parts."""
     tf = pytest.importorskip("tensorflow").compat.v1
     features = _build(tmp_path, vocab_file, training=True)
     spec = features.spec.parse_spec(features.record_lengths)
@@ -332,7 +332,7 @@ def test_tensorflow_reads_the_records(tmp_path, vocab_file):
         np.testing.assert_array_equal(second[name], records[1][name])
 
 
-def test_the_first_questions_have_records_of_their_own(tmp_path, vocab_file):
+def test_the_first_questions_have_separate_records(tmp_path, vocab_file):
     squad = _squad(tmp_path)
     _build(tmp_path, vocab_file, training=False)
     for count, expected in ((1, 2), (2, 4), (99, 7)):

@@ -1,4 +1,4 @@
-"""Windows against a slow reading of google's rules."""
+"""Windows against a slow implementation of google-research/bert's rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_tf.squad.windows import (
 
 
 def _naive_windows(question, context, max_seq_length, doc_stride):
-    """Sets of tokens: slide by the stride until the last token is in."""
+    """Sets of tokens: moved by the stride until the last token is included."""
     room = max_seq_length - question - 3
     found, first = [], 0
     while context and (not found or context - 1 not in found[-1]):
@@ -58,7 +58,7 @@ def test_windows_are_googles(case):
 
 @settings(max_examples=300, deadline=None)
 @given(_cases())
-def test_exactly_one_window_decides_about_a_token(case):
+def test_a_token_has_most_context_in_exactly_one_window(case):
     question, context, lengths = case
     windows = cut_windows(question, context, lengths)
     for token in range(context):
@@ -72,7 +72,7 @@ def test_exactly_one_window_decides_about_a_token(case):
 
 
 def test_published_example():
-    """Devlin et al.'s code has it in a comment: "bought" has most context in the third window."""
+    """From a comment in the published code: "bought" has most context in the third window."""
     lengths = WindowSettings(max_seq_length=9, doc_stride=3, max_query_length=1)
     windows = cut_windows(1, 11, lengths)
     assert windows == [(0, 5), (3, 5), (6, 5)]
@@ -85,7 +85,7 @@ def test_position_in_the_sequence():
     assert [window.position(token) for token in (9, 10, 12, 13)] == [None, 4, 6, None]
 
 
-def test_one_window_where_everything_fits():
+def test_one_window_if_everything_fits():
     lengths = WindowSettings()
     assert cut_windows(10, 371, lengths) == [(0, 371)]
     assert cut_windows(10, 372, lengths) == [(0, 371), (128, 244)]
@@ -96,13 +96,13 @@ def test_one_window_where_everything_fits():
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [
-        ({"doc_stride": 0}, "--doc_stride=0: give at least 1"),
-        ({"max_query_length": 0}, "--max_query_length=0: give at least 1"),
+        ({"doc_stride": 0}, "--doc_stride=0 must be at least 1"),
+        ({"max_query_length": 0}, "--max_query_length=0 must be at least 1"),
         ({"max_seq_length": 67}, "--max_seq_length=67 leaves no room .* give at least 68"),
         ({"max_query_length": 400}, "--max_query_length=400 .* give at least 404"),
     ],
 )
-def test_lengths_that_cannot_be(lengths, expected):
+def test_invalid_lengths(lengths, expected):
     with pytest.raises(UserError, match=expected):
         WindowSettings(**lengths).validate()
     WindowSettings(max_seq_length=68).validate()

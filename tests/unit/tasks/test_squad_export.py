@@ -126,7 +126,7 @@ def test_versions_follow_each_other(parts, exported):
 
 def test_a_version_is_never_written_over(parts, exported):
     before = {path: path.stat().st_mtime_ns for path in exported.rglob("*")}
-    with pytest.raises(UserError, match=r"--version=1: .*/1 exists already"):
+    with pytest.raises(UserError, match=r"--version=1: .*/1 already exists"):
         export_squad(parts, exported.parent, version=1)
     assert {path: path.stat().st_mtime_ns for path in exported.rglob("*")} == before
 
