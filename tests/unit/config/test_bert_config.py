@@ -210,7 +210,7 @@ def test_one_key_of_hugging_face_is_enough(tmp_path, mark):
         ({"model_type": "roberta"}, "model_type 'roberta' is not supported; give a model of type"),
         ({"position_embedding_type": "relative_key"}, "'relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder is set; only encoders"),
-        ({"hidden_act": "silu"}, "hidden_act 'silu' is not supported; known are gelu,"),
+        ({"hidden_act": "silu"}, "hidden_act 'silu' is not supported, only gelu,"),
         ({"hidden_act": ["gelu"]}, "hidden_act ['gelu'] is not supported"),
         ({"hidden_size": 25}, "hidden_size 25 is not a multiple"),
     ],

@@ -58,7 +58,7 @@ def test_no_other_word_for_xla(parse):
 
 
 def test_a_trial_of_xla_is_not_deterministic(parse):
-    with pytest.raises(UserError, match=r"--use_xla=auto goes by time, and --deterministic"):
+    with pytest.raises(UserError, match=r"--use_xla=auto depends on timing, but --deterministic"):
         parse("--use_xla=auto", "--deterministic")
 
 
@@ -139,13 +139,13 @@ def test_options_belong_to_their_optimizer(parse):
     [
         (
             "--adam_bias_correction --optimizer_type=lamb",
-            "--adam_bias_correction goes with --optimizer_type=adam, but the optimizer is LAMB",
+            "--adam_bias_correction belongs to --optimizer_type=adam, but the optimizer is LAMB",
         ),
         (
             "--max_trust_ratio=0.3",
-            "--max_trust_ratio goes with --optimizer_type=lamb, but the optimizer is AdamW; drop",
+            "--max_trust_ratio belongs to --optimizer_type=lamb, but the optimizer is AdamW; drop",
         ),
-        ("--min_trust_ratio=0 ", "--min_trust_ratio goes with --optimizer_type=lamb, but"),
+        ("--min_trust_ratio=0 ", "--min_trust_ratio belongs to --optimizer_type=lamb, but"),
         ("--min_trust_ratio=-1 --optimizer_type=lamb", "--min_trust_ratio=-1 must not be negative"),
         ("--max_trust_ratio=0 --optimizer_type=lamb", "--max_trust_ratio=0 must be positive"),
         (
@@ -172,7 +172,7 @@ def test_names_of_nvidia_for_precision(parse):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["--use_fp16", "--noamp"], r"--amp and --use_fp16 are two names for one thing"),
+        (["--use_fp16", "--noamp"], r"--amp and --use_fp16 are two names of one setting"),
         (["--use_fp16", "--precision=bf16"], r"--use_fp16 .* contradicts --precision=bf16; drop"),
         (["--amp", "--manual_fp16"], r"--amp .* contradicts --manual_fp16; drop one"),
     ],
@@ -326,8 +326,8 @@ def test_epochs_instead_of_steps(parse):
     [
         (["--num_train_epochs=1", "--num_train_steps=100000"], "--num_train_epochs and --num_tra"),
         (["--warmup_proportion=0", "--num_warmup_steps=10000"], "--warmup_proportion and --num_w"),
-        (["--num_train_epochs=0"], "--num_train_epochs=0.0 must be more than 0"),
-        (["--warmup_proportion=1.5"], r"--warmup_proportion=1.5 must lie in \[0, 1\]"),
+        (["--num_train_epochs=0"], "--num_train_epochs=0.0 must be greater than 0"),
+        (["--warmup_proportion=1.5"], r"--warmup_proportion=1.5 must be in \[0, 1\]"),
     ],
 )
 def test_lengths_that_cannot_be_meant(parse, given, named):
@@ -357,7 +357,7 @@ def test_each_setting_of_a_network_is_a_flag(parse):
 
 def test_a_model_is_given_by_a_file_or_sizes_or_weights(parse, tmp_path):
     none = "--bert_config_file="
-    with pytest.raises(UserError, match="no model was given: name its architecture"):
+    with pytest.raises(UserError, match="no model was given; describe its architecture"):
         parse(none)
     assert parse(none, "--hidden_size=8").bert_config_file is None
     assert parse(none, "--init_checkpoint=published").bert_config_file is None

@@ -9,8 +9,8 @@ from bert_tf.config.squad_flags import define_squad_flags
 from bert_tf.update import schedules
 from tests.support import ROOT
 
-PRETRAINING = (define_pretraining_flags, nvidia_defaults.say_other_pretraining_defaults)
-SQUAD = (define_squad_flags, nvidia_defaults.say_other_squad_defaults)
+PRETRAINING = (define_pretraining_flags, nvidia_defaults.show_pretraining_default_differences)
+SQUAD = (define_squad_flags, nvidia_defaults.show_squad_default_differences)
 FLAG_FILES = {
     "nvidia_compatible.flags": (PRETRAINING, nvidia_defaults.PRETRAINING),
     "nvidia_compatible_adam.flags": (PRETRAINING, nvidia_defaults.PRETRAINING),

@@ -38,19 +38,19 @@ def test_an_empty_object_changes_nothing(written):
 
 WRONG = [
     ("no JSON", "{softmax: bf16}", r"policy\.json is not valid JSON"),
-    ("a list", ["softmax"], r"policy\.json is no JSON object; write e\.g\. \{\"softmax\""),
+    ("a list", ["softmax"], r"policy\.json is not a JSON object; write e\.g\. \{\"softmax\""),
     (
         "unknown class",
         {"softmax": "bf16", "gelu": "bf16"},
-        r"policy\.json names the unknown class 'gelu'; the classes are attention, dense, .*, loss",
+        r"policy\.json has an unknown class 'gelu'; the classes are attention, dense, .*, loss",
     ),
     (
         "unknown type",
         {"softmax": "bf16", "loss": "float64"},
-        r"policy\.json gives loss the unknown type 'float64'; choose one of float32, .*, fp16",
+        r"policy\.json has an unknown type 'float64' for loss; choose one of float32, .*, fp16",
     ),
-    ("no type", {"loss": 16}, r"policy\.json gives loss the unknown type 16; choose one of"),
-    ("types in a list", {"loss": ["bf16"]}, r"gives loss the unknown type \['bf16'\]; choose"),
+    ("no type", {"loss": 16}, r"policy\.json has an unknown type 16 for loss; choose one of"),
+    ("types in a list", {"loss": ["bf16"]}, r"has an unknown type \['bf16'\] for loss; choose"),
 ]
 
 

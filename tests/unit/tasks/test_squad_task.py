@@ -111,7 +111,9 @@ def test_the_first_questions_alone_are_answered_and_scored(start, tmp_path, caps
     assert list(answers) == first
     assert (results["total"], results["questions_in_file"]) == (4, 9)
     part = "dev.json (the first 4 of 9 questions)"
-    assert f"{part} are answered; files and scores are of these alone" in capsys.readouterr().out
+    assert (
+        f"{part} are answered; predictions and scores cover only these" in capsys.readouterr().out
+    )
     assert part in (tmp_path / "out" / "report.html").read_text()
 
 
@@ -138,7 +140,7 @@ def read(path):
         (["--num_eval_iterations=0"], "--num_eval_iterations=0 must be at least 1"),
         (
             ["--max_predict_questions=3", "--num_eval_iterations=2"],
-            "--max_predict_questions and --num_eval_iterations both say how many; give one",
+            "--max_predict_questions and --num_eval_iterations set the same number; give one",
         ),
     ],
 )
