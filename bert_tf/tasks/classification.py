@@ -30,14 +30,14 @@ from bert_tf.tasks.classification_prediction import (
 from bert_tf.tasks.classification_task import ClassificationTask
 from bert_tf.tasks.finetuning import (
     check_without_records,
-    data_facts,
+    data_entries,
     directory_of_new_records,
     finetuning_job,
     obtain_records,
     open_finetuning,
     predict_at_end,
+    report_seeds,
     run_with_seeds,
-    sum_up_seeds,
 )
 from bert_tf.training.context import RunContext, begin_run
 from bert_tf.training.evaluation import Results
@@ -72,15 +72,15 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
         check_length(task, settings.max_seq_length)
         _check_classes(context, task)
         files = _read(settings)
-        most_records = len(files.train.rows) if files.train else 1
-        check_without_records(settings, context, model, most_records=most_records)
+        max_records = len(files.train.rows) if files.train else 1
+        check_without_records(settings, context, model, max_records=max_records)
         with directory_of_new_records(context, settings.features_dir) as directory:
             results = _run_on(settings, context, parts, model, files, directory)
         if results is not None:
             by_seed[settings.run.seed] = results
             if context.ranks.is_chief:
                 names = [f"eval_{name}" for name in task.metrics]
-                sum_up_seeds(settings, context, by_seed, names, digits=4)
+                report_seeds(settings, context, by_seed, names, digits=4)
         return results
 
 
@@ -159,7 +159,7 @@ def _run_on(
         job,
         train_data={
             "task": GLUE_TASKS[settings.task_name].name,
-            **data_facts(settings, parts, train=train, eval=dev, predict=test),
+            **data_entries(settings, parts, train=train, eval=dev, predict=test),
         },
         data_names={"eval_sha256": "development set", "predict_sha256": "file to predict"},
     )

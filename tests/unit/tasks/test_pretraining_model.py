@@ -64,9 +64,9 @@ def test_a_network_without_weights_takes_the_size_of_the_vocabulary(settings, tm
     assert model.config == dataclasses.replace(CONFIG, vocab_size=50)
     [note] = model.notes
     assert note.startswith(
-        f"the network's vocab_size is the vocabulary's 50, not {path}'s {in_file}"
+        f"the network's vocab_size is 50, the vocabulary's, not {in_file} as in {path}"
     )
-    assert ("--vocab_size=2000 keeps that" in note) == (in_file == 2000)
+    assert ("give --vocab_size=2000 to keep that" in note) == (in_file == 2000)
 
 
 @pytest.mark.parametrize("in_file", [50, 56, 177])
@@ -89,7 +89,7 @@ def test_records_that_say_nothing_leave_the_file_as_it_is(settings, tmp_path):
     assert (model.config, model.vocabulary, model.tokenizer_files.file) == (CONFIG, None, None)
     assert (model.tokenizer_files.do_lower_case, model.vocabulary_sha256) == (None, None)
     [note] = model.notes
-    assert note.startswith("the vocabulary lies neither with the records nor beside weights, so")
+    assert note.startswith("no vocabulary is stored with the records or the initial weights, so")
 
 
 def test_flags_change_a_file_s_network(settings, tmp_path):
@@ -106,7 +106,7 @@ def test_flags_alone_change_bert_base(settings, tmp_path):
 
 
 def test_a_directory_of_results_alone_is_no_model(settings):
-    with pytest.raises(UserError, match="no model was given: name its architecture"):
+    with pytest.raises(UserError, match="no model was given; describe its architecture"):
         find(settings)
 
 
@@ -140,7 +140,7 @@ def test_weights_say_all_that_is_not_given(settings, tmp_path, how):
 def test_weights_without_a_configuration(settings, tmp_path):
     directory = tmp_path / "bare"
     directory.mkdir()
-    named = f"{directory} has no bert_config.json beside it; give --bert_config_file"
+    named = f"no bert_config.json was found for {directory}; give --bert_config_file"
     with pytest.raises(UserError, match=named):
         find(settings, init_checkpoint=directory, network={"hidden_size": 8})
 
@@ -156,7 +156,7 @@ def test_flags_do_not_contradict_weights(settings, tmp_path, how, name, value, s
     with pytest.raises(UserError) as error:
         find(settings, **{how: directory}, network={name: value})
     path = directory / "bert_config.json"
-    assert f"--{name}={value} contradicts {path}, which says {said}" in str(error.value)
+    assert f"--{name}={value} contradicts {path}, which has {said}" in str(error.value)
 
 
 def test_flags_may_repeat_the_weights_and_change_dropout(settings, tmp_path):
