@@ -1,4 +1,4 @@
-"""Classification of sentences and pairs: fine-tuning on tasks of GLUE, scores and predictions."""
+"""Classification of sentences and pairs: fine-tuning on GLUE tasks, scores and predictions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from bert_tf.training.run import run_job
 
 
 class Files(NamedTuple):
-    """The files of a run, None for what it does not do."""
+    """The files of a run, None for those that it does not use."""
 
     train: GlueFile | None
     dev: GlueFile | None
@@ -54,16 +54,16 @@ class Files(NamedTuple):
 
 
 def run(settings: ClassificationSettings) -> Results | None:
-    """Trains, evaluates and predicts as the settings say, once or with each of the seeds.
+    """Trains, evaluates and predicts according to the settings, once or with each of the seeds.
 
-    Returns the results of the evaluation, those of the last seed where there are several, and None
-    without one. Raises UserError for bad input.
+    Returns the results of the evaluation (with several seeds, those of the last one), None without
+    ``do_eval``. Raises UserError for bad input.
     """
     return run_with_seeds(settings, _run_once)
 
 
 def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> Results | None:
-    """One run; adds its results to those of earlier seeds."""
+    """A single run, which adds its results to those of earlier seeds."""
     task = GLUE_TASKS[settings.task_name]
     with begin_run(settings.run, settings.runtime) as context:
         settings, context, parts, model = open_finetuning(
@@ -85,27 +85,27 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
 
 
 def _check_classes(context: RunContext, task: GlueTask) -> None:
-    """Raises UserError where a run would use the classes of another task, whose shapes may fit.
+    """Raises UserError if a run would use the head of another task, whose shape may be the same.
 
-    A training may start from the weights of any task.
+    Training may start from the weights of any task.
     """
     source, record = context.start.checkpoint, context.record
     if source is None and context.settings.init_checkpoint and not context.settings.do_train:
         source = context.settings.init_checkpoint
         record = model_files(source).run_record
-    learnt = record.ledger.get("data", {}).get("task") if record else None
-    if learnt not in (None, task.name):
+    trained_on = record.ledger.get("data", {}).get("task") if record else None
+    if trained_on not in (None, task.name):
         raise UserError(
-            f"{source} was trained on {learnt}, not on {task.name}; give --task_name={learnt}, or "
-            "choose another checkpoint or --output_dir."
+            f"{source} was trained on {trained_on}, not on {task.name}; give "
+            f"--task_name={trained_on}, or choose another checkpoint or --output_dir."
         )
 
 
 def _read(settings: ClassificationSettings) -> Files:
     task = GLUE_TASKS[settings.task_name]
 
-    def read(split: str, wanted: bool) -> GlueFile | None:
-        if not wanted:
+    def read(split: str, needed: bool) -> GlueFile | None:
+        if not needed:
             return None
         if split == TEST and settings.predict_file:
             path, flag = settings.predict_file, "predict_file"

@@ -63,8 +63,8 @@ def test_glues_own_columns_of_sts_b(tmp_path):
 
 
 WRONG = {
-    "another task's file": ("mrpc", FILES["sst-2"], "line 1 of {} names no column '#1 String'"),
-    "no labels": ("sst-2", "index\tsentence\n0\tA\n", "line 1 of {} names no column 'label'"),
+    "another task's file": ("mrpc", FILES["sst-2"], "line 1 of {} has no column '#1 String'"),
+    "no labels": ("sst-2", "index\tsentence\n0\tA\n", "line 1 of {} has no column 'label'"),
     "too few columns": ("sst-2", "sentence\tlabel\nA\t1\nA\n", "line 3 of {} has 1 column instead"),
     "too many columns": ("cola", "a\t1\t\tA\tB\n", "line 1 of {} has 5 columns instead of 4"),
     "between": (

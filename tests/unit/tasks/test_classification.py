@@ -49,13 +49,13 @@ WRONG = {
     "no such file": (["--do_predict", "--predict_file=nowhere"], "--predict_file: nowhere does"),
     "another task's file": (
         ["--do_eval", "--task_name=MRPC"],
-        "dev.tsv names no column '#1 String'; give a file of MRPC",
+        "dev.tsv has no column '#1 String'; give a file of MRPC",
     ),
     "labels missing": (
         ["--do_predict", "--do_train", "--data_dir={start}/../wrong"],
-        "train.tsv names no column 'label'",
+        "train.tsv has no column 'label'",
     ),
-    "length": (["--do_eval", "--max_seq_length=2"], "--max_seq_length=2 has no place for"),
+    "length": (["--do_eval", "--max_seq_length=2"], "--max_seq_length=2 has no room for"),
     "no length": (["--do_eval", "--max_seq_length=0"], "--max_seq_length=0 must be at least 1"),
     "length of the network": (["--do_eval", "--max_seq_length=65"], "max_position_embeddings=64"),
     "batch": (["--do_eval", "--eval_batch_size=0"], "--eval_batch_size=0 must be at least 1"),
