@@ -74,7 +74,7 @@ def test_without_a_model_there_is_one_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_given_weights(tmp_path):
-    with pytest.raises(UserError, match=r"--init_checkpoint: .* holds neither of bert_config.json"):
+    with pytest.raises(UserError, match=r"--init_checkpoint: .* contains neither bert_config.json"):
         demo_qa.find_model(tmp_path, tmp_path)
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 60}')
     model = demo_qa.find_model(tmp_path / "none", tmp_path)

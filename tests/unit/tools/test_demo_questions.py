@@ -15,7 +15,7 @@ from bert_tf.records.manifest import read_manifest
 from bert_tf.squad.examples import read_squad
 from tools.demo import questions as demo_questions
 from tools.demo.documented_objects import SECTIONS, documented_objects
-from tools.demo.question_templates import MOST_ANSWER_WORDS, find_statements, is_answer
+from tools.demo.question_templates import MAX_ANSWER_WORDS, find_statements, is_answer
 from tools.demo.questions import Settings, run
 
 GOOGLE = '''
@@ -203,9 +203,9 @@ def test_long_documentation_loses_whole_lines():
         ("x) and y", False),
         ("...", False),
         ('a "quoted', False),
-        ("word " * MOST_ANSWER_WORDS, False),
-        (("word " * MOST_ANSWER_WORDS).strip(), True),
-        (("word " * (MOST_ANSWER_WORDS + 1)).strip(), False),
+        ("word " * MAX_ANSWER_WORDS, False),
+        (("word " * MAX_ANSWER_WORDS).strip(), True),
+        (("word " * (MAX_ANSWER_WORDS + 1)).strip(), False),
     ],
 )
 def test_what_can_be_an_answer(text, expected):

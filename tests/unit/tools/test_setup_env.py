@@ -173,7 +173,7 @@ def test_native_operations_that_cannot_be_built_are_told(native, capsys):
     native.python.write_text("#!/bin/sh\necho the reason\nexit 2\n")
     setup_env.build_native_operations(native, "pins")
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("setup: the native operations are not built, training uses TensorFlow's")
+    assert last.startswith("setup: the native operations are not built; training uses TensorFlow's")
     assert "setup.log" in last
     assert "the reason" in native.log.read_text()
 
@@ -227,14 +227,14 @@ def test_headers_of_our_own_come_first_where_tensorflow_lacks_them(tmp_path, mon
 
 def test_one_set_up_at_a_time(tmp_path):
     venv = tmp_path / "venv"
-    with setup_env.alone_in(venv):
+    with setup_env.setup_lock(venv):
         code = f"""
 import importlib.util, sys
 from pathlib import Path
 spec = importlib.util.spec_from_file_location("setup_env", {str(SCRIPT)!r})
 setup_env = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(setup_env)
-with setup_env.alone_in(Path({str(venv)!r})):
+with setup_env.setup_lock(Path({str(venv)!r})):
     print("alone")
 """
         other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -247,7 +247,7 @@ def test_a_place_that_cannot_be_an_environment_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(setup_env.SetupError, match=r"file/venv cannot be written \(Not a directory"),
-        setup_env.alone_in(tmp_path / "file" / "venv"),
+        setup_env.setup_lock(tmp_path / "file" / "venv"),
     ):
         pass
 
@@ -273,13 +273,13 @@ FACTS = {"Python": "3.11.4", "TensorFlow": "2.15", "accelerator": "cpu"}
 @pytest.mark.parametrize(
     ("fact", "other", "sentence"),
     [
-        ("Python", "3.13.0", "Python 3.11 and this is 3.13; .* PYTHON=python3.13 VENV=.venv-3.13'"),
+        ("Python", "3.13.0", "Python 3.11, not 3.13; .* PYTHON=python3.13 VENV=.venv-3.13'"),
         (
             "TensorFlow",
             "2.21",
-            "TensorFlow 2.15 and this is 2.21; .* TENSORFLOW=2.21 VENV=.venv-tf2",
+            "TensorFlow 2.15, not 2.21; .* TENSORFLOW=2.21 VENV=.venv-tf2",
         ),
-        ("accelerator", "gpu", "accelerator cpu and this is gpu; .* ACCELERATOR=gpu VENV=.venv-gp"),
+        ("accelerator", "gpu", "accelerator cpu, not gpu; .* ACCELERATOR=gpu VENV=.venv-gp"),
     ],
 )
 def test_an_environment_stays_what_it_was_built_for(tmp_path, fact, other, sentence):
@@ -307,5 +307,5 @@ def test_an_environment_that_only_tells_its_python_is_used(tmp_path):
     assert setup_env.built_for(tmp_path) == {"Python": "3.9.18", "TensorFlow": "2.15"}
     environment.step("environment", "3.11.4", [[sys.executable, "-c", ""]])
     setup_env.check_environment(tmp_path, FACTS)
-    with pytest.raises(setup_env.SetupError, match=r"built for Python 3\.11 and this is 3\.12"):
+    with pytest.raises(setup_env.SetupError, match=r"built for Python 3\.11, not 3\.12"):
         setup_env.check_environment(tmp_path, {**FACTS, "Python": "3.12.1"})
