@@ -22,7 +22,7 @@ class DataSettings:
 
     Attributes:
       train_files: TFRecord files to train on.
-      eval_files: held-out TFRecord files; the training files where none were given.
+      eval_files: held-out TFRecord files; the training files if none were given.
       train_patterns, eval_patterns: the files, globs and directories that these come from.
       masked_lm_prob, whole_word: masking at training time, for records without stored masks.
     """
@@ -42,7 +42,7 @@ class OptimizationSettings:
     """Batch, schedule and optimizer, as requested by the user (before scaling by ranks).
 
     Attributes:
-      num_train_steps, num_warmup_steps: on one rank; None where a task counts in epochs.
+      num_train_steps, num_warmup_steps: on one rank; None if a task counts in epochs.
       scale_steps_by_ranks: None keeps the setting of the run that is resumed; in a new run, on with
         Horovod.
       optimizer: its name in ``config.optimizers.OPTIMIZERS``.
