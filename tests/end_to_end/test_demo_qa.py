@@ -100,12 +100,12 @@ def test_trivial_answers():
         example(4, "What does f do?", "a few more words than that"),
         example(5, "What does g do?", "int"),
     ]
-    asked = [
+    dev = [
         example(6, "What type is a of g?", "float"),
         example(7, "When was f deprecated?", "4.0"),
         example(8, "Which exception does f raise?", "ValueError"),
     ]
-    answers = demo_qa.trivial_answers(train, asked)
+    answers = demo_qa.trivial_answers(train, dev)
     # Answers have (1 + 1 + 1 + 1 + 6 + 1) / 6 words: two. The signature is not counted.
     assert answers["first words"] == dict.fromkeys(["q6", "q7", "q8"], "Gives one")
     assert answers["most frequent"] == {"q6": "int", "q7": "3.7", "q8": "int"}

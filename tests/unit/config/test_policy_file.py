@@ -1,4 +1,4 @@
-"""Files with a precision policy: what may stand in them, and what is said of the rest."""
+"""Precision policy files: valid contents, and messages about invalid ones."""
 
 import json
 
@@ -12,7 +12,7 @@ from tests.support import ROOT
 
 @pytest.fixture
 def written(tmp_path):
-    """Writes a file, text or what is to be JSON."""
+    """Writes a file of text, or of an object as JSON."""
 
     def write(content):
         path = tmp_path / "policy.json"
@@ -26,7 +26,7 @@ def test_the_classes_are_those_of_the_policy():
     assert list(PrecisionPolicy().describe()) == list(MODULE_CLASSES)
 
 
-def test_both_kinds_of_names(written):
+def test_both_names_of_types(written):
     for precision, name in TYPE_OF_PRECISION.items():
         path = written({"softmax": precision, "loss": name})
         assert read_policy_file(path) == {"softmax": name, "loss": name}
@@ -55,7 +55,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("content", "message"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
-def test_what_cannot_be_meant_is_one_sentence(written, content, message):
+def test_invalid_files_give_one_sentence(written, content, message):
     with pytest.raises(UserError, match=f"--precision_policy: .*{message}") as error:
         read_policy_file(written(content))
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""run_squad.py's job before its first update: what is refused, and what is written by then."""
+"""run_squad.py's job before its first update: refused input, and files written by then."""
 
 import json
 import tempfile
@@ -83,15 +83,15 @@ def test_a_refused_run_leaves_nothing(start, others, tmp_path, monkeypatch, flag
     assert not (dry_run and output_dir.exists())
 
 
-def test_a_warmup_longer_than_the_epochs_that_the_records_have(start, tmp_path):
-    """What the text alone could not show: it has fewer tokens than characters."""
+def test_a_warm_up_longer_than_the_epochs_of_the_records(start, tmp_path):
+    """The text alone does not show it, since it has fewer tokens than characters."""
     given = [f"--init_checkpoint={start}", "--num_warmup_steps=64", "--dry_run"]
     with pytest.raises(UserError, match="=64 is more than the 32 steps of --num_train_epochs=3,"):
         squad_task.run(settings_of(start, tmp_path / "out", *given))
 
 
 @pytest.mark.parametrize("wrong", ["vocabulary", "heads"])
-def test_another_model_in_the_output_directory_is_left_as_it_is(start, others, tmp_path, wrong):
+def test_another_model_in_the_output_directory_is_left_alone(start, others, tmp_path, wrong):
     output_dir = write_model(tmp_path / "out")
     before = content(output_dir)
     flags, words = WRONG[wrong]
@@ -101,7 +101,7 @@ def test_another_model_in_the_output_directory_is_left_as_it_is(start, others, t
     assert content(output_dir) == before
 
 
-def test_the_first_questions_alone_are_answered_and_scored(start, tmp_path, capsys):
+def test_only_the_first_questions_are_answered_and_scored(start, tmp_path, capsys):
     write_squad(tmp_path / "dev.json", 3, seed=2)
     asked = ["--do_train=false", "--do_predict", f"--predict_file={tmp_path / 'dev.json'}"]
     given = [f"--init_checkpoint={start}", *asked, "--max_predict_questions=4"]
@@ -123,7 +123,7 @@ def test_nvidias_flag_counts_batches(start, tmp_path):
     assert settings.max_predict_questions == 6
 
 
-def test_the_whole_file_is_no_part_of_it(start):
+def test_the_whole_file_is_not_a_part_of_it(start):
     squad = read(start.parent / "train.json")
     assert squad.first(9) is squad
     assert squad.first(8).first_of == 9
@@ -144,7 +144,7 @@ def read(path):
         ),
     ],
 )
-def test_limits_that_cannot_be(start, tmp_path, flags, said):
+def test_invalid_limits(start, tmp_path, flags, said):
     with pytest.raises(UserError, match=said):
         settings_of(start, tmp_path / "out", *flags)
 
@@ -162,7 +162,7 @@ def test_a_dry_run_counts_windows_and_leaves_nothing(start, tmp_path, monkeypatc
 
 
 def test_a_dry_run_without_any_weights(start, tmp_path, capsys):
-    """Neither is there a model to start from, nor the output directory."""
+    """There is neither a model to start from nor an output directory."""
     given = [f"--vocab_file={start}/vocab.txt", f"--bert_config_file={start}/bert_config.json"]
     squad_task.run(settings_of(start, tmp_path / "out", *given, "--dry_run"))
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""What is decided before hosts are made; tests/hosts makes them."""
+"""Decisions before hosts are created; tests/hosts creates them."""
 
 import os
 
@@ -28,7 +28,7 @@ def test_a_missing_program_is_named_with_its_package(missing, package, monkeypat
     )
 
 
-def test_a_machine_that_refuses_is_quoted(monkeypatch):
+def test_the_error_of_a_trial_is_quoted(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(module.shutil, "which", lambda name, **_: name)
     monkeypatch.setattr(module, "trial_error", lambda: "unshare failed: not permitted")
@@ -60,7 +60,7 @@ def test_names_and_addresses():
         ({"private": {"/": ["/", "/nowhere"]}}, "/nowhere is not a directory"),
     ],
 )
-def test_what_cannot_be_is_refused(settings, sentence):
+def test_invalid_settings_are_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         Hosts(**{"count": 2, **settings})
 
@@ -99,7 +99,7 @@ def test_directories_of_hosts_are_absolute(tmp_path, monkeypatch):
     ]
 
 
-def test_a_slow_rate_still_lets_a_packet_through():
+def test_a_slow_rate_still_passes_a_packet():
     slow = dict(zip(token_bucket(1)[1::2], token_bucket(1)[2::2]))
     fast = dict(zip(token_bucket(10_000)[1::2], token_bucket(10_000)[2::2]))
     assert slow["rate"] == "1mbit"
