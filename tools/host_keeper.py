@@ -1,13 +1,13 @@
-"""A process that keeps one host of :mod:`tools.hosts` alive, and the way into that host.
+"""A process that keeps one host of :mod:`tools.hosts` alive, and the way to enter that host.
 
-It runs as a script, in namespaces of its own and on the standard library alone:
+It runs as a script in its own namespaces, and needs only the standard library:
 
     python tools/host_keeper.py keep NAME HOSTS_FILE [PATH DIRECTORY] ...
     python tools/host_keeper.py enter HOST=PID ... [ssh's options] HOST COMMAND ...
 
-``keep`` lives until its standard input ends, which it does however its owner ends, and then ends
-every process of its host; with the last one the kernel removes the host. ``enter`` is what Open MPI
-takes for ssh.
+``keep`` runs until its standard input ends, which happens however its owner ends, and then kills
+every process on its host; the kernel removes the host with the last process. ``enter`` is what Open
+MPI uses in place of ssh.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import time
 from collections.abc import Iterator, Sequence
 
 NAMESPACES = ("--net", "--uts", "--mount")
-# Processes of one host share memory through files here, those of different hosts cannot.
+# Processes on one host share memory through files here; those on different hosts must not.
 SHARED_MEMORY = "/dev/shm"
 
 
 def network_of(pid: int) -> int:
-    """The number of the network namespace that a process is in; OSError when it has ended."""
+    """The id of a process's network namespace; raises OSError if the process has ended."""
     return os.stat(f"/proc/{pid}/ns/net").st_ino
 
 
 def processes_in(network: int) -> Iterator[int]:
-    """The processes in a network namespace; those that have ended and wait to be reaped are not."""
+    """The processes in a network namespace, except zombies."""
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             if network_of(int(entry)) == network:
@@ -42,7 +42,7 @@ def processes_in(network: int) -> Iterator[int]:
 def end_processes(network: int, *, keeper: int) -> None:
     """Kills all processes in a network namespace except its keeper, as a power cut would.
 
-    Waits until they are gone: one that is being killed may still have started another.
+    Waits until they are gone, since a process may start another one before it is killed.
     """
     while others := [pid for pid in processes_in(network) if pid != keeper]:
         for pid in others:
@@ -52,17 +52,17 @@ def end_processes(network: int, *, keeper: int) -> None:
 
 
 def enter_command(keeper: int, command: Sequence[str]) -> list[str]:
-    """``command`` in the namespaces of a keeper, as the process that starts it."""
+    """The command line that runs ``command`` in a keeper's namespaces, replacing the process."""
     return ["nsenter", f"--target={keeper}", *NAMESPACES, *command]
 
 
 def keep(name: str, hosts_file: str, *mounts: str) -> None:
-    """Names this host, mounts what only it has, says "ready" and waits for the end of its input.
+    """Names this host, mounts its private files, prints "ready" and waits until its input ends.
 
     Args:
-      name: its host name.
-      hosts_file: what it finds as /etc/hosts.
-      mounts: in turn a path and the directory whose content the host finds there.
+      name: the host name.
+      hosts_file: the host's /etc/hosts.
+      mounts: alternately a path and the directory that the host sees there.
     """
     socket.sethostname(name)
     pairs = iter(("/etc/hosts", hosts_file, *mounts))
@@ -75,13 +75,13 @@ def keep(name: str, hosts_file: str, *mounts: str) -> None:
 
 
 def enter(*arguments: str) -> None:
-    """Becomes ``COMMAND`` on ``HOST``, with that host's cores and no more environment than ssh."""
+    """Becomes ``COMMAND`` on ``HOST``, with that host's cores and a bare environment as in ssh."""
     keepers: dict[str, int] = {}
     rest = list(arguments)
     while "=" in rest[0]:
         name, _, pid = rest.pop(0).partition("=")
         keepers[name] = int(pid)
-    while rest[0].startswith("-"):  # the options of ssh that Open MPI gives have no values
+    while rest[0].startswith("-"):  # ssh's options as given by Open MPI have no values
         rest.pop(0)
     host, *command = rest
     os.sched_setaffinity(0, os.sched_getaffinity(keepers[host]))

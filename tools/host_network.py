@@ -1,7 +1,7 @@
-"""Hosts in network namespaces, joined by a switch: made, throttled, cut and removed.
+"""Creates, throttles, cuts and removes hosts in network namespaces joined by a switch.
 
-The switch is one more namespace, with a bridge in it. So nothing of this is in the machine's own
-network, and any number of networks live side by side with the same names and addresses.
+The switch is another namespace, with a bridge in it. The machine's own network is therefore left
+alone, and any number of such networks can coexist with the same names and addresses.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tools.host_keeper import (
 
 KEEPER = Path(__file__).with_name("host_keeper.py")
 SWITCH = "switch"
-# The link of a host is called so on the host; on the switch it has the host's name.
+# The name of a host's link on the host; on the switch, it has the host's name.
 DEVICE = "eth0"
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
-LEAST_BURST_BYTES = 128 * 1024
-LONGEST_QUEUE_SECONDS = 0.05
+MIN_BURST_BYTES = 128 * 1024
+MAX_QUEUE_SECONDS = 0.05
 
 
 class Network:
-    """The hosts themselves; :class:`tools.hosts.Hosts` runs programs on them."""
+    """The network of hosts, on which :class:`tools.hosts.Hosts` runs programs."""
 
     def __init__(
         self,
@@ -41,18 +41,18 @@ class Network:
         cores: Mapping[str, Sequence[int]],
         private: Mapping[str, Mapping[Path, Path]],
     ) -> None:
-        """Makes nothing yet.
+        """Describes the network, which :meth:`make` creates.
 
         Args:
-          addresses: the IPv4 address of each host, by the host's name.
-          cores: the cores of each host.
-          private: for each host the directories that it finds at some paths.
+          addresses: host name -> IPv4 address.
+          cores: host name -> its cores.
+          private: host name -> {path: the directory that the host sees there}.
         """
         self._addresses, self._cores, self._private = addresses, cores, private
         self._keepers: dict[str, subprocess.Popen] = {}
 
     def make(self) -> None:
-        """Makes hosts, switch and links; raises UserError when a step fails."""
+        """Creates hosts, switch and links; raises UserError if a step fails."""
         with tempfile.TemporaryDirectory() as directory:
             hosts_file = Path(directory) / "hosts"
             lines = {"localhost": "127.0.0.1", **self._addresses}
@@ -61,7 +61,7 @@ class Network:
                 self._keepers[name] = self._keep(name, hosts_file)
             for name, keeper in self._keepers.items():
                 if keeper.stdout.readline() != "ready\n":
-                    raise UserError(f"{name} could not be made; the reason is printed above.")
+                    raise UserError(f"{name} could not be created; the reason is printed above.")
         self.call(SWITCH, "ip", "link", "add", "bridge", "type", "bridge")
         self.call(SWITCH, "ip", "link", "set", "bridge", "up")
         for name in self._addresses:
@@ -78,11 +78,11 @@ class Network:
         self._keepers.clear()
 
     def keeper(self, name: str) -> int:
-        """The number of the process that keeps a host."""
+        """The process id of a host's keeper."""
         return self._keepers[name].pid
 
     def call(self, name: str, *command: str, check: bool = True) -> None:
-        """Runs a short command on a host or the switch; raises UserError when it fails."""
+        """Runs a short command on a host or the switch; raises UserError if it fails."""
         inside = enter_command(self.keeper(name), command)
         done = subprocess.run(inside, capture_output=True, text=True, check=False)
         if check and done.returncode:
@@ -90,20 +90,21 @@ class Network:
             raise UserError(f"'{' '.join(command)}' failed on {name}: {reason}")
 
     def shape(self, *, mbit_per_second: float | None, delay_ms: float) -> None:
-        """Sets the rate of all links, in both directions, and the delay of what leaves a host."""
+        """Sets the rate of all links in both directions, and the delay of packets from hosts."""
         for name in self._addresses:
             self._shape(name, DEVICE, mbit_per_second, delay_ms)
             self._shape(SWITCH, name, mbit_per_second, 0.0)
 
     def set_congestion_control(self, congestion_control: str) -> None:
-        """Sets TCP's congestion control on all hosts; raises UserError where it is unknown."""
+        """Sets TCP's congestion control on all hosts; raises UserError if it is unknown."""
         write = f'echo "$1" > {CONGESTION_CONTROL}'
         try:
             for name in self._addresses:
                 self.call(name, "sh", "-c", write, "sh", congestion_control)
         except UserError as error:
             raise UserError(
-                f"congestion control {congestion_control!r} is not among this kernel's; 'reno' is."
+                f"this kernel has no congestion control {congestion_control!r}; give 'reno', "
+                "which every kernel has."
             ) from error
 
     def set_link(self, name: str, state: str) -> None:
@@ -111,7 +112,7 @@ class Network:
         self.call(SWITCH, "ip", "link", "set", name, state)
 
     def end_programs(self) -> None:
-        """Kills every process on the hosts and leaves the hosts as they are."""
+        """Kills every process on the hosts, but keeps the hosts."""
         for name in self._addresses:
             keeper = self.keeper(name)
             end_processes(network_of(keeper), keeper=keeper)
@@ -124,7 +125,7 @@ class Network:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for the owner, who ends its keepers
+            start_new_session=True,  # Ctrl-C should reach only the owner, which ends its keepers
         )
 
     def _connect(self, name: str) -> None:
@@ -145,7 +146,7 @@ class Network:
                 self.call(where, "tc", "qdisc", "add", "dev", device, *root, *delay)
             except UserError as error:
                 raise UserError(
-                    f"a delay of {delay_ms} ms needs netem, which this kernel does not have "
+                    f"a delay of {delay_ms} ms needs netem, which this kernel lacks "
                     f"({error}); leave the delay out."
                 ) from error
             parent = ["parent", "1:1"]
@@ -155,19 +156,19 @@ class Network:
 
 
 def token_bucket(mbit_per_second: float) -> list[str]:
-    """The arguments of tc that throttle a device.
+    """The arguments for tc that throttle a device.
 
-    The bucket lets a millisecond of the rate through at once, and at least two of the packets of
-    64 KiB that TCP hands to a device; the queue holds what the rate carries in 50 ms.
+    Bursts are limited to one millisecond at the rate, but at least two of the 64 KiB packets that
+    TCP hands to a device; the queue holds 50 ms at the rate.
     """
     bytes_per_second = mbit_per_second * 1e6 / 8
-    burst = max(LEAST_BURST_BYTES, round(bytes_per_second * 1e-3))
-    limit = burst + round(bytes_per_second * LONGEST_QUEUE_SECONDS)
+    burst = max(MIN_BURST_BYTES, round(bytes_per_second * 1e-3))
+    limit = burst + round(bytes_per_second * MAX_QUEUE_SECONDS)
     return ["tbf", "rate", f"{mbit_per_second}mbit", "burst", str(burst), "limit", str(limit)]
 
 
-def failed_trial() -> str | None:
-    """None where a namespace can be made with all that a network needs, else what was said."""
+def trial_error() -> str | None:
+    """Tries to create a namespace with all that a network needs; the error message, or None."""
     trial = (
         f"mount --bind /etc/hosts /etc/hosts && mount -t tmpfs trial {SHARED_MEMORY}"
         " && ip link add bridge type bridge && ip link add one type veth peer name other"
@@ -182,7 +183,7 @@ def failed_trial() -> str | None:
 
 
 def divide_cores(count: int, cores_per_host: int | None) -> list[list[int]]:
-    """The cores of each host: a share of this process's, in turn; None divides them all."""
+    """The cores of each host, assigned from this process's in turn; None divides them evenly."""
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // count) if cores_per_host is None else cores_per_host
     if not 1 <= share <= len(cores):
@@ -196,7 +197,7 @@ def divide_cores(count: int, cores_per_host: int | None) -> list[list[int]]:
 def directories_of_hosts(
     private: Mapping[str | Path, Sequence[str | Path]], count: int
 ) -> list[dict[Path, Path]]:
-    """For each host, the directory that it finds at each path; both absolute."""
+    """For each host, {path: the directory that it sees there}, both absolute."""
     for path, directories in private.items():
         if len(directories) != count:
             raise UserError(
@@ -204,7 +205,7 @@ def directories_of_hosts(
             )
         for directory in (path, *directories):
             if not Path(directory).is_dir():
-                raise UserError(f"{directory} is no directory; make it first.")
+                raise UserError(f"{directory} is not a directory; create it first.")
     return [
         {
             Path(path).resolve(): Path(directories[i]).resolve()

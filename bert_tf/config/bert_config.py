@@ -16,16 +16,16 @@ from bert_tf.environment import memory_bytes
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, read_json_object
 
-# The file of a model directory that holds a configuration.
+# The configuration's file name in a model directory.
 CONFIG_NAME = "bert_config.json"
 
-# The features that the network reads, [B, S] integers each.
+# The features that the network reads, each an integer tensor [B, S].
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
 
-# hidden_act of transformers (4.57, activations.py) by what it computes; "gelu_fast" and
-# "gelu_accurate" are other spellings of the tanh form. Last our own names.
+# transformers' hidden_act (4.57, activations.py) -> the function that it computes; "gelu_fast" and
+# "gelu_accurate" are variants of the tanh form. Our names come last.
 _HUGGINGFACE_ACTIVATIONS = {
     "gelu": "gelu_erf",
     "gelu_python": "gelu_erf",
@@ -40,12 +40,12 @@ _HUGGINGFACE_ACTIVATIONS = {
     "gelu_tanh": "gelu_tanh",
 }
 
-# What matters to training alone; all else decides what a network computes.
-_OF_TRAINING = frozenset(
+# Settings that matter only to training; all others determine what the network computes.
+_TRAINING_SETTINGS = frozenset(
     {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
 )
 
-# Keys that only Hugging Face's configurations have.
+# Keys that only Hugging Face configurations have.
 _HUGGINGFACE_MARKS = frozenset(
     {
         "architectures",
@@ -56,7 +56,7 @@ _HUGGINGFACE_MARKS = frozenset(
     }
 )
 
-# Google's multilingual and Chinese releases carry these keys; no code of theirs ever read them.
+# Google's multilingual and Chinese releases have these keys, which Google's code never reads.
 _KEYS_WITHOUT_EFFECT = frozenset(
     {
         "directionality",
@@ -68,24 +68,23 @@ _KEYS_WITHOUT_EFFECT = frozenset(
     }
 )
 
-# A key as near to a known one as this (difflib's ratio) is taken for a misspelt one: it keeps
-# "hidden_dropout" (0.85) and lets "classifier_dropout_prob" (0.71) and "num_hidden_groups" (0.76)
-# of other networks pass.
-_MISSPELT = 0.8
+# difflib's ratio from which an unknown key counts as a misspelt known one: "hidden_dropout" (0.85)
+# does, other networks' "classifier_dropout_prob" (0.71) and "num_hidden_groups" (0.76) do not.
+_MISSPELT_RATIO = 0.8
 
-# layers.LAYER_NORM_EPSILON; that module needs TensorFlow.
+# Equals layers.LAYER_NORM_EPSILON, whose module needs TensorFlow.
 _OUR_EPSILON = 1e-12
 
-# Ids and the sizes of a checkpoint's variables have 32 bits; a graph has operations for each layer.
-_MOST = 2**31 - 1
-_MOST_LAYERS = 10_000
+# Ids and variable sizes in a checkpoint have 32 bits; a graph has operations for each layer.
+_MAX_SIZE = 2**31 - 1
+_MAX_LAYERS = 10_000
 
 
 class ConfigDifferences(NamedTuple):
-    """What differs between two configurations, name -> ``name before -> after``.
+    """The differences between two configurations, name -> ``name before -> after``.
 
     Attributes:
-      function: what the network computes.
+      function: settings that determine what the network computes.
       training: dropout rates and the range of initial weights.
     """
 
@@ -125,27 +124,27 @@ class BertConfig:
         return self.hidden_size // self.num_attention_heads
 
     def with_explicit_gelu(self) -> BertConfig:
-        """The same network; ``gelu`` is written ``gelu_tanh``, which nobody can misread."""
+        """The same network, with ``gelu`` written unambiguously as ``gelu_tanh``."""
         if self.hidden_act != "gelu":
             return self
         return dataclasses.replace(self, hidden_act="gelu_tanh")
 
     def differences(self, other: BertConfig) -> ConfigDifferences:
-        """In what ``other`` differs from this network, the two names of the tanh form apart."""
+        """How ``other`` differs from this network; both names of the tanh form count as equal."""
         before, now = (config.with_explicit_gelu().to_dict() for config in (self, other))
         found = {name: f"{name} {before[name]} -> {now[name]}" for name in now}
         changed = [name for name in found if before[name] != now[name]]
         return ConfigDifferences(
-            function={name: found[name] for name in changed if name not in _OF_TRAINING},
-            training={name: found[name] for name in changed if name in _OF_TRAINING},
+            function={name: found[name] for name in changed if name not in _TRAINING_SETTINGS},
+            training={name: found[name] for name in changed if name in _TRAINING_SETTINGS},
         )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, source: str = "dictionary") -> BertConfig:
-        """Builds a config from JSON values; keys of other programs are passed over.
+        """Builds a config from JSON values; other programs' keys are ignored.
 
-        Raises UserError that names ``source`` and the key for a value that cannot be, and for an
-        unknown key that looks like a known one that was misspelt.
+        Raises UserError that names ``source`` and the key for an invalid value, and for an unknown
+        key that looks like a misspelt known one.
         """
         for key in _unknown_keys(values):
             meant = _meant_key(key)
@@ -161,13 +160,13 @@ class BertConfig:
     def from_huggingface_dict(cls, values: dict[str, Any], *, source: str) -> BertConfig:
         """Builds a config from the values of a Hugging Face ``config.json``.
 
-        Keys that say nothing about the network are passed over. Raises UserError that names
-        ``source`` when the network is another than BERT or one of its variants.
+        Keys that do not describe the network are ignored. Raises UserError that names ``source`` if
+        the network is not BERT, or is a variant that is not supported.
         """
         problem = _find_foreign(values)
         if problem:
             raise UserError(f"model configuration {source}: {problem}.")
-        # What transformers takes for an absent key, where Google's default is another or none.
+        # transformers' defaults, where Google's differ or do not exist.
         defaults = {"vocab_size": 30522, "type_vocab_size": 2, "hidden_act": "gelu"}
         settings = {**defaults, **values}
         settings["hidden_act"] = _HUGGINGFACE_ACTIVATIONS[settings["hidden_act"]]
@@ -178,7 +177,7 @@ class BertConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         try:
             config = cls(**{key: value for key, value in values.items() if key in known})
-            _refuse_what_has_no_room(config)
+            _check_fits_memory(config)
             return config
         except UserError as error:
             detail = str(error).partition(": ")[2]
@@ -195,23 +194,23 @@ class BertConfig:
 
 
 def read_config_file(path: PathLike) -> dict[str, Any]:
-    """The JSON object in a file; raises UserError when it holds none."""
+    """The JSON object in a file; raises UserError if there is none."""
     return read_json_object(path, what="model configuration")
 
 
 def is_huggingface(values: dict[str, Any]) -> bool:
-    """Whether the settings have a key that only Hugging Face writes."""
+    """Whether the settings have a key that only Hugging Face uses."""
     return not _HUGGINGFACE_MARKS.isdisjoint(values)
 
 
 def config_notes(values: dict[str, Any], *, source: PathLike) -> list[str]:
-    """Sentences on what a configuration file says and this network does not follow."""
+    """Warnings about settings in a configuration file that this network does not follow."""
     if is_huggingface(values):
         epsilon = values.get("layer_norm_eps", _OUR_EPSILON)
         if epsilon == _OUR_EPSILON:
             return []
         return [
-            f"warning: {source} says layer_norm_eps {epsilon!r}, but this network always uses "
+            f"warning: {source} sets layer_norm_eps {epsilon!r}, but this network always uses "
             f"{_OUR_EPSILON}; outputs differ slightly"
         ]
     unknown = ", ".join(_unknown_keys(values))
@@ -219,12 +218,12 @@ def config_notes(values: dict[str, Any], *, source: PathLike) -> list[str]:
 
 
 def read_config(path: PathLike) -> tuple[BertConfig, list[str]]:
-    """Reads a ``bert_config.json`` of Google's or of ours, or a ``config.json``.
+    """Reads a ``bert_config.json`` of Google's or ours, or a Hugging Face ``config.json``.
 
-    The keys tell a Hugging Face file, whose ``gelu`` becomes ``gelu_erf``. Raises UserError for
-    every kind of unusable file.
+    A Hugging Face file is recognised by its keys; its ``gelu`` becomes ``gelu_erf``. Raises
+    UserError for an unusable file.
 
-    Returns: the configuration, and what :func:`config_notes` says of the file.
+    Returns: the configuration, and the :func:`config_notes` on the file.
     """
     values = read_config_file(path)
     read = BertConfig.from_huggingface_dict if is_huggingface(values) else BertConfig.from_dict
@@ -237,14 +236,14 @@ def _unknown_keys(values: dict[str, Any]) -> list[str]:
 
 
 def _meant_key(key: str) -> str:
-    """The known key that an unknown one stands for in all likelihood, or the empty string.
+    """The known key that an unknown one most likely stands for, or the empty string.
 
-    That is one spelt nearly alike, or one that has all the words of ``key`` in their order:
-    "num_layers" for "num_hidden_layers".
+    It is spelt similarly, or contains all words of ``key`` in the same order: "num_layers" stands
+    for "num_hidden_layers".
     """
     known = [field.name for field in dataclasses.fields(BertConfig)]
     spelt = key.lower().replace("-", "_")
-    near = difflib.get_close_matches(spelt, known, n=1, cutoff=_MISSPELT)
+    near = difflib.get_close_matches(spelt, known, n=1, cutoff=_MISSPELT_RATIO)
     words = spelt.split("_")
     longer = [name for name in known if len(words) > 1 and _is_within(words, name.split("_"))]
     return next(iter(near + longer), "")
@@ -252,36 +251,36 @@ def _meant_key(key: str) -> str:
 
 def _is_within(words: list[str], others: list[str]) -> bool:
     """Whether ``words`` are among ``others``, in the same order."""
-    left = iter(others)
-    return all(word in left for word in words)
+    remaining = iter(others)
+    return all(word in remaining for word in words)
 
 
 def _find_foreign(values: dict[str, Any]) -> str:
-    """What a Hugging Face configuration asks for that our network is not, or the empty string."""
+    """What a Hugging Face configuration needs that our network lacks, or the empty string."""
     model_type = values.get("model_type", "bert")
     if model_type != "bert":
         return f"model_type {model_type!r} is not supported; give a model of type 'bert'"
     positions = values.get("position_embedding_type", "absolute")
     if positions != "absolute":
-        return f"position_embedding_type {positions!r} is not supported; only 'absolute' is"
+        return f"position_embedding_type {positions!r} is not supported, only 'absolute' is"
     for key in ("is_decoder", "add_cross_attention"):
         if values.get(key):
             return f"{key} is set; only encoders are supported"
     activation = values.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in _HUGGINGFACE_ACTIVATIONS:
         choices = ", ".join(_HUGGINGFACE_ACTIVATIONS)
-        return f"hidden_act {activation!r} is not supported; known are {choices}"
+        return f"hidden_act {activation!r} is not supported, only {choices} are"
     return ""
 
 
 def _find_problem(config: BertConfig) -> str:
-    """One sentence without its full stop, or the empty string when the config is sound."""
+    """One sentence without its full stop, or the empty string if the configuration is valid."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         shown = reprlib.repr(value)
         if field.type == "int" and not (_is_number(value, int) and value > 0):
             return f"{field.name} must be a positive whole number, not {shown}"
-        most = _MOST_LAYERS if field.name == "num_hidden_layers" else _MOST
+        most = _MAX_LAYERS if field.name == "num_hidden_layers" else _MAX_SIZE
         if field.type == "int" and value > most:
             return f"{field.name} must not be more than {most}, but is {shown}"
         if field.name.endswith("dropout_prob") and not (_is_number(value) and 0 <= value < 1):
@@ -300,8 +299,8 @@ def _find_problem(config: BertConfig) -> str:
     return ""
 
 
-def _refuse_what_has_no_room(config: BertConfig) -> None:
-    """Raises UserError where the weights alone are more than this machine's memory."""
+def _check_fits_memory(config: BertConfig) -> None:
+    """Raises UserError if the weights alone exceed this machine's memory."""
     width, inner = config.hidden_size, config.intermediate_size
     rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
     layer = 4 * width * width + 2 * width * inner
@@ -311,7 +310,7 @@ def _refuse_what_has_no_room(config: BertConfig) -> None:
         sizes = ", ".join(f"{name} {getattr(config, name)}" for name in fields)
         raise UserError(
             f"model configuration: its weights take {needed / 2**30:,.0f} GiB, and this machine "
-            f"has {memory_bytes() / 2**30:,.0f} GiB of memory; correct what is too large ({sizes})."
+            f"has {memory_bytes() / 2**30:,.0f} GiB of memory; reduce the sizes ({sizes})."
         )
 
 

@@ -1,4 +1,4 @@
-"""The flags of run_classifier.py and what becomes of them."""
+"""The flags of run_classifier.py and the settings made from them."""
 
 from __future__ import annotations
 
@@ -44,18 +44,20 @@ def define_classification_flags(values: flags.FlagValues) -> None:
 @flag_group("Sentences and labels")
 def _define_classification_flags(define: Definer) -> None:
     names = ", ".join(task.name for task in GLUE_TASKS.values())
-    define.string("task_name", None, f"Task of GLUE: {names}.")
-    define.string("data_dir", None, "Directory with train.tsv, dev.tsv and test.tsv of the task.")
-    define.boolean("do_eval", False, "Score the predictions of the development set.")
-    define.boolean("do_predict", False, "Predict the test set, into test_results.tsv.")
-    define.string("predict_file", None, "A file to predict instead of the one in --data_dir.")
-    define.integer("eval_batch_size", 8, "Sequences in an evaluation batch of a rank.")
-    define.integer("predict_batch_size", 8, "Sequences in a prediction batch of a rank.")
-    define.integer("max_seq_length", 128, "Most tokens of a sentence or a pair; the rest is cut.")
+    define.string("task_name", None, f"GLUE task: {names}.")
+    define.string("data_dir", None, "Directory of the task's train.tsv, dev.tsv and test.tsv.")
+    define.boolean("do_eval", False, "Evaluate on the development set.")
+    define.boolean("do_predict", False, "Predict the test set and write test_results.tsv.")
+    define.string("predict_file", None, "File to predict instead of the one in --data_dir.")
+    define.integer("eval_batch_size", 8, "Sequences per evaluation batch and rank.")
+    define.integer("predict_batch_size", 8, "Sequences per prediction batch and rank.")
+    define.integer(
+        "max_seq_length", 128, "Maximum tokens of a sentence or a pair; the rest is cut off."
+    )
 
 
 def classification_settings(values: flags.FlagValues) -> ClassificationSettings:
-    """Turns parsed flags into settings; raises UserError for what cannot be meant."""
+    """Turns parsed flags into settings; raises UserError for invalid flags."""
     warn_of_ignored(values)
     require(values, "output_dir", "task_name")
     task_name = find_task(values.task_name, flag="task_name")
@@ -65,7 +67,7 @@ def classification_settings(values: flags.FlagValues) -> ClassificationSettings:
         do_eval="do_eval",
         eval_batch_size="eval_batch_size",
         max_eval_steps=None,
-        # Where files lie may differ from host to host.
+        # Paths of files may differ between hosts.
         host_flags=("data_dir", "predict_file", *HOST_FLAGS),
         does=("do_predict",),
     )
@@ -87,6 +89,6 @@ def _data_dir(values: flags.FlagValues) -> Path | None:
     data_dir = Path(values.data_dir)
     if not data_dir.is_dir():
         raise UserError(
-            f"--data_dir={data_dir} is not a directory; give the one with the task's files."
+            f"--data_dir={data_dir} is not a directory; give the directory of the task's files."
         )
     return data_dir

@@ -1,4 +1,4 @@
-"""The flags that the scripts for fine-tuning share, and what becomes of them."""
+"""The flags that the fine-tuning scripts share, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -29,30 +29,28 @@ HOST_FLAGS = ("features_dir", "num_workers")
 
 @flag_group("Model")
 def define_model_flags(define: Definer) -> None:
-    """Defines what a network and its vocabulary are, where they do not lie beside the weights."""
-    beside = "; what stands beside --init_checkpoint if not given."
-    define.string("bert_config_file", None, f"JSON file of the model's architecture{beside}")
-    define.string("vocab_file", None, f"WordPiece vocabulary{beside}")
-    define.string("spm_model_file", None, f"SentencePiece model{beside}")
-    define.boolean(
-        "do_lower_case", None, "Lower-case the text; what fits the vocabulary if not given."
-    )
+    """Defines the network and its vocabulary, for weights that are not stored with them."""
+    default = " (default: the one stored with --init_checkpoint)."
+    define.string("bert_config_file", None, f"JSON file of the model's architecture{default}")
+    define.string("vocab_file", None, f"WordPiece vocabulary{default}")
+    define.string("spm_model_file", None, f"SentencePiece model{default}")
+    define.boolean("do_lower_case", None, "Lower-case the text (default: as suits the vocabulary).")
 
 
 @flag_group("Fine-tuning")
 def define_finetuning_flags(define: Definer, *, examples: str) -> None:
-    """Defines the length of the training, its batches, its seeds and where its records are kept.
+    """Defines training length, batches, seeds and the directory of the records.
 
-    ``examples`` is what the records are made of, in words.
+    ``examples`` is the word for a record's contents in help texts.
     """
     define.number(
         "num_train_epochs", 3.0, f"Passes over the training {examples}, on all ranks together."
     )
-    define.number("warmup_proportion", 0.1, "Share of the steps with a rising learning rate.")
+    define.number("warmup_proportion", 0.1, "Share of the steps used for warm-up.")
     define.boolean(
         "length_buckets",
         True,
-        "Make batches of like length; off keeps random order and pads to --max_seq_length.",
+        "Batch sequences of similar length; off keeps random order and pads to --max_seq_length.",
     )
     define.string(
         "seeds",
@@ -60,20 +58,20 @@ def define_finetuning_flags(define: Definer, *, examples: str) -> None:
         "Repeat the run with these seeds, comma-separated, and report mean and spread.",
     )
     define.string(
-        "features_dir", None, f"Where the records of the {examples} are kept (output_dir/features)."
+        "features_dir", None, f"Directory of the {examples}' records (output_dir/features)."
     )
-    define.integer("num_workers", 0, "Processes that make records; 0 means all cores.")
+    define.integer("num_workers", 0, "Processes that write records; 0 means one per core.")
 
 
 def finetuning_settings(values: flags.FlagValues, run: RunSettings) -> dict[str, Any]:
-    """The fields of :class:`FinetuningSettings` by name; UserError for what cannot be meant."""
+    """The fields of :class:`FinetuningSettings` by name; raises UserError for invalid flags."""
     at_least_one(values, "max_seq_length")
     if values.seeds and values.dllog_path:
-        raise UserError("--seeds makes several runs and --dllog_path is one file; drop one.")
+        raise UserError("--seeds makes several runs, but --dllog_path is a single file; drop one.")
     if not 0 <= values.warmup_proportion <= 1:
-        raise UserError(f"--warmup_proportion={values.warmup_proportion} must lie in [0, 1].")
+        raise UserError(f"--warmup_proportion={values.warmup_proportion} must be in [0, 1].")
     if values.num_train_epochs <= 0:
-        raise UserError(f"--num_train_epochs={values.num_train_epochs} must be more than 0.")
+        raise UserError(f"--num_train_epochs={values.num_train_epochs} must be greater than 0.")
     made = {
         "bert_config_file": optional_file(values, "bert_config_file"),
         "tokenizer_files": TokenizerFiles.from_flags(values),
@@ -91,7 +89,7 @@ def _seeds(text: str | None) -> tuple[int, ...]:
     try:
         seeds = tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
-        raise UserError(f"--seeds={text} must be whole numbers with commas between them.") from None
+        raise UserError(f"--seeds={text} must be comma-separated whole numbers.") from None
     if len(set(seeds)) != len(seeds):
-        raise UserError(f"--seeds={text} names a seed twice; each run needs its own.")
+        raise UserError(f"--seeds={text} names a seed twice; give each run a different one.")
     return seeds

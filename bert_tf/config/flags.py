@@ -1,8 +1,8 @@
-"""Command-line flags that the training scripts share, and what becomes of them.
+"""Command-line flags that the training scripts share, and the settings made from them.
 
-Flags are defined by functions, so that importing is free.
+Flags are defined by functions, so importing this module defines none.
 
-Names and meanings are those of google-research/bert and NVIDIA's scripts wherever they have one.
+Names and meanings follow google-research/bert and NVIDIA's scripts wherever they have such a flag.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from bert_tf.console import warn
 from bert_tf.errors import UserError
 from bert_tf.files import require_file
 
-# Flags of scripts for other hardware: accepted, so that known command lines go on working. Each has
-# the type that it has there, for a boolean takes no word and all others take the next.
+# Flags of scripts for other hardware, accepted so that existing command lines keep working. Types
+# are as in those scripts, since a boolean flag takes no separate argument and all others do.
 _IGNORED = {
     "use_tpu": bool,
     "tpu_name": str,
@@ -54,7 +54,7 @@ _COUNTS = ("save_checkpoints_steps", "keep_checkpoint_max", "num_threads", "disp
 
 
 class Definer:
-    """Defines flags in one set of flags, the program's own or a test's."""
+    """Defines flags in a given set of flags: the program's or a test's."""
 
     def __init__(self, values: flags.FlagValues) -> None:
         self.string = functools.partial(flags.DEFINE_string, flag_values=values)
@@ -82,7 +82,7 @@ class Definer:
 
 
 class _BooleanOrAuto(flags.BooleanParser):
-    """Parses to True, False or ``AUTO``."""
+    """Parses an argument to True, False or ``AUTO``."""
 
     def parse(self, argument: str | int | bool) -> bool | str:
         if argument == AUTO:
@@ -94,20 +94,20 @@ class _BooleanOrAuto(flags.BooleanParser):
 
 
 def run_script(define_flags: Callable[[flags.FlagValues], None], run: Callable[[], object]) -> None:
-    """A training script: defines and parses its flags, runs it, ends on a UserError."""
+    """Runs a training script: defines and parses its flags, exits with a message on UserError."""
     define_flags(flags.FLAGS)
     run_command(lambda _: run())
 
 
 @flag_group("Run")
 def define_run_flags(define: Definer) -> None:
-    """Defines what to do, where to write and how often, which all training scripts share."""
-    define.string("output_dir", None, "Where checkpoints, logs and results go.")
+    """Defines what all training scripts share: what to do, where to write and how often."""
+    define.string("output_dir", None, "Directory for checkpoints, logs and results.")
     define.string(
         "init_checkpoint",
         None,
-        "Weights to start from: a checkpoint of google's, NVIDIA's, Hugging Face's or our own, or "
-        "its directory; steps count from 0.",
+        "Weights to start from: a checkpoint of Google's, NVIDIA's, Hugging Face's or this "
+        "program's, or its directory; steps count from 0.",
     )
     define.string(
         "allow_fresh",
@@ -116,7 +116,7 @@ def define_run_flags(define: Definer) -> None:
     )
     define.boolean("do_train", False, "Train.")
     define.boolean(
-        "dry_run", False, "Show the ledger and an estimate of the memory, write nothing and end."
+        "dry_run", False, "Show the ledger and a memory estimate, then exit without writing."
     )
     define.integer(
         "save_checkpoints_steps", RunSettings.save_checkpoints_steps, "Steps between checkpoints."
@@ -124,24 +124,24 @@ def define_run_flags(define: Definer) -> None:
     define.integer(
         "eval_every_steps",
         None,
-        "Steps between evaluations while training (a multiple of --save_checkpoints_steps); only "
-        "after training if not given.",
+        "Steps between evaluations during training (a multiple of --save_checkpoints_steps); by "
+        "default only after training.",
     )
     define.boolean(
         "keep_best",
         RunSettings.keep_best,
-        "Keep a copy of the checkpoint that evaluated best, in best/.",
+        "Keep a copy of the checkpoint with the best evaluation, in best/.",
     )
     define.integer(
         "early_stopping_evaluations",
         None,
-        "End the training after so many evaluations in a row that were not the best "
-        "(with --eval_every_steps).",
+        "Stop training after this many evaluations in a row without improvement (needs "
+        "--eval_every_steps).",
     )
     define.integer(
         "keep_checkpoint_max",
         RunSettings.keep_checkpoint_max,
-        "Checkpoints to keep besides the best one.",
+        "Checkpoints to keep, in addition to the best one.",
     )
     define.integer(
         "display_loss_steps", RunSettings.display_loss_steps, "Steps between progress lines."
@@ -151,7 +151,8 @@ def define_run_flags(define: Definer) -> None:
     define.string(
         "dllog_path",
         None,
-        "NVIDIA's name: a file that also gets what is logged, as lines of NVIDIA's DLLogger.",
+        "NVIDIA's name: a file to which metrics are also logged, in the format of NVIDIA's "
+        "DLLogger.",
     )
     _define_ignored_flags(define)
 
@@ -165,45 +166,46 @@ def _define_ignored_flags(define: Definer) -> None:
 def define_optimization_flags(
     define: Definer, *, optimizer: str, num_train_steps: int | None, num_warmup_steps: int | None
 ) -> None:
-    """Defines batch, schedule and optimizer flags, which all training scripts share.
+    """Defines the batch, schedule and optimizer flags that all training scripts share.
 
-    Scripts that count in epochs have no default for the steps.
+    Scripts that count in epochs pass None as the default number of steps.
     """
     define.integer(
         "train_batch_size",
         None,
-        "Micro batch: sequences of one rank in one forward and backward pass "
+        "Micro batch: sequences in one forward and backward pass on one rank "
         "(32 if neither this nor --global_batch_size is given). "
         "Global batch = micro batch x --num_accumulation_steps x ranks.",
     )
-    define.integer("micro_batch_size", None, "The same as --train_batch_size.")
-    define.integer("num_accumulation_steps", None, "Micro batches in an update (1).")
-    define.integer("global_batch_size", None, "Sequences in an update, over all ranks.")
+    define.integer("micro_batch_size", None, "Another name of --train_batch_size.")
+    define.integer("num_accumulation_steps", None, "Micro batches per update (1).")
+    define.integer("global_batch_size", None, "Sequences per update, over all ranks.")
     define.integer("num_train_steps", num_train_steps, "Optimizer updates, on one rank.")
-    define.integer("num_warmup_steps", num_warmup_steps, "Updates of warm-up, on one rank.")
+    define.integer("num_warmup_steps", num_warmup_steps, "Warm-up updates, on one rank.")
     define.boolean(
         "scale_steps_by_ranks",
         None,
-        "Divide --num_train_steps and --num_warmup_steps by the number of ranks (default: as the "
-        "run that is resumed; a new one: on with --horovod).",
+        "Divide --num_train_steps and --num_warmup_steps by the number of ranks (default: as in "
+        "the resumed run; on in a new run with --horovod).",
     )
     define.number("learning_rate", OptimizationSettings.learning_rate, "Peak learning rate.")
     define.choice(
         "learning_rate_scaling",
         OptimizationSettings.learning_rate_scaling,
         ["none", "linear", "sqrt"],
-        "Multiply the learning rate by nothing, the number of ranks or its square root.",
+        "Multiply the learning rate by 1, the number of ranks or its square root.",
     )
     define.choice(
         "lr_schedule",
         OptimizationSettings.schedule,
         ["polynomial", "google"],
-        "polynomial: warm-up, then decay from there; google: google-research/bert's overlaid form.",
+        "polynomial: warm-up, then decay from the peak; google: google-research/bert's schedule, "
+        "in which the decay begins at step 0.",
     )
     define.number(
         "lr_decay_power",
         OptimizationSettings.decay_power,
-        "Power of the polynomial decay; 1 is linear.",
+        "Power of the polynomial decay; 1 means linear.",
     )
     define.number(
         "end_learning_rate",
@@ -215,19 +217,21 @@ def define_optimization_flags(
     define.number_or_infinity(
         "clip_norm",
         OptimizationSettings.clip_norm,
-        "Largest global norm of the gradient; 0 or inf is no limit.",
+        "Maximum global norm of the gradient; 0 or inf for no limit.",
     )
     define.choice(
         "loss_normalization",
         OptimizationSettings.loss_normalization,
         ["global_batch", "micro_batch"],
-        "What the loss is divided by; micro_batch is google-research/bert's.",
+        "Batch over which the loss is averaged; micro_batch as in google-research/bert.",
     )
     define.boolean(
-        "allreduce_post_accumulation", True, "NVIDIA's name: communicate once an update."
+        "allreduce_post_accumulation", True, "NVIDIA's name: communicate once per update."
     )
     define.boolean(
-        "allreduce_every_micro_batch", False, "Communicate after each micro batch, to compare."
+        "allreduce_every_micro_batch",
+        False,
+        "Communicate after each micro batch, for comparison.",
     )
 
 
@@ -241,61 +245,63 @@ def _define_optimizer_flags(define: Definer, default: str) -> None:
 
 @flag_group("Precision, compiler, ranks and threads")
 def define_runtime_flags(define: Definer) -> None:
-    """Defines flags for precision, compiler, ranks and threads, which all scripts share."""
-    define.boolean("horovod", False, "Train on all ranks that mpirun or horovodrun started.")
+    """Defines the flags for precision, compiler, ranks and threads that all scripts share."""
+    define.boolean("horovod", False, "Train on all ranks started by mpirun or horovodrun.")
     define.number(
         "rank_timeout",
         RuntimeSettings.rank_timeout_seconds,
-        "Seconds after which a rank that is not heard of, or hangs, ends the job; 0: never.",
+        "Seconds after which a silent or hanging rank ends the job; 0: never.",
     )
     _define_communication_flags(define)
     define.choice(
         "precision",
         RuntimeSettings.precision,
         ["auto", "fp32", "bf16", "fp16"],
-        "Type of dense and attention products; auto measures which is the fastest here.",
+        "Data type of dense and attention products; auto measures which is fastest here.",
     )
     define.string(
         "precision_policy",
         None,
-        "JSON file: class of operation -> type, for classes that should not have --precision's.",
+        "JSON file: class of operation -> data type, where it should differ from --precision.",
     )
-    define.boolean("manual_fp16", False, "NVIDIA's name of --precision=fp16.")
-    define.boolean("amp", False, "TensorFlow's graph rewrite instead of --precision.")
+    define.boolean("manual_fp16", False, "NVIDIA's name for --precision=fp16.")
+    define.boolean("amp", False, "Use TensorFlow's graph rewrite instead of --precision.")
     define.boolean("use_fp16", None, "The name of --amp in NVIDIA's older scripts.")
     define.boolean_or_auto(
         "use_xla",
         RuntimeSettings.use_xla,
-        "Compile clusters of the graph with XLA; auto tries both ways for some updates before the "
-        "training and takes the faster.",
+        "Compile clusters of the graph with XLA; auto times a few updates with and without it "
+        "before training and takes the faster.",
     )
     define.number(
-        "init_loss_scale", RuntimeSettings.initial_loss_scale, "First loss scale, with fp16."
+        "init_loss_scale", RuntimeSettings.initial_loss_scale, "Initial loss scale, with fp16."
     )
-    define.boolean("allow_slow_fp16", False, "Compute in float16 on a CPU all the same.")
+    define.boolean("allow_slow_fp16", False, "Compute in float16 even on a CPU.")
     define.boolean(
         "native_ops",
         None,
-        "Update the weights with the operations that set-up compiled, in one pass over memory "
-        "(default: on CPUs, where they are built and faster).",
+        "Update the weights with natively compiled operations, in one pass over memory "
+        "(default: on CPUs, if they are built and faster).",
     )
     define.boolean(
         "recompute",
         False,
-        "Keep only each layer's input for the backward pass and compute the layer again there: "
+        "Keep only each layer's input for the backward pass and recompute the layer there: "
         "less memory, slower steps, the same results.",
     )
     define.integer(
         "num_threads",
         None,
-        "Threads of a rank (its share of the cores, or half of it where that is found faster).",
+        "Threads per rank (its share of the cores, or half of that if measured to be faster).",
     )
-    define.boolean("deterministic", False, "The same bits in every run, at some cost in speed.")
-    define.boolean("verbose", False, "Show TensorFlow's own messages.")
-    define.boolean("verbose_logging", False, "NVIDIA's name of --verbose.")
+    define.boolean(
+        "deterministic", False, "Produce the same bits in every run, at some cost in speed."
+    )
+    define.boolean("verbose", False, "Show TensorFlow's messages.")
+    define.boolean("verbose_logging", False, "NVIDIA's name for --verbose.")
 
 
-# Of all scripts; see RunSettings.host_flags.
+# In all scripts; see RunSettings.host_flags.
 _HOST_FLAGS = frozenset({
     "output_dir", "dllog_path", "init_checkpoint", "bert_config_file", "vocab_file",
     "spm_model_file", "precision_policy", "num_threads", "verbose", "verbose_logging",
@@ -313,8 +319,11 @@ def run_settings(
 ) -> RunSettings:
     """What to do, where to write and how often, from parsed flags.
 
-    Three names are those that the script's flags for evaluation have; ``host_flags`` are the
-    script's own that may differ from host to host, ``does`` those of other things to do.
+    Args:
+      values: the parsed flags.
+      do_eval, eval_batch_size, max_eval_steps: the names of the script's evaluation flags.
+      host_flags: names of the script's flags that may differ from host to host.
+      does: names of the script's other flags that request something to do.
     """
     does = [f"--{name}" for name in ("do_train", do_eval, *does)]
     if not any(values[name[2:]].value for name in does):
@@ -333,8 +342,8 @@ def run_settings(
         )
     if every is not None and every % values.save_checkpoints_steps:
         raise UserError(
-            f"--eval_every_steps={every} is no multiple of --save_checkpoints_steps="
-            f"{values.save_checkpoints_steps}: what is evaluated is a checkpoint; change one."
+            f"--eval_every_steps={every} is not a multiple of --save_checkpoints_steps="
+            f"{values.save_checkpoints_steps}, but only checkpoints are evaluated; change one."
         )
     fresh = values.allow_fresh or ""
     same_names = {field.name for field in dataclasses.fields(RunSettings)} - {
@@ -360,9 +369,11 @@ def run_settings(
 
 def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
     """Batch, schedule and optimizer settings from parsed flags."""
-    micro = _same(values, "train_batch_size", "micro_batch_size")
+    micro = _value_of_either(values, "train_batch_size", "micro_batch_size")
     if values.clip_norm < 0:
-        raise UserError(f"--clip_norm={values.clip_norm} must not be negative; 0 is no limit.")
+        raise UserError(
+            f"--clip_norm={values.clip_norm} must not be negative; give 0 for no limit."
+        )
     if values.weight_decay < 0:
         raise UserError(f"--weight_decay={values.weight_decay} must not be negative.")
     options = {flag: values[flag].value for flag in option_flags()}
@@ -397,7 +408,7 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
     amp, amp_name = values.amp, "amp"
     if values.use_fp16 is not None:
         if values["amp"].present and amp != values.use_fp16:
-            raise UserError("--amp and --use_fp16 are two names for one thing; give one.")
+            raise UserError("--amp and --use_fp16 are two names of one setting; give one.")
         amp, amp_name = values.use_fp16, "use_fp16"
     if values.manual_fp16:
         if precision not in ("auto", "fp16"):
@@ -416,11 +427,11 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         precision = "fp32"
     if values.use_xla == AUTO and values.deterministic:
         raise UserError(
-            "--use_xla=auto goes by time, and --deterministic wants the same bits in every run; "
-            "give --use_xla=true or --use_xla=false."
+            "--use_xla=auto depends on timing, but --deterministic demands the same bits in every "
+            "run; give --use_xla=true or --use_xla=false."
         )
     if not 1 <= values.init_loss_scale <= 2.0**32:
-        raise UserError(f"--init_loss_scale={values.init_loss_scale} must lie in [1, 2**32].")
+        raise UserError(f"--init_loss_scale={values.init_loss_scale} must be in [1, 2**32].")
     if values.rank_timeout and not _LEAST_RANK_TIMEOUT <= values.rank_timeout <= 1e6:
         raise UserError(
             f"--rank_timeout={values.rank_timeout:g} must be 0, for no limit, or at least "
@@ -451,30 +462,30 @@ def _define_communication_flags(define: Definer) -> None:
     define.boolean(
         "fp16_compression",
         False,
-        "Send gradients as float16, under a loss scale.",
+        "Send gradients as float16, with a loss scale.",
     )
     define.boolean(
         "adasum",
         False,
-        "Combine gradients by Adasum (a power of two of ranks).",
+        "Combine gradients with Adasum (the number of ranks must be a power of two).",
     )
     define.integer(
         "num_allreduce_groups",
         None,
-        "Send gradients in so many groups; 0: whatever is ready (default: 1 with several micro "
-        "batches an update, else 0).",
+        "Send gradients in this many groups; 0: as soon as they are ready (default: 1 with several "
+        "micro batches per update, otherwise 0).",
     )
     define.boolean(
         "embedding_gradient_rows",
         None,
-        "Send the word embeddings' gradient as a batch's rows and not as a table: in fine-tuning "
-        "(default: where that is much less to send).",
+        "Fine-tuning: send the word embeddings' gradient as the batch's rows instead of a full "
+        "table (default: if that is much less data).",
     )
-    define.number("fusion_threshold_mb", None, "Horovod's: most MiB that travel together (128).")
-    define.number("cycle_time_ms", None, "Horovod's: how often it looks for gradients (1).")
-    define.boolean("hierarchical_allreduce", None, "Horovod's: add up within each host first.")
-    define.boolean("allreduce_autotune", None, "Horovod's: find the settings above by trial.")
-    define.integer("num_nccl_streams", None, "Horovod's: rings side by side, on GPUs (1).")
+    define.number("fusion_threshold_mb", None, "Horovod: size of its fusion buffer in MiB (128).")
+    define.number("cycle_time_ms", None, "Horovod: milliseconds between its cycles (1).")
+    define.boolean("hierarchical_allreduce", None, "Horovod: reduce within each host first.")
+    define.boolean("allreduce_autotune", None, "Horovod: tune the settings above by trial.")
+    define.integer("num_nccl_streams", None, "Horovod: parallel NCCL streams, on GPUs (1).")
 
 
 def _communication_settings(values: flags.FlagValues) -> CommunicationSettings:
@@ -489,8 +500,8 @@ def _communication_settings(values: flags.FlagValues) -> CommunicationSettings:
         )
     if values.embedding_gradient_rows and (values.adasum or values.num_allreduce_groups):
         raise UserError(
-            "--embedding_gradient_rows goes with neither --adasum nor --num_allreduce_groups: they "
-            "combine tables; drop one."
+            "--embedding_gradient_rows cannot be combined with --adasum or --num_allreduce_groups, "
+            "which need full tables; drop one."
         )
     return CommunicationSettings(
         compression="fp16" if values.fp16_compression else "none",
@@ -505,35 +516,38 @@ def _communication_settings(values: flags.FlagValues) -> CommunicationSettings:
     )
 
 
-def _same(values: flags.FlagValues, first: str, second: str) -> int | None:
+def _value_of_either(values: flags.FlagValues, first: str, second: str) -> int | None:
     a, b = values[first].value, values[second].value
     if a is not None and b is not None and a != b:
-        raise UserError(f"--{first}={a} and --{second}={b} are two names for one thing; give one.")
+        raise UserError(f"--{first}={a} and --{second}={b} are two names of one setting; give one.")
     return b if a is None else a
 
 
 def require(values: flags.FlagValues, *names: str) -> None:
-    """Raises UserError for the first of the flags that was not given."""
+    """Raises UserError for the first of these flags that was not given."""
     for name in names:
         if not values[name].value:
             raise UserError(f"--{name} is required.")
 
 
 def optional_file(values: flags.FlagValues, name: str) -> Path | None:
-    """The file that a flag names, None without one; UserError where there is no such file."""
+    """The file named by a flag, or None if it was not given.
+
+    Raises UserError if the file does not exist.
+    """
     value = values[name].value
     return require_file(value, flag=name) if value else None
 
 
 def at_least_one(values: flags.FlagValues, name: str) -> None:
-    """Raises UserError for a count that is given but not positive."""
+    """Raises UserError for a count that was given but is not positive."""
     value = values[name].value
     if value is not None and value < 1:
         raise UserError(f"--{name}={value} must be at least 1.")
 
 
 def warn_of_ignored(values: flags.FlagValues, *, also: Iterable[str] = ()) -> None:
-    """Says which of the given flags have no effect; a boolean that is off would have none."""
+    """Warns of given flags that have no effect here, except booleans that are off."""
     for name in (*_IGNORED, *also):
         if values[name].present and values[name].value is not False:
             warn(f"--{name} has no effect here and is ignored.")

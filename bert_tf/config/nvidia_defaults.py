@@ -1,7 +1,7 @@
-"""Where NVIDIA's scripts have other defaults than ours, for commands that were written for them.
+"""Differences between the defaults of NVIDIA's scripts and ours, shown for commands of theirs.
 
-Their commands leave out what is a default there; here the same command trains otherwise. Ours stay,
-and a command that has flags of theirs is told once what that means.
+Their commands leave out flags that have the right default there, so the same command trains
+differently here. Our defaults apply; a command with flags of theirs is shown the differences.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIDTH = 100
 
 Value = Union[bool, int, float, str]
 
-# Flags that no other scripts have, and that mean nothing to somebody who uses ours by our pages.
+# Flags that only NVIDIA's scripts and ours have, and that only commands written for theirs need.
 _MARKS = ("dllog_path", "report_loss", "manual_fp16", "use_fp16", "allreduce_post_accumulation")
 PRETRAINING_MARKS = ("input_files_dir", "eval_files_dir", "verbose_logging", *_MARKS)
 SQUAD_MARKS = (
@@ -33,19 +33,19 @@ SQUAD_MARKS = (
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """A flag whose default is another one in NVIDIA's scripts.
+    """A flag with another default in NVIDIA's scripts.
 
     Attributes:
-      flag: its name, here and there; or the flag of ours that does what theirs do unasked.
-      value: what gives theirs.
+      flag: its name, here and there; or the flag of ours for what their scripts always do.
+      value: the value that gives their default.
       ours: our default in words, where it is None.
-      holds: whether that is so, given the other flags; None where it always is.
+      applies: whether the difference applies, given the other flags; None if it always does.
     """
 
     flag: str
     value: Value
     ours: str = ""
-    holds: Callable[[flags.FlagValues], bool] | None = None
+    applies: Callable[[flags.FlagValues], bool] | None = None
 
 
 def _trains_with_lamb(values: flags.FlagValues) -> bool:
@@ -62,16 +62,16 @@ def _has_no_batch(values: flags.FlagValues) -> bool:
     return not (values["global_batch_size"].present or values["micro_batch_size"].present)
 
 
-def _takes_amp(values: flags.FlagValues) -> bool:
+def _uses_amp(values: flags.FlagValues) -> bool:
     return not (values.manual_fp16 or values["use_fp16"].present)
 
 
-_OF_BOTH = (
-    Default("amp", True, holds=_takes_amp),
-    Default("precision", "fp32", holds=lambda values: not _computes_in_half(values)),
+_BOTH = (
+    Default("amp", True, applies=_uses_amp),
+    Default("precision", "fp32", applies=lambda values: not _computes_in_half(values)),
     Default("use_xla", True),
-    Default("init_loss_scale", 2**32, holds=_computes_in_half),
-    Default("fp16_compression", True, holds=_computes_in_half),
+    Default("init_loss_scale", 2**32, applies=_computes_in_half),
+    Default("fp16_compression", True, applies=_computes_in_half),
     Default("allreduce_post_accumulation", False),
 )
 
@@ -79,58 +79,58 @@ PRETRAINING = (
     Default("optimizer_type", "lamb"),
     Default("learning_rate_scaling", "linear"),
     Default("scale_steps_by_ranks", False, ours="true with --horovod"),
-    Default("lr_schedule", "google", holds=_trains_with_lamb),
-    Default("lr_decay_power", 0.5, holds=_trains_with_lamb),
+    Default("lr_schedule", "google", applies=_trains_with_lamb),
+    Default("lr_decay_power", 0.5, applies=_trains_with_lamb),
     Default("loss_normalization", "micro_batch"),
     Default("max_seq_length", 512),
     Default("max_predictions_per_seq", 80),
     Default("max_eval_steps", 100, ours="all records"),
-    *_OF_BOTH,
+    *_BOTH,
     Default("display_loss_steps", 1),
 )
 
 SQUAD = (
     Default("learning_rate", 5e-6),
     Default("learning_rate_scaling", "linear"),
-    Default("train_batch_size", 8, ours="32", holds=_has_no_batch),
+    Default("train_batch_size", 8, ours="32", applies=_has_no_batch),
     Default("length_buckets", False),
     Default("save_checkpoints_steps", 5000),
-    *_OF_BOTH,
+    *_BOTH,
 )
 
 
-def say_other_pretraining_defaults(values: flags.FlagValues) -> None:
-    """As :func:`describe_other_defaults`, for run_pretraining.py; rank 0 says it."""
+def show_pretraining_default_differences(values: flags.FlagValues) -> None:
+    """Prints :func:`describe_default_differences` for run_pretraining.py, on rank 0."""
     flag_file = "nvidia_compatible.flags"
     if not _trains_with_lamb(values):
         flag_file = "nvidia_compatible_adam.flags"
-    _say(describe_other_defaults(values, PRETRAINING, PRETRAINING_MARKS, flag_file))
+    _show(describe_default_differences(values, PRETRAINING, PRETRAINING_MARKS, flag_file))
 
 
-def say_other_squad_defaults(values: flags.FlagValues) -> None:
-    """As :func:`describe_other_defaults`, for run_squad.py; rank 0 says it."""
+def show_squad_default_differences(values: flags.FlagValues) -> None:
+    """Prints :func:`describe_default_differences` for run_squad.py, on rank 0."""
     flag_file = "nvidia_compatible_squad.flags"
-    _say(describe_other_defaults(values, SQUAD, SQUAD_MARKS, flag_file))
+    _show(describe_default_differences(values, SQUAD, SQUAD_MARKS, flag_file))
 
 
-def _say(block: str) -> None:
+def _show(block: str) -> None:
     if block and launched_rank() == 0:
         say(block)
 
 
-def describe_other_defaults(
+def describe_default_differences(
     values: flags.FlagValues, defaults: Sequence[Default], marks: Sequence[str], flag_file: str
 ) -> str:
-    """What a command of NVIDIA's leaves to defaults that are others here, as lines.
+    """The flags that a command for NVIDIA's scripts leaves to defaults that differ here, as lines.
 
-    Empty where all of them were given, and for a command without any of the flags ``marks``.
-    ``flag_file`` is the name of the recipe that gives theirs.
+    Empty if all of them were given, and for a command without any of the flags ``marks``.
+    ``flag_file`` is the name of the recipe that sets NVIDIA's defaults.
     """
     given = [f"--{name}" for name in marks if values[name].present]
     left_out = [
         default
         for default in defaults
-        if not values[default.flag].present and (not default.holds or default.holds(values))
+        if not values[default.flag].present and (not default.applies or default.applies(values))
     ]
     if not given or not left_out:
         return ""
@@ -138,15 +138,15 @@ def describe_other_defaults(
     rows += [(f"--{d.flag}", d.ours or _shown(values[d.flag].value), _shown(d.value))
              for d in left_out]  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    end = f"--flagfile=recipes/{flag_file} before the other flags gives theirs."
+    end = f"--flagfile=recipes/{flag_file} before the other flags sets NVIDIA's defaults."
     if any(default.flag == "lr_schedule" for default in left_out):
         end += (
-            " Their schedule, google with a power of 0.5, drops to (1 - warm-up / steps) ** 0.5 of "
-            "its peak when the warm-up ends; ours does not."
+            " NVIDIA's schedule, google with a power of 0.5, drops to (1 - warm-up / steps) ** 0.5 "
+            "of its peak when the warm-up ends; ours does not."
         )
     begin = (
         f"This seems to be a command for NVIDIA's scripts ({', '.join(given)}). What it leaves out "
-        "has other defaults there:"
+        "has different defaults there:"
     )
     table = [f"  {flag:{widths[0]}}  {here:{widths[1]}}  {there}" for flag, here, there in rows]
     return "\n".join([textwrap.fill(begin, _WIDTH), *table, textwrap.fill(end, _WIDTH)])

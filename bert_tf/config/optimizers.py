@@ -1,8 +1,8 @@
-"""The registry of optimizers: a row for each, from which all else follows.
+"""The registry of optimizers, one row each.
 
-Flags, the ledger, estimates of memory and disk, and what checkpoints take for an optimizer's state
-are made from the rows. An optimizer is added by a module with its algorithm (a subclass of
-``bert_tf.update.optimizers.base.Optimizer``) and a row here.
+Flags, the ledger, estimates of memory and disk, and the slot names in checkpoints follow from the
+rows. To add an optimizer, write a module with its algorithm (a subclass of
+``bert_tf.update.optimizers.base.Optimizer``) and add a row here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Options = Mapping[str, OptionValue]
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A setting that not every optimizer has; its name is a keyword argument of those that do.
+    """A setting of some optimizers, which they take as a keyword argument.
 
     Attributes:
-      default: its value unless given; its type is that of the flag, None being a number's.
-      flag: the name of its flag, None where users have no choice.
-      help_text: of the flag.
+      default: the default value; it determines the flag's type, None meaning a number.
+      flag: the name of its flag, None if users cannot set it.
+      help_text: the flag's help text.
     """
 
     default: OptionValue
@@ -41,16 +41,16 @@ def _no_problem(options: Options) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerRow:
-    """What the rest of the toolkit knows of an optimizer without loading TensorFlow.
+    """What the rest of the toolkit knows about an optimizer without loading TensorFlow.
 
     Attributes:
-      title: what the field calls it.
-      implementation: ``module:class``, imported when it is used.
-      slots: names of its float32 variables of each weight's shape: ``adam_m`` is kept as
+      title: the optimizer's usual name.
+      implementation: ``module:class``, imported on use.
+      slots: names of its float32 variables in each weight's shape: ``adam_m`` is stored as
         ``<weight>/adam_m``.
-      options: what is special to it, by keyword.
+      options: its specific options, by keyword.
       has_native_form: whether its class has a ``native_update``.
-      problem_of: a sentence about options that contradict each other, None for good ones.
+      problem_of: returns a sentence about contradictory options, None for valid ones.
     """
 
     title: str
@@ -61,11 +61,11 @@ class OptimizerRow:
     problem_of: Callable[[Options], str | None] = _no_problem
 
     def slot_bytes(self, parameters: int) -> int:
-        """Bytes of the slots of so many parameters."""
+        """Bytes of the slots for this number of parameters."""
         return _FLOAT32_BYTES * len(self.slots) * parameters
 
     def resolve(self, given: Options) -> dict[str, Any]:
-        """All its options, those that are not given with their defaults."""
+        """All its options, with defaults for those that are not given."""
         return {name: given.get(name, option.default) for name, option in self.options.items()}
 
 
@@ -92,7 +92,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
             "bias_correction": Option(
                 False,
                 flag="adam_bias_correction",
-                help_text="Adam with bias correction (google-research/bert: without).",
+                help_text="Adam with bias correction (google-research/bert has none).",
             ),
         },
         has_native_form=True,
@@ -128,20 +128,19 @@ def optimizer_row(name: str) -> OptimizerRow:
 
 
 def slot_names() -> set[str]:
-    """The last component of the names of all optimizers' slots."""
+    """The last components of all optimizers' slot names."""
     return {slot for row in OPTIMIZERS.values() for slot in row.slots}
 
 
 def option_flags() -> dict[str, Option]:
-    """Every flag of an option, once even where several optimizers share it."""
+    """Flag -> option, for all optimizers; a flag that several share appears once."""
     return {option.flag: option for _, option in _options() if option.flag is not None}
 
 
 def options_from_flags(name: str, values: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
     """The options of an optimizer from the values of :func:`option_flags`.
 
-    Raises UserError for options that contradict each other, and for a flag that was set although
-    this optimizer does not have it.
+    Raises UserError for contradictory options, and for a flag that this optimizer does not have.
     """
     row = optimizer_row(name)
     flags_of_row = {option.flag: key for key, option in row.options.items() if option.flag}
@@ -149,7 +148,7 @@ def options_from_flags(name: str, values: Mapping[str, OptionValue]) -> dict[str
         if flag not in flags_of_row and values[flag] != option.default:
             owners = [owner for owner, other in _options() if other.flag == flag]
             raise UserError(
-                f"--{flag} goes with --optimizer_type={' or '.join(owners)}, but the optimizer is "
+                f"--{flag} belongs to --optimizer_type={' or '.join(owners)}, but the optimizer is "
                 f"{row.title}; drop one of the two."
             )
     options = {key: values[flag] for flag, key in flags_of_row.items()}
@@ -160,7 +159,7 @@ def options_from_flags(name: str, values: Mapping[str, OptionValue]) -> dict[str
 
 
 def _options() -> Iterator[tuple[str, Option]]:
-    """(name of an optimizer, one of its options), in the registry's order."""
+    """(optimizer name, option) pairs, in the registry's order."""
     for name, row in OPTIMIZERS.items():
         for option in row.options.values():
             yield name, option

@@ -1,9 +1,9 @@
-"""Files that say which class of operation computes in which floating-point type.
+"""Precision policy files: which class of operations computes in which floating-point type.
 
     {"softmax": "bfloat16", "logits": "bfloat16"}
 
-``bert_tf.model.precision.PrecisionPolicy`` says what belongs to each class. Types have the ledger's
-names, or those of ``--precision``.
+``bert_tf.model.precision.PrecisionPolicy`` defines the classes. Types have the names that the
+ledger shows, or those of ``--precision``.
 """
 
 from __future__ import annotations
@@ -21,29 +21,34 @@ _TYPES = {**{name: name for name in TYPE_OF_PRECISION.values()}, **TYPE_OF_PRECI
 
 
 def policy_changes(given: str | None) -> dict[str, str]:
-    """What --precision_policy asks for: nothing without it. Raises UserError as below."""
+    """The changes in the file of --precision_policy, none without it.
+
+    Raises UserError as :func:`read_policy_file`.
+    """
     return read_policy_file(require_file(given, flag="precision_policy")) if given else {}
 
 
 def read_policy_file(path: Path) -> dict[str, str]:
-    """Module class -> ``float32``, ``bfloat16`` or ``float16``, of the classes that the file names.
+    """Module class -> ``float32``, ``bfloat16`` or ``float16``, for the classes in the file.
 
     Raises UserError for a file that cannot be read, and for unknown classes and types.
     """
     flag = "--precision_policy"
     content = read_json(path, what=flag)
     if not isinstance(content, dict):
-        raise UserError(f'{flag}: {path} is no JSON object; write e.g. {{"softmax": "bfloat16"}}.')
+        raise UserError(
+            f'{flag}: {path} is not a JSON object; write e.g. {{"softmax": "bfloat16"}}.'
+        )
     unknown = sorted(content.keys() - set(MODULE_CLASSES))
     if unknown:
         raise UserError(
-            f"{flag}: {path} names the unknown class {unknown[0]!r}; the classes are "
+            f"{flag}: {path} has an unknown class {unknown[0]!r}; the classes are "
             f"{', '.join(MODULE_CLASSES)}."
         )
     for name, given in content.items():
         if not isinstance(given, str) or given not in _TYPES:
             raise UserError(
-                f"{flag}: {path} gives {name} the unknown type {given!r}; choose one of "
+                f"{flag}: {path} has an unknown type {given!r} for {name}; choose one of "
                 f"{', '.join(_TYPES)}."
             )
     return {name: _TYPES[given] for name, given in content.items()}

@@ -1,4 +1,4 @@
-"""The flags of run_pretraining.py and what becomes of them."""
+"""The flags of run_pretraining.py and the settings made from them."""
 
 from __future__ import annotations
 
@@ -22,35 +22,36 @@ from bert_tf.config.flags import (
     runtime_settings,
     warn_of_ignored,
 )
-from bert_tf.config.nvidia_defaults import say_other_pretraining_defaults
+from bert_tf.config.nvidia_defaults import show_pretraining_default_differences
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.console import warn
 from bert_tf.errors import UserError
 from bert_tf.files import expand_record_files
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
-# A network's settings, each a flag of its own.
+# The network's settings, each of which has a flag.
 _NETWORK_HELP = {
-    "vocab_size": "Rows of the word embeddings (by default the vocabulary's size)",
+    "vocab_size": "Rows of the word embeddings, overriding the vocabulary's size",
     "hidden_size": "Width of the layers",
-    "num_hidden_layers": "Layers",
-    "num_attention_heads": "Attention heads of a layer",
-    "intermediate_size": "Width of the feed-forward part of a layer",
-    "hidden_act": "Activation there: gelu_tanh, gelu_erf, gelu (gelu_tanh), relu, tanh or linear",
-    "hidden_dropout_prob": "Dropout rate of embeddings and of what a layer adds",
-    "attention_probs_dropout_prob": "Dropout rate of attention probabilities",
-    "max_position_embeddings": "Most positions of a sequence",
-    "type_vocab_size": "Segments of a sequence",
+    "num_hidden_layers": "Number of layers",
+    "num_attention_heads": "Attention heads per layer",
+    "intermediate_size": "Width of each layer's feed-forward block",
+    "hidden_act": "Activation of that block: gelu_tanh, gelu_erf, gelu (the same as gelu_tanh), "
+    "relu, tanh or linear",
+    "hidden_dropout_prob": "Dropout rate of the embeddings and of each block's output",
+    "attention_probs_dropout_prob": "Dropout rate of the attention probabilities",
+    "max_position_embeddings": "Maximum sequence length",
+    "type_vocab_size": "Number of segment types",
     "initializer_range": "Standard deviation of initial weights",
 }
 
 _DEFAULT_WARMUP_PROPORTION = 0.1
 
-# Where files lie may differ from host to host.
+# Paths of files may differ between hosts.
 _FILES = ("input_file", "input_files_dir", "eval_file", "eval_files_dir")
 
 NO_MODEL = (
-    "no model was given: name its architecture by --bert_config_file or by sizes such as "
+    "no model was given; describe its architecture with --bert_config_file or with sizes such as "
     "--hidden_size, or give --init_checkpoint."
 )
 
@@ -73,25 +74,25 @@ def _define_model_flags(define: Definer) -> None:
     define.string(
         "bert_config_file",
         None,
-        "JSON file of the model's architecture; what stands beside --init_checkpoint if not given.",
+        "JSON file of the model's architecture (default: the one stored with --init_checkpoint).",
     )
     define.string(
         "vocab_file",
         None,
-        "WordPiece vocabulary of the records, for the model's directory; what lies with the "
-        "records or beside --init_checkpoint if not given.",
+        "WordPiece vocabulary of the records, to be saved with the model (default: the one stored "
+        "with the records or with --init_checkpoint).",
     )
-    define.string("spm_model_file", None, "Instead of --vocab_file: a SentencePiece model.")
+    define.string("spm_model_file", None, "A SentencePiece model, instead of --vocab_file.")
     define.boolean(
         "do_lower_case",
         None,
-        "Whether the records' text was lower-cased; as their manifest or the model says if not "
-        "given.",
+        "Whether the records' text was lower-cased (default: as stated by their manifest or the "
+        "model).",
     )
-    instead = "instead of the configuration file's, or of BERT-base's where there is none"
+    default = "(default: the configuration file's, or BERT-base's without one)"
     kinds = {"int": define.integer, "float": define.number, "str": define.string}
     for field in dataclasses.fields(BertConfig):
-        kinds[field.type](field.name, None, f"{_NETWORK_HELP[field.name]}, {instead}.")
+        kinds[field.type](field.name, None, f"{_NETWORK_HELP[field.name]} {default}.")
 
 
 @flag_group("Batch, schedule and optimizer")
@@ -99,13 +100,13 @@ def _define_length_flags(define: Definer) -> None:
     define.number(
         "num_train_epochs",
         None,
-        "Instead of --num_train_steps: passes over the training records, on all ranks together.",
+        "Passes over the training records, on all ranks together, instead of --num_train_steps.",
     )
     define.number(
         "warmup_proportion",
         None,
-        "Instead of --num_warmup_steps: share of the steps with a rising learning rate "
-        "(0.1 with --num_train_epochs).",
+        "Share of the steps used for warm-up, instead of --num_warmup_steps (0.1 with "
+        "--num_train_epochs).",
     )
 
 
@@ -116,44 +117,48 @@ def _define_data_flags(define: Definer) -> None:
     )
     define.string("input_files_dir", None, "NVIDIA's name: directories of training records.")
     define.string(
-        "eval_file", None, "Held-out records, as --input_file; the training records if not given."
+        "eval_file",
+        None,
+        "Held-out records, in the form of --input_file (default: the training records).",
     )
     define.string("eval_files_dir", None, "NVIDIA's name: directories of held-out records.")
-    define.integer("max_seq_length", 128, "Tokens in a sequence; must equal the records'.")
+    define.integer("max_seq_length", 128, "Tokens per sequence; must match the records.")
     define.integer(
         "max_predictions_per_seq",
         20,
-        "Most masked words in a sequence; must equal the records' where they store masks.",
+        "Maximum number of masked tokens per sequence; must match records that store masks.",
     )
     define.number(
-        "masked_lm_prob", 0.15, "Share of masked tokens, for records masked at training time."
+        "masked_lm_prob", 0.15, "Share of tokens to mask, for records masked at training time."
     )
     define.boolean(
         "do_whole_word_mask", False, "Mask whole words, for records masked at training time."
     )
-    define.boolean("do_eval", False, "Evaluate on the held-out records, at the end at least.")
-    define.integer("eval_batch_size", 8, "Sequences in an evaluation batch of a rank.")
+    define.boolean(
+        "do_eval", False, "Evaluate on the held-out records, at least once, after training."
+    )
+    define.integer("eval_batch_size", 8, "Sequences per evaluation batch and rank.")
     define.integer(
         "max_eval_steps",
         None,
-        "Evaluation batches of a rank, N times as many with N ranks; all held-out records if not "
-        "given.",
+        "Evaluation batches per rank, N times as many with N ranks (default: all held-out "
+        "records).",
     )
     define.boolean("nsp", True, "Train the next-sentence head.")
-    define.boolean("mlm", True, "Train the masked-word head.")
+    define.boolean("mlm", True, "Train the masked-LM head.")
 
 
 def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
-    """Turns parsed flags into settings; raises UserError for what cannot be meant."""
+    """Turns parsed flags into settings; raises UserError for invalid flags."""
     warn_of_ignored(values)
-    say_other_pretraining_defaults(values)
+    show_pretraining_default_differences(values)
     require(values, "output_dir")
     network = {f.name: values[f.name].value for f in dataclasses.fields(BertConfig)}
     network = {name: value for name, value in network.items() if value is not None}
     if not (values.bert_config_file or network or _starts_from_weights(values)):
         raise UserError(NO_MODEL)
     if not values.nsp and not values.mlm:
-        raise UserError("--nsp=false --mlm=false leaves nothing to learn; keep one of them on.")
+        raise UserError("--nsp=false --mlm=false leaves nothing to train; turn one of them on.")
     epochs, proportion = _length(values)
     optimization = optimization_settings(values)
     if epochs is not None:
@@ -183,44 +188,44 @@ def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
 
 def _starts_from_weights(values: flags.FlagValues) -> bool:
     if values.horovod:
-        return True  # rank 0 alone needs to see the files, and says what is missing
+        return True  # only rank 0 needs to see the files, and reports what is missing
     return bool(values.init_checkpoint) or (Path(values.output_dir) / CONFIG_NAME).is_file()
 
 
 def _length(values: flags.FlagValues) -> tuple[float | None, float | None]:
-    """Epochs and the share of the warm-up; None for what is given in steps."""
+    """Epochs and warm-up proportion; None for a length that is given in steps."""
     epochs, proportion = values.num_train_epochs, values.warmup_proportion
     for name, in_steps in (
         ("num_train_epochs", "num_train_steps"),
         ("warmup_proportion", "num_warmup_steps"),
     ):
         if values[name].value is not None and values[in_steps].present:
-            raise UserError(f"--{name} and --{in_steps} are two measures of one thing; give one.")
+            raise UserError(f"--{name} and --{in_steps} set the same length; give one.")
     if epochs is not None and epochs <= 0:
-        raise UserError(f"--num_train_epochs={epochs} must be more than 0.")
+        raise UserError(f"--num_train_epochs={epochs} must be greater than 0.")
     if proportion is not None and not 0 <= proportion <= 1:
-        raise UserError(f"--warmup_proportion={proportion} must lie in [0, 1].")
+        raise UserError(f"--warmup_proportion={proportion} must be in [0, 1].")
     if epochs is not None and proportion is None and not values["num_warmup_steps"].present:
         proportion = _DEFAULT_WARMUP_PROPORTION
     return epochs, proportion
 
 
 def _data_settings(values: flags.FlagValues) -> DataSettings:
-    train_flag = _given(values, "input_file", "input_files_dir")
-    eval_flag = _given(values, "eval_file", "eval_files_dir")
+    train_flag = _used_name(values, "input_file", "input_files_dir")
+    eval_flag = _used_name(values, "eval_file", "eval_files_dir")
     train, held_out = _files(values, train_flag), _files(values, eval_flag)
-    # Of two names the one that goes with what was given.
-    theirs = "input_files_dir" if eval_flag == "eval_files_dir" else "input_file"
+    # Of a flag's two names, suggest the one in the style of the flags that were given.
+    missing = "input_files_dir" if eval_flag == "eval_files_dir" else "input_file"
     if values.do_train and not train:
-        raise UserError(f"--do_train needs training records; give --{theirs}.")
-    theirs = "eval_files_dir" if train_flag == "input_files_dir" else "eval_file"
+        raise UserError(f"--do_train needs training records; give --{missing}.")
+    missing = "eval_files_dir" if train_flag == "input_files_dir" else "eval_file"
     if values.do_eval and not held_out:
         if not train:
-            raise UserError(f"--do_eval needs held-out records; give --{theirs}.")
-        warn(f"no held-out records were given (--{theirs}): evaluating on the training records.")
+            raise UserError(f"--do_eval needs held-out records; give --{missing}.")
+        warn(f"no held-out records were given (--{missing}): evaluating on the training records.")
         held_out, eval_flag = train, train_flag
     if not 0 < values.masked_lm_prob < 1:
-        raise UserError(f"--masked_lm_prob={values.masked_lm_prob} must lie between 0 and 1.")
+        raise UserError(f"--masked_lm_prob={values.masked_lm_prob} must be between 0 and 1.")
     for name in ("max_seq_length", "max_predictions_per_seq"):
         at_least_one(values, name)
     return DataSettings(
@@ -235,10 +240,10 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
     )
 
 
-def _given(values: flags.FlagValues, name: str, other_name: str) -> str:
-    """Which of two names for one flag was used; the first one where neither was."""
+def _used_name(values: flags.FlagValues, name: str, other_name: str) -> str:
+    """Which of two names of a setting was used; the first one if neither was."""
     if values[name].value and values[other_name].value:
-        raise UserError(f"--{name} and --{other_name} are two names for one thing; give one.")
+        raise UserError(f"--{name} and --{other_name} are two names of one setting; give one.")
     return other_name if values[other_name].value else name
 
 

@@ -1,7 +1,7 @@
 """The settings of a run, as frozen dataclasses.
 
-Entry scripts make them from flags, and programs of users directly: the defaults here are those of
-the flags.
+Entry scripts build them from flags, users' programs directly; the defaults here are those of the
+flags.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DataSettings:
 
     Attributes:
       train_files: TFRecord files to train on.
-      eval_files: held-out TFRecord files; the training files where none were given.
+      eval_files: held-out TFRecord files; the training files if none were given.
       train_patterns, eval_patterns: the files, globs and directories that these come from.
       masked_lm_prob, whole_word: masking at training time, for records without stored masks.
     """
@@ -39,17 +39,17 @@ class DataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationSettings:
-    """Batch, schedule and optimizer, as the user asked for them (before scaling by ranks).
+    """Batch, schedule and optimizer, as requested by the user (before scaling by ranks).
 
     Attributes:
-      num_train_steps, num_warmup_steps: on one rank; None where a task counts in epochs.
-      scale_steps_by_ranks: None for what the run in the output directory began with, or else on
-        with Horovod.
+      num_train_steps, num_warmup_steps: on one rank; None if a task counts in epochs.
+      scale_steps_by_ranks: None keeps the setting of the run that is resumed; in a new run, on with
+        Horovod.
       optimizer: its name in ``config.optimizers.OPTIMIZERS``.
-      optimizer_options: its options, those that are left out having their defaults.
-      micro_batch_flag: which of its names a user gave.
-      rate_factors: (regular expression, factor) pairs: the first expression that is found in a
-        variable's name says what its learning rate is multiplied by, 0 freezes it.
+      optimizer_options: its options; defaults apply to those that are left out.
+      micro_batch_flag: the name by which the user gave the micro batch size.
+      rate_factors: (regular expression, factor) pairs: a variable's learning rate is multiplied by
+        the factor of the first expression found in its name; 0 freezes it.
     """
 
     micro_batch_size: int | None = None
@@ -73,27 +73,27 @@ class OptimizationSettings:
     rate_factors: tuple[tuple[str, float], ...] = ()
 
     def rate_factor(self, variable_name: str) -> float:
-        """What the learning rate of a variable is multiplied by; 1 where nothing is said of it."""
+        """The factor of a variable's learning rate, 1 if no expression matches its name."""
         found = (f for pattern, f in self.rate_factors if re.search(pattern, variable_name))
         return next(found, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class CommunicationSettings:
-    """How ranks add up their gradients; None leaves Horovod's default or its environment variable.
+    """How ranks sum their gradients; None leaves Horovod's default or its environment variable.
 
     Attributes:
-      compression: what gradients travel as, ``none`` (float32) or ``fp16``.
-      adasum: combine gradients by Adasum (Maleki et al. 2020) instead of adding them.
-      groups: send gradients in so many groups, each as soon as it is complete; 0 lets Horovod fuse
-        whatever is ready; None takes one group where all are complete at once.
-      embedding_rows: send the gradient of a table that was only looked up as the rows of the batch,
-        which each rank then receives of all others, instead of as a table; None decides by sizes.
-      fusion_threshold_mb: most bytes of gradients that travel together, in MiB.
-      cycle_time_ms: how often Horovod looks for gradients that are ready.
-      hierarchical: add up within each host first.
-      autotune: let Horovod find the two before by trial.
-      nccl_streams: rings that run side by side, on GPUs.
+      compression: how gradients are sent: ``none`` (float32) or ``fp16``.
+      adasum: combine gradients with Adasum (Maleki et al. 2020) instead of summing them.
+      groups: send gradients in this many groups, each as soon as it is complete; 0 lets Horovod
+        fuse whatever is ready; None uses one group if all gradients are complete at once.
+      embedding_rows: send the gradient of a table that is used only for look-ups as the batch's
+        rows, gathered by every rank, instead of the full table; None decides by size.
+      fusion_threshold_mb: size of Horovod's fusion buffer, in MiB.
+      cycle_time_ms: milliseconds between Horovod's cycles.
+      hierarchical: reduce within each host first.
+      autotune: let Horovod tune the settings above by trial.
+      nccl_streams: parallel NCCL streams, on GPUs.
     """
 
     compression: str = "none"
@@ -112,15 +112,16 @@ class RuntimeSettings:
     """Precision, compiler, ranks and threads: what should change speed, not results.
 
     Attributes:
-      rank_timeout_seconds: how long a rank may be silent or stuck before the job ends, 0 for ever.
-      policy_changes: module class -> type, where it is not to be that of ``precision``.
-      amp: TensorFlow's rewrite of a float32 graph.
-      use_xla: compile clusters; None takes the faster way, by trial.
-      allow_slow_fp16: float16 on a CPU too.
-      native_ops: update weights with the operations compiled at set-up, or else fail; None takes
-        them where they are.
-      recompute: keep each layer's input for the backward pass, and compute the layer again there.
-      precision_flag, amp_flag: what a user gave to have float16, and TensorFlow's rewrite.
+      rank_timeout_seconds: how long a rank may be silent or hang before the job ends; 0: forever.
+      policy_changes: module class -> data type, where it differs from that of ``precision``.
+      amp: use TensorFlow's rewrite of a float32 graph.
+      use_xla: compile clusters; None takes whichever is faster, by trial.
+      allow_slow_fp16: allow float16 even on a CPU.
+      native_ops: update weights with natively compiled operations, or fail without them; None uses
+        them if they are available.
+      recompute: keep each layer's input for the backward pass, and recompute the layer there.
+      precision_flag, amp_flag: the flags by which the user requested float16 and TensorFlow's
+        rewrite.
     """
 
     horovod: bool = False
@@ -146,18 +147,18 @@ class RunSettings:
     """What a run does, where it writes and how often.
 
     Attributes:
-      init_checkpoint: weights to start from, used while output_dir holds no checkpoint.
+      init_checkpoint: weights to start from, used while output_dir contains no checkpoint.
       allowed_fresh: scopes that init_checkpoint may lack.
-      max_eval_steps: batches of a rank in an evaluation, None for all.
-      eval_every_steps: pause training this often to evaluate, None for only afterwards.
-      dry_run: show the arithmetic and the memory that it takes, and end.
-      keep_best: keep a copy of the checkpoint that evaluated best.
-      early_stopping_evaluations: end after so many evaluations in a row that were not the best.
+      max_eval_steps: batches per rank in an evaluation, None for all.
+      eval_every_steps: steps between evaluations during training, None to evaluate only afterwards.
+      dry_run: show the plan of the run and its memory estimate, then exit.
+      keep_best: keep a copy of the checkpoint with the best evaluation.
+      early_stopping_evaluations: stop after this many evaluations in a row without improvement.
       flags: every flag with its value, for the record.
-      host_flags: those that may differ from host to host: where files lie, whose contents are
-        compared instead or which rank 0 alone reads and writes; threads and messages.
+      host_flags: flags that may differ between hosts: paths of files whose contents are compared
+        instead, or that only rank 0 reads and writes; threads and verbosity.
       report_loss: show losses in progress lines.
-      dllog_path: a file that is to have the figures of steps and evaluations too, as DLLogger's
+      dllog_path: a file to which the metrics of steps and evaluations are also logged, as DLLogger
         lines.
     """
 
@@ -182,7 +183,7 @@ class RunSettings:
     host_flags: frozenset[str] = frozenset()
 
     def compared_flags(self) -> dict[str, object]:
-        """The flags that must be equal on all ranks, by their names in messages."""
+        """The flags that must be equal on all ranks, by name as shown in messages."""
         compared = self.flags.keys() - self.host_flags
         return {f"--{name}": value for name, value in self.flags.items() if name in compared}
 
@@ -192,13 +193,12 @@ class PretrainingSettings:
     """A pre-training run.
 
     Attributes:
-      bert_config_file: None takes what stands beside the weights that the run starts from.
-      tokenizer_files: instead of what lies with the records or beside those weights.
-      network: settings of the architecture that were given by themselves, under the keys of
-        ``BertConfig``.
-      num_train_epochs: passes over the training records, on all ranks together; None where the
+      bert_config_file: None uses the file stored with the weights that the run starts from.
+      tokenizer_files: override those stored with the records or with those weights.
+      network: architecture settings that were given individually, under the keys of ``BertConfig``.
+      num_train_epochs: passes over the training records, on all ranks together; None if the
         length is given in steps.
-      warmup_proportion: share of the steps; None where the warm-up is given in steps.
+      warmup_proportion: share of the steps; None if the warm-up is given in steps.
     """
 
     bert_config_file: Path | None
@@ -216,16 +216,16 @@ class PretrainingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningSettings:
-    """What all fine-tunings are told.
+    """The settings that all fine-tuning runs share.
 
     Attributes:
-      bert_config_file: None takes what stands beside init_checkpoint.
-      tokenizer_files: instead of what stands there.
-      num_train_epochs, warmup_proportion: length of the training where no steps are given.
-      length_buckets: batches of like length instead of padding each to max_seq_length.
-      seeds: repeat the run with each; empty for one run with ``run.seed``.
+      bert_config_file: None uses the file stored with init_checkpoint.
+      tokenizer_files: override those stored with init_checkpoint.
+      num_train_epochs, warmup_proportion: length of the training if no steps are given.
+      length_buckets: batch sequences of similar length instead of padding to max_seq_length.
+      seeds: repeat the run with each of these; empty for a single run with ``run.seed``.
       features_dir: where records are kept between runs.
-      num_workers: processes that make records, 0 for all cores.
+      num_workers: processes that write records, 0 for one per core.
     """
 
     bert_config_file: Path | None
@@ -244,14 +244,14 @@ class FinetuningSettings:
 
 @dataclasses.dataclass(frozen=True)
 class SquadSettings(FinetuningSettings):
-    """Fine-tuning on and prediction of questions with their contexts.
+    """Fine-tuning and prediction for question answering.
 
     Attributes:
       train_file, predict_file: SQuAD JSON.
-      max_predict_questions: how many of predict_file's questions are answered, None for all.
+      max_predict_questions: number of predict_file's questions to answer, None for all.
       version_2_with_negative: questions may have no answer.
-      null_score_diff_threshold: a question has no answer where the null score is higher than the
-        best span's by more than this.
+      null_score_diff_threshold: predict no answer if the null score exceeds the best span's score
+        by more than this.
     """
 
     train_file: Path | None
@@ -267,14 +267,14 @@ class SquadSettings(FinetuningSettings):
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationSettings(FinetuningSettings):
-    """Fine-tuning on and prediction of classes or ratings of sentences and pairs.
+    """Fine-tuning and prediction for classification and regression of sentences and pairs.
 
     Attributes:
       task_name: a key of ``glue.formats.GLUE_TASKS``.
-      data_dir: the task's files; None where none of them is read.
-      do_predict: write what is predicted of a file without labels.
-      predict_batch_size: sequences in a batch of a rank.
-      predict_file: None takes the one in ``data_dir``.
+      data_dir: directory of the task's files; None if none of them is read.
+      do_predict: predict a file without labels and write the results.
+      predict_batch_size: sequences per prediction batch and rank.
+      predict_file: None uses the one in ``data_dir``.
     """
 
     task_name: str

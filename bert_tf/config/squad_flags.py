@@ -1,4 +1,4 @@
-"""The flags of run_squad.py and what becomes of them."""
+"""The flags of run_squad.py and the settings made from them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from bert_tf.config.flags import (
     run_settings,
     warn_of_ignored,
 )
-from bert_tf.config.nvidia_defaults import say_other_squad_defaults
+from bert_tf.config.nvidia_defaults import show_squad_default_differences
 from bert_tf.config.settings import SquadSettings
 from bert_tf.errors import UserError
 
-# NVIDIA's flags for what is done otherwise here: scoring in the run, export by its own command.
+# NVIDIA's flags for what works differently here: the run scores answers itself, and a separate
+# command exports models.
 _IGNORED = {
     "eval_script": str,
     "use_trt": bool,
@@ -59,42 +60,44 @@ def define_squad_flags(values: flags.FlagValues) -> None:
 
 @flag_group("Ignored flags of other scripts")
 def _define_ignored_flags(define: Definer) -> None:
-    define.ignored(_IGNORED, "NVIDIA's flag for what is done otherwise here")
+    define.ignored(_IGNORED, "this works differently here than in NVIDIA's scripts")
 
 
 @flag_group("Questions and answers")
 def _define_squad_flags(define: Definer) -> None:
     define.string("train_file", None, "SQuAD JSON to train on.")
     define.string("predict_file", None, "SQuAD JSON to answer.")
-    define.boolean("do_predict", False, "Answer --predict_file, and score the answers it knows.")
-    define.integer("predict_batch_size", 8, "Sequences in a prediction batch of a rank.")
+    define.boolean(
+        "do_predict", False, "Answer --predict_file, and score questions with known answers."
+    )
+    define.integer("predict_batch_size", 8, "Sequences per prediction batch and rank.")
     define.integer(
         "max_predict_questions",
         None,
-        "Answer and score the first questions of --predict_file alone, this many at most.",
+        "Answer and score at most this many questions, the first ones of --predict_file.",
     )
     define.integer(
         "num_eval_iterations",
         None,
-        "NVIDIA's way to say --max_predict_questions: that many times --predict_batch_size.",
+        "NVIDIA's form of --max_predict_questions, in batches of --predict_batch_size.",
     )
-    define.integer("max_seq_length", 384, "Most tokens of question and context together.")
-    define.integer("doc_stride", 128, "Tokens between the windows of a long context.")
-    define.integer("max_query_length", 64, "Most tokens of a question; the rest is cut off.")
-    define.integer("n_best_size", 20, "Answers in nbest_predictions.json for each question.")
-    define.integer("max_answer_length", 30, "Most tokens of an answer.")
+    define.integer("max_seq_length", 384, "Maximum tokens of question and context together.")
+    define.integer("doc_stride", 128, "Tokens between the starts of a long context's windows.")
+    define.integer("max_query_length", 64, "Maximum tokens of a question; the rest is cut off.")
+    define.integer("n_best_size", 20, "Answers per question in nbest_predictions.json.")
+    define.integer("max_answer_length", 30, "Maximum tokens of an answer.")
     define.boolean("version_2_with_negative", False, "Questions may have no answer (SQuAD 2.0).")
     define.number_or_infinity(
         "null_score_diff_threshold",
         0.0,
-        "Answer nothing where the null score is higher than the best answer's by more than this.",
+        "Predict no answer if the null score exceeds the best answer's score by more than this.",
     )
 
 
 def squad_settings(values: flags.FlagValues) -> SquadSettings:
-    """Turns parsed flags into settings; raises UserError for what cannot be meant."""
+    """Turns parsed flags into settings; raises UserError for invalid flags."""
     warn_of_ignored(values, also=_IGNORED)
-    say_other_squad_defaults(values)
+    show_squad_default_differences(values)
     require(values, "output_dir")
     for name in _COUNTS:
         at_least_one(values, name)
@@ -107,7 +110,7 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
         do_eval="do_predict",
         eval_batch_size="predict_batch_size",
         max_eval_steps=None,
-        # Where files lie may differ from host to host; the number of workers is a host's own.
+        # Paths of files may differ between hosts.
         host_flags=("train_file", "predict_file", "eval_script", *HOST_FLAGS),
     )
     made = {
@@ -127,6 +130,6 @@ def _max_predict_questions(values: flags.FlagValues) -> int | None:
     questions, batches = (values[name].value for name in names)
     if questions is not None and batches is not None:
         raise UserError(
-            "--max_predict_questions and --num_eval_iterations both say how many; give one."
+            "--max_predict_questions and --num_eval_iterations set the same number; give one."
         )
     return batches * values.predict_batch_size if batches is not None else questions

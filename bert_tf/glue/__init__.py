@@ -1,1 +1,1 @@
-"""GLUE: files, sequences and metrics; no TensorFlow is needed."""
+"""GLUE: files, sequences and metrics, without TensorFlow."""

@@ -1,8 +1,8 @@
-"""Sentences and pairs to records, once for every combination of file, vocabulary and length.
+"""Encodes sentences and pairs as records, once per combination of file, vocabulary and length.
 
-A stage (records/stage.py): records are made on all cores and kept in a directory of their own with
-a manifest, so that a second run finds them done. Their ``unique_ids`` are the numbers of the rows,
-from 0.
+This is a stage (records/stage.py): records are written on all cores and kept in a separate
+directory with a manifest, so that later runs reuse them. Their ``unique_ids`` are row numbers from
+0.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from bert_tf.workers import ordered_map, resolve_num_workers
 
 STAGE = "glue_features"
 
-_ROWS_AT_ONCE = 256
-_ROWS_A_WORKER = 20_000  # a process takes as long to start as these take
+_ROWS_PER_BATCH = 256
+_ROWS_PER_WORKER = 20_000  # encoding them takes about as long as starting a process
 
 
 def build_features(
@@ -48,21 +48,21 @@ def build_features(
     training: bool,
     num_workers: int = 0,
 ) -> SequenceRecords:
-    """Makes the records of a file, unless they are there.
+    """Writes the records of a file, unless they exist.
 
     Args:
-      file: its rows; for training, all have labels.
-      output_dir: belongs to these records alone.
-      tokenizer_files: the tokenizer, which is opened in each worker.
-      max_seq_length: positions of a record.
-      training: with the labels.
-      num_workers: processes at most, 0 for all cores; the records do not depend on it.
+      file: the rows; for training, all of them have labels.
+      output_dir: directory for these records only.
+      tokenizer_files: the tokenizer, which each worker opens.
+      max_seq_length: positions per record.
+      training: whether records include labels.
+      num_workers: maximum number of processes, 0 for one per core; it does not change the records.
 
     Raises:
       UserError: an impossible length, a wrong vocabulary, or a directory that cannot be used.
     """
     check_length(file.task, max_seq_length)
-    num_workers = min(resolve_num_workers(num_workers), -(-len(file.rows) // _ROWS_A_WORKER))
+    num_workers = min(resolve_num_workers(num_workers), -(-len(file.rows) // _ROWS_PER_WORKER))
     directory = run_stage(
         STAGE,
         output_dir,
@@ -84,7 +84,7 @@ def find_features(
     max_seq_length: int,
     training: bool,
 ) -> SequenceRecords | None:
-    """The records that :func:`build_features` would make, if they are in ``directory`` already."""
+    """The records that :func:`build_features` would write, None if ``directory`` lacks them."""
     if is_up_to_date(
         directory,
         stage=STAGE,
@@ -97,10 +97,10 @@ def find_features(
 
 
 def open_features(directory: PathLike) -> SequenceRecords:
-    """The records that :func:`build_features` left in a directory.
+    """The records that :func:`build_features` wrote to a directory.
 
-    Their ``counts``: ``examples``, and ``cut_examples`` that had more tokens than positions. Raises
-    UserError if there are none, or if they and their lengths do not belong together.
+    Their ``counts`` are ``examples``, and ``cut_examples`` for those with more tokens than
+    positions. Raises UserError if there are none, or if they do not match their lengths.
     """
     return open_sequences(
         directory,
@@ -111,22 +111,22 @@ def open_features(directory: PathLike) -> SequenceRecords:
 
 
 def check_length(task: GlueTask, max_seq_length: int) -> None:
-    """Raises UserError for a length that has no place for a token of each sentence."""
+    """Raises UserError for a length without room for a token of each sentence."""
     least = 1 + 2 * len(task.sentences)
     if max_seq_length < least:
         raise UserError(
-            f"--max_seq_length={max_seq_length} has no place for [CLS], [SEP] and "
+            f"--max_seq_length={max_seq_length} has no room for [CLS], [SEP] and "
             f"{task.name}'s sentences; give at least {least}."
         )
 
 
 class RowEncoder:
-    """Rows to records; one in each worker process."""
+    """Encodes rows as records; each worker process has one."""
 
     def __init__(
         self, open_tokenizer: Callable[[], Tokenizer], max_seq_length: int, spec: RecordSpec
     ):
-        """Opens the tokenizer; ``spec`` names the features that records get."""
+        """Opens the tokenizer; ``spec`` defines the features of the records."""
         self._tokenizer = open_tokenizer()
         self._max_seq_length = max_seq_length
         self._spec = spec
@@ -158,10 +158,12 @@ class RowEncoder:
 def sequence_of(
     row: Row, tokenizer: Tokenizer, max_seq_length: int
 ) -> tuple[list[int], list[int], bool]:
-    """Ids and segments of ``[CLS] first [SEP]`` or ``[CLS] first [SEP] second [SEP]``.
+    """Encodes a row as ``[CLS] first [SEP]`` or ``[CLS] first [SEP] second [SEP]``.
 
-    What is too long loses the last token of the longer sentence, again and again, as in
-    google-research/bert. Returns whether it was, too.
+    Sequences that are too long repeatedly lose the last token of the longer sentence, as in
+    google-research/bert.
+
+    Returns: token ids, segment ids, and whether tokens were cut off.
     """
     parts = [tokenizer.encode(text) for text in row.sentences]
     excess = sum(map(len, parts)) - (max_seq_length - 1 - len(parts))
@@ -206,5 +208,5 @@ def _build(
 
 def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
     rows = iter(rows)
-    while batch := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+    while batch := list(itertools.islice(rows, _ROWS_PER_BATCH)):
         yield batch

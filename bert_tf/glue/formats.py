@@ -1,4 +1,4 @@
-"""Files of the GLUE benchmark (Wang et al. 2019): where they lie, and what is in their columns."""
+"""Files of the GLUE benchmark (Wang et al. 2019): their names and columns."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TRAIN, DEV, TEST = "train", "dev", "test"
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """A task: its columns, what may stand in that of the labels, and how it is scored.
+    """A task: its columns, its valid labels and its metrics.
 
     Attributes:
-      name: as GLUE writes it; also of its directory.
-      first, second: columns of the sentences; ``second`` is None where there is one sentence.
+      name: GLUE's name of the task.
+      first, second: columns of the sentences; ``second`` is None for single sentences.
       label: column of the labels.
-      columns: those of a file whose first line does not name them, () where every file does.
-      optional_columns: further ones that such a file may have, all or none of them.
-      classes: the labels, in the order of their numbers; () for a rating.
-      lowest, highest: of a rating.
-      metrics: names in ``metrics.METRICS``, the first one compares checkpoints.
-      file_names: patterns of the file of a split, the first one that is there counts.
+      columns: the columns of files without a header, () if every file has one.
+      optional_columns: further columns that files without a header may have, all or none of them.
+      classes: the labels, in the order of their class numbers; () for a regression.
+      lowest, highest: the range of a regression's labels.
+      metrics: names in ``metrics.METRICS``; checkpoints are compared by the first one.
+      file_names: patterns of a split's file name; the first file that exists is used.
     """
 
     name: str
@@ -42,13 +42,13 @@ class GlueTask:
     file_names: tuple[str, ...] = ("{split}.tsv",)
 
     @property
-    def is_rating(self) -> bool:
-        """Whether a number is predicted, and not a class."""
+    def is_regression(self) -> bool:
+        """Whether the task predicts a number instead of a class."""
         return not self.classes
 
     @property
     def num_outputs(self) -> int:
-        """Numbers that a network computes for an example."""
+        """The number of a network's outputs per example."""
         return len(self.classes) or 1
 
     @property
@@ -89,7 +89,7 @@ GLUE_TASKS = {
         lowest=0.0,
         highest=5.0,
         metrics=("spearman", "pearson"),
-        # The files of the STS benchmark itself, which GLUE's are made of.
+        # For the files of the original STS benchmark, from which GLUE's were made.
         columns=("genre", "filename", "year", "old_index", "score", "sentence1", "sentence2"),
         optional_columns=("source1", "source2"),
         file_names=("{split}.tsv", "sts-{split}.csv"),
@@ -105,7 +105,7 @@ GLUE_TASKS = {
 
 
 class Row(NamedTuple):
-    """One example: a sentence or two, and a class's number or a rating; None where it has none."""
+    """An example: one or two sentences, and a class number or a score as its label, if any."""
 
     first: str
     second: str | None
@@ -113,13 +113,13 @@ class Row(NamedTuple):
 
     @property
     def sentences(self) -> list[str]:
-        """One or two."""
+        """Its one or two sentences."""
         return [text for text in (self.first, self.second) if text is not None]
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueFile:
-    """A file that was read."""
+    """The contents of a file."""
 
     path: Path
     task: GlueTask
@@ -127,23 +127,23 @@ class GlueFile:
 
 
 def find_task(name: str, *, flag: str) -> str:
-    """The key in ``GLUE_TASKS`` of a name; case and hyphens do not count.
+    """The key in ``GLUE_TASKS`` of a task's name, ignoring case and hyphens.
 
-    Raises UserError for another name.
+    Raises UserError for an unknown name.
     """
     for key in GLUE_TASKS:
-        if _letters(key) == _letters(name):
+        if _normalized(key) == _normalized(name):
             return key
     known = ", ".join(task.name for task in GLUE_TASKS.values())
     raise UserError(f"--{flag}={name} is not one of {known}.")
 
 
-def _letters(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
 def find_file(task: GlueTask, data_dir: Path, split: str, *, flag: str) -> Path:
-    """The file of a split; raises UserError where the directory has none."""
+    """The file of a split; raises UserError if the directory has none."""
     names = [name.format(split=split) for name in task.file_names]
     found = [data_dir / name for name in names if (data_dir / name).exists()]
     if not found:
@@ -155,21 +155,21 @@ def find_file(task: GlueTask, data_dir: Path, split: str, *, flag: str) -> Path:
 
 
 def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> GlueFile:
-    """Reads a file: UTF-8, columns with tabs between them, quotation marks belong to the text.
+    """Reads a tab-separated file in UTF-8; quotation marks have no special meaning.
 
     Args:
-      task: which columns there are.
+      task: the task, which defines the columns.
       path: the file.
-      flag: what a user named it by.
-      needs_labels: without, the labels are not looked at and None in all rows.
+      flag: the flag by which the user named it.
+      needs_labels: if False, labels are ignored, and None in all rows.
 
     Raises:
-      UserError: the file cannot be read, has other columns, a label that is not the task's, or no
-        row; it names the line.
+      UserError: the file cannot be read, has other columns, an invalid label or no rows; the
+        message names the line.
     """
     lines = _lines(require_file(path, flag=flag), flag=flag)
     names = lines[0].split("\t") if lines else []
-    wanted = (*task.sentences, *((task.label,) if needs_labels else ()))
+    needed = (*task.sentences, *((task.label,) if needs_labels else ()))
     if set(task.sentences) <= set(names):
         counts, first_row = (len(names),), 1
     elif task.columns:
@@ -177,13 +177,12 @@ def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> G
         counts = tuple({len(task.columns): None, len(names): None})
     else:
         counts, first_row = (), 1
-    missing = [name for name in wanted if name not in names]
+    missing = [name for name in needed if name not in names]
     if missing:
         raise UserError(
-            f"--{flag}: line 1 of {path} names no column {missing[0]!r}; give a file of "
-            f"{task.name}."
+            f"--{flag}: line 1 of {path} has no column {missing[0]!r}; give a file of {task.name}."
         )
-    numbers = [names.index(name) for name in wanted]
+    numbers = [names.index(name) for name in needed]
     rows = []
     for number, line in enumerate(lines[first_row:], start=first_row + 1):
         cells = line.split("\t")
@@ -207,7 +206,7 @@ def _columns(count: int) -> str:
 
 
 def _lines(path: Path, *, flag: str) -> list[str]:
-    """The lines of a file without their ends, and without an empty last one."""
+    """The lines of a file without line ends, and without an empty last line."""
     content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")
@@ -216,23 +215,23 @@ def _lines(path: Path, *, flag: str) -> list[str]:
         raise UserError(
             f"--{flag}: line {line} of {path} is not UTF-8; convert the file."
         ) from error
-    # Not str.splitlines, which ends lines at other characters too.
+    # Not str.splitlines, which also splits at other characters.
     lines = [line[:-1] if line.endswith("\r") else line for line in text.split("\n")]
     return lines[:-1] if not lines[-1] else lines
 
 
 def _label(task: GlueTask, text: str, *, where: str) -> float:
-    """A class's number or a rating; ``where`` begins the sentence of a UserError."""
-    if not task.is_rating:
+    """A class number or a score; ``where`` is the beginning of the message of a UserError."""
+    if not task.is_regression:
         if text in task.classes:
             return float(task.classes.index(text))
         allowed = " or ".join(task.classes)
     else:
         try:
-            rating = float(text)
+            score = float(text)
         except ValueError:
-            rating = math.nan
-        if task.lowest <= rating <= task.highest:
-            return rating
+            score = math.nan
+        if task.lowest <= score <= task.highest:
+            return score
         allowed = f"a number from {task.lowest:g} to {task.highest:g}"
     raise UserError(f"{where} has the label {text!r}, which must be {allowed}; correct it.")

@@ -1,6 +1,6 @@
-"""The metrics of GLUE (Wang et al. 2019), from 0, or -1 for a correlation, to 1.
+"""The metrics of GLUE (Wang et al. 2019), from 0 (correlations: from -1) to 1.
 
-All take labels and what was predicted, [N] each: class numbers, or ratings.
+All take labels and predictions, [N] each: class numbers, or scores of a regression.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import numpy as np
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """The share of the equal ones."""
+    """The share of correct predictions."""
     return float(np.mean(labels == predicted))
 
 
 def f1(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Harmonic mean of precision and recall of class 1; 0 where nobody has it."""
-    found = np.sum((labels == 1) & (predicted == 1))
+    """Harmonic mean of precision and recall of class 1; 0 if it does not occur."""
+    true_positives = np.sum((labels == 1) & (predicted == 1))
     total = np.sum(labels == 1) + np.sum(predicted == 1)
-    return float(2 * found / total) if total else 0.0
+    return float(2 * true_positives / total) if total else 0.0
 
 
 def matthews_correlation(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Matthews's correlation of zeros and ones; 0 where one of them is constant.
+    """Matthews correlation of zeros and ones; 0 if one argument is constant.
 
-    For two classes it is Pearson's (Matthews 1975).
+    For two classes it equals Pearson's correlation (Matthews 1975).
     """
     return pearson(labels, predicted)
 
 
 def pearson(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Pearson's correlation; 0 where one of them is constant."""
+    """Pearson's correlation; 0 if one argument is constant."""
     a, b = (np.asarray(values, np.float64) for values in (labels, predicted))
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
@@ -39,7 +39,7 @@ def pearson(labels: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def spearman(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Spearman's correlation of ranks; equal values share the mean of their ranks."""
+    """Spearman's rank correlation; ties get the mean of their ranks."""
     return pearson(_ranks(labels), _ranks(predicted))
 
 

@@ -1,1 +1,1 @@
-"""One model_fn and its glue per job."""
+"""The tasks: pre-training and fine-tuning jobs, with their networks, losses and metrics."""

@@ -1,4 +1,4 @@
-"""Answers to questions about texts of any length, from a model that stays in memory."""
+"""Answers questions about texts of any length with a model kept in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bert_tf.squad.windows import Window, WindowSettings, question_windows
 if TYPE_CHECKING:
     from bert_tf.model.precision import PrecisionPolicy
 
-# Windows that run together; more need memory and gain nothing on a CPU.
+# Windows per batch; larger batches need more memory and are no faster on a CPU.
 BATCH_SIZE = 8
 
 _QUESTION_ID = "question"
@@ -33,10 +33,10 @@ class FoundAnswer:
     """A possible answer.
 
     Attributes:
-      text: what the context says from ``start`` to ``end``; "" for "there is no answer".
-      probability: its share among the answers that were considered.
-      score: sum of the scores of its first and last token.
-      start, end: its characters in the context, ``end`` exclusive; None if it is not from there.
+      text: the context from ``start`` to ``end``; "" for "there is no answer".
+      probability: its probability among the n-best answers.
+      score: sum of the logits of its first and last token.
+      start, end: character offsets in the context, ``end`` exclusive; None if it is not a span.
     """
 
     text: str
@@ -47,10 +47,10 @@ class FoundAnswer:
 
 
 class Answerer:
-    """A model and the rules by which its answers are chosen.
+    """A span model with the settings for choosing its answers.
 
     Attributes:
-      windows: how contexts are cut.
+      windows: how contexts are cut into windows.
       settings: how answers are chosen.
     """
 
@@ -68,28 +68,28 @@ class Answerer:
 
         Args:
           parts: the model, from ``model_directory.find_model``.
-          windows: None for run_squad.py's defaults, shorter where the network is.
+          windows: None for run_squad.py's defaults, reduced to the length the network supports.
           settings: None for run_squad.py's defaults.
-          precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation.
+          precision: ``fp32``, ``bf16`` or ``fp16``, or the data type of each class of operation.
           native_ops: as in ``arithmetic.prediction_options``.
-          threads: cores to use; None for all.
+          threads: number of threads; None for one per core.
 
         Raises:
-          UserError: the weights are not of such a model, sequences would be too long for it, or
-            there are no native operations and they are insisted on.
+          UserError: the weights do not belong to such a model, sequences would be too long for it,
+            or native operations are requested but not built.
         """
         longest = parts.config.max_position_embeddings
         self.windows = windows or fitting_windows(longest)
         self.windows.validate()
         if self.windows.max_seq_length > longest:
             raise UserError(
-                f"--max_seq_length={self.windows.max_seq_length} is more than the {longest} "
-                "positions of the model; give less."
+                f"--max_seq_length={self.windows.max_seq_length} is more than the model's "
+                f"{longest} positions; lower it."
             )
         self.settings = settings or AnswerSettings()
         self.settings.validate()
         self._tokenizer = parts.tokenizer
-        # Imported here: what is wrong with the flags is said before TensorFlow starts.
+        # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor
         from bert_tf.tasks.span_task import SpanTask
 
@@ -104,11 +104,11 @@ class Answerer:
     def answer(
         self, question: str, context: str, *, shows_progress: bool = False
     ) -> list[FoundAnswer]:
-        """The answers to a question about a text, best first, at least one.
+        """The n-best answers to a question about a text, best first, at least one.
 
-        The first is the model's answer: in v2.0 "" where its score exceeds the others' by the
-        threshold. Up to ``settings.n_best_size`` others follow by score. With ``shows_progress``,
-        what takes long says on standard error how far it is.
+        The first is the model's answer: in v2.0 "" if its score exceeds the others' by the
+        threshold. Up to ``settings.n_best_size`` others follow by score. ``shows_progress`` shows
+        progress on standard error when there is much to compute.
         """
         example = Example(
             question_id=_QUESTION_ID,
@@ -128,7 +128,7 @@ class Answerer:
         )
         found = [
             FoundAnswer(
-                # Google's word for "found nothing" in v1.1 is not from the context either.
+                # Google's placeholder for "found nothing" in v1.1 is not part of the context.
                 text=entry["text"] if "start" in entry else "",
                 probability=entry["probability"],
                 score=entry["start_logit"] + entry["end_logit"],
@@ -138,7 +138,7 @@ class Answerer:
             for entry in predictions.nbest[_QUESTION_ID]
         ]
         chosen = predictions.answers[_QUESTION_ID]
-        # The sort is stable: the chosen one comes first and the others keep their order.
+        # The sort is stable: the chosen answer comes first and the others keep their order.
         return sorted(found, key=lambda answer: answer.text != chosen)
 
     def _candidates(self, question: str, context: str, *, shows_progress: bool) -> SpanCandidates:
@@ -160,26 +160,26 @@ class Answerer:
 
 
 def _batches(windows: Sequence[Window], max_length: int) -> Iterator[list[Window]]:
-    """Windows that run together, in order: a shorter one at the end is not padded to the others."""
-    alike = itertools.groupby(windows, lambda w: padded_length(w.length, max_length=max_length))
-    for _, group in alike:
+    """Batches of windows, in order; windows of different padded lengths are not mixed."""
+    groups = itertools.groupby(windows, lambda w: padded_length(w.length, max_length=max_length))
+    for _, group in groups:
         while batch := list(itertools.islice(group, BATCH_SIZE)):
             yield batch
 
 
 def fitting_windows(longest: int) -> WindowSettings:
-    """run_squad.py's lengths, smaller ones for a network of fewer positions."""
-    usual = WindowSettings()
-    if longest >= usual.max_seq_length:
-        return usual
+    """run_squad.py's lengths, reduced for a network of at most ``longest`` positions."""
+    defaults = WindowSettings()
+    if longest >= defaults.max_seq_length:
+        return defaults
     return WindowSettings(
         max_seq_length=longest,
         doc_stride=max(1, longest // 3),
-        max_query_length=min(usual.max_query_length, longest // 4),
+        max_query_length=min(defaults.max_query_length, longest // 4),
     )
 
 
 def _no_candidates(k: int) -> SpanCandidates:
-    """Of a context without any token."""
+    """The candidates in a context without tokens."""
     indices, logits = np.zeros([0, k], np.int32), np.zeros([0, k], np.float32)
     return SpanCandidates(indices, logits, indices, logits, np.zeros([0], np.float32))

@@ -1,4 +1,4 @@
-"""Classification of sentences and pairs: fine-tuning on tasks of GLUE, scores and predictions."""
+"""Classification of sentences and pairs: fine-tuning on GLUE tasks, scores and predictions."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from bert_tf.tasks.classification_prediction import (
 from bert_tf.tasks.classification_task import ClassificationTask
 from bert_tf.tasks.finetuning import (
     check_without_records,
-    data_facts,
+    data_entries,
     directory_of_new_records,
     finetuning_job,
     obtain_records,
     open_finetuning,
     predict_at_end,
+    report_seeds,
     run_with_seeds,
-    sum_up_seeds,
 )
 from bert_tf.training.context import RunContext, begin_run
 from bert_tf.training.evaluation import Results
@@ -46,7 +46,7 @@ from bert_tf.training.run import run_job
 
 
 class Files(NamedTuple):
-    """The files of a run, None for what it does not do."""
+    """The files of a run, None for those that it does not use."""
 
     train: GlueFile | None
     dev: GlueFile | None
@@ -54,16 +54,16 @@ class Files(NamedTuple):
 
 
 def run(settings: ClassificationSettings) -> Results | None:
-    """Trains, evaluates and predicts as the settings say, once or with each of the seeds.
+    """Trains, evaluates and predicts according to the settings, once or with each of the seeds.
 
-    Returns the results of the evaluation, those of the last seed where there are several, and None
-    without one. Raises UserError for bad input.
+    Returns the results of the evaluation (with several seeds, those of the last one), None without
+    ``do_eval``. Raises UserError for bad input.
     """
     return run_with_seeds(settings, _run_once)
 
 
 def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> Results | None:
-    """One run; adds its results to those of earlier seeds."""
+    """A single run, which adds its results to those of earlier seeds."""
     task = GLUE_TASKS[settings.task_name]
     with begin_run(settings.run, settings.runtime) as context:
         settings, context, parts, model = open_finetuning(
@@ -72,40 +72,40 @@ def _run_once(settings: ClassificationSettings, by_seed: dict[int, Results]) -> 
         check_length(task, settings.max_seq_length)
         _check_classes(context, task)
         files = _read(settings)
-        most_records = len(files.train.rows) if files.train else 1
-        check_without_records(settings, context, model, most_records=most_records)
+        max_records = len(files.train.rows) if files.train else 1
+        check_without_records(settings, context, model, max_records=max_records)
         with directory_of_new_records(context, settings.features_dir) as directory:
             results = _run_on(settings, context, parts, model, files, directory)
         if results is not None:
             by_seed[settings.run.seed] = results
             if context.ranks.is_chief:
                 names = [f"eval_{name}" for name in task.metrics]
-                sum_up_seeds(settings, context, by_seed, names, digits=4)
+                report_seeds(settings, context, by_seed, names, digits=4)
         return results
 
 
 def _check_classes(context: RunContext, task: GlueTask) -> None:
-    """Raises UserError where a run would use the classes of another task, whose shapes may fit.
+    """Raises UserError if a run would use the head of another task, whose shape may be the same.
 
-    A training may start from the weights of any task.
+    Training may start from the weights of any task.
     """
     source, record = context.start.checkpoint, context.record
     if source is None and context.settings.init_checkpoint and not context.settings.do_train:
         source = context.settings.init_checkpoint
         record = model_files(source).run_record
-    learnt = record.ledger.get("data", {}).get("task") if record else None
-    if learnt not in (None, task.name):
+    trained_on = record.ledger.get("data", {}).get("task") if record else None
+    if trained_on not in (None, task.name):
         raise UserError(
-            f"{source} was trained on {learnt}, not on {task.name}; give --task_name={learnt}, or "
-            "choose another checkpoint or --output_dir."
+            f"{source} was trained on {trained_on}, not on {task.name}; give "
+            f"--task_name={trained_on}, or choose another checkpoint or --output_dir."
         )
 
 
 def _read(settings: ClassificationSettings) -> Files:
     task = GLUE_TASKS[settings.task_name]
 
-    def read(split: str, wanted: bool) -> GlueFile | None:
-        if not wanted:
+    def read(split: str, needed: bool) -> GlueFile | None:
+        if not needed:
             return None
         if split == TEST and settings.predict_file:
             path, flag = settings.predict_file, "predict_file"
@@ -159,7 +159,7 @@ def _run_on(
         job,
         train_data={
             "task": GLUE_TASKS[settings.task_name].name,
-            **data_facts(settings, parts, train=train, eval=dev, predict=test),
+            **data_entries(settings, parts, train=train, eval=dev, predict=test),
         },
         data_names={"eval_sha256": "development set", "predict_sha256": "file to predict"},
     )

@@ -1,4 +1,4 @@
-"""The evaluation of the classification task, and the files of what it predicts."""
+"""Evaluation of the classification task, and the files of its predictions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PREDICTIONS_NAME = "predictions.tsv"
 
 
 class ClassificationEvaluation(PredictionEvaluation):
-    """Scores the predictions of a file with labels, under google-research/bert's names.
+    """Scores the predictions for a file with labels, under google-research/bert's names.
 
-    ``eval_loss`` is the mean of the cross entropies, or of the squared errors of ratings.
+    ``eval_loss`` is the mean of the cross entropies, or of the squared errors in a regression.
     """
 
     def __init__(self, file: GlueFile, *args, **kwargs) -> None:
@@ -37,7 +37,7 @@ class ClassificationEvaluation(PredictionEvaluation):
 
 
 class ClassificationPrediction(PredictionEvaluation):
-    """Writes what is predicted of a file: probabilities, and the label or the rating."""
+    """Writes the predictions for a file: probabilities, and the class or the score."""
 
     def __init__(self, file: GlueFile, *args, **kwargs) -> None:
         """Predicts ``file``; the other arguments are those of :class:`PredictionEvaluation`."""
@@ -45,41 +45,41 @@ class ClassificationPrediction(PredictionEvaluation):
         self._task = file.task
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """No scores; two files in ``output_dir``."""
+        """Writes two files to ``output_dir``; returns no scores."""
         logits = predictions["logits"]
         write_predictions(self._task, logits, output_dir)
         return {}
 
 
 def figure_name(task: GlueTask) -> str:
-    """The result by which checkpoints are compared."""
+    """The name of the result by which checkpoints are compared."""
     return f"eval_{task.metrics[0]}"
 
 
 def scores(task: GlueTask, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-    """``eval_`` and the name of each of the task's metrics, and ``eval_loss``.
+    """The task's metrics, with the prefix ``eval_``, and ``eval_loss``.
 
     Args:
-      task: of the labels.
-      labels: [N], class numbers or ratings.
+      task: the task.
+      labels: [N], class numbers or scores.
       logits: [N, num_outputs].
     """
-    found = answers(task, logits)
-    metrics = {f"eval_{name}": METRICS[name](labels, found) for name in task.metrics}
-    if task.is_rating:
-        losses = np.square(found - labels)
+    predicted = answers(task, logits)
+    metrics = {f"eval_{name}": METRICS[name](labels, predicted) for name in task.metrics}
+    if task.is_regression:
+        losses = np.square(predicted - labels)
     else:
         losses = -log_probabilities(logits)[np.arange(len(labels)), labels.astype(int)]
     return {**metrics, "eval_loss": float(losses.mean())}
 
 
 def answers(task: GlueTask, logits: np.ndarray) -> np.ndarray:
-    """[N]: class numbers, or ratings."""
-    return logits[:, 0].astype(np.float64) if task.is_rating else logits.argmax(axis=1)
+    """The predicted class numbers or scores, [N]."""
+    return logits[:, 0].astype(np.float64) if task.is_regression else logits.argmax(axis=1)
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:
-    """[N, classes] -> the same, float64."""
+    """Logits [N, classes] -> log probabilities [N, classes], float64."""
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
@@ -87,17 +87,17 @@ def log_probabilities(logits: np.ndarray) -> np.ndarray:
 def write_predictions(task: GlueTask, logits: np.ndarray, output_dir: Path) -> None:
     """Writes ``test_results.tsv`` and ``predictions.tsv``.
 
-    The first is google-research/bert's: a line for each example with the probability of each class,
-    or the rating, and no other columns. The second has GLUE's columns, ``index`` and
-    ``prediction``, and names them.
+    The first is in google-research/bert's format: one line per example with the probability of each
+    class, or the score, without a header. The second has GLUE's columns, ``index`` and
+    ``prediction``, with a header.
     """
-    found = answers(task, logits)
-    if task.is_rating:
-        numbers = [[str(rating)] for rating in found.tolist()]
-        shown = [[f"{rating:.3f}"] for rating in found]
+    predicted = answers(task, logits)
+    if task.is_regression:
+        numbers = [[str(score)] for score in predicted.tolist()]
+        shown = [[f"{score:.3f}"] for score in predicted]
     else:
         numbers = [list(map(str, row)) for row in np.exp(log_probabilities(logits)).tolist()]
-        shown = [[task.classes[n]] for n in found]
+        shown = [[task.classes[n]] for n in predicted]
     _write(output_dir / PROBABILITIES_NAME, numbers)
     rows = ([str(n), *row] for n, row in enumerate(shown))
     _write(output_dir / PREDICTIONS_NAME, [["index", "prediction"], *rows])

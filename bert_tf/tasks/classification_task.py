@@ -1,7 +1,7 @@
-"""The task of classifying sequences: a class or a rating of a sentence, or of a pair.
+"""The task of classification or regression of sentences and pairs.
 
-Devlin et al. 2019, section 4.1: a layer on the pooled output, cross entropy for classes, the square
-of the error for a rating.
+Devlin et al. 2019, section 4.1: a dense layer on the pooled output, with cross entropy for classes
+and the squared error for a regression.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from bert_tf.model.variables import Variables, VariableSpec
 LABEL = "label"
 LABELS = "labels"
 
-# google-research/bert's names, at the root.
+# google-research/bert's names, without a scope.
 OUTPUT_WEIGHTS, OUTPUT_BIAS = "output_weights", "output_bias"
 CLASSIFICATION_HEAD = Head(
     "classification head", (OUTPUT_WEIGHTS, OUTPUT_BIAS), "run_classifier.py", "bert/pooler"
 )
 
-_POOLED_SITE = (1 << 16) - 1  # of dropout: beyond all layers'
+_POOLED_SITE = (1 << 16) - 1  # dropout site, beyond those of all layers
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationTask:
-    """One decision a sequence.
+    """One class, or one score, per sequence.
 
     The methods are those of :class:`bert_tf.model.task.Task`; labels are [B] or [B, 1] float32.
 
     Attributes:
-      config: the network's.
-      num_classes: 1 for a rating.
+      config: the network's configuration.
+      num_classes: number of classes; 1 for a regression.
     """
 
     config: BertConfig
@@ -53,11 +53,11 @@ class ClassificationTask:
 
     @property
     def terms(self) -> Terms:
-        """One; a rating has no accuracy."""
+        """One term; a regression has no accuracy."""
         return {LABEL: () if self.num_classes == 1 else (ACCURACY,)}
 
     def specs(self) -> list[VariableSpec]:
-        """Those of BERT with its pooler, and of the head."""
+        """The variables of BERT with its pooler, and of the head."""
         return [
             *bert_specs(self.config, pooler=True),
             VariableSpec(OUTPUT_WEIGHTS, (self.num_classes, self.config.hidden_size)),
@@ -67,7 +67,7 @@ class ClassificationTask:
     def outputs(
         self, variables: Variables, features: Features, options: ForwardOptions
     ) -> tf.Tensor:
-        """[B, num_classes] float32 logits."""
+        """The logits, [B, num_classes] float32."""
         hidden = bert_output(variables, self.config, features, options).sequence_output
         pooled = pooled_output(hidden, variables, policy=options.policy)
         rate = self.config.hidden_dropout_prob
@@ -82,7 +82,7 @@ class ClassificationTask:
     def losses(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> dict[str, Sums]:
-        """Cross entropies, or squared errors of ratings."""
+        """The cross entropies, or squared errors in a regression."""
         labels = tf.reshape(features[LABELS], [-1])
         weights = tf.ones_like(labels)
         if self.num_classes > 1:
@@ -96,11 +96,11 @@ class ClassificationTask:
     def predictions(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions
     ) -> dict[str, tf.Tensor]:
-        """``logits`` [B, num_classes] float32; a rating's is the rating itself."""
+        """``logits`` [B, num_classes] float32; in a regression, the score itself."""
         del features, options
         return {"logits": outputs}
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """None: scores such as correlations are of all predictions."""
+        """None, since metrics such as correlations need all predictions."""
         del sums
         return {}

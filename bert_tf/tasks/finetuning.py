@@ -1,7 +1,7 @@
-"""What fine-tunings share: model, steps from epochs, batches of like length, seeds, predictions.
+"""Fine-tuning: opening models, steps from epochs, length buckets, seeds and predictions.
 
-A task brings its records (:class:`SequenceRecords`), its :class:`Task` and, where it is measured, a
-:class:`PredictionEvaluation` that scores what was predicted.
+A task supplies its records (:class:`SequenceRecords`), its :class:`Task` and, if it is evaluated, a
+:class:`PredictionEvaluation` that scores predictions.
 """
 
 from __future__ import annotations
@@ -55,21 +55,22 @@ Settings = TypeVar("Settings", bound=FinetuningSettings)
 def run_with_seeds(
     settings: Settings, run_once: Callable[[Settings, dict[int, Results]], Results | None]
 ) -> Results | None:
-    """Calls ``run_once`` once or, in a directory each, with each of the seeds.
+    """Calls ``run_once`` once, or with each of the seeds, each in its own directory.
 
-    It is given the results of earlier seeds, and adds its own. Returns what the last call does.
+    ``run_once`` receives the results of earlier seeds and adds its own. Returns the result of the
+    last call.
     """
     if not settings.seeds:
         return run_once(settings, {})
     by_seed: dict[int, Results] = {}
     for seed in settings.seeds:
         directory = settings.run.output_dir / f"seed_{seed}"
-        of_seed = dataclasses.replace(settings.run, seed=seed, output_dir=directory)
-        results = run_once(dataclasses.replace(settings, run=of_seed), by_seed)
+        run = dataclasses.replace(settings.run, seed=seed, output_dir=directory)
+        results = run_once(dataclasses.replace(settings, run=run), by_seed)
     return results
 
 
-def sum_up_seeds(
+def report_seeds(
     settings: FinetuningSettings,
     context: RunContext,
     by_seed: Mapping[int, Results],
@@ -77,9 +78,9 @@ def sum_up_seeds(
     *,
     digits: int = 2,
 ) -> None:
-    """After the last of several seeds: writes ``seeds.json`` and shows the figures ``names``.
+    """After the last of several seeds: writes ``seeds.json`` and shows the metrics ``names``.
 
-    They are shown with so many digits after the point.
+    ``digits`` is the number of decimals shown.
     """
     if len(settings.seeds) < 2 or len(by_seed) < len(settings.seeds):
         return
@@ -93,7 +94,7 @@ def sum_up_seeds(
 
 
 def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, object]]:
-    """Mean, sample standard deviation and the values of every figure, over the seeds."""
+    """Mean, sample standard deviation and values of every metric, over the seeds."""
     names = next(iter(by_seed.values()))
     summary: dict[str, dict[str, object]] = {}
     for name in names:
@@ -107,10 +108,10 @@ def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, objec
 def open_finetuning(
     settings: Settings, context: RunContext, make_task: Callable[[BertConfig], Task]
 ) -> tuple[Settings, RunContext, ModelParts, Model]:
-    """The model of a run that has begun, and its arithmetic.
+    """Opens the model of a run that has begun, and chooses its arithmetic.
 
     Returns the settings with their optimization settled, the context with the arithmetic chosen,
-    the network's parts and what is trained. Raises UserError as :func:`open_model`, and for
+    the network's parts and the model to train. Raises UserError as :func:`open_model`, and for
     settings that contradict each other or the run that is resumed.
     """
     parts = open_model(settings, context)
@@ -123,29 +124,29 @@ def open_finetuning(
 
 
 def check_without_records(
-    settings: FinetuningSettings, context: RunContext, model: Model, *, most_records: int
+    settings: FinetuningSettings, context: RunContext, model: Model, *, max_records: int
 ) -> None:
-    """Raises UserError for what is wrong whatever the records are: they take long to make.
+    """Checks everything that does not depend on the records, before they are written.
 
-    ``most_records`` is the most that there can be to train on.
+    ``max_records`` is an upper bound on the training records. Raises UserError.
     """
     resolve_num_workers(settings.num_workers)
-    optimization = count_steps(settings, context, most_records, is_bound=True)
+    optimization = count_steps(settings, context, max_records, is_bound=True)
     resolve_plans(optimization, context.ranks)
     check_start(context, model, settings.optimization)
 
 
 def open_model(settings: FinetuningSettings, context: RunContext) -> ModelParts:
-    """The network's configuration and vocabulary, as given or as they lie beside the weights.
+    """The network's configuration and vocabulary, as given or as stored with the weights.
 
-    Raises UserError where something is missing, and for sequences that do not fit the network.
+    Raises UserError if something is missing, and for sequences that do not fit the network.
     """
-    beside = Path(settings.run.init_checkpoint or settings.run.output_dir)
-    # A dry run may be the first to hear of its output directory.
-    is_new = not settings.run.init_checkpoint and not beside.is_dir()
+    weights = Path(settings.run.init_checkpoint or settings.run.output_dir)
+    # A dry run does not create its output directory.
+    is_new = not settings.run.init_checkpoint and not weights.is_dir()
     parts = collect_parts(
-        beside,
-        ModelFiles() if is_new else model_files(beside),
+        weights,
+        ModelFiles() if is_new else model_files(weights),
         bert_config_file=settings.bert_config_file,
         tokenizer_files=settings.tokenizer_files,
     )
@@ -161,10 +162,10 @@ def open_model(settings: FinetuningSettings, context: RunContext) -> ModelParts:
 
 
 @contextlib.contextmanager
-def directory_of_new_records(context: RunContext, usual: Path) -> Iterator[Path]:
-    """Where records are made: ``usual``, or for a dry run a directory that goes with it."""
+def directory_of_new_records(context: RunContext, features_dir: Path) -> Iterator[Path]:
+    """The directory to write records to: ``features_dir``, or a temporary one in a dry run."""
     if not context.settings.dry_run:
-        yield usual
+        yield features_dir
         return
     prefix = "bert_tf_records_"
     directory = Path(
@@ -172,7 +173,7 @@ def directory_of_new_records(context: RunContext, usual: Path) -> Iterator[Path]
     )
     try:
         yield directory
-        context.ranks.gather(None)  # nobody reads them any more
+        context.ranks.gather(None)  # waits until no rank reads them any more
     finally:
         if context.ranks.local_rank == 0:
             shutil.rmtree(directory, ignore_errors=True)
@@ -189,16 +190,16 @@ def obtain_records(
     build: Callable[[Path], SequenceRecords],
     reopen: Callable[[Path], SequenceRecords],
 ) -> SequenceRecords:
-    """The records of a file, which rank 0 of each host makes where they are not there yet.
+    """The records of a file, written by local rank 0 of each host if they do not exist yet.
 
     Args:
-      settings, context: of the fine-tuning.
-      new_records: as of :func:`directory_of_new_records`.
-      kind: name of their directory.
-      source: the file, for the line that counts them.
-      find: opens the records in a directory, if they are there and of this file.
-      build: makes them in a directory, unless they are there.
-      reopen: opens what ``build`` has made, on any rank of the host.
+      settings, context: those of the run.
+      new_records: the directory from :func:`directory_of_new_records`.
+      kind: the name of their subdirectory.
+      source: the file, named in the message with their number.
+      find: opens the records in a directory; None if there are none of this file.
+      build: writes them to a directory, unless they are there.
+      reopen: opens what ``build`` has written, on any rank of the host.
     """
     directory = new_records / kind
     if settings.run.dry_run:
@@ -214,16 +215,16 @@ def obtain_records(
     return records
 
 
-def data_facts(
+def data_entries(
     settings: FinetuningSettings,
     parts: ModelParts,
     *,
     train: SequenceRecords | None,
     **others: SequenceRecords | None,
 ) -> dict[str, object]:
-    """The ledger's section on the data, for ``training.run.run_job``.
+    """The ledger's entries on the data, for ``training.run.run_job``.
 
-    ``others`` are records that are predicted, by the beginnings of their facts' names.
+    ``others`` are the records to predict, by the prefix of their entries' names.
     """
     hashes = {f"{name}_sha256": r.sha256 if r else "none" for name, r in others.items()}
     return {
@@ -243,9 +244,9 @@ def count_steps(
     *,
     is_bound: bool = False,
 ) -> OptimizationSettings:
-    """The optimization with its steps counted from the epochs, where no steps are given.
+    """The optimization settings, with steps computed from epochs if no steps are given.
 
-    ``is_bound`` says that ``num_records`` is the most that there can be. Raises UserError as
+    ``is_bound`` means that ``num_records`` is only an upper bound. Raises UserError as
     ``plans.with_steps``.
     """
     return with_steps(
@@ -267,9 +268,9 @@ def finetuning_job(
     train: SequenceRecords | None,
     evaluation: Evaluation | None,
 ) -> Job:
-    """The job of a fine-tuning; ``train`` is None for one that only predicts.
+    """The job of a fine-tuning run; ``train`` is None for a run that only predicts.
 
-    The settings' optimization is settled (``checks.settle_scaling``).
+    The settings' optimization must be settled (``checks.settle_scaling``).
     """
     return make_job(
         context,
@@ -286,7 +287,7 @@ def finetuning_job(
 
 
 def predict_at_end(job: Job, prediction: PredictionEvaluation) -> None:
-    """Predicts with the newest checkpoint of a job that has ended; nothing in a dry run."""
+    """Predicts with the latest checkpoint of a finished job; does nothing in a dry run."""
     if not job.context.settings.dry_run:
         Trainer(dataclasses.replace(job, evaluation=prediction)).predict()
 
@@ -298,7 +299,7 @@ def training_batches(
     records: SequenceRecords,
     batch: BatchPlan,
 ) -> tf.data.Dataset:
-    """This rank's part of every global batch, of like length where the settings say so."""
+    """This rank's slice of every global batch, bucketed by length if the settings say so."""
     rank_slice = context.batch_slice(batch)
     seed = settings.run.seed
     buckets = LengthBuckets(
@@ -346,13 +347,13 @@ def _reader(
 
 
 class PredictionEvaluation:
-    """Predicts every record once, all ranks together, and scores the predictions.
+    """Predicts every record once, on all ranks together, and scores the predictions.
 
-    An :class:`bert_tf.training.evaluation.Evaluation`; a task's own says by which ``figure``
-    checkpoints are compared, and implements :meth:`score`.
+    A :class:`bert_tf.training.evaluation.Evaluation`. A task's subclass defines the ``figure`` by
+    which checkpoints are compared, and implements :meth:`score`.
 
     Attributes:
-      config: the network's.
+      config: the network's configuration.
     """
 
     figure: Figure
@@ -371,12 +372,12 @@ class PredictionEvaluation:
         """Predicts ``records``.
 
         Args:
-          records: without labels.
-          config: the network's.
+          records: the records; labels are ignored.
+          config: the network's configuration.
           ranks: all ranks; each predicts its share.
-          batch_size: sequences in a batch of a rank.
-          length_buckets: whether to pad to the longest of a batch only.
-          unit: what a record is called in progress lines.
+          batch_size: sequences per batch and rank.
+          length_buckets: whether to pad only to the longest sequence of a batch.
+          unit: the word for records in progress lines.
         """
         self._records = records
         self.config = config
@@ -392,9 +393,9 @@ class PredictionEvaluation:
         )
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """The results, and files in ``output_dir``: on rank 0, from the predictions of all records.
+        """Returns the results and writes files to ``output_dir``; called on rank 0 only.
 
-        ``predictions`` are the task's, [N, ...] in the order of the records.
+        ``predictions`` are those of the task for all records, [N, ...] in the records' order.
         """
         raise NotImplementedError
 
@@ -417,7 +418,7 @@ class PredictionEvaluation:
         return self._ranks.broadcast(results)
 
     def _predict(self, estimator: tf_estimator.Estimator) -> tuple[dict[str, np.ndarray], float]:
-        """The predictions of every record on every rank, and records a second of all ranks."""
+        """The predictions of all records, on every rank, and records per second over all ranks."""
         progress = None
         if self._ranks.is_chief:
             progress = Progress("prediction", len(self._records), self._unit)
@@ -430,14 +431,14 @@ class PredictionEvaluation:
             is_record = self._batches.is_record(number)
             indices = self._batches.indices(number)[is_record]
             found.append((indices, {name: value[is_record] for name, value in batch.items()}))
-            of_all_ranks = len(indices) * self._ranks.world_size
+            on_all_ranks = len(indices) * self._ranks.world_size
             now = time.monotonic()
-            if batch_seconds:  # what came before the first is mostly the building of the graph
-                done += of_all_ranks
+            if batch_seconds:  # the first batch's time is mostly that of building the graph
+                done += on_all_ranks
             batch_seconds.append(now - previous)
             previous = now
             if progress is not None:
-                progress.advance(of_all_ranks)
+                progress.advance(on_all_ranks)
         steady_seconds = sum(batch_seconds[1:])
         everything = [part for rank in self._ranks.gather(found) for part in rank]
         if self._ranks.is_chief:
@@ -465,7 +466,7 @@ class PredictionEvaluation:
 def _assemble(
     parts: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_records: int
 ) -> dict[str, np.ndarray]:
-    """Puts the predictions of some records each at their places in the order of the records."""
+    """Merges (record indices, predictions) parts into arrays in the records' order."""
     arrays: dict[str, np.ndarray] = {}
     for indices, values in parts:
         for name, value in values.items():

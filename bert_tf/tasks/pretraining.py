@@ -1,4 +1,4 @@
-"""Pre-training: masked words and next sentences."""
+"""Pre-training with masked LM and next-sentence prediction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bert_tf.update.batch_plan import BatchPlan
 
 
 def run(settings: PretrainingSettings) -> Results | None:
-    """Trains and evaluates as the settings say.
+    """Trains and evaluates according to the settings.
 
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
@@ -85,13 +85,13 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
         evaluation=_evaluation(settings, model.task, data, context.ranks),
         optimization=optimization,
     )
-    facts = data.facts(found.vocabulary_sha256)
-    return run_job(job, train_data=facts, data_names={"eval_sha256": "held-out data"})
+    entries = data.ledger_entries(found.vocabulary_sha256)
+    return run_job(job, train_data=entries, data_names={"eval_sha256": "held-out data"})
 
 
 @dataclasses.dataclass(frozen=True)
 class _Data:
-    """The records of a run: opened, checked against the flags and the model."""
+    """The records of a run, opened."""
 
     train_records: RecordSet | None
     train_info: pipeline.RecordInfo | None
@@ -101,14 +101,17 @@ class _Data:
 
     @property
     def vocabulary(self) -> RecordVocabulary | None:
-        """Of all records; None where no manifest tells it."""
+        """The vocabulary of all records; None if no manifest names it."""
         infos = [info for info in (self.train_info, self.eval_info) if info is not None]
         return next((info.vocabulary for info in infos if info.vocabulary), None)
 
-    def facts(self, vocabulary_sha256: str | None) -> dict[str, object]:
-        """The ledger's section; ``vocabulary_sha256`` is for records that do not say theirs."""
+    def ledger_entries(self, vocabulary_sha256: str | None) -> dict[str, object]:
+        """The ledger's entries on the data.
+
+        ``vocabulary_sha256`` is for records whose manifests do not name their vocabulary.
+        """
         train, held_out = self.train_info, self.eval_info
-        if self.vocabulary is not None:  # of this rank's records: ranks compare them
+        if self.vocabulary is not None:  # that of this rank's records, which ranks compare
             vocabulary_sha256 = self.vocabulary.entry.sha256
         return {
             "sha256": train.data_sha256 if train else "none",
@@ -117,10 +120,10 @@ class _Data:
             "train_records": len(self.train_records) if train else 0,
             "eval_records": len(self.eval_records) if self.eval_records else 0,
             "masking": "stored" if self.masking is None else "at training time",
-            **self._masking_facts(),
+            **self._masking_entries(),
         }
 
-    def _masking_facts(self) -> dict[str, object]:
+    def _masking_entries(self) -> dict[str, object]:
         if self.masking is None:
             return {}
         names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
@@ -139,13 +142,13 @@ def _open_data(settings: PretrainingSettings) -> _Data:
     infos = [info for _, info in (train, eval_) if info is not None]
     if settings.next_sentence and not all(info.next_sentence for info in infos):
         raise UserError(
-            "the records were made without next sentences; give --nsp=false or make them with "
-            "--nsp=true."
+            "the records were made without next sentences; give --nsp=false, or make them again "
+            "with --nsp=true."
         )
     if len({manifest.vocabulary.sha256 for info in infos for manifest in info.manifests}) > 1:
         raise UserError(
-            f"the held-out records of {infos[1].first_file} were made with another vocabulary than "
-            f"the training records of {infos[0].first_file}; give records of one vocabulary."
+            f"the held-out records in {infos[1].first_file} were made with another vocabulary than "
+            f"the training records in {infos[0].first_file}; give records with the same vocabulary."
         )
     return _Data(*train, *eval_, masking=_masking(settings.data, infos))
 
@@ -156,7 +159,7 @@ def _open_records(files: Sequence[Path], *, writes: bool) -> tuple[RecordSet, pi
 
 
 def _check_data(settings: PretrainingSettings, data: _Data, config: BertConfig) -> None:
-    """Raises UserError for records that go with neither the flags nor the network."""
+    """Raises UserError for records that do not match the flags or the network."""
     for info in (data.train_info, data.eval_info):
         if info is not None:
             pipeline.check_records(
@@ -174,7 +177,7 @@ def _check_data(settings: PretrainingSettings, data: _Data, config: BertConfig) 
 
 
 def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:
-    """Masking at training time; None where every record stores its masks."""
+    """The settings of masking at training time; None if all records store masks."""
     unmasked = [info for info in infos if not info.masked]
     if not unmasked:
         return None

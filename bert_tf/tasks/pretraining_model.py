@@ -1,8 +1,8 @@
 """The network of a pre-training run and its vocabulary, from flags, records and weights.
 
-What is given by itself counts first, then the records, then what stands beside the weights that the
-run starts from. All of it must agree; only the size of a vocabulary that no weights were trained
-with yet is taken over.
+Flags take precedence over the records, and these over the files stored with the weights that the
+run starts from. All of them must agree, except that without weights the vocabulary determines the
+size of the word embeddings.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from bert_tf.records.info import RecordVocabulary
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
 from bert_tf.training.context import RunContext
 
-# BERT-base as it was released, but for the vocabulary.
+# BERT-base as released, except for the vocabulary.
 _BERT_BASE = {"type_vocab_size": 2}
 
-# Tables are made longer than the vocabulary by less than this, for the sake of fast products.
+# Tables may be padded by fewer rows than this beyond the vocabulary, for fast matrix products.
 _PADDING = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingModel:
-    """What a run trains, and what the next command needs to know of it.
+    """The model that a run trains, with the files for its model directory.
 
     Attributes:
-      config: the network's.
-      vocabulary: of the records; None where nobody says which one it is.
-      vocabulary_sha256: its hash, for the record of the run.
-      tokenizer_files: where it is, and whether the text was lower-cased, as far as that is known.
-      notes: sentences on what was decided.
+      config: the network's configuration.
+      vocabulary: the records' vocabulary; None if unknown.
+      vocabulary_sha256: its hash, for the run's ledger.
+      tokenizer_files: its file, and whether the text was lower-cased, as far as they are known.
+      notes: messages about decisions.
     """
 
     config: BertConfig
@@ -48,9 +48,9 @@ class PretrainingModel:
 def find_model(
     settings: PretrainingSettings, context: RunContext, records: RecordVocabulary | None
 ) -> PretrainingModel:
-    """Collects network and vocabulary, on rank 0, which alone needs to see the files of a model.
+    """Collects network and vocabulary on rank 0, the only one that needs to see a model's files.
 
-    Raises UserError where something is missing, or two of them contradict each other.
+    Raises UserError if something is missing or contradictory.
     """
     weights = context.start.checkpoint or settings.run.init_checkpoint
     found = _find(settings, weights, records) if context.ranks.is_chief else None
@@ -60,7 +60,7 @@ def find_model(
 def _find(
     settings: PretrainingSettings, weights: str | None, records: RecordVocabulary | None
 ) -> PretrainingModel:
-    beside = model_files(weights) if weights else ModelFiles()
+    stored = model_files(weights) if weights else ModelFiles()
     files = settings.tokenizer_files
     size, vocabulary, sha256 = None, None, None
     if files.file:
@@ -68,54 +68,54 @@ def _find(
         vocabulary, size = files.vocabulary(), tokenizer.vocab_size
         sha256 = tokenizer.vocab_sha256
     if records is not None:
-        vocabulary = _of_records(records, vocabulary)
+        vocabulary = _record_vocabulary(records, vocabulary)
         size, sha256 = records.entry.size, records.entry.sha256
-    config, notes = _network(settings, weights, beside, vocabulary_size=size)
-    files = files.with_vocabulary_of(_files_of(records, beside))
+    config, notes = _network(settings, weights, stored, vocabulary_size=size)
+    files = files.with_vocabulary_of(_vocabulary_files(records, stored))
     if settings.run.do_train and not files.file:
         notes.append(
-            "the vocabulary lies neither with the records nor beside weights, so that "
-            f"{settings.run.output_dir} will not hold it; --vocab_file gives it"
+            "no vocabulary is stored with the records or the initial weights, so it is not saved "
+            f"in {settings.run.output_dir}; give --vocab_file to save it"
         )
     return PretrainingModel(
         config=config,
         vocabulary=vocabulary,
         vocabulary_sha256=sha256,
-        tokenizer_files=_with_casing(files, records, said=beside.tokenizer_files.do_lower_case),
+        tokenizer_files=_with_casing(files, records, of_model=stored.tokenizer_files.do_lower_case),
         notes=tuple(notes),
     )
 
 
-def _of_records(records: RecordVocabulary, given: Vocabulary | None) -> Vocabulary:
-    """The vocabulary of the records, which one that is given by itself must be."""
-    own = vocabulary_named_in(records.manifest_file, records.entry.sha256)
-    if given is not None and not given.is_same(own):
+def _record_vocabulary(records: RecordVocabulary, given: Vocabulary | None) -> Vocabulary:
+    """The records' vocabulary; raises UserError if ``given`` is another one."""
+    vocabulary = vocabulary_named_in(records.manifest_file, records.entry.sha256)
+    if given is not None and not given.is_same(vocabulary):
         raise UserError(
             f"the records of {records.manifest_file} were made with another vocabulary than "
-            f"{given.source}; give that one or none."
+            f"{given.source}; give the vocabulary of the records, or none."
         )
-    return own
+    return vocabulary
 
 
 def _network(
     settings: PretrainingSettings,
     weights: str | None,
-    beside: ModelFiles,
+    stored: ModelFiles,
     *,
     vocabulary_size: int | None,
 ) -> tuple[BertConfig, list[str]]:
-    """The architecture, and sentences on what it does not take from its file."""
+    """The architecture, and notes on settings in its file that are not followed."""
     if weights:
-        _refuse_other_sizes(settings, weights, beside)
+        _check_sizes(settings, weights, stored)
     notes: list[str] = []
     if settings.bert_config_file:
         config, notes = read_config(settings.bert_config_file)
         base = config.to_dict()
-    elif beside.config is not None:
-        base = beside.config.to_dict()
-        notes += beside.notes
+    elif stored.config is not None:
+        base = stored.config.to_dict()
+        notes += stored.notes
     elif weights:
-        raise UserError(f"{weights} has no bert_config.json beside it; give --bert_config_file.")
+        raise UserError(f"no bert_config.json was found for {weights}; give --bert_config_file.")
     elif settings.network:
         base = _BERT_BASE
     else:
@@ -123,73 +123,76 @@ def _network(
     if "vocab_size" not in settings.network:
         in_file = base.get("vocab_size")
         size = _table_size(in_file, vocabulary_size)
-        # The same command goes on with a run whose table it made so long, and with no other.
-        if weights and (beside.config is None or beside.config.vocab_size != size):
+        # Weights fix the size of the table; the vocabulary's is used if they have it, so that the
+        # same command resumes a run that started with it.
+        if weights and (stored.config is None or stored.config.vocab_size != size):
             size = in_file
         base = {**base, "vocab_size": size}
         if in_file not in (None, size):
-            kept = f"; --vocab_size={in_file} keeps that" if in_file > size else ""
+            hint = f"; give --vocab_size={in_file} to keep that" if in_file > size else ""
             notes.append(
-                f"the network's vocab_size is the vocabulary's {size}, not "
-                f"{settings.bert_config_file}'s {in_file}{kept}"
+                f"the network's vocab_size is {size}, the vocabulary's, not {in_file} as in "
+                f"{settings.bert_config_file}{hint}"
             )
     names = " ".join(f"--{name}={value}" for name, value in settings.network.items())
-    file = settings.bert_config_file or beside.config_file
+    file = settings.bert_config_file or stored.config_file
     shown = " with ".join(filter(None, [str(file) if file else "", names]))
     return BertConfig.from_dict({**base, **settings.network}, source=shown), notes
 
 
 def _table_size(in_file: int | None, vocabulary_size: int | None) -> int:
-    """The word embeddings' rows where no weights have them yet: the vocabulary's, or padded."""
+    """Rows of new word embeddings: the vocabulary's size, or the file's if that is padded."""
     if vocabulary_size is None:
         if in_file is None:
             raise UserError(
-                "nothing says how large the vocabulary of the records is; give --vocab_file or "
-                "--vocab_size."
+                "the size of the records' vocabulary is unknown; give --vocab_file or --vocab_size."
             )
         return in_file
     is_padded = in_file is not None and 0 <= in_file - vocabulary_size < _PADDING
     return in_file if is_padded else vocabulary_size
 
 
-def _refuse_other_sizes(settings: PretrainingSettings, weights: str, beside: ModelFiles) -> None:
-    """Raises UserError for a flag that contradicts what is known of the weights."""
-    for path, config in known_configs(beside):
-        asked = dataclasses.replace(config, **settings.network)
-        wrong = config.differences(asked).function
-        for name in wrong:
+def _check_sizes(settings: PretrainingSettings, weights: str, stored: ModelFiles) -> None:
+    """Raises UserError for a flag that contradicts the configuration of the weights."""
+    for path, config in known_configs(stored):
+        requested = dataclasses.replace(config, **settings.network)
+        for name in config.differences(requested).function:
             raise UserError(
-                f"--{name}={settings.network[name]} contradicts {path}, which says "
-                f"{getattr(config, name)} of the weights in {weights}; leave the flag out."
+                f"--{name}={settings.network[name]} contradicts {path}, which has "
+                f"{getattr(config, name)} for the weights in {weights}; leave the flag out."
             )
 
 
-def _files_of(records: RecordVocabulary | None, beside: ModelFiles) -> TokenizerFiles:
-    """The vocabulary's file with the records or, if it is the same one, beside the weights."""
+def _vocabulary_files(records: RecordVocabulary | None, stored: ModelFiles) -> TokenizerFiles:
+    """The vocabulary's file stored with the records or, if it is the same, with the weights."""
     if records is not None and records.file is not None:
         kind = "vocab_file" if records.entry.kind == "wordpiece" else "spm_model_file"
         return TokenizerFiles(**{kind: records.file})
-    known = beside.tokenizer_files.vocabulary()
+    known = stored.tokenizer_files.vocabulary()
     if records is not None and known is not None and records.entry.sha256 not in known.sha256:
         return TokenizerFiles()
-    return beside.tokenizer_files
+    return stored.tokenizer_files
 
 
 def _with_casing(
-    files: TokenizerFiles, records: RecordVocabulary | None, *, said: bool | None
+    files: TokenizerFiles, records: RecordVocabulary | None, *, of_model: bool | None
 ) -> TokenizerFiles:
+    """The files with the casing of the records or, without a manifest, of the model.
+
+    Raises UserError if the flag or the model contradicts the records.
+    """
     given = files.do_lower_case
     if records is None:
-        if files.vocab_file is None and given is None and said is None:
+        if files.vocab_file is None and given is None and of_model is None:
             return files
-        return files.with_casing(said)
-    own = records.entry.lower_case
-    others = {"--do_lower_case": given, "the model's do_lower_case": said}
+        return files.with_casing(of_model)
+    of_records = records.entry.lower_case
+    others = {"--do_lower_case": given, "the model's do_lower_case": of_model}
     for source, value in others.items():
-        if value not in (None, own):
+        if value not in (None, of_records):
             raise UserError(
                 f"{source} is {str(value).lower()}, but the records of "
-                f"{records.manifest_file} were made with {str(own).lower()}; make them again as "
-                "the model wants them, or give another --init_checkpoint."
+                f"{records.manifest_file} were made with {str(of_records).lower()}; make them "
+                "again with the model's casing, or give another --init_checkpoint."
             )
-    return dataclasses.replace(files, do_lower_case=own)
+    return dataclasses.replace(files, do_lower_case=of_records)

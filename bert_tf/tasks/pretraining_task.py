@@ -1,4 +1,4 @@
-"""The tasks of pre-training: masked words and next sentences (Devlin et al. 2019, section 3.1)."""
+"""The pre-training task: masked LM and next sentences (Devlin et al. 2019, section 3.1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEXT_SENTENCE = "next_sentence"
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingTask:
-    """Masked words and next sentences; either can be left out.
+    """Masked LM and next-sentence prediction; either can be left out.
 
     The methods are those of :class:`bert_tf.model.task.Task`.
     """
@@ -41,23 +41,23 @@ class PretrainingTask:
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """Those that are trained."""
+        """The heads that are trained."""
         present = {MASKED_LM_HEAD: self.masked_lm, NEXT_SENTENCE_HEAD: self.next_sentence}
         return tuple(head for head, is_present in present.items() if is_present)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Sequences, and where masked words are."""
+        """The features of sequences, and the positions of masked tokens."""
         return (*INPUTS, "masked_lm_positions") if self.masked_lm else INPUTS
 
     @property
     def terms(self) -> Terms:
-        """One for each head."""
+        """One loss term for each head."""
         present = {MASKED_LM: self.masked_lm, NEXT_SENTENCE: self.next_sentence}
         return {term: (ACCURACY,) for term, is_present in present.items() if is_present}
 
     def specs(self) -> list[VariableSpec]:
-        """None that the heads would leave untrained."""
+        """The variables that the heads train, no others."""
         return pretraining_specs(
             self.config, masked_lm=self.masked_lm, next_sentence=self.next_sentence
         )
@@ -65,7 +65,7 @@ class PretrainingTask:
     def outputs(
         self, variables: Variables, features: Features, options: ForwardOptions
     ) -> PretrainingOutputs:
-        """What the heads compute."""
+        """The outputs of the heads."""
         return pretraining_outputs(
             variables,
             self.config,
@@ -76,40 +76,40 @@ class PretrainingTask:
         )
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
-        """The number of masked words and of sequences."""
-        found = {}
+        """The numbers of masked tokens and of sequences."""
+        weights = {}
         if self.masked_lm:
-            found[MASKED_LM] = tf.reduce_sum(features["masked_lm_weights"])
+            weights[MASKED_LM] = tf.reduce_sum(features["masked_lm_weights"])
         if self.next_sentence:
-            found[NEXT_SENTENCE] = num_sequences(features)
-        return found
+            weights[NEXT_SENTENCE] = num_sequences(features)
+        return weights
 
     def losses(
         self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
     ) -> dict[str, Sums]:
-        """Cross entropies of words and of sequences."""
-        found = {}
+        """The cross entropies of masked tokens and of next sentences."""
+        losses = {}
         if self.masked_lm:
-            found[MASKED_LM] = masked_lm_sums(outputs, features, options)
+            losses[MASKED_LM] = masked_lm_sums(outputs, features, options)
         if self.next_sentence:
-            found[NEXT_SENTENCE] = next_sentence_sums(outputs, features, options)
-        return found
+            losses[NEXT_SENTENCE] = next_sentence_sums(outputs, features, options)
+        return losses
 
     def predictions(
         self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
     ) -> dict[str, tf.Tensor]:
         """``masked_lm_probabilities`` [B, P, V], ``next_sentence_logits`` [B, 2], float32."""
-        found = {}
+        predictions = {}
         if self.masked_lm:
             probabilities = tf.nn.softmax(masked_lm_logits(outputs, options))
             shape = [*tf.unstack(tf.shape(features["masked_lm_positions"])), self.config.vocab_size]
-            found["masked_lm_probabilities"] = tf.reshape(probabilities, shape)
+            predictions["masked_lm_probabilities"] = tf.reshape(probabilities, shape)
         if self.next_sentence:
-            found["next_sentence_logits"] = outputs.next_sentence
-        return found
+            predictions["next_sentence_logits"] = outputs.next_sentence
+        return predictions
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """The perplexity of masked words."""
+        """The perplexity of masked tokens."""
         if not self.masked_lm:
             return {}
         return {f"{MASKED_LM}_perplexity": _exp(means(sums)[MASKED_LM]["loss"])}

@@ -1,4 +1,4 @@
-"""The task of question answering: where in a context the answer to a question is."""
+"""The span task of question answering: finds the answer to a question in a context."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ POSITION = "position"
 
 @dataclasses.dataclass(frozen=True)
 class SpanTask:
-    """First and last position: two decisions a sequence, one term.
+    """Predicts an answer's first and last position: two decisions per sequence, one loss term.
 
     The methods are those of :class:`bert_tf.model.task.Task`.
 
     Attributes:
-      config: the network's.
-      num_candidates: how many of the best positions are predicted.
+      config: the network's configuration.
+      num_candidates: number of best positions to predict.
     """
 
     config: BertConfig
@@ -41,13 +41,13 @@ class SpanTask:
     terms: ClassVar[Terms] = {POSITION: (ACCURACY,)}
 
     def specs(self) -> list[VariableSpec]:
-        """Those of BERT without the pooler, and of the span head."""
+        """The variables of BERT without the pooler, and of the span head."""
         return squad_specs(self.config)
 
     def outputs(
         self, variables: Variables, features: Features, options: ForwardOptions
     ) -> SpanLogits:
-        """Scores of each position."""
+        """The logits of each position."""
         return span_logits(variables, self.config, features, options)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
@@ -57,7 +57,7 @@ class SpanTask:
     def losses(
         self, outputs: SpanLogits, features: Features, options: ForwardOptions
     ) -> dict[str, Sums]:
-        """Cross entropies of both positions."""
+        """The cross entropies of both positions."""
         return {POSITION: span_sums(outputs, features, options)}
 
     def predictions(
@@ -68,7 +68,7 @@ class SpanTask:
         return span_candidates(outputs, features, k=self.num_candidates)._asdict()
 
     def scores(self, sums: Mapping[str, Sums]) -> dict[str, float]:
-        """None: answers are scored, not positions."""
+        """None, since answers are scored instead of positions."""
         del sums
         return {}
 
@@ -76,13 +76,13 @@ class SpanTask:
 def span_candidates(
     logits: SpanLogits, features: Mapping[str, tf.Tensor], *, k: int
 ) -> SpanCandidates:
-    """The K best first and last positions of each context.
+    """The K best first and last positions in each context.
 
     Args:
-      logits: [B, S] each.
+      logits: start and end logits, [B, S] each.
       features: ``input_mask``, ``segment_ids`` [B, S]; the context is the second segment without
         its [SEP], which is the last token.
-      k: K, at least 1.
+      k: the number of candidates K, at least 1.
     """
     mask = features["input_mask"]
     _, S = shape_of(mask)
@@ -98,7 +98,7 @@ def span_candidates(
 def _best(scores: tf.Tensor, allowed: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     """[B, S] -> values and indices of the k highest allowed scores, [B, k]."""
     scores = tf.where(tf.cast(allowed, tf.bool), scores, tf.fill(tf.shape(scores), -math.inf))
-    # A sequence may have fewer positions than candidates are asked for.
+    # A sequence may have fewer than k positions.
     scores = tf.pad(scores, [[0, 0], [0, k]], constant_values=-math.inf)
     values, indices = tf.math.top_k(scores, k=k)
     return values, indices

@@ -1,4 +1,4 @@
-"""Question answering: fine-tuning on SQuAD files, predictions, scores and the report."""
+"""Question answering: fine-tuning on SQuAD files, prediction, scores and the report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.finetuning import (
     check_without_records,
-    data_facts,
+    data_entries,
     directory_of_new_records,
     finetuning_job,
     obtain_records,
     open_finetuning,
+    report_seeds,
     run_with_seeds,
-    sum_up_seeds,
 )
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.tasks.squad_prediction import Questions, SpanEvaluation, is_scored
@@ -40,16 +40,16 @@ UNUSABLE_NAME = "unusable_answers.json"
 
 
 def run(settings: SquadSettings) -> Results | None:
-    """Trains, predicts and scores as the settings say, once or with each of the seeds.
+    """Trains, predicts and scores according to the settings, once or with each of the seeds.
 
-    Returns the results of the prediction, those of the last seed where there are several, and None
-    without one. Raises UserError for bad input.
+    Returns the results of the prediction (with several seeds, those of the last one), None without
+    ``do_predict``. Raises UserError for bad input.
     """
     return run_with_seeds(settings, _run_once)
 
 
 def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results | None:
-    """One run; adds its results to those of earlier seeds."""
+    """A single run, which adds its results to those of earlier seeds."""
     with begin_run(settings.run, settings.runtime) as context:
         return _train_and_predict(settings, context, by_seed)
 
@@ -61,16 +61,16 @@ def _train_and_predict(
         settings, context, lambda config: SpanTask(config, num_candidates=settings.n_best_size)
     )
     train = _read(settings, training=True) if settings.run.do_train else None
-    asked = _read_asked(settings, context) if settings.run.do_eval else None
+    predict = _read_predict_file(settings, context) if settings.run.do_eval else None
     windows = _windows(settings)
     windows.validate()
-    if settings.run.eval_every_steps is not None and not is_scored(asked):
+    if settings.run.eval_every_steps is not None and not is_scored(predict):
         raise UserError(
-            f"--eval_every_steps compares scores, but {asked.path} has no answers; drop the flag "
+            f"--eval_every_steps compares scores, but {predict.path} has no answers; drop the flag "
             "or give a file with answers."
         )
-    most_records = most_windows(train, windows) if train else 1
-    check_without_records(settings, context, model, most_records=most_records)
+    max_records = most_windows(train, windows) if train else 1
+    check_without_records(settings, context, model, max_records=max_records)
     with directory_of_new_records(context, settings.features_dir) as directory:
         return _train_and_predict_on(
             settings,
@@ -79,7 +79,8 @@ def _train_and_predict(
             parts=parts,
             model=model,
             train=train and _questions(settings, context, parts, train, directory, training=True),
-            asked=asked and _questions(settings, context, parts, asked, directory, training=False),
+            predict=predict
+            and _questions(settings, context, parts, predict, directory, training=False),
         )
 
 
@@ -91,9 +92,9 @@ def _train_and_predict_on(
     parts: ModelParts,
     model: Model,
     train: Questions | None,
-    asked: Questions | None,
+    predict: Questions | None,
 ) -> Results | None:
-    evaluation = _evaluation(settings, context, parts, asked) if asked else None
+    evaluation = _evaluation(settings, context, parts, predict) if predict else None
     job = finetuning_job(
         settings,
         context,
@@ -104,15 +105,15 @@ def _train_and_predict_on(
     unusable = train.squad.unusable if train else ()
     results = run_job(
         job,
-        train_data=_facts(settings, parts, train, asked),
+        train_data=_data_entries(settings, parts, train, predict),
         data_names={"predict_sha256": "questions"},
         lists={UNUSABLE_NAME: unusable} if unusable else None,
     )
-    if results is not None and asked.are_scored:
+    if results is not None and predict.are_scored:
         by_seed[settings.run.seed] = results
         if context.ranks.is_chief:
             trained = _trained(job, train) if train else None
-            _report(settings, context, asked, evaluation, by_seed=by_seed, trained=trained)
+            _report(settings, context, predict, evaluation, by_seed=by_seed, trained=trained)
     return results
 
 
@@ -130,13 +131,13 @@ def _read(settings: SquadSettings, *, training: bool) -> SquadFile:
     )
 
 
-def _read_asked(settings: SquadSettings, context: RunContext) -> SquadFile:
+def _read_predict_file(settings: SquadSettings, context: RunContext) -> SquadFile:
     """The questions to answer."""
     squad = _read(settings, training=False)
     if settings.max_predict_questions is not None:
         squad = squad.first(settings.max_predict_questions)
     if squad.first_of is not None:
-        context.message(f"{squad} are answered; files and scores are of these alone")
+        context.message(f"{squad} are answered; predictions and scores cover only these")
     return squad
 
 
@@ -149,7 +150,7 @@ def _questions(
     *,
     training: bool,
 ) -> Questions:
-    """A file's questions and their records, which rank 0 makes where they are not there yet."""
+    """A file's questions and their records, which are written if they do not exist yet."""
     windows = _windows(settings)
     options = {"windows": windows, "training": training}
     features = obtain_records(
@@ -172,15 +173,15 @@ def _questions(
     )
     if training and squad.unusable and not settings.run.dry_run:
         listed = settings.run.output_dir / UNUSABLE_NAME
-        context.message(f"{squad.path.name}: the questions left out are listed in {listed}")
+        context.message(f"{squad.path.name}: the skipped questions are listed in {listed}")
     return Questions(squad, features, windows)
 
 
 def _evaluation(
-    settings: SquadSettings, context: RunContext, parts: ModelParts, asked: Questions
+    settings: SquadSettings, context: RunContext, parts: ModelParts, questions: Questions
 ) -> SpanEvaluation:
     return SpanEvaluation(
-        asked,
+        questions,
         parts.tokenizer,
         parts.config,
         settings=AnswerSettings(
@@ -195,18 +196,22 @@ def _evaluation(
     )
 
 
-def _facts(
+def _data_entries(
     settings: SquadSettings,
     parts: ModelParts,
     train: Questions | None,
-    asked: Questions | None,
+    predict: Questions | None,
 ) -> dict[str, object]:
-    """The ledger's section on the data."""
-    features = train.features if train else None
+    """The ledger's entries on the data."""
     return {
-        **data_facts(settings, parts, train=features, predict=asked.features if asked else None),
+        **data_entries(
+            settings,
+            parts,
+            train=train.features if train else None,
+            predict=predict.features if predict else None,
+        ),
         "train_questions": len(train.squad.examples) if train else 0,
-        "predict_records": len(asked.features) if asked else 0,
+        "predict_records": len(predict.features) if predict else 0,
     }
 
 
@@ -219,13 +224,14 @@ def _trained(job: Job, train: Questions) -> Trained:
 def _report(
     settings: SquadSettings,
     context: RunContext,
-    asked: Questions,
+    questions: Questions,
     evaluation: SpanEvaluation,
     *,
     by_seed: Mapping[int, Results],
     trained: Trained | None,
 ) -> None:
-    squad, results, predictions = asked.squad, by_seed[settings.run.seed], evaluation.predictions
+    squad, predictions = questions.squad, evaluation.predictions
+    results = by_seed[settings.run.seed]
     path = write_squad_report(
         settings,
         squad,
@@ -242,4 +248,4 @@ def _report(
             f"--null_score_diff_threshold={best.threshold:.4f} would be best for these questions: "
             f"exact_match {best.exact:.4f}  f1 {best.f1:.4f}"
         )
-    sum_up_seeds(settings, context, by_seed, ("exact_match", "f1"))
+    report_seeds(settings, context, by_seed, ("exact_match", "f1"))

@@ -1,4 +1,4 @@
-"""Writing a span model as a SavedModel with its signatures."""
+"""Exports a span model as a SavedModel with its signatures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bert_tf.tasks.span_task import SpanTask
 UNIQUE_IDS_SIGNATURE = "with_unique_ids"
 TEXT_SIGNATURE = "text"
 
-_EXTRA_NAME = "assets.extra"  # TensorFlow Serving's name for what it copies but does not read
+_EXTRA_NAME = "assets.extra"  # the SavedModel directory for files that TensorFlow does not read
 
 
 def export_squad(
@@ -42,18 +42,19 @@ def export_squad(
 
     Args:
       parts: the model.
-      export_dir: where its versions are.
-      version: number of the new one; None for the one after the highest there.
-      precision: ``fp32``, ``bf16`` or ``fp16``, or the type of each class of operation; weights
-        are float32 in any case.
-      max_seq_length: longest sequence to answer; None for the longest that the network has.
-      num_candidates: how many of the best positions to return.
-      text_windows: lengths for the signature from strings; None for none.
+      export_dir: the directory of its versions.
+      version: number of the new version; None for the one after the highest that exists.
+      precision: ``fp32``, ``bf16`` or ``fp16``, or the data type of each class of operation;
+        weights are always float32.
+      max_seq_length: maximum length of a sequence; None for the network's maximum.
+      num_candidates: number of best positions to return.
+      text_windows: lengths for the signature that takes strings; None to omit it.
 
     Returns: the version's directory.
 
     Raises:
-      UserError: the version exists, the weights are not of such a model, or a length is too large.
+      UserError: the version exists, the weights do not belong to such a model, or a length is too
+        large.
     """
     longest = parts.config.max_position_embeddings
     for length in (max_seq_length, text_windows and text_windows.max_seq_length):
@@ -69,7 +70,7 @@ def export_squad(
         portable=True,
     )
     session = predictor.session
-    with predictor.graph.as_default(), session, _appearing(target) as temporary:
+    with predictor.graph.as_default(), session, _new_directory(target) as temporary:
         signatures = _id_signatures(predictor.network, max_seq_length or longest)
         if text_windows is not None:
             signatures[TEXT_SIGNATURE] = _text_signature(predictor.network, parts, text_windows)
@@ -88,8 +89,8 @@ def export_squad(
 
 
 @contextlib.contextmanager
-def _appearing(target: Path) -> Iterator[Path]:
-    """As ``written_atomically``; raises UserError where there is no room for it."""
+def _new_directory(target: Path) -> Iterator[Path]:
+    """As ``written_atomically``; raises UserError if it cannot be written."""
     try:
         with explain_write_errors(target.parent), written_atomically(target) as temporary:
             yield temporary
@@ -101,7 +102,7 @@ def _appearing(target: Path) -> Iterator[Path]:
 
 
 def _id_signatures(network: Network, max_seq_length: int) -> dict[str, SignatureDef]:
-    """The two signatures from token ids, which share one network."""
+    """The two signatures that take token ids, which share one network."""
     inputs = {name: tf.placeholder(tf.int32, [None, None], f"serving_{name}") for name in INPUTS}
     length = tf.shape(inputs["input_ids"])[1]
     fits = tf.debugging.assert_less_equal(
@@ -130,7 +131,7 @@ def _text_signature(network: Network, parts: ModelParts, windows: WindowSettings
 
 
 def _outputs(network: Network, features: Features) -> dict[str, tf.Tensor]:
-    """Scores and candidates; JSON has no infinity, so the lowest float32 takes its place.
+    """Logits and candidates; JSON has no infinity, so -inf becomes the lowest float32.
 
     ``start_logits`` and ``end_logits`` are [B, S] float32, ``top_start_indices`` and
     ``top_end_indices`` [B, K] int32, ``top_start_logits`` and ``top_end_logits`` [B, K] float32,

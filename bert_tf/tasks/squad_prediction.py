@@ -1,4 +1,4 @@
-"""The evaluation of the span task: answering a SQuAD file with all ranks, scoring the answers."""
+"""Evaluation of the span task: answers a SQuAD file on all ranks and scores the answers."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from bert_tf.tasks.finetuning import PredictionEvaluation
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.evaluation import Figure
 
-FIRST_OF = "questions_in_file"  # only where fewer are answered
+FIRST_OF = "questions_in_file"  # only if fewer are answered
 
 
 @dataclasses.dataclass(frozen=True)
 class Questions:
-    """A file to answer, as records.
+    """A file's questions with their records.
 
     Attributes:
-      squad: its questions.
+      squad: the questions.
       features: the records of their windows.
-      windows: how they were cut.
+      windows: how contexts were cut into windows.
     """
 
     squad: SquadFile
@@ -46,17 +46,21 @@ class Questions:
 
     @property
     def are_scored(self) -> bool:
-        """Whether the file knows the answers."""
+        """Whether the file has answers to compare with."""
         return is_scored(self.squad)
 
 
 def is_scored(squad: SquadFile) -> bool:
-    """Whether a file knows answers to compare with."""
+    """Whether a file has answers to compare with."""
     return any(example.answers or example.is_impossible for example in squad.examples)
 
 
 class SpanEvaluation(PredictionEvaluation):
-    """Predictions, their files and their scores; ``predictions`` are rank 0's last ones."""
+    """Predicts answers, writes them and scores them.
+
+    Attributes:
+      predictions: the answers of the latest evaluation, on rank 0.
+    """
 
     figure = Figure("f1", higher_is_better=True)
 
@@ -74,10 +78,10 @@ class SpanEvaluation(PredictionEvaluation):
         """Answers ``questions``.
 
         Args:
-          questions: what to answer.
-          tokenizer: the one that the records were made with.
-          config: of the model that is to answer them.
-          settings: how spans become answers.
+          questions: the questions to answer.
+          tokenizer: the tokenizer that the records were made with.
+          config: the model's configuration.
+          settings: how answers are chosen from spans.
           ranks, batch_size, length_buckets: as in :class:`PredictionEvaluation`.
         """
         super().__init__(
@@ -94,7 +98,7 @@ class SpanEvaluation(PredictionEvaluation):
         self.predictions: Predictions | None = None
 
     def score(self, predictions: dict[str, np.ndarray], output_dir: Path) -> Mapping[str, float]:
-        """Scores of the answers, which are written; none where the file has no answers."""
+        """Writes the answers and returns their scores, none if the file has no answers."""
         questions = self._questions
         squad = questions.squad
         candidates = SpanCandidates(**predictions)
@@ -105,13 +109,13 @@ class SpanEvaluation(PredictionEvaluation):
         write_predictions(output_dir, answered, version_2_with_negative=version_2)
         if not questions.are_scored:
             return {}
-        # What predictions.json says is scored, by the rules that it was made by: a file without an
-        # unanswerable question may have been answered with "" all the same.
+        # The scores are those of predictions.json, under the rules it was made with: "" may be the
+        # answer even in a file without unanswerable questions.
         scores = evaluate(squad, answered.answers, version_2=version_2)
         if squad.first_of is not None:
             scores[FIRST_OF] = squad.first_of
         if not version_2:
             return scores
-        # With every question's best span, the best thresholds are found as well.
+        # Every question's best span is known, so the best thresholds can be computed as well.
         spans = best_span_texts(squad, answered)
         return {**scores, **official_best(squad, spans, answered.null_odds)}

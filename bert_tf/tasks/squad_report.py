@@ -1,4 +1,4 @@
-"""``report.html`` of a SQuAD run: what it is made of, collected from the run."""
+"""``report.html`` of a SQuAD run: collects the data of the report from the run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ REPORT_NAME = "report.html"
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """The training that a run has done, in all its starts.
+    """The training that a run has done, including earlier starts.
 
     Attributes:
-      batch: its global batch.
+      batch: its batch plan.
       epochs: passes over the training windows.
     """
 
@@ -45,16 +45,16 @@ def write_squad_report(
     config: BertConfig,
     trained: Trained | None,
 ) -> Path:
-    """Writes the report into the output directory and returns its path.
+    """Writes the report to the output directory and returns its path.
 
     Args:
-      settings: of the run.
+      settings: the run's settings.
       squad: the questions, with their answers.
-      predictions: what the model answered.
-      results: of the prediction.
-      by_seed: results of each seed so far, for runs with several.
-      config: of the model.
-      trained: None where the run only predicts.
+      predictions: the model's answers.
+      results: the results of the prediction.
+      by_seed: the results of each seed so far, for runs with several.
+      config: the model's configuration.
+      trained: the training; None if the run only predicts.
     """
     output_dir = settings.run.output_dir
     version_2 = settings.version_2_with_negative
@@ -91,7 +91,7 @@ def _model(settings: SquadSettings, config: BertConfig) -> str:
 def _training(
     settings: SquadSettings, trained: Trained | None, log: Sequence[Mapping[str, float]]
 ) -> dict[str, object]:
-    """What there is to say of the training."""
+    """The report's entries on the training."""
     if trained is None:
         return {"trained on": "nothing in this run"}
     seconds = seconds_of_training(log, trained.batch.global_batch_size)
@@ -104,9 +104,9 @@ def _training(
 
 
 def seconds_of_training(log: Sequence[Mapping[str, float]], global_batch_size: int) -> float:
-    """The time of the updates in a training log, by the rates that it notes; 0 without any.
+    """The time spent on updates, from the rates in a training log; 0 without any.
 
-    Starts of the program, checkpoints and evaluations are not part of it.
+    Start-up, checkpoints and evaluations are not included.
     """
     seconds, done = 0.0, 0
     for line in log:

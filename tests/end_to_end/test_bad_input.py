@@ -84,7 +84,11 @@ BEFORE_TENSORFLOW = [
     ("negative clip", ["--clip_norm=-1"], "--clip_norm=-1"),
     ("masking everything", ["--masked_lm_prob=1.5"], "--masked_lm_prob=1.5"),
     ("no checkpoints", ["--save_checkpoints_steps=0"], "--save_checkpoints_steps=0"),
-    ("evaluation between checkpoints", ["--do_eval", "--eval_every_steps=4"], "=4 is no multiple"),
+    (
+        "evaluation between checkpoints",
+        ["--do_eval", "--eval_every_steps=4"],
+        "=4 is not a multiple",
+    ),
     ("pauses without evaluation", ["--eval_every_steps=3"], "--do_eval"),
     ("rewrite and precision", ["--amp", "--precision=bf16"], "--amp"),
     ("two precisions", ["--manual_fp16", "--precision=bf16"], "--manual_fp16"),

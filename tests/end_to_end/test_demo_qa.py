@@ -74,7 +74,7 @@ def test_without_a_model_there_is_one_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_given_weights(tmp_path):
-    with pytest.raises(UserError, match=r"--init_checkpoint: .* holds neither of bert_config.json"):
+    with pytest.raises(UserError, match=r"--init_checkpoint: .* contains neither bert_config.json"):
         demo_qa.find_model(tmp_path, tmp_path)
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 60}')
     model = demo_qa.find_model(tmp_path / "none", tmp_path)
@@ -100,12 +100,12 @@ def test_trivial_answers():
         example(4, "What does f do?", "a few more words than that"),
         example(5, "What does g do?", "int"),
     ]
-    asked = [
+    dev = [
         example(6, "What type is a of g?", "float"),
         example(7, "When was f deprecated?", "4.0"),
         example(8, "Which exception does f raise?", "ValueError"),
     ]
-    answers = demo_qa.trivial_answers(train, asked)
+    answers = demo_qa.trivial_answers(train, dev)
     # Answers have (1 + 1 + 1 + 1 + 6 + 1) / 6 words: two. The signature is not counted.
     assert answers["first words"] == dict.fromkeys(["q6", "q7", "q8"], "Gives one")
     assert answers["most frequent"] == {"q6": "int", "q7": "3.7", "q8": "int"}

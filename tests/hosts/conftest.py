@@ -4,12 +4,12 @@ import pytest
 
 from tests.small_pretraining import make_data_of_documentation
 from tests.support import skip_without
-from tools.hosts import why_not
+from tools.hosts import find_obstacle
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _hosts_can_be_made():
-    reason = why_not()
+    reason = find_obstacle()
     if reason:
         skip_without("hosts", reason)
 

@@ -16,7 +16,7 @@ from absl import flags
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
-from bert_tf.training.run import resolve_plans
+from bert_tf.training.plans import resolve_plans
 from tests.support import ROOT
 
 # Those that give a network; the others only change defaults (config/test_nvidia_defaults.py).

@@ -1,11 +1,11 @@
-"""A corpus from what is on the disk already: the documentation of the installed Python packages.
+"""Gathers a corpus from the documentation of the installed Python packages.
 
     python -m tools.demo.corpus --output_dir=corpus
 
 Takes the docstrings of the standard library and of all packages of the running interpreter, and
 the descriptions (READMEs) in their metadata; keeps paragraphs of prose, each once; writes one
-document per module or description, in an order given by a hash of the module's path, until
-``--max_megabytes`` are reached. The same installation gives the same bytes.
+document per module or description, ordered by a hash of the module's path, until
+``--max_megabytes`` is reached. The same installation gives the same bytes.
 
 Memory: about 60 MB, and 150 MB more for each worker process (the largest syntax tree).
 """
@@ -38,20 +38,20 @@ from tools.demo.docstrings import description_of_metadata, docstrings_of_module,
 STAGE = "demo_corpus"
 FILE_NAME = "corpus.txt"
 
-_FILES_AT_A_TIME = 16
-_MIN_DOCUMENT_CHARS = 200  # a shorter one has hardly two sentences
+_FILES_PER_BATCH = 16
+_MIN_DOCUMENT_CHARS = 200  # shorter documents rarely have two sentences
 _MAX_SOURCE_BYTES = 4 << 20  # generated tables, not documentation
 _OTHER_DIRECTORIES = {"test", "tests", "site-packages", "dist-packages", "__pycache__", "idlelib"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the stage is to do.
+    """The settings of the stage.
 
     Attributes:
-      output_dir: where corpus.txt goes.
-      max_megabytes: most text to gather, 10^6 bytes.
-      num_workers: processes, 0 for all cores.
+      output_dir: directory for corpus.txt.
+      max_megabytes: maximum amount of text, in 10^6 bytes.
+      num_workers: number of processes, 0 for one per core.
     """
 
     output_dir: str
@@ -95,7 +95,7 @@ def _build(settings: Settings, num_workers: int, directory: Path) -> Built:
     files = find_source_files(
         *dict.fromkeys(paths[key] for key in ("stdlib", "purelib", "platlib"))
     )
-    batches = [files[i : i + _FILES_AT_A_TIME] for i in range(0, len(files), _FILES_AT_A_TIME)]
+    batches = [files[i : i + _FILES_PER_BATCH] for i in range(0, len(files), _FILES_PER_BATCH)]
     results = ordered_map(make_reader, batches, num_workers=num_workers, what=STAGE)
     progress = Progress(STAGE, settings.max_megabytes, "MB of text")
     max_bytes = int(settings.max_megabytes * 1e6)
@@ -134,7 +134,7 @@ def find_source_files(*roots: str) -> list[SourceFile]:
 
 
 def make_reader() -> Callable[[list[SourceFile]], list[list[str] | None]]:
-    """The worker: a batch of files to their paragraphs, None for a file that cannot be read."""
+    """The worker: a batch of files -> their paragraphs, None for a file that cannot be read."""
     return lambda batch: [_read_paragraphs(file) for file in batch]
 
 
@@ -147,7 +147,7 @@ def _read_paragraphs(file: SourceFile) -> list[str] | None:
             texts = docstrings_of_module(source)
         else:
             texts = [description_of_metadata(source)]
-    except (OSError, SyntaxError, ValueError, RecursionError):  # other Pythons, other encodings
+    except (OSError, SyntaxError, ValueError, RecursionError):  # another Python version or encoding
         return None
     return [paragraph for text in texts for paragraph in prose_paragraphs(text)]
 
@@ -155,7 +155,7 @@ def _read_paragraphs(file: SourceFile) -> list[str] | None:
 def unique_documents(
     batches: Iterable[list[list[str] | None]], counts: dict[str, int]
 ) -> Iterator[str]:
-    """Documents without the paragraphs of earlier ones; counts those that could not be read."""
+    """Documents without the paragraphs of earlier ones; counts unreadable files."""
     seen: set[int] = set()
     for paragraphs in itertools.chain.from_iterable(batches):
         if paragraphs is None:
@@ -177,7 +177,7 @@ def define_flags() -> None:
     """Defines the flags of ``python -m tools.demo.corpus``."""
     define_output_flag("Directory for corpus.txt.")
     define_workers_flag()
-    flags.DEFINE(Number(), "max_megabytes", 12.0, "Most text to gather.")
+    flags.DEFINE(Number(), "max_megabytes", 12.0, "Maximum amount of text, in MB.")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Plain prose out of Python docstrings and package descriptions.
+"""Extracts plain prose from Python docstrings and package descriptions.
 
-Kept are paragraphs that read like sentences; headings, code, doctests, tables, argument lists and
+Paragraphs that read like sentences are kept; headings, code, doctests, tables, argument lists and
 badges are left out. Mark-up (reStructuredText, Markdown, HTML) is reduced to its text.
 """
 
@@ -13,8 +13,8 @@ import re
 import warnings
 from collections.abc import Iterator
 
-_MIN_WORDS, _MIN_WORDS_WITHOUT_END = 5, 10  # of a paragraph that ends like a sentence or not
-_MIN_PROSE_SHARE = 0.85  # letters, blanks and the punctuation of prose among the characters
+_MIN_WORDS, _MIN_WORDS_WITHOUT_END = 5, 10  # for a paragraph with or without a full stop
+_MIN_PROSE_SHARE = 0.85  # share of letters, blanks and prose punctuation
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _CODE_SIGNS = re.compile(r">>>|\.\.\. |::$|\|.*\||==|\+--|--\+|#!/|^\.\.|^%|[{};]$")
 _LIST_MARK = re.compile(r"^([-*+•]|\d+[.)]|#+|:\w+(?: [\w*]+)*:|\(?[a-z\d]\))\s+")
@@ -42,13 +42,13 @@ def docstrings_of_module(source: str) -> list[str]:
     Raises SyntaxError, ValueError or RecursionError for source that cannot be parsed.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the escapes in other people's strings
+        warnings.simplefilter("ignore")  # invalid escapes in other packages' strings
         tree = ast.parse(source)
     return list(_docstrings(tree))
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Those of a node and of what is defined inside it, without a look at its expressions."""
+    """The docstrings of a node and of definitions inside it; expressions are not visited."""
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         docstring = ast.get_docstring(node)
         if docstring:
@@ -59,7 +59,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def description_of_metadata(metadata: str) -> str:
-    """The description of a package (mostly its README) in the text of its METADATA file."""
+    """A package's description (usually its README) from the text of its METADATA file."""
     return metadata.partition("\n\n")[2]
 
 
@@ -76,7 +76,7 @@ def prose_paragraphs(text: str) -> list[str]:
 
 
 def _split_at_indentation(block: str) -> list[list[str]]:
-    """Lines that belong together: a first one, and others with one indentation of their own."""
+    """Groups lines into paragraphs: a first line, and following ones with the same indentation."""
     groups: list[list[str]] = []
     body_indentation = None
     for line in block.expandtabs(4).split("\n"):
@@ -102,7 +102,7 @@ def _starts_item(line: str) -> bool:
 
 
 def _is_header(line: str, next_line: str) -> bool:
-    """Whether a line is above its text: underlined, ``Args:`` or ``name : type``."""
+    """Whether a line is a header: underlined, ``Args:`` or ``name : type``."""
     line = line.strip()
     underlined = len(next_line) > 2 and not next_line.strip("=-~^*\"'#.")
     return underlined or line.endswith(":") or " : " in line

@@ -1,4 +1,4 @@
-"""Documented Python objects as contexts for questions: a signature line and the text below it.
+"""Documented Python objects as contexts for questions: a signature line and the documentation.
 
 A context looks like this, each paragraph and each item of a list on a line of its own::
 
@@ -7,8 +7,8 @@ A context looks like this, each paragraph and each item of a list on a line of i
     Args:
     data: The bytes to look at.
 
-The sections (arguments, returns, raises) are kept as spans, so that a pattern can be tried where
-it means something.
+The sections (arguments, returns, raises) are kept as spans, so that a pattern can be restricted to
+one of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple, Union
 
 SECTIONS = ("arguments", "returns", "raises")
 
-_MOST_SIGNATURE_WORDS = 40
+_MAX_SIGNATURE_WORDS = 40
 _HEADERS = {
     "arguments": "arguments",
     "args": "arguments",
@@ -57,10 +57,10 @@ class DocumentedObject:
     """A class or function with its documentation.
 
     Attributes:
-      name: inside its module, for example ``Reader.read``.
+      name: qualified name inside its module, for example ``Reader.read``.
       context: the signature line and the lines of the documentation.
-      sections: where in the context ``arguments``, ``returns`` and ``raises`` are, without their
-        headers; only those that are there.
+      sections: the spans in the context of ``arguments``, ``returns`` and ``raises``, without their
+        headers, as far as they exist.
     """
 
     name: str
@@ -86,14 +86,14 @@ def documented_objects(source: str, module: str, *, max_words: int) -> Iterator[
     """The public classes and functions of a module, in the order of the source.
 
     Args:
-      source: text of the module.
-      module: its dotted name, which the signature lines begin with.
-      max_words: of a context; longer ones lose whole lines at their end.
+      source: the module's source code.
+      module: its dotted name, with which signature lines begin.
+      max_words: maximum number of words in a context; longer ones lose whole lines at the end.
 
     Raises SyntaxError, ValueError or RecursionError for source that cannot be parsed.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the escapes in other people's strings
+        warnings.simplefilter("ignore")  # invalid escapes in other packages' strings
         tree = ast.parse(source)
     yield from _objects_inside(tree, module, (), max_words)
 
@@ -114,7 +114,7 @@ def _objects_inside(
 
 
 def _signature(node: _Documented, name: str) -> str:
-    """The line that a context begins with; the name alone where it would be very long."""
+    """The first line of a context; just the name if the signature would be very long."""
     if isinstance(node, ast.ClassDef):
         bases = ", ".join(map(ast.unparse, node.bases))
         signature = f"class {name}({bases})" if bases else f"class {name}"
@@ -123,7 +123,7 @@ def _signature(node: _Documented, name: str) -> str:
         signature = f"{name}({arguments})"
         if node.returns is not None:
             signature += f" -> {ast.unparse(node.returns)}"
-    is_plain = signature.isprintable() and len(signature.split()) <= _MOST_SIGNATURE_WORDS
+    is_plain = signature.isprintable() and len(signature.split()) <= _MAX_SIGNATURE_WORDS
     return signature if is_plain else name
 
 
@@ -163,7 +163,7 @@ def _lines(docstring: str) -> Iterator[_Line]:
 
 
 def _joined_lines(text: str) -> Iterator[_Line]:
-    """Joins the lines that belong together, drops underlines and code."""
+    """Joins the lines of each paragraph, item or header; drops underlines and code."""
     raw = text.split("\n")
     joined: _Line | None = None
     fenced = in_doctest = False
@@ -192,18 +192,18 @@ def _joined_lines(text: str) -> Iterator[_Line]:
 
 
 def _plain(line: str) -> str:
-    """A line without marks of reStructuredText and Markdown that no reader would miss."""
+    """A line without inline mark-up of reStructuredText and Markdown."""
     return " ".join(_ROLE.sub(r"\1", line).replace("`", "").split())
 
 
 def _starts_line(text: str, indentation: int, before: _Line) -> bool:
-    """Whether a line is an item, stands left of what it would go on, or is below a numpy item."""
+    """Whether a line is an item, is indented less than the line before, or follows a numpy item."""
     is_item = bool(_ITEM.match(text)) and indentation <= before.indentation
     return is_item or indentation < before.indentation or bool(_NUMPY_ITEM.match(before.text))
 
 
 def _section(line: str, underlined: bool) -> str | None:
-    """What a header begins: a section's name, ``other`` or ``left out``; None for other lines."""
+    """The section that a header starts, or ``other`` or ``left out``; None for other lines."""
     title = line.rstrip(":").strip("* ").lower()
     if not (underlined or line.endswith(":")):
         return None

@@ -1,4 +1,4 @@
-"""Chooses questions about a module's objects and writes them as SQuAD's paragraphs."""
+"""Chooses questions about a module's objects and returns them as SQuAD paragraphs."""
 
 from __future__ import annotations
 
@@ -9,61 +9,61 @@ from typing import Any, NamedTuple
 from tools.demo.documented_objects import DocumentedObject
 from tools.demo.question_templates import Statement
 
-_MOST_QUESTIONS_PER_CONTEXT = 3
-_MOST_CONTEXTS_PER_DOCUMENT = 12
-_MOST_ALIKE = 5  # questions of a kind with the same subject and answer: "name: The name of it"
+_MAX_QUESTIONS_PER_CONTEXT = 3
+_MAX_CONTEXTS_PER_DOCUMENT = 12
+_MAX_ALIKE = 5  # questions of a kind with the same subject and answer: "name: The name of it"
 
 
 class Document(NamedTuple):
-    """A module's objects, each with what can be asked about it."""
+    """A module's objects, each with the statements that can be asked for."""
 
     module: str
     objects: list[tuple[DocumentedObject, list[Statement]]]
 
 
 def draw(seed: int, *texts: str) -> bytes:
-    """32 bytes that look random and depend on the seed and the texts alone."""
+    """32 pseudo-random bytes that depend only on the seed and the texts."""
     text = "\0".join((str(seed), *texts))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
 
 
 class QuestionMaker:
-    """Chooses what is asked, so that there are many kinds of questions.
+    """Chooses questions so that all kinds are represented.
 
     Args:
-      most_questions: to make in all.
-      unanswerable_fraction: share of them that the context does not answer; above 0 every question
-        says whether it is one of those, as SQuAD 2.0 wants it.
-      seed: of all choices.
+      max_questions: total number of questions to make.
+      unanswerable_fraction: share of questions that the context does not answer; above 0, every
+        question is marked as answerable or not, as in SQuAD 2.0.
+      seed: seed of all choices.
 
     Attributes:
-      kinds: how many questions of each kind have been made.
-      num_contexts: paragraphs that have been made.
+      kinds: number of questions made so far, by kind.
+      num_contexts: number of paragraphs made so far.
     """
 
-    def __init__(self, most_questions: int, *, unanswerable_fraction: float, seed: int):
+    def __init__(self, max_questions: int, *, unanswerable_fraction: float, seed: int):
         self.kinds: collections.Counter[str] = collections.Counter()
         self.num_contexts = 0
-        self._most_questions = most_questions
+        self._max_questions = max_questions
         self._unanswerable_fraction = unanswerable_fraction
         self._seed = seed
         self._alike: collections.Counter[tuple[str, str, str]] = collections.Counter()
 
     @property
     def num_questions(self) -> int:
-        """All that have been made."""
+        """Total number of questions made so far."""
         return sum(self.kinds.values())
 
     @property
     def is_done(self) -> bool:
-        """Whether there are as many questions as are wanted."""
-        return self.num_questions == self._most_questions
+        """Whether enough questions have been made."""
+        return self.num_questions == self._max_questions
 
     def paragraphs(self, document: Document) -> list[dict[str, Any]]:
-        """A document's paragraphs in SQuAD's format; none of them is without a question."""
+        """A document's paragraphs in SQuAD's format, each with at least one question."""
         objects = sorted(document.objects, key=lambda pair: draw(self._seed, pair[0].context))
         paragraphs = []
-        for documented, statements in objects[:_MOST_CONTEXTS_PER_DOCUMENT]:
+        for documented, statements in objects[:_MAX_CONTEXTS_PER_DOCUMENT]:
             questions = self._answerable(documented, statements)
             questions += self._unanswerable(documented, document)
             if questions:
@@ -74,14 +74,14 @@ class QuestionMaker:
     def _answerable(
         self, documented: DocumentedObject, statements: list[Statement]
     ) -> list[dict[str, Any]]:
-        """Asks for the statements whose kind was asked for least so far."""
+        """Questions for the statements whose kinds are the rarest so far."""
         questions: list[dict[str, Any]] = []
         for statement in sorted(statements, key=lambda s: self.kinds[s.template.kind]):
             answer = documented.context[statement.answer.start : statement.answer.end]
             alike = statement.template.kind, statement.subject, answer
-            if len(questions) == _MOST_QUESTIONS_PER_CONTEXT or self.is_done:
+            if len(questions) == _MAX_QUESTIONS_PER_CONTEXT or self.is_done:
                 break
-            if self._alike[alike] < _MOST_ALIKE:
+            if self._alike[alike] < _MAX_ALIKE:
                 self._alike[alike] += 1
                 self.kinds[statement.template.kind] += 1
                 answers = [{"text": answer, "answer_start": statement.answer.start}]
@@ -91,7 +91,7 @@ class QuestionMaker:
     def _unanswerable(
         self, documented: DocumentedObject, document: Document
     ) -> list[dict[str, Any]]:
-        """Asks for what another object of the module states and this one does not mention."""
+        """Questions for statements about other objects of the module, not mentioned here."""
         context = documented.context
         missing = self._unanswerable_fraction * self.num_questions - self.kinds["unanswerable"]
         if missing < 1:
@@ -105,7 +105,7 @@ class QuestionMaker:
         ]
         candidates.sort(key=lambda s: draw(self._seed, context, s.template.kind, s.subject))
         questions: dict[str, dict[str, Any]] = {}
-        for statement in candidates[: min(int(missing), _MOST_QUESTIONS_PER_CONTEXT)]:
+        for statement in candidates[: min(int(missing), _MAX_QUESTIONS_PER_CONTEXT)]:
             question = self._question(documented, statement, [])
             if question["id"] not in questions and not self.is_done:
                 self.kinds["unanswerable"] += 1

@@ -1,8 +1,8 @@
 """Questions about a documented object, each with its answer as a span of the context.
 
 Every template is a pattern that finds a statement in the documentation (a default, a type, an
-exception, a version ...) and ways to ask for it. Nothing is inferred: an answer is text that stands
-in the context in the place where documentation states such things.
+exception, a version ...) and ways to ask for it. Nothing is inferred: an answer is literal text
+from the place in the context where documentation states such things.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tools.demo.documented_objects import DocumentedObject, Span
 
-MOST_ANSWER_WORDS = 15  # with subwords about half of run_squad.py's --max_answer_length
+MAX_ANSWER_WORDS = 15  # counted in subwords, about half of run_squad.py's --max_answer_length
 
 _SENTENCE = r"(?P<answer>[^\n]+?)(?=(?<!e\.g)(?<!i\.e)(?<!etc)[.;](?:\s|\Z)|\n|\Z)"
 _OPENING, _CLOSING = "([{", ")]}"
@@ -25,12 +25,12 @@ class Template:
     """A kind of question.
 
     Attributes:
-      kind: its name, for the counts of the manifest.
-      section: where the pattern is tried: a section of the context, or None for all of it.
-      pattern: has a group ``answer``, and ``subject`` where the questions name one.
-      questions: with ``{name}`` of the object and ``{subject}``; one of them is asked.
-      mentioned: a pattern that finds nothing in a context that says nothing of this; ``{subject}``
-        stands for the question's. None where every context has an answer.
+      kind: its name, for the counts in the manifest.
+      section: the section of the context in which the pattern is tried, or None for all of it.
+      pattern: a pattern with a group ``answer``, and ``subject`` if the questions have one.
+      questions: alternative phrasings, with ``{name}`` of the object and ``{subject}``.
+      mentioned: a pattern that matches every context that may contain an answer; ``{subject}``
+        stands for the question's subject. None if every context has an answer.
     """
 
     kind: str
@@ -42,19 +42,19 @@ class Template:
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """What a template found: ``context[answer.start : answer.end]`` answers the question."""
+    """A template's match: ``context[answer.start : answer.end]`` answers the question."""
 
     template: Template
     subject: str
     answer: Span
 
     def question(self, name: str, *, phrasing: int) -> str:
-        """Asks about the object of that name; ``phrasing`` chooses among the ways to do so."""
+        """The question about the object ``name``; ``phrasing`` selects one of the phrasings."""
         questions = self.template.questions
         return questions[phrasing % len(questions)].format(name=name, subject=self.subject)
 
     def is_mentioned(self, context: str) -> bool:
-        """Whether a context may say something about what is asked."""
+        """Whether a context may contain an answer to the question."""
         mentioned = self.template.mentioned
         if mentioned is None:
             return True
@@ -244,10 +244,10 @@ TEMPLATES = (
 
 
 def find_statements(documented: DocumentedObject) -> list[Statement]:
-    """Everything that the templates find, in their order, without what could be mistaken.
+    """All unambiguous statements that the templates find, in the templates' order.
 
-    A question that would have two different answers is left out, and so are answers that are
-    long, cut out of brackets or without a letter or digit.
+    Questions that would have two different answers are left out, as are answers that are long, have
+    unbalanced brackets or contain no letter or digit.
     """
     found: dict[tuple[str, str], list[Statement]] = collections.defaultdict(list)
     for template in TEMPLATES:
@@ -280,8 +280,8 @@ def _matches(template: Template, documented: DocumentedObject) -> Iterator[State
 
 
 def is_answer(text: str) -> bool:
-    """Whether a text can stand for itself: short, with whole brackets and something to read."""
-    if len(text.split()) > MOST_ANSWER_WORDS or not any(map(str.isalnum, text)):
+    """Whether a text can be an answer: short, with balanced brackets and a letter or digit."""
+    if len(text.split()) > MAX_ANSWER_WORDS or not any(map(str.isalnum, text)):
         return False
     depth = 0
     for char in text:

@@ -1,15 +1,15 @@
-"""Questions about the documentation on the disk, for those without a SQuAD file: a smoke test.
+"""Generates questions about installed documentation: a smoke test for users without a SQuAD file.
 
     python -m tools.demo.questions --output_dir=questions --num_questions=5000
 
 Takes the docstrings of the packages whose text :mod:`tools.demo.corpus` gathers (or those of
-the Python files given by ``--input_file``) and asks what they state: what a function returns, the
-type or the default of a parameter, the exception that is raised. Writes ``train.json`` and
+the Python files given by ``--input_file``) and asks for what they state: what a function returns,
+the type or the default of a parameter, the exception that is raised. Writes ``train.json`` and
 ``dev.json`` in SQuAD's format, 1.1, or 2.0 with ``--unanswerable_fraction``. No module is in both
-files and no documentation is there twice. The same installation and seed give the same bytes.
+files, and no documentation occurs twice. The same installation and seed give the same bytes.
 
-The questions come from a handful of patterns, so that a score on them says that everything works,
-and nothing about how well a model reads. Every title in the files says so.
+The questions come from a handful of patterns, so a score on them shows that everything works, but
+nothing about how well a model reads. Every title in the files says so.
 
 Memory: about 80 MB, and 10 kB for each question.
 """
@@ -50,16 +50,16 @@ _MAX_SOURCE_BYTES = 1 << 20  # generated tables, not documentation
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the stage is to do.
+    """The settings of the stage.
 
     Attributes:
-      output_dir: where train.json and dev.json go.
-      input_file: Python files, globs or directories; None for what is installed.
-      num_questions: in both files together; fewer where there is no more documentation.
+      output_dir: directory for train.json and dev.json.
+      input_file: Python files, globs or directories; None for the installed packages.
+      num_questions: questions in both files together; fewer if there is not enough documentation.
       dev_fraction: share of the questions that goes to dev.json.
-      unanswerable_fraction: share that the context says nothing about; 0 gives SQuAD 1.1.
-      max_context_words: a longer documentation loses its end.
-      random_seed: chooses the modules, and what is asked about them.
+      unanswerable_fraction: share of questions that the context does not answer; 0 gives SQuAD 1.1.
+      max_context_words: maximum words in a context; longer documentation loses its end.
+      random_seed: seed for the choice of modules and questions.
     """
 
     output_dir: str
@@ -72,7 +72,7 @@ class Settings:
 
 
 def run(settings: Settings) -> Path:
-    """Makes the questions; returns the directory of train.json and dev.json."""
+    """Generates the questions; returns the directory of train.json and dev.json."""
     _check(settings)
     if settings.input_file is None:
         inputs: list[Path] = []
@@ -108,7 +108,7 @@ def _check(settings: Settings) -> None:
     if settings.max_context_words <= _MIN_CONTEXT_WORDS:
         raise UserError(
             f"--max_context_words={settings.max_context_words}: "
-            f"give more than {_MIN_CONTEXT_WORDS}, the fewest words of a context."
+            f"give more than {_MIN_CONTEXT_WORDS}, the minimum length of a context."
         )
 
 
@@ -157,7 +157,7 @@ def _build(settings: Settings, files: list[SourceFile], directory: Path) -> Buil
 
 
 def documents(files: list[SourceFile], settings: Settings) -> Iterator[Document]:
-    """The modules that can be parsed, in an order given by the seed; each documentation once."""
+    """The modules that can be parsed, in an order given by the seed; each docstring occurs once."""
     seen: set[bytes] = set()
     for file in sorted(files, key=lambda file: draw(settings.random_seed, file.name)):
         module = file.name[: -len(".py")].replace(os.sep, ".")
@@ -166,7 +166,7 @@ def documents(files: list[SourceFile], settings: Settings) -> Iterator[Document]
         try:
             source = Path(file.path).read_text(encoding="utf-8")
             found = list(documented_objects(source, module, max_words=settings.max_context_words))
-        except (OSError, SyntaxError, ValueError, RecursionError):  # for another Python
+        except (OSError, SyntaxError, ValueError, RecursionError):  # for another Python version
             continue
         for documented in found:
             digest = hashlib.sha256(documented.documentation.encode("utf-8")).digest()
@@ -186,7 +186,7 @@ def define_flags() -> None:
         "Python files, globs or directories to take docstrings from; by default the standard "
         "library and the installed packages.",
     )
-    flags.DEFINE_integer("num_questions", 5000, "Questions to make, for both files together.")
+    flags.DEFINE_integer("num_questions", 5000, "Questions to generate, for both files together.")
     flags.DEFINE(Number(), "dev_fraction", 0.1, "Share of the questions that goes to dev.json.")
     flags.DEFINE(
         Number(),
@@ -194,8 +194,10 @@ def define_flags() -> None:
         0.0,
         "Share of questions that the context does not answer; above 0 the files are SQuAD 2.0.",
     )
-    flags.DEFINE_integer("max_context_words", 250, "A longer docstring loses its end.")
-    flags.DEFINE_integer("random_seed", 12345, "Chooses the modules and the questions.")
+    flags.DEFINE_integer(
+        "max_context_words", 250, "Maximum words in a context; the rest is cut off."
+    )
+    flags.DEFINE_integer("random_seed", 12345, "Seed for the choice of modules and questions.")
 
 
 def main() -> None:

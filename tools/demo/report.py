@@ -1,4 +1,4 @@
-"""What the demo shows at its end: perplexities beside each other, filled masks, the loss curve."""
+"""The demo's report: a comparison of perplexities, filled masks and the loss curve."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUM_EXAMPLES = 10
 
 
 def report(output_dir: Path, *, config_file: Path, data: Path, model: Path) -> dict[str, float]:
-    """Prints everything and returns the figures of ``summary.json``."""
+    """Prints the report and returns the figures of ``summary.json``."""
     environment.prepare_environment(verbose=False, use_xla=False)
     config = BertConfig.from_json_file(config_file)
     tokenizer = load_tokenizer(vocab_file=data / "vocabulary" / "vocab.txt")
@@ -43,7 +43,7 @@ def report(output_dir: Path, *, config_file: Path, data: Path, model: Path) -> d
     plot_curve(
         _read_lines(model / "log.jsonl"), evaluations, figures["unigram_perplexity"], path=curve
     )
-    print("\nHeld-out perplexity of masked words (lower is better)")
+    print("\nHeld-out perplexity of masked tokens (lower is better)")
     print(f"  unigram model      {figures['unigram_perplexity']:10.1f}")
     print(f"  untrained network  {figures['untrained_perplexity']:10.1f}")
     print(
@@ -59,14 +59,14 @@ def _read_lines(path: Path) -> list[dict]:
 
 
 def _records(data: Path, part: str) -> dict[str, np.ndarray]:
-    """All records of ``train`` or ``heldout``, a feature as one array [N, L]."""
+    """All records of ``train`` or ``heldout``: feature name -> array [N, L]."""
     records = RecordSet(expand_record_files(str(data / "records" / part), flag="text"))
     examples = [PRETRAINING_UNMASKED.decode(raw) for raw in records.read(range(len(records)))]
     return {name: np.stack([e[name] for e in examples]) for name in examples[0]}
 
 
 def token_counts(records: dict[str, np.ndarray], vocab_size: int) -> np.ndarray:
-    """How often each id occurs in the training records; float64 [vocab_size]."""
+    """The number of occurrences of each id in the training records, float64 [vocab_size]."""
     used = records["input_ids"][records["input_mask"] == 1]
     return np.bincount(used, minlength=vocab_size).astype(np.float64)
 
@@ -74,10 +74,10 @@ def token_counts(records: dict[str, np.ndarray], vocab_size: int) -> np.ndarray:
 def unigram_perplexity(
     counts: np.ndarray, held_out: dict[str, np.ndarray], tokenizer: Tokenizer
 ) -> float:
-    """Perplexity of held-out words under their training frequency, one added to each count.
+    """Perplexity of held-out tokens under their training frequencies, with add-one smoothing.
 
-    Only words that masking could choose are counted, so the figure is comparable with that of the
-    network, which is asked for a random sample of them.
+    Only tokens that can be masked are counted, so the figure is comparable with that of the
+    network, which predicts a random sample of them.
     """
     counts = counts + 1
     for special in (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id):
@@ -90,12 +90,12 @@ def unigram_perplexity(
 def show_masks(
     held_out: dict[str, np.ndarray], tokenizer: Tokenizer, config: BertConfig, *, checkpoint: Path
 ) -> None:
-    """Prints a masked word of each of ten held-out sequences with the model's guesses."""
+    """Prints a masked word from each of ten held-out sequences with the model's guesses."""
     from bert_tf.commands.fill_mask import MaskFiller
 
     filler = MaskFiller(config, tokenizer, checkpoint)
     chosen = np.linspace(0, len(held_out["input_ids"]) - 1, NUM_EXAMPLES).astype(int)
-    print("\nMasked words of held-out sentences: truth, and what the model guesses")
+    print("\nMasked words in held-out sentences, with the model's guesses")
     for index in chosen:
         length = int(held_out["input_mask"][index].sum())
         ids = held_out["input_ids"][index, :length].copy()
@@ -123,7 +123,7 @@ def show_masks(
 
 
 def plot_curve(steps, evaluations, unigram: float, *, path: Path) -> None:
-    """Draws training and held-out loss over the steps, with the unigram model as a line."""
+    """Plots training and held-out loss over the steps, with the unigram model as a line."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -143,7 +143,7 @@ def plot_curve(steps, evaluations, unigram: float, *, path: Path) -> None:
     )
     axes.axhline(math.log(unigram), color="grey", linestyle="--", label="unigram model")
     axes.set_xlabel("step (optimizer updates)")
-    axes.set_ylabel("loss of masked words (nats)")
+    axes.set_ylabel("masked-LM loss (nats)")
     axes.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=120)

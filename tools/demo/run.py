@@ -1,8 +1,9 @@
-"""The demo: raw text to a pre-trained model, with the commands that a user would type.
+"""The demo: from raw text to a pre-trained model, with the commands that a user would type.
 
-Called by ``make demo``. Every step is a command of the toolkit, printed before it runs; at the end
-the figures are put beside each other. Nothing is downloaded: the text is the documentation of the
-Python packages on this machine, or the files given by ``--text`` (``make demo DEMO_TEXT=path``).
+Called by ``make demo``. Every step is a command of the toolkit, printed before it runs; a
+comparison of perplexities follows at the end. Nothing is downloaded: the text is the documentation
+of the Python packages on this machine, or the files given by ``--text`` (``make demo
+DEMO_TEXT=path``).
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ MODEL = {
     "hidden_act": "gelu",
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
-    # A network this narrow starts to learn much sooner from larger weights than BERT's 0.02.
+    # So narrow a network starts to learn much sooner with larger weights than BERT's 0.02.
     "initializer_range": 0.08,
 }
-MOST_WORDS = 6000
+MAX_VOCAB_SIZE = 6000
 BYTES_PER_WORD = 100
 GEOMETRY = ["--max_seq_length=64", "--max_predictions_per_seq=10"]
 
 
 def run(module: list[str], *flags: str) -> None:
-    """Prints and runs a command of the toolkit; stops the demo when it fails."""
+    """Prints and runs a command of the toolkit; exits if it fails."""
     print(f"\n$ python {' '.join(map(shlex.quote, [*module, *flags]))}", flush=True)
     done = subprocess.run([sys.executable, *module, *flags], cwd=ROOT, check=False)
     if done.returncode:
@@ -52,24 +53,24 @@ def run(module: list[str], *flags: str) -> None:
 
 
 def vocab_size_for(text: str) -> int:
-    """A vocabulary that a text of this size has enough different words for."""
+    """A vocabulary size for which the text has enough different words."""
     size = sum(path.stat().st_size for path in expand_input_files(text, flag="text"))
-    return min(MOST_WORDS, max(BYTES_PER_WORD, size // BYTES_PER_WORD))
+    return min(MAX_VOCAB_SIZE, max(BYTES_PER_WORD, size // BYTES_PER_WORD))
 
 
-def forget_model_of_another_vocabulary(model: Path, data: Path) -> None:
-    """Lets a demo with another text start anew, where a run of the same text goes on."""
+def remove_model_of_another_vocabulary(model: Path, data: Path) -> None:
+    """Removes a model of another text; with the same text, the run is resumed."""
     record = read_run_record(model)
     if record is None:
         return
     manifest = read_manifest(data / "records" / "train")
     if record.vocabulary_sha256 != manifest.vocabulary.sha256:
-        print(f"the text is another one: removing the model in {model}", flush=True)
+        print(f"the text has changed: removing the model in {model}", flush=True)
         shutil.rmtree(model)
 
 
 def main(output_dir: Path, text: str | None, steps: int) -> None:
-    """Runs every step, then reports."""
+    """Runs every step, then prints the report."""
     start = time.monotonic()
     output_dir = output_dir.resolve()
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,7 @@ def main(output_dir: Path, text: str | None, steps: int) -> None:
         "--dupe_factor=2",
         *GEOMETRY,
     )
-    forget_model_of_another_vocabulary(model, data)
+    remove_model_of_another_vocabulary(model, data)
     run(
         ["run_pretraining.py"],
         f"--bert_config_file={config}",

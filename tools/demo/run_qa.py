@@ -3,8 +3,9 @@
 Called by ``make demo-qa``, after ``make demo``. Questions about the documentation of the Python
 packages on this machine are generated, the demo's pre-trained model (or the weights given by
 ``--init_checkpoint``) is fine-tuned on them with run_squad.py, and its answers to questions about
-other modules are scored beside two trivial answers. For those without a SQuAD file: it shows that
-everything works. The questions come from a few patterns; a score here says nothing about SQuAD.
+other modules are scored in comparison with two trivial baselines. It is for users without a SQuAD
+file and shows that everything works. The questions come from a few patterns; a score here says
+nothing about SQuAD.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ from tools.demo.questions import DEV_NAME, LABEL, TRAIN_NAME  # noqa: E402
 from tools.demo.run import run  # noqa: E402
 
 NUM_SHOWN = 3
-_OPENING_WORDS = 3  # "What is the", "Which exception does": they tell the kinds of questions apart
+_OPENING_WORDS = 3  # "What is the", "Which exception does": they distinguish kinds of questions
 
 
 class Recipe(NamedTuple):
-    """How much is made and learned: about five minutes on two cores, more for a BERT-base.
+    """The amount of data and training: about five minutes on two cores, more for BERT-base.
 
     Attributes:
-      num_questions: for training and scoring together.
-      max_context_words: of a generated context.
-      max_seq_length: most tokens of question and context; fewer for a model with fewer positions.
+      num_questions: questions for training and scoring together.
+      max_context_words: maximum number of words in a generated context.
+      max_seq_length: maximum tokens of question and context; fewer if the model has fewer
+        positions.
       epochs: passes over the training questions.
-      batch_size: sequences of an update.
-      learning_rate: its peak.
+      batch_size: sequences per update.
+      learning_rate: peak learning rate.
     """
 
     num_questions: int
@@ -54,13 +56,13 @@ class Recipe(NamedTuple):
     learning_rate: float
 
 
-# The demo's model is small and knows little: it sees more, shorter contexts, more often.
-OF_DEMO = Recipe(8000, 45, 128, 4.0, 32, 1e-3)
-OF_GIVEN = Recipe(1500, 80, 128, 2.0, 16, 5e-5)
+# The demo's model is small and knows little, so it gets more and shorter contexts, more often.
+DEMO_MODEL_RECIPE = Recipe(8000, 45, 128, 4.0, 32, 1e-3)
+GIVEN_MODEL_RECIPE = Recipe(1500, 80, 128, 2.0, 16, 5e-5)
 
 
 class Model(NamedTuple):
-    """Where the weights are, as flags of run_squad.py, and how many positions they have."""
+    """A model: run_squad.py's flags for its weights, its number of positions and its recipe."""
 
     flags: list[str]
     positions: int
@@ -68,24 +70,26 @@ class Model(NamedTuple):
 
 
 def find_model(demo_dir: Path, init_checkpoint: Path | None) -> Model:
-    """The demo's model or the given one; raises UserError when there is none."""
+    """The demo's model or the given one; raises UserError if there is none."""
     if init_checkpoint is not None:
         names = ("bert_config.json", "config.json")
         configs = [init_checkpoint / name for name in names if (init_checkpoint / name).is_file()]
         if not configs:
             raise UserError(
-                f"--init_checkpoint: {init_checkpoint} holds neither of {' and '.join(names)}; "
+                f"--init_checkpoint: {init_checkpoint} contains neither {' nor '.join(names)}; "
                 "give the directory of a model."
             )
-        return Model([f"--init_checkpoint={init_checkpoint}"], _positions(configs[0]), OF_GIVEN)
+        return Model(
+            [f"--init_checkpoint={init_checkpoint}"], _positions(configs[0]), GIVEN_MODEL_RECIPE
+        )
     model = demo_dir / "model"
     config = model / "bert_config.json"
     if not config.is_file() or not (model / "checkpoint").is_file():
         raise UserError(
             f"--demo_dir: there is no pre-trained model in {demo_dir}; run `make demo` first, or "
-            "give the directory of a model by --init_checkpoint."
+            "give the directory of a model with --init_checkpoint."
         )
-    return Model([f"--init_checkpoint={model}"], _positions(config), OF_DEMO)
+    return Model([f"--init_checkpoint={model}"], _positions(config), DEMO_MODEL_RECIPE)
 
 
 def _positions(config: Path) -> int:
@@ -93,7 +97,7 @@ def _positions(config: Path) -> int:
 
 
 def training_flags(model: Model, epochs: float | None) -> list[str]:
-    """The flags of run_squad.py that depend on the model; ``epochs`` None for the recipe's."""
+    """The flags of run_squad.py that depend on the model; None takes the recipe's ``epochs``."""
     recipe = model.recipe
     length = min(recipe.max_seq_length, model.positions)
     return [
@@ -108,10 +112,10 @@ def training_flags(model: Model, epochs: float | None) -> list[str]:
     ]
 
 
-def trivial_answers(train: Sequence[Example], asked: Sequence[Example]) -> dict[str, dict]:
-    """Answers without a model: name to {question id: answer}.
+def trivial_answers(train: Sequence[Example], dev: Sequence[Example]) -> dict[str, dict]:
+    """Baseline answers without a model: name of the baseline -> {question id: answer}.
 
-    ``first words`` gives as many words of the documentation as answers have on average;
+    ``first words`` gives as many words of the documentation as answers have on average,
     ``most frequent`` the most frequent answer to training questions with the same first words.
     """
     length = round(statistics.mean(len(e.answers[0].text.split()) for e in train))
@@ -122,9 +126,9 @@ def trivial_answers(train: Sequence[Example], asked: Sequence[Example]) -> dict[
     frequent = {opening: counter.most_common(1)[0][0] for opening, counter in counts.items()}
     return {
         "first words": {
-            e.question_id: " ".join(e.context.partition("\n")[2].split()[:length]) for e in asked
+            e.question_id: " ".join(e.context.partition("\n")[2].split()[:length]) for e in dev
         },
-        "most frequent": {e.question_id: frequent.get(_opening(e), frequent[""]) for e in asked},
+        "most frequent": {e.question_id: frequent.get(_opening(e), frequent[""]) for e in dev},
     }
 
 
@@ -133,7 +137,7 @@ def _opening(example: Example) -> str:
 
 
 def show_answers(squad: SquadFile, answers: Mapping[str, str]) -> None:
-    """Prints a few questions of different modules with the model's answers."""
+    """Prints questions about a few modules with the model's answers."""
     print("\nQuestions that the model was not trained on, and its answers")
     step = len(squad.examples) // NUM_SHOWN or 1
     for example in squad.examples[step // 2 :: step][:NUM_SHOWN]:
@@ -143,39 +147,39 @@ def show_answers(squad: SquadFile, answers: Mapping[str, str]) -> None:
         print(f"      expected: {example.answers[0].text}")
 
 
-def report(model_dir: Path, *, train: SquadFile, asked: SquadFile) -> dict[str, object]:
+def report(model_dir: Path, *, train: SquadFile, dev: SquadFile) -> dict[str, object]:
     """Prints scores and examples; returns the content of summary.json."""
     answers = read_json(model_dir / "predictions.json", what="predictions")
-    everything = {**trivial_answers(train.examples, asked.examples), "fine-tuned model": answers}
-    scores = {name: evaluate(asked, given) for name, given in everything.items()}
-    show_answers(asked, answers)
-    print(f"\nScores on {len(asked.examples)} questions about other modules ({LABEL})")
+    compared = {**trivial_answers(train.examples, dev.examples), "fine-tuned model": answers}
+    scores = {name: evaluate(dev, predicted) for name, predicted in compared.items()}
+    show_answers(dev, answers)
+    print(f"\nScores on {len(dev.examples)} questions about other modules ({LABEL})")
     print(f"  {'':20}{'exact match':>12}{'F1':>8}")
     for name, score in scores.items():
         print(f"  {name:20}{score['exact_match']:12.1f}{score['f1']:8.1f}")
     return {
         "label": LABEL,
-        "questions": {"train": len(train.examples), "dev": len(asked.examples)},
-        "scores": {name: _of(score) for name, score in scores.items()},
+        "questions": {"train": len(train.examples), "dev": len(dev.examples)},
+        "scores": {name: _main_scores(score) for name, score in scores.items()},
         "report": str(model_dir / "report.html"),
     }
 
 
-def _of(score: Mapping[str, float]) -> dict[str, float]:
+def _main_scores(score: Mapping[str, float]) -> dict[str, float]:
     return {name: score[name] for name in ("exact_match", "f1")}
 
 
-def forget_model_of_another_demo(output_dir: Path, model_dir: Path, made_of: dict) -> None:
-    """Lets a demo with other questions or weights start anew, where the same one goes on."""
+def remove_model_of_another_demo(output_dir: Path, model_dir: Path, made_of: dict) -> None:
+    """Removes a model of other questions, weights or flags; otherwise the run is resumed."""
     record = output_dir / "made_of.json"
     if record.is_file() and read_json(record, what="record of the demo") != made_of:
-        print(f"questions, weights or flags are others: removing the model in {model_dir}")
+        print(f"questions, weights or flags have changed: removing the model in {model_dir}")
         shutil.rmtree(model_dir, ignore_errors=True)
     write_json(record, made_of)
 
 
 def main(options: argparse.Namespace) -> None:
-    """Runs every step, then reports."""
+    """Runs every step, then prints the report."""
     start = time.monotonic()
     model = find_model(options.demo_dir.resolve(), options.init_checkpoint)
     output_dir = options.output_dir.resolve()
@@ -189,7 +193,7 @@ def main(options: argparse.Namespace) -> None:
     )
     flags = training_flags(model, options.epochs)
     made_of = {"questions": read_manifest(questions).sha256, "flags": flags}
-    forget_model_of_another_demo(output_dir, model_dir, made_of)
+    remove_model_of_another_demo(output_dir, model_dir, made_of)
     run(
         ["run_squad.py"],
         f"--train_file={questions / TRAIN_NAME}",
@@ -200,7 +204,7 @@ def main(options: argparse.Namespace) -> None:
         *flags,
     )
     summary = report(
-        model_dir, train=_read(questions / TRAIN_NAME), asked=_read(questions / DEV_NAME)
+        model_dir, train=_read(questions / TRAIN_NAME), dev=_read(questions / DEV_NAME)
     )
     summary["seconds"] = round(time.monotonic() - start, 1)
     write_json(output_dir / "summary.json", summary)
@@ -218,10 +222,12 @@ if __name__ == "__main__":
         description=f"Fine-tunes on {LABEL}, from the demo's model or given weights."
     )
     parser.add_argument("--output_dir", type=Path, default=Path("demo/qa"))
-    parser.add_argument("--demo_dir", type=Path, default=Path("demo"), help="where `make demo` was")
+    parser.add_argument(
+        "--demo_dir", type=Path, default=Path("demo"), help="directory of `make demo`"
+    )
     parser.add_argument(
         "--init_checkpoint", type=Path, help="directory of a model, instead of the demo's"
     )
-    parser.add_argument("--num_questions", type=int, help="to generate, for training and scoring")
+    parser.add_argument("--num_questions", type=int, help="questions to generate, in all")
     parser.add_argument("--epochs", type=float, help="passes over the training questions")
     exit_on_user_error(main, parser.parse_args())

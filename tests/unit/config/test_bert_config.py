@@ -112,7 +112,7 @@ def test_keys_of_other_programs_are_named_and_ignored(tmp_path):
     ]
 
 
-def test_nothing_is_said_of_known_keys(tmp_path):
+def test_known_keys_give_no_notes(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text(json.dumps({**BertConfig(vocab_size=9).to_dict(), "pooler_type": "x"}))
     assert read_config(path)[1] == []
@@ -188,7 +188,7 @@ def write_theirs(tmp_path, **changes):
     return path
 
 
-def test_the_same_word_is_two_functions(tmp_path):
+def test_gelu_means_different_functions_in_the_two_formats(tmp_path):
     assert BertConfig.from_json_file(write_theirs(tmp_path)) == BertConfig(
         vocab_size=9, hidden_size=24, hidden_act="gelu_erf", type_vocab_size=2
     )
@@ -198,7 +198,7 @@ def test_the_same_word_is_two_functions(tmp_path):
 
 
 @pytest.mark.parametrize("mark", ["architectures", "model_type", "transformers_version"])
-def test_one_key_of_hugging_face_is_enough(tmp_path, mark):
+def test_a_single_hugging_face_key_is_enough(tmp_path, mark):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"vocab_size": 9, "hidden_act": "gelu", mark: THEIRS[mark]}))
     assert BertConfig.from_json_file(path).hidden_act == "gelu_erf"
@@ -210,12 +210,12 @@ def test_one_key_of_hugging_face_is_enough(tmp_path, mark):
         ({"model_type": "roberta"}, "model_type 'roberta' is not supported; give a model of type"),
         ({"position_embedding_type": "relative_key"}, "'relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder is set; only encoders"),
-        ({"hidden_act": "silu"}, "hidden_act 'silu' is not supported; known are gelu,"),
+        ({"hidden_act": "silu"}, "hidden_act 'silu' is not supported, only gelu,"),
         ({"hidden_act": ["gelu"]}, "hidden_act ['gelu'] is not supported"),
         ({"hidden_size": 25}, "hidden_size 25 is not a multiple"),
     ],
 )
-def test_other_networks_of_hugging_face_are_refused(tmp_path, changes, words):
+def test_other_hugging_face_networks_are_refused(tmp_path, changes, words):
     path = write_theirs(tmp_path, **changes)
     with pytest.raises(UserError) as error:
         BertConfig.from_json_file(path)
@@ -234,7 +234,7 @@ def test_other_networks_of_hugging_face_are_refused(tmp_path, changes, words):
         ({"num_hidden_layers": 10**4, "hidden_size": 7680}, 10**4 * 4 * 7680**2 * 4 / 2**30),
     ],
 )
-def test_networks_beyond_the_memory_are_refused_before_it_is_taken(tmp_path, changes, gib):
+def test_networks_larger_than_memory_are_refused(tmp_path, changes, gib):
     path = tmp_path / "bert_config.json"
     path.write_text(json.dumps({"vocab_size": 100, **changes}))
     with pytest.raises(UserError) as error:
@@ -247,7 +247,7 @@ def test_networks_beyond_the_memory_are_refused_before_it_is_taken(tmp_path, cha
         assert f"{name} {value}" in message or name == "num_attention_heads"
 
 
-def test_the_largest_released_network_has_room(tmp_path, monkeypatch):
+def test_the_largest_released_network_fits(tmp_path, monkeypatch):
     monkeypatch.setattr("bert_tf.config.bert_config.memory_bytes", lambda: 4 * 340_000_000)
     large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
     path = tmp_path / "bert_config.json"

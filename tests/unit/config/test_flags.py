@@ -1,4 +1,4 @@
-"""From flags to settings."""
+"""Flags are turned into settings."""
 
 import dataclasses
 
@@ -48,17 +48,17 @@ def parse(tmp_path):
         (["--use_xla=auto"], None),
     ],
 )
-def test_xla_by_word_or_by_trial(given, expected, parse):
+def test_xla_on_off_or_auto(given, expected, parse):
     assert parse(*given).runtime.use_xla is expected
 
 
-def test_no_other_word_for_xla(parse):
+def test_other_values_for_xla_are_refused(parse):
     with pytest.raises(absl_flags.IllegalFlagValueError, match=r"--use_xla=maybe: .*or auto"):
         parse("--use_xla=maybe")
 
 
-def test_a_trial_of_xla_is_not_deterministic(parse):
-    with pytest.raises(UserError, match=r"--use_xla=auto goes by time, and --deterministic"):
+def test_automatic_xla_is_not_deterministic(parse):
+    with pytest.raises(UserError, match=r"--use_xla=auto depends on timing, but --deterministic"):
         parse("--use_xla=auto", "--deterministic")
 
 
@@ -75,7 +75,7 @@ def test_google_names_and_defaults(parse):
     assert settings.masked_lm
 
 
-def test_side_files_of_records_are_no_records(parse):
+def test_side_files_of_records_are_not_records(parse):
     [path] = parse(f"--input_file={parse().bert_config_file.parent}").data.train_files
     assert path.name == "train-0.tfrecord"
 
@@ -89,7 +89,7 @@ def test_side_files_of_records_are_no_records(parse):
         (["--scale_steps_by_ranks"], True),
     ],
 )
-def test_scaling_of_steps_that_nobody_asked_for_is_left_to_the_run(parse, given, scaled):
+def test_unset_step_scaling_is_decided_by_the_run(parse, given, scaled):
     assert parse(*given).optimization.scale_steps_by_ranks is scaled
 
 
@@ -101,11 +101,11 @@ def test_scaling_of_steps_that_nobody_asked_for_is_left_to_the_run(parse, given,
         (["--allreduce_every_micro_batch"], True),
     ],
 )
-def test_both_names_for_when_to_communicate(parse, given, every):
+def test_both_names_of_the_communication_frequency(parse, given, every):
     assert parse(*given).optimization.allreduce_every_micro_batch is every
 
 
-def test_both_names_for_the_micro_batch(parse):
+def test_both_names_of_the_micro_batch(parse):
     assert parse("--train_batch_size=7").optimization.micro_batch_size == 7
     assert parse("--micro_batch_size=7").optimization.micro_batch_size == 7
     for name in ("train_batch_size", "micro_batch_size"):
@@ -130,7 +130,7 @@ def test_options_belong_to_their_optimizer(parse):
     assert parse(*lamb).optimization.optimizer_options == unbounded
     bounded = parse(*lamb, "--min_trust_ratio=0.01", "--max_trust_ratio=0.3").optimization
     assert bounded.optimizer_options == {"min_trust_ratio": 0.01, "max_trust_ratio": 0.3}
-    # The default of a boolean says nothing.
+    # The default of a boolean does not count as given.
     assert parse(*lamb, "--noadam_bias_correction") == parse(*lamb)
 
 
@@ -139,13 +139,13 @@ def test_options_belong_to_their_optimizer(parse):
     [
         (
             "--adam_bias_correction --optimizer_type=lamb",
-            "--adam_bias_correction goes with --optimizer_type=adam, but the optimizer is LAMB",
+            "--adam_bias_correction belongs to --optimizer_type=adam, but the optimizer is LAMB",
         ),
         (
             "--max_trust_ratio=0.3",
-            "--max_trust_ratio goes with --optimizer_type=lamb, but the optimizer is AdamW; drop",
+            "--max_trust_ratio belongs to --optimizer_type=lamb, but the optimizer is AdamW; drop",
         ),
-        ("--min_trust_ratio=0 ", "--min_trust_ratio goes with --optimizer_type=lamb, but"),
+        ("--min_trust_ratio=0 ", "--min_trust_ratio belongs to --optimizer_type=lamb, but"),
         ("--min_trust_ratio=-1 --optimizer_type=lamb", "--min_trust_ratio=-1 must not be negative"),
         ("--max_trust_ratio=0 --optimizer_type=lamb", "--max_trust_ratio=0 must be positive"),
         (
@@ -154,12 +154,12 @@ def test_options_belong_to_their_optimizer(parse):
         ),
     ],
 )
-def test_options_that_contradict(parse, given, sentence):
+def test_contradictory_options(parse, given, sentence):
     with pytest.raises(UserError, match=f"^{sentence}"):
         parse(*given.split())
 
 
-def test_names_of_nvidia_for_precision(parse):
+def test_nvidias_names_for_precision(parse):
     assert parse("--manual_fp16").runtime.precision == "fp16"
     assert parse("--amp").runtime == parse("--amp", "--precision=fp32").runtime
     older = parse("--use_fp16").runtime
@@ -172,12 +172,12 @@ def test_names_of_nvidia_for_precision(parse):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["--use_fp16", "--noamp"], r"--amp and --use_fp16 are two names for one thing"),
+        (["--use_fp16", "--noamp"], r"--amp and --use_fp16 are two names of one setting"),
         (["--use_fp16", "--precision=bf16"], r"--use_fp16 .* contradicts --precision=bf16; drop"),
         (["--amp", "--manual_fp16"], r"--amp .* contradicts --manual_fp16; drop one"),
     ],
 )
-def test_contradictions_name_what_was_given(parse, given, sentence):
+def test_contradictions_name_the_given_flags(parse, given, sentence):
     with pytest.raises(UserError, match=sentence):
         parse(*given)
 
@@ -189,7 +189,7 @@ def policy_file(tmp_path):
     return path
 
 
-def test_a_precision_policy_from_a_file_goes_with_any_precision(parse, policy_file):
+def test_a_policy_file_can_be_combined_with_any_precision(parse, policy_file):
     given = f"--precision_policy={policy_file}"
     for flags in ([], ["--precision=fp16"], ["--manual_fp16"]):
         runtime = parse(given, *flags).runtime
@@ -199,7 +199,7 @@ def test_a_precision_policy_from_a_file_goes_with_any_precision(parse, policy_fi
     assert parse(given).run.flags["precision_policy"] == str(policy_file)
 
 
-def test_a_precision_policy_is_not_for_the_rewrite(parse, policy_file):
+def test_a_policy_file_cannot_be_combined_with_the_rewrite(parse, policy_file):
     with pytest.raises(UserError, match=r"--amp .* contradicts --precision_policy; drop one"):
         parse("--amp", f"--precision_policy={policy_file}")
 
@@ -234,7 +234,7 @@ def test_no_held_out_records(parse, capsys):
         parse("--input_file=", "--nodo_train", "--do_eval")
 
 
-def test_every_flag_of_ours_is_in_the_record_and_no_other(parse):
+def test_exactly_our_flags_are_recorded(parse):
     recorded = parse("--learning_rate=0.25").run.flags
     assert recorded["learning_rate"] == 0.25
     assert recorded["output_dir"].endswith("out")
@@ -243,7 +243,7 @@ def test_every_flag_of_ours_is_in_the_record_and_no_other(parse):
 
 
 def test_flags_that_ranks_compare(parse):
-    """All but those of a host: data may lie anywhere on it, by either name."""
+    """All except host flags: data may be anywhere on a host, by either name."""
     compared = parse("--num_threads=4", "--seed=3").run.compared_flags()
     assert compared["--seed"] == 3
     of_a_host = {"--output_dir", "--init_checkpoint", "--input_file", "--input_files_dir"}
@@ -252,8 +252,8 @@ def test_flags_that_ranks_compare(parse):
 
 
 @pytest.mark.parametrize("script", ["pretraining", "squad"])
-def test_every_flag_of_a_host_is_one(script, tmp_path):
-    """A misspelt one would be compared, and stop every job over hosts."""
+def test_every_host_flag_exists(script, tmp_path):
+    """A misspelt flag would be compared, and stop every job on several hosts."""
     module = {"pretraining": pretraining_flags, "squad": squad_flags}[script]
     values = absl_flags.FlagValues()
     getattr(module, f"define_{script}_flags")(values)
@@ -269,12 +269,12 @@ def test_every_flag_of_a_host_is_one(script, tmp_path):
 
 @pytest.mark.parametrize(("given", "seconds"), [([], 300), (["--rank_timeout=0"], 0),
                                                 (["--rank_timeout=5"], 5)])  # fmt: skip
-def test_how_long_a_rank_may_be_silent(parse, given, seconds):
+def test_rank_timeout(parse, given, seconds):
     assert parse(*given).runtime.rank_timeout_seconds == seconds
 
 
 @pytest.mark.parametrize("value", ["4.9", "-1"])
-def test_a_rank_timeout_that_cannot_be_kept(parse, value):
+def test_invalid_rank_timeouts(parse, value):
     with pytest.raises(UserError, match=r"--rank_timeout=.* must be 0, for no limit, or at least"):
         parse(f"--rank_timeout={value}")
 
@@ -290,7 +290,7 @@ def test_a_rank_timeout_that_cannot_be_kept(parse, value):
         (["--adasum", "--num_allreduce_groups=0"], 0, None),
     ],
 )
-def test_what_is_not_asked_for_is_left_to_the_run(parse, given, groups, rows):
+def test_unset_communication_is_decided_by_the_run(parse, given, groups, rows):
     communication = parse(*given).runtime.communication
     assert (communication.groups, communication.embedding_rows) == (groups, rows)
 
@@ -303,7 +303,7 @@ def test_what_is_not_asked_for_is_left_to_the_run(parse, given, groups, rows):
         ["--num_allreduce_groups=1", "--embedding_gradient_rows"],
     ],
 )
-def test_ways_of_communication_that_exclude_each_other(parse, given):
+def test_communication_flags_that_exclude_each_other(parse, given):
     with pytest.raises(UserError, match=r"--adasum .*; drop (it|one)"):
         parse(*given)
 
@@ -326,16 +326,16 @@ def test_epochs_instead_of_steps(parse):
     [
         (["--num_train_epochs=1", "--num_train_steps=100000"], "--num_train_epochs and --num_tra"),
         (["--warmup_proportion=0", "--num_warmup_steps=10000"], "--warmup_proportion and --num_w"),
-        (["--num_train_epochs=0"], "--num_train_epochs=0.0 must be more than 0"),
-        (["--warmup_proportion=1.5"], r"--warmup_proportion=1.5 must lie in \[0, 1\]"),
+        (["--num_train_epochs=0"], "--num_train_epochs=0.0 must be greater than 0"),
+        (["--warmup_proportion=1.5"], r"--warmup_proportion=1.5 must be in \[0, 1\]"),
     ],
 )
-def test_lengths_that_cannot_be_meant(parse, given, named):
+def test_invalid_lengths(parse, given, named):
     with pytest.raises(UserError, match=named):
         parse(*given)
 
 
-def test_each_setting_of_a_network_is_a_flag(parse):
+def test_each_network_setting_has_a_flag(parse):
     assert parse().network == {}
     given = {
         "vocab_size": 50,
@@ -355,9 +355,9 @@ def test_each_setting_of_a_network_is_a_flag(parse):
     assert network == given
 
 
-def test_a_model_is_given_by_a_file_or_sizes_or_weights(parse, tmp_path):
+def test_a_model_needs_a_file_or_sizes_or_weights(parse, tmp_path):
     none = "--bert_config_file="
-    with pytest.raises(UserError, match="no model was given: name its architecture"):
+    with pytest.raises(UserError, match="no model was given; describe its architecture"):
         parse(none)
     assert parse(none, "--hidden_size=8").bert_config_file is None
     assert parse(none, "--init_checkpoint=published").bert_config_file is None

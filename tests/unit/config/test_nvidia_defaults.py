@@ -1,4 +1,4 @@
-"""A command for NVIDIA's scripts is told what is otherwise here; flag files make it the same."""
+"""Commands for NVIDIA's scripts show the differences in defaults; flag files remove them."""
 
 import pytest
 from absl import flags as absl_flags
@@ -9,8 +9,8 @@ from bert_tf.config.squad_flags import define_squad_flags
 from bert_tf.update import schedules
 from tests.support import ROOT
 
-PRETRAINING = (define_pretraining_flags, nvidia_defaults.say_other_pretraining_defaults)
-SQUAD = (define_squad_flags, nvidia_defaults.say_other_squad_defaults)
+PRETRAINING = (define_pretraining_flags, nvidia_defaults.show_pretraining_default_differences)
+SQUAD = (define_squad_flags, nvidia_defaults.show_squad_default_differences)
 FLAG_FILES = {
     "nvidia_compatible.flags": (PRETRAINING, nvidia_defaults.PRETRAINING),
     "nvidia_compatible_adam.flags": (PRETRAINING, nvidia_defaults.PRETRAINING),
@@ -20,7 +20,7 @@ FLAG_FILES = {
 
 def parsed(define, *given):
     values = absl_flags.FlagValues()
-    # absl's own, which the program's flags have.
+    # absl's flag, which programs define.
     absl_flags.DEFINE_string("flagfile", "", "", flag_values=values)
     define(values)
     values(["program", *given])
@@ -29,7 +29,7 @@ def parsed(define, *given):
 
 @pytest.fixture
 def said(capsys):
-    """What a command is told, by the flags in it and what is theirs."""
+    """The message shown to a command, and NVIDIA's defaults in it by flag."""
 
     def said(script, *given):
         define, say = script
@@ -42,13 +42,13 @@ def said(capsys):
     return said
 
 
-def test_nothing_is_said_to_others(said):
-    own = ["--horovod", "--amp", "--use_xla", "--num_accumulation_steps=2", "--do_train"]
-    assert said(PRETRAINING, *own)[0] == ""
-    assert said(SQUAD, *own, "--verbose_logging", "--use_tpu")[0] == ""
+def test_other_commands_show_nothing(said):
+    common = ["--horovod", "--amp", "--use_xla", "--num_accumulation_steps=2", "--do_train"]
+    assert said(PRETRAINING, *common)[0] == ""
+    assert said(SQUAD, *common, "--verbose_logging", "--use_tpu")[0] == ""
 
 
-def test_the_lamb_command_is_told_what_it_leaves_out(said):
+def test_the_lamb_command_shows_the_defaults_it_leaves_out(said):
     given = ["--input_files_dir=a", "--allreduce_post_accumulation=True", "--amp", "--use_xla"]
     text, theirs = said(PRETRAINING, *given, "--horovod", "--max_seq_length=128")
     assert text.startswith(
@@ -87,21 +87,21 @@ def test_their_schedule_with_adam_has_no_drop(said):
         (["--global_batch_size=32"], {"--train_batch_size", "--precision"}),
     ],
 )
-def test_what_other_flags_make_pointless_is_left_out(said, given, absent):
+def test_differences_without_effect_are_left_out(said, given, absent):
     text, theirs = said(SQUAD, "--eval_script=evaluate.py", *given)
     assert "nvidia_compatible_squad.flags" in text
     assert theirs["--learning_rate"] == "5e-06"
     assert not absent & set(theirs)
 
 
-def test_one_rank_speaks_for_all(said, monkeypatch):
+def test_only_rank_0_prints(said, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     assert said(PRETRAINING, "--input_files_dir=a")[0] == ""
 
 
 @pytest.mark.parametrize("more", [[], ["--noamp", "--nouse_xla"], ["--optimizer_type=lamb"]])
 @pytest.mark.parametrize("name", FLAG_FILES)
-def test_a_flag_file_gives_their_defaults_and_nothing_is_left_to_say(name, more, said, monkeypatch):
+def test_a_flag_file_sets_all_defaults(name, more, said, monkeypatch):
     monkeypatch.chdir(ROOT)
     if "adam" in name:
         more = [flag for flag in more if "lamb" not in flag]
@@ -118,14 +118,14 @@ def test_a_flag_file_gives_their_defaults_and_nothing_is_left_to_say(name, more,
     assert max(map(len, (ROOT / "recipes" / name).read_text().splitlines())) <= 100
 
 
-def test_flags_after_a_flag_file_win(monkeypatch):
+def test_flags_after_a_flag_file_take_precedence(monkeypatch):
     monkeypatch.chdir(ROOT)
     given = ["--flagfile=recipes/nvidia_compatible.flags", "--noamp", "--max_seq_length=128"]
     values = parsed(define_pretraining_flags, *given)
     assert (values.amp, values.max_seq_length, values.optimizer_type) == (False, 128, "lamb")
 
 
-def test_the_drop_that_the_recipes_speak_of():
+def test_the_drop_named_in_the_recipes():
     for steps, warmup, drop in ((7038, 2000, 0.846), (1564, 200, 0.934)):
         rates = schedules.google(
             [warmup - 1, warmup], peak_rate=1.0, total_steps=steps, warmup_steps=warmup, power=0.5

@@ -9,15 +9,15 @@ from bert_tf.errors import UserError
 from tests.support import optimization_settings
 
 
-def test_no_slot_is_called_as_a_weight_is():
-    """Checkpoints tell a slot from a weight by the last component of its name."""
+def test_slot_names_differ_from_weight_names():
+    """In checkpoints, slots are recognised by the last component of their names."""
     weights = {row.google.rpartition("/")[2] for row in ROWS}
     assert weights > {"kernel", "bias", "gamma", "output_weights"}
     assert not weights & slot_names()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_is_what_its_row_says(name):
+def test_an_optimizer_matches_its_row(name):
     from bert_tf.update.optimizers import Optimizer, optimizer_class
 
     row, made = OPTIMIZERS[name], optimizer_class(name)
@@ -27,14 +27,14 @@ def test_an_optimizer_is_what_its_row_says(name):
     assert row.problem_of(row.resolve({})) is None
 
 
-def test_names_of_checkpoints():
+def test_slot_names_in_checkpoints():
     assert is_run_state("bert/pooler/dense/kernel/adam_m")
     assert is_optimizer_state("cls/predictions/output_bias/adam_v")
     for weight in ("adam_m", "bert/adam_mean", "bert/adam_m/kernel", "bert/velocity"):
         assert not is_run_state(weight)
 
 
-def test_a_slot_is_a_slot_as_soon_as_it_is_registered(monkeypatch):
+def test_registered_slots_are_recognised(monkeypatch):
     row = OptimizerRow("toy", "nowhere:Toy", slots=("velocity",), options={"a": Option(1.0)})
     monkeypatch.setitem(OPTIMIZERS, "toy", row)
     assert is_run_state("bert/velocity")
@@ -48,7 +48,7 @@ def test_an_unknown_name():
         optimizer_row("adamw")
 
 
-def test_the_first_factor_that_fits_counts():
+def test_the_first_matching_factor_applies():
     settings: OptimizationSettings = optimization_settings(
         rate_factors=((r"layer_1/", 0.5), ("^bert/", 0.0))
     )

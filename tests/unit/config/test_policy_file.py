@@ -1,4 +1,4 @@
-"""Files with a precision policy: what may stand in them, and what is said of the rest."""
+"""Precision policy files: valid contents, and messages about invalid ones."""
 
 import json
 
@@ -12,7 +12,7 @@ from tests.support import ROOT
 
 @pytest.fixture
 def written(tmp_path):
-    """Writes a file, text or what is to be JSON."""
+    """Writes a file of text, or of an object as JSON."""
 
     def write(content):
         path = tmp_path / "policy.json"
@@ -26,7 +26,7 @@ def test_the_classes_are_those_of_the_policy():
     assert list(PrecisionPolicy().describe()) == list(MODULE_CLASSES)
 
 
-def test_both_kinds_of_names(written):
+def test_both_names_of_types(written):
     for precision, name in TYPE_OF_PRECISION.items():
         path = written({"softmax": precision, "loss": name})
         assert read_policy_file(path) == {"softmax": name, "loss": name}
@@ -38,24 +38,24 @@ def test_an_empty_object_changes_nothing(written):
 
 WRONG = [
     ("no JSON", "{softmax: bf16}", r"policy\.json is not valid JSON"),
-    ("a list", ["softmax"], r"policy\.json is no JSON object; write e\.g\. \{\"softmax\""),
+    ("a list", ["softmax"], r"policy\.json is not a JSON object; write e\.g\. \{\"softmax\""),
     (
         "unknown class",
         {"softmax": "bf16", "gelu": "bf16"},
-        r"policy\.json names the unknown class 'gelu'; the classes are attention, dense, .*, loss",
+        r"policy\.json has an unknown class 'gelu'; the classes are attention, dense, .*, loss",
     ),
     (
         "unknown type",
         {"softmax": "bf16", "loss": "float64"},
-        r"policy\.json gives loss the unknown type 'float64'; choose one of float32, .*, fp16",
+        r"policy\.json has an unknown type 'float64' for loss; choose one of float32, .*, fp16",
     ),
-    ("no type", {"loss": 16}, r"policy\.json gives loss the unknown type 16; choose one of"),
-    ("types in a list", {"loss": ["bf16"]}, r"gives loss the unknown type \['bf16'\]; choose"),
+    ("no type", {"loss": 16}, r"policy\.json has an unknown type 16 for loss; choose one of"),
+    ("types in a list", {"loss": ["bf16"]}, r"has an unknown type \['bf16'\] for loss; choose"),
 ]
 
 
 @pytest.mark.parametrize(("content", "message"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
-def test_what_cannot_be_meant_is_one_sentence(written, content, message):
+def test_invalid_files_give_one_sentence(written, content, message):
     with pytest.raises(UserError, match=f"--precision_policy: .*{message}") as error:
         read_policy_file(written(content))
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Commands that google-research/bert and NVIDIA's scripts publish are taken as they stand.
+"""Commands that google-research/bert and NVIDIA's scripts publish are accepted unchanged.
 
 Their shell variables have values of a small example; a bucket's name is a directory's.
 """
@@ -86,7 +86,7 @@ NVIDIA_SQUAD = """mpirun -np 8 -H localhost:8 --allow-run-as-root -bind-to none 
   --train_batch_size=8 --learning_rate=5e-6 --num_train_epochs=2.0 --max_seq_length=384
   --doc_stride=128 --save_checkpoints_steps 1000 --output_dir=$DIR/squad --horovod "--amp"
   --use_xla --version_2_with_negative=False"""
-# The same of 2019, where an empty word stands for float32.
+# The scripts of 2019, in which an empty string means float32.
 NVIDIA_SQUAD_FP16 = NVIDIA_SQUAD.replace('"--amp"', '"--use_fp16"')
 NVIDIA_SQUAD_FP32 = NVIDIA_SQUAD.replace('"--amp"', '""')
 NVIDIA_INFERENCE = """python run_squad.py --vocab_file=$BERT/vocab.txt
@@ -129,7 +129,7 @@ def _records_settings(values):
 
 @pytest.fixture
 def settings_of(tmp_path, monkeypatch, capsys):
-    """The settings of a command, and what it says, as the commands here make them of its words."""
+    """The settings that the programs here make from a command, and their messages."""
     records = ("tf_examples.tfrecord", "training/a.tfrecord", "test/a.tfrecord")
     others = ("sample_text.txt", "train.json", "dev.json", "vocab.txt", "bert_config.json")
     for name in (*records, *others):
@@ -240,7 +240,9 @@ NO_TRAINING = ("google, threshold", "nvidia, inference", "nvidia, triton")
         (NVIDIA_SQUAD, "nvidia_compatible_squad", "linear", ("adam", "polynomial", 1.0)),
     ],
 )
-def test_with_the_flag_file_they_train_as_there(settings_of, command, name, scaling, schedule):
+def test_with_the_flag_file_they_train_as_in_nvidias_scripts(
+    settings_of, command, name, scaling, schedule
+):
     found = settings_of(command, f"--flagfile=recipes/{name}.flags")
     assert "NVIDIA's scripts" not in found.said
     optimization = found.settings.optimization

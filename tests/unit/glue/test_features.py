@@ -1,4 +1,4 @@
-"""Records of sentences and pairs: content, order, and that they are made once."""
+"""Records of sentences and pairs: contents, order, and reuse."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def tokens(ids):
         (("who wrote it", None), 5, "[CLS] who wrote it [SEP]", "0 0 0 0 0", False),
         (("who wrote it", None), 4, "[CLS] who wrote [SEP]", "0 0 0 0", True),
         (("who", "anna"), 9, "[CLS] who [SEP] anna [SEP]", "0 0 0 1 1", False),
-        # The longer one is cut, of equal ones the second.
+        # The longer sentence is cut, or the second of equally long ones.
         (("who wrote it", "by anna"), 6, "[CLS] who wrote [SEP] by [SEP]", "0 0 0 0 1 1", True),
     ],
 )
@@ -76,8 +76,8 @@ def test_padding_is_masked(tmp_path, mrpc, tokenizer_files):
 
 
 def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files, monkeypatch):
-    monkeypatch.setattr(stage, "_ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(stage, "_ROWS_A_WORKER", 1)
+    monkeypatch.setattr(stage, "_ROWS_PER_BATCH", 1)
+    monkeypatch.setattr(stage, "_ROWS_PER_WORKER", 1)
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
     made = [build_features(mrpc, tmp_path / str(n), num_workers=n, **options) for n in (1, 2)]
     assert made[0].sha256 == made[1].sha256
@@ -85,7 +85,7 @@ def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files, monke
     assert [record["unique_ids"].tolist() for record in records] == [[0], [1]]
 
 
-def test_they_are_made_once(tmp_path, mrpc, tokenizer_files, capsys):
+def test_records_are_written_once(tmp_path, mrpc, tokenizer_files, capsys):
     options = {"max_seq_length": 9, "training": True}
     tokenizer = tokenizer_files.load()
     assert find_features(mrpc, tmp_path / "out", tokenizer=tokenizer, **options) is None
@@ -102,14 +102,14 @@ def test_they_are_made_once(tmp_path, mrpc, tokenizer_files, capsys):
     assert find_features(mrpc, tmp_path / "out", tokenizer=tokenizer, **options) is None
 
 
-def test_lengths_without_a_place_for_the_sentences(tmp_path, mrpc, tokenizer_files):
+def test_lengths_without_room_for_the_sentences(tmp_path, mrpc, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "training": True}
     assert build_features(mrpc, tmp_path, max_seq_length=5, **options).lengths.tolist() == [5, 5]
     with pytest.raises(UserError, match=r"--max_seq_length=4 .* MRPC's sentences; give at least 5"):
         build_features(mrpc, tmp_path, max_seq_length=4, **options)
 
 
-def test_another_stages_directory(tmp_path):
+def test_a_directory_of_another_stage(tmp_path):
     np.save(tmp_path / "lengths.npy", np.zeros(1, np.int32))
     with pytest.raises(UserError, match=r"manifest\.json"):
         open_features(tmp_path)

@@ -1,4 +1,4 @@
-"""Files of GLUE: rows against what was written, and what is refused, with its line."""
+"""GLUE files: rows equal what was written, and invalid files are refused with the line."""
 
 import re
 
@@ -37,7 +37,7 @@ def test_rows(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "row"),
     [
-        # GLUE's files to predict have no labels, and other columns in another order.
+        # GLUE's test files have no labels, and other columns in another order.
         ("cola", "index\tsentence\n0\tMe no.\n", Row("Me no.", None, None)),
         ("mrpc", "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\tA\tB\n", Row("A", "B", None)),
         ("sst-2", "index\tsentence\n0\tMe no.\n", Row("Me no.", None, None)),
@@ -47,9 +47,9 @@ def test_rows(tmp_path, name):
             Row("A", "B", None),
         ),
         ("wnli", "index\tsentence1\tsentence2\n0\tA\tB\n", Row("A", "B", None)),
-        # Labels that are there are not looked at.
+        # Existing labels are ignored.
         ("sst-2", "sentence\tlabel\nMe no.\t?\n", Row("Me no.", None, None)),
-        # Characters at which str.splitlines would end a line.
+        # Characters at which str.splitlines would split.
         ("sst-2", "sentence\nMe\x0b\x85\u2028no.\n", Row("Me\x0b\x85\u2028no.", None, None)),
     ],
 )
@@ -57,14 +57,14 @@ def test_files_to_predict(tmp_path, name, content, row):
     assert read(tmp_path, name, content, needs_labels=False) == [row]
 
 
-def test_glues_own_columns_of_sts_b(tmp_path):
+def test_glue_columns_of_sts_b(tmp_path):
     content = "index\tgenre\tsentence1\tsentence2\tscore\n7\tnews\tA\tB\t2.5\n"
     assert read(tmp_path, "sts-b", content) == [Row("A", "B", 2.5)]
 
 
 WRONG = {
-    "another task's file": ("mrpc", FILES["sst-2"], "line 1 of {} names no column '#1 String'"),
-    "no labels": ("sst-2", "index\tsentence\n0\tA\n", "line 1 of {} names no column 'label'"),
+    "another task's file": ("mrpc", FILES["sst-2"], "line 1 of {} has no column '#1 String'"),
+    "no labels": ("sst-2", "index\tsentence\n0\tA\n", "line 1 of {} has no column 'label'"),
     "too few columns": ("sst-2", "sentence\tlabel\nA\t1\nA\n", "line 3 of {} has 1 column instead"),
     "too many columns": ("cola", "a\t1\t\tA\tB\n", "line 1 of {} has 5 columns instead of 4"),
     "between": (
@@ -88,7 +88,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("name", "content", "words"), WRONG.values(), ids=WRONG)
-def test_what_is_refused(tmp_path, name, content, words):
+def test_refused_files(tmp_path, name, content, words):
     words = "--data_dir: .*" + re.escape(words.format(tmp_path / "some.tsv"))
     with pytest.raises(UserError, match=words) as error:
         read(tmp_path, name, content)
@@ -100,7 +100,7 @@ def test_names_of_tasks(name):
     assert find_task(name, flag="task_name") == "sst-2"
 
 
-def test_an_unknown_task_is_told_the_known_ones():
+def test_an_unknown_task_lists_the_known_ones():
     sentence = "--task_name=MNLI is not one of CoLA, MRPC, SST-2, STS-B, WNLI"
     with pytest.raises(UserError, match=sentence):
         find_task("MNLI", flag="task_name")

@@ -1,4 +1,4 @@
-"""Metrics against formulas written out."""
+"""Metrics are compared with explicit formulas."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_metrics_of_a_confusion_matrix():
     assert matthews_correlation(LABELS, FOUND) == pytest.approx((TP * TN - FP * FN) / root)
 
 
-def test_what_is_constant():
+def test_constant_arguments():
     ones, zeros = np.ones(4), np.zeros(4)
     mixed = np.array([0, 1, 1, 0])
     assert matthews_correlation(mixed, ones) == pearson(ones, mixed) == spearman(mixed, zeros) == 0

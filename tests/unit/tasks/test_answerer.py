@@ -1,4 +1,4 @@
-"""Answers from a live model, and the command around it."""
+"""Answers from a model in memory, and from the command."""
 
 import dataclasses
 import functools
@@ -43,7 +43,7 @@ def answerer(parts):
 
 
 def scores_of_all_spans(answerer, parts, text):
-    """{(first token, last token): score} of a text with one window, from the plain logits."""
+    """{(first token, last token): score} in a text with one window, from the logits."""
     tokenizer = parts.tokenizer
     ids = tokenizer.encode(text)
     [window] = question_windows(tokenizer.encode(QUESTION), len(ids), answerer.windows)
@@ -144,7 +144,7 @@ def test_a_long_text_shows_progress_on_standard_error(answerer, monkeypatch, cap
     assert "(100%)" in lines[-1]
 
 
-def test_single_files_may_lie_elsewhere(model_dir, tmp_path):
+def test_single_files_may_be_elsewhere(model_dir, tmp_path):
     elsewhere = tmp_path / "words.txt"
     elsewhere.write_bytes("\r\n".join(VOCABULARY).encode())  # the same entries in other bytes
     config = tmp_path / "config.json"
@@ -195,7 +195,7 @@ def test_a_vocabulary_that_cannot_be_compared(tmp_path):
     assert note.startswith("the vocabulary was not compared: no file of the model")
 
 
-def test_casing_shows_in_the_vocabulary_where_nothing_says_it(tmp_path):
+def test_unknown_casing_is_inferred_from_the_vocabulary(tmp_path):
     model_dir = write_model(tmp_path)
     (model_dir / "tokenizer_config.json").unlink()
     assert find_model(model_dir).tokenizer.lower_case
@@ -208,7 +208,7 @@ def test_casing_that_contradicts_the_model_is_refused(model_dir):
         find_model(model_dir, tokenizer_files=TokenizerFiles(do_lower_case=False))
 
 
-def test_sequences_that_the_network_has_no_positions_for(parts):
+def test_sequences_longer_than_the_networks_positions(parts):
     with pytest.raises(UserError, match=r"--max_seq_length=65 .* 64 positions"):
         Answerer(parts, windows=WindowSettings(max_seq_length=65, max_query_length=8))
 
@@ -244,7 +244,7 @@ def test_questions_line_by_line():
     assert list(read_questions(io.StringIO("a?\n\n  b? \nc?"))) == ["a?", "b?", "c?"]
 
 
-def test_a_mark_at_the_beginning_of_the_file_is_no_text(tmp_path):
+def test_a_byte_order_mark_is_not_text(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfAnna")
     assert read_document(tmp_path / "a.txt", flag="file") == "Anna"
 
@@ -261,7 +261,7 @@ def test_the_command_answers_one_question(model_dir, tmp_path, answerer):
 
 @pytest.mark.slow
 def test_the_command_takes_a_precision_policy(model_dir, tmp_path, answerer):
-    """float16 is kept as asked for, and what is emulated is said."""
+    """float16 is used as requested, and emulation is reported."""
     (tmp_path / "document.txt").write_text(TEXT)
     (tmp_path / "policy.json").write_text('{"logits": "fp16"}')
     done = run("-m", "bert_tf.commands.ask", f"--model_dir={model_dir}", "--json",

@@ -1,4 +1,4 @@
-"""run_classifier.py's job before its first update: what is refused, and what is written by then."""
+"""run_classifier.py's job before its first update: refused input, and files written by then."""
 
 import numpy as np
 import pytest
@@ -49,13 +49,13 @@ WRONG = {
     "no such file": (["--do_predict", "--predict_file=nowhere"], "--predict_file: nowhere does"),
     "another task's file": (
         ["--do_eval", "--task_name=MRPC"],
-        "dev.tsv names no column '#1 String'; give a file of MRPC",
+        "dev.tsv has no column '#1 String'; give a file of MRPC",
     ),
     "labels missing": (
         ["--do_predict", "--do_train", "--data_dir={start}/../wrong"],
-        "train.tsv names no column 'label'",
+        "train.tsv has no column 'label'",
     ),
-    "length": (["--do_eval", "--max_seq_length=2"], "--max_seq_length=2 has no place for"),
+    "length": (["--do_eval", "--max_seq_length=2"], "--max_seq_length=2 has no room for"),
     "no length": (["--do_eval", "--max_seq_length=0"], "--max_seq_length=0 must be at least 1"),
     "length of the network": (["--do_eval", "--max_seq_length=65"], "max_position_embeddings=64"),
     "batch": (["--do_eval", "--eval_batch_size=0"], "--eval_batch_size=0 must be at least 1"),
@@ -105,12 +105,12 @@ def test_scores_of_classes():
     labels = np.array([0.0, 1.0, 1.0, 0.0])
     found = scores(GLUE_TASKS["mrpc"], labels, logits)
     chosen = [1 / (1 + np.exp(-2)), 1 / (1 + np.exp(-1)), 1 / (1 + np.exp(3))]
-    # The last one's probability is no float64 any more, its logarithm is.
+    # The last probability underflows in float64, but its logarithm does not.
     loss = (1600 - np.log(chosen).sum()) / 4
     assert found == {"eval_accuracy": 0.5, "eval_f1": 0.5, "eval_loss": pytest.approx(loss)}
 
 
-def test_scores_of_ratings():
+def test_scores_of_a_regression():
     found = scores(GLUE_TASKS["sts-b"], np.array([1.0, 2.0, 4.0]), np.array([[1.0], [4], [3]]))
     assert found["eval_spearman"] == pytest.approx(0.5)
     assert found["eval_pearson"] == pytest.approx(np.corrcoef([1, 2, 4], [1, 4, 3])[0, 1])
@@ -126,7 +126,7 @@ def test_files_of_classes(tmp_path):
     assert (tmp_path / "predictions.tsv").read_text() == "index\tprediction\n0\t1\n1\t0\n"
 
 
-def test_files_of_ratings(tmp_path):
+def test_files_of_a_regression(tmp_path):
     write_predictions(GLUE_TASKS["sts-b"], np.array([[2.5004], [-0.1]]), tmp_path)
     assert (tmp_path / "test_results.tsv").read_text() == "2.5004\n-0.1\n"
     assert (tmp_path / "predictions.tsv").read_text() == "index\tprediction\n0\t2.500\n1\t-0.100\n"

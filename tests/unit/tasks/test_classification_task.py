@@ -1,4 +1,4 @@
-"""Classes and ratings of sequences, against numpy."""
+"""Classification and regression of sequences, compared with numpy."""
 
 import numpy as np
 import pytest

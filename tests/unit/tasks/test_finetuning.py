@@ -1,4 +1,4 @@
-"""What fine-tunings share, without a training: the batches that a resumed run goes on with."""
+"""Fine-tuning without training: the batches with which a resumed run continues."""
 
 from types import SimpleNamespace
 
@@ -50,7 +50,7 @@ def numbers_of(batches, count):
 
 
 @pytest.mark.parametrize("length_buckets", [False, True])
-def test_another_global_batch_goes_on_where_the_data_stopped(records, length_buckets):
+def test_another_global_batch_resumes_where_the_data_stopped(records, length_buckets):
     """Two updates of six records, then updates of four: in the middle of the second epoch's."""
     settings = SimpleNamespace(
         run=SimpleNamespace(seed=SEED), max_seq_length=LENGTH, length_buckets=length_buckets

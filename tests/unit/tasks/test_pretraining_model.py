@@ -1,4 +1,4 @@
-"""The network and the vocabulary of a pre-training run, from all places that say something."""
+"""The network and the vocabulary of a pre-training run, from all their sources."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def write_vocabulary(path, size, letter="a"):
 
 
 def records_of(vocab_file, *, copied=False, lower_case=True):
-    """What is known of records that were made with a vocabulary."""
+    """The description of records that were made with a vocabulary."""
     size, sha256 = len(vocab_file.read_text().splitlines()), sha256_of_file(vocab_file)
     entry = VocabularyEntry(sha256, size, "wordpiece", lower_case, SPECIAL_IDS)
     manifest = vocab_file.with_name("manifest.json")
@@ -57,66 +57,66 @@ def config_file(directory, **changes):
 
 
 @pytest.mark.parametrize("in_file", [20, 2000])
-def test_a_network_without_weights_takes_the_size_of_the_vocabulary(settings, tmp_path, in_file):
+def test_a_network_without_weights_gets_the_size_of_the_vocabulary(settings, tmp_path, in_file):
     path = config_file(tmp_path, vocab_size=in_file)
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, bert_config_file=path)
     assert model.config == dataclasses.replace(CONFIG, vocab_size=50)
     [note] = model.notes
     assert note.startswith(
-        f"the network's vocab_size is the vocabulary's 50, not {path}'s {in_file}"
+        f"the network's vocab_size is 50, the vocabulary's, not {in_file} as in {path}"
     )
-    assert ("--vocab_size=2000 keeps that" in note) == (in_file == 2000)
+    assert ("give --vocab_size=2000 to keep that" in note) == (in_file == 2000)
 
 
 @pytest.mark.parametrize("in_file", [50, 56, 177])
-def test_a_table_that_is_padded_stays_so(settings, tmp_path, in_file):
+def test_a_padded_table_stays_padded(settings, tmp_path, in_file):
     path = config_file(tmp_path, vocab_size=in_file)
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, bert_config_file=path)
     assert (model.config.vocab_size, model.notes) == (in_file, ())
 
 
-def test_the_user_has_the_last_word_on_the_size(settings, tmp_path):
+def test_a_flag_overrides_the_size(settings, tmp_path):
     path = config_file(tmp_path, vocab_size=2000)
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, bert_config_file=path, network={"vocab_size": 2000})
     assert (model.config.vocab_size, model.notes) == (2000, ())
 
 
-def test_records_that_say_nothing_leave_the_file_as_it_is(settings, tmp_path):
+def test_records_without_a_manifest_leave_the_files_size(settings, tmp_path):
     model = find(settings, bert_config_file=config_file(tmp_path))
     assert (model.config, model.vocabulary, model.tokenizer_files.file) == (CONFIG, None, None)
     assert (model.tokenizer_files.do_lower_case, model.vocabulary_sha256) == (None, None)
     [note] = model.notes
-    assert note.startswith("the vocabulary lies neither with the records nor beside weights, so")
+    assert note.startswith("no vocabulary is stored with the records or the initial weights, so")
 
 
-def test_flags_change_a_file_s_network(settings, tmp_path):
+def test_flags_change_the_network_of_a_file(settings, tmp_path):
     changes = {"hidden_size": 16, "num_hidden_layers": 3, "hidden_dropout_prob": 0.2}
     model = find(settings, bert_config_file=config_file(tmp_path), network=changes)
     assert model.config == dataclasses.replace(CONFIG, **changes)
 
 
-def test_flags_alone_change_bert_base(settings, tmp_path):
+def test_flags_without_a_file_change_bert_base(settings, tmp_path):
     records = records_of(write_vocabulary(tmp_path / "vocab.txt", 50), copied=True)
     model = find(settings, records, network={"num_hidden_layers": 2})
     expected = BertConfig(vocab_size=50, num_hidden_layers=2, type_vocab_size=2)
     assert (model.config, model.notes) == (expected, ())
 
 
-def test_a_directory_of_results_alone_is_no_model(settings):
-    with pytest.raises(UserError, match="no model was given: name its architecture"):
+def test_a_directory_with_only_results_is_not_a_model(settings):
+    with pytest.raises(UserError, match="no model was given; describe its architecture"):
         find(settings)
 
 
-def test_flags_that_make_no_network_are_named(settings, tmp_path):
+def test_flags_that_give_an_invalid_network_are_named(settings, tmp_path):
     path = config_file(tmp_path)
     with pytest.raises(
         UserError, match=rf"{path} with --hidden_size=9: hidden_size 9 is not a mul"
     ):
         find(settings, bert_config_file=path, network={"hidden_size": 9})
-    with pytest.raises(UserError, match=r"how large the vocabulary .* is; give --vocab_file or"):
+    with pytest.raises(UserError, match=r"records' vocabulary is unknown; give --vocab_file or"):
         find(settings, network={"hidden_size": 12})
 
 
@@ -127,20 +127,20 @@ def write_model(directory, *, lower_case=True, letter="a"):
 
 
 @pytest.mark.parametrize("how", ["init_checkpoint", "resumed"])
-def test_weights_say_all_that_is_not_given(settings, tmp_path, how):
+def test_weights_supply_what_is_not_given(settings, tmp_path, how):
     directory = write_model(tmp_path / "published")
     model = find(settings, **{how: directory})
     assert model.config == CONFIG.with_explicit_gelu()
     assert model.tokenizer_files.vocab_file == directory / "vocab.txt"
     assert model.tokenizer_files.do_lower_case is True
-    # Nothing says which vocabulary the records have; check_start tells that nothing was compared.
+    # The records' vocabulary is unknown; check_start reports that nothing was compared.
     assert model.vocabulary is None
 
 
 def test_weights_without_a_configuration(settings, tmp_path):
     directory = tmp_path / "bare"
     directory.mkdir()
-    named = f"{directory} has no bert_config.json beside it; give --bert_config_file"
+    named = f"no bert_config.json was found for {directory}; give --bert_config_file"
     with pytest.raises(UserError, match=named):
         find(settings, init_checkpoint=directory, network={"hidden_size": 8})
 
@@ -151,12 +151,12 @@ def test_weights_without_a_configuration(settings, tmp_path):
      ("hidden_act", "relu", "gelu_tanh")],
 )  # fmt: skip
 @pytest.mark.parametrize("how", ["init_checkpoint", "resumed"])
-def test_flags_do_not_contradict_weights(settings, tmp_path, how, name, value, said):
+def test_flags_that_contradict_weights(settings, tmp_path, how, name, value, said):
     directory = write_model(tmp_path / "published")
     with pytest.raises(UserError) as error:
         find(settings, **{how: directory}, network={name: value})
     path = directory / "bert_config.json"
-    assert f"--{name}={value} contradicts {path}, which says {said}" in str(error.value)
+    assert f"--{name}={value} contradicts {path}, which has {said}" in str(error.value)
 
 
 def test_flags_may_repeat_the_weights_and_change_dropout(settings, tmp_path):
@@ -165,7 +165,7 @@ def test_flags_may_repeat_the_weights_and_change_dropout(settings, tmp_path):
     assert (model.config.hidden_size, model.config.hidden_dropout_prob) == (8, 0.3)
 
 
-def test_the_vocabulary_lies_with_the_records_or_beside_the_same_weights(settings, tmp_path):
+def test_the_vocabulary_is_stored_with_the_records_or_the_same_weights(settings, tmp_path):
     directory = write_model(tmp_path / "published")
     copy = write_vocabulary(tmp_path / "records" / "wordpiece-1.vocab", CONFIG.vocab_size)
     assert (
@@ -182,7 +182,7 @@ def test_the_vocabulary_lies_with_the_records_or_beside_the_same_weights(setting
 
 
 @pytest.mark.parametrize("name", ["", "model.ckpt-1"], ids=["directory", "prefix"])
-def test_a_sentencepiece_model_goes_from_the_records_into_the_model(settings, tmp_path, name):
+def test_a_sentencepiece_model_is_copied_from_the_records_to_the_model(settings, tmp_path, name):
     copy = tmp_path / "sentencepiece-1.model"
     copy.write_bytes(b"pieces")
     entry = VocabularyEntry(sha256_of_file(copy), 40, "sentencepiece", False, SPECIAL_IDS)
@@ -203,7 +203,7 @@ def test_a_sentencepiece_model_goes_from_the_records_into_the_model(settings, tm
 
 @pytest.mark.parametrize("how", ["init_checkpoint", "resumed"])
 @pytest.mark.parametrize(("in_file", "taken"), [(2000, 40), (20, 40), (40, 40)])
-def test_the_recipe_of_a_run_goes_on_with_its_weights(settings, tmp_path, how, in_file, taken):
+def test_the_same_recipe_resumes_with_its_weights(settings, tmp_path, how, in_file, taken):
     directory = write_model(tmp_path / "model")
     records = records_of(directory / "vocab.txt", copied=True)
     path = config_file(tmp_path, vocab_size=in_file)
@@ -220,7 +220,7 @@ def test_the_recipe_of_a_run_goes_on_with_its_weights(settings, tmp_path, how, i
     assert found.config.vocab_size == in_file
 
 
-def test_a_vocabulary_that_is_given(settings, tmp_path):
+def test_a_given_vocabulary(settings, tmp_path):
     own = write_vocabulary(tmp_path / "own.txt", 30)
     found = find(settings, tokenizer_files=TokenizerFiles(own), network={"hidden_size": 12})
     assert (found.config.vocab_size, found.tokenizer_files) == (30, TokenizerFiles(own, None, True))

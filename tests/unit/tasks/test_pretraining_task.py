@@ -23,7 +23,7 @@ from tests.tiny_pretraining import CONFIG, P, S, V, pretraining_settings, write_
 
 
 def features():
-    """Three sequences of which one has no masked word and one is short."""
+    """Three sequences, one without masked words and one short."""
     rng = np.random.default_rng(0)
     return {
         "input_ids": rng.integers(5, V, [3, S]).astype(np.int32),
@@ -44,7 +44,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize(("masked_lm", "next_sentence", "terms"), HEADS.values(), ids=HEADS)
-def test_a_task_has_the_terms_of_its_heads(masked_lm, next_sentence, terms):
+def test_a_task_has_one_term_per_head(masked_lm, next_sentence, terms):
     with tf.Graph().as_default(), tf.Session() as session:
         task = PretrainingTask(CONFIG, masked_lm, next_sentence)
         network = create_network(task, ForwardOptions(), seed=1)
@@ -56,9 +56,9 @@ def test_a_task_has_the_terms_of_its_heads(masked_lm, next_sentence, terms):
         weights, sums = session.run([weights, sums])
     expected = {MASKED_LM: 5, NEXT_SENTENCE: 3}
     for term in terms:
-        # Known before the forward pass, and what the forward pass then finds.
+        # The weights known before the forward pass equal those of the losses.
         assert weights[term] == expected[term] == sums[term].weight
-        # Small random weights know nothing yet.
+        # With small random weights, predictions are uniform.
         classes = {MASKED_LM: V, NEXT_SENTENCE: 2}[term]
         assert sums[term].loss == pytest.approx(expected[term] * np.log(classes), rel=0.05)
 
@@ -70,7 +70,7 @@ def initial_weights(seed):
         return session.run({v.op.name: v for v in tf.trainable_variables()})
 
 
-def test_the_seed_decides_the_initial_weights():
+def test_the_seed_determines_the_initial_weights():
     first, again, other = initial_weights(1), initial_weights(1), initial_weights(2)
     for name, value in first.items():
         np.testing.assert_array_equal(again[name], value)
@@ -79,7 +79,7 @@ def test_the_seed_decides_the_initial_weights():
 
 
 @pytest.mark.parametrize(("share", "whole_words"), [(0.3, True), (0.1, False)])
-def test_masks_are_drawn_as_the_settings_say(settings, share, whole_words):
+def test_masks_follow_the_settings(settings, share, whole_words):
     data = dataclasses.replace(settings.data, masked_lm_prob=share, whole_word=whole_words)
     opened = pretraining._open_data(dataclasses.replace(settings, data=data))
     masking = opened.masking
@@ -129,7 +129,7 @@ def test_a_lost_shard_is_noticed(settings, which, tmp_path):
     assert not (settings.run.output_dir / "log.jsonl").exists()
 
 
-def test_a_step_on_records_that_are_masked_at_training_time(settings, tmp_path, capsys):
+def test_a_step_on_records_masked_at_training_time(settings, tmp_path, capsys):
     records = write_records(tmp_path / "without", nsp=False)
     settings = dataclasses.replace(with_files(settings, train=records), next_sentence=False)
     assert pretraining.run(settings) is None
@@ -141,7 +141,7 @@ def test_a_step_on_records_that_are_masked_at_training_time(settings, tmp_path, 
     assert line["step"] == 1
     assert "masked_lm_accuracy" in line
     assert "next_sentence_accuracy" not in line
-    # An untrained network knows nothing: the loss is that of a uniform guess.
+    # The loss of an untrained network is that of a uniform guess.
     assert line["loss"] == pytest.approx(np.log(V), rel=0.05)
     names = tf.train.load_checkpoint(str(settings.run.output_dir)).get_variable_to_shape_map()
     assert not any("seq_relationship" in name for name in names)
@@ -150,10 +150,10 @@ def test_a_step_on_records_that_are_masked_at_training_time(settings, tmp_path, 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The settings of a finished run on records that bring their vocabulary."""
+    """The settings of a finished run on records that include their vocabulary."""
     directory = tmp_path_factory.mktemp("trained")
     settings = pretraining_settings(directory)
-    # A recipe whose vocab_size is not the vocabulary's.
+    # A recipe whose vocab_size differs from the vocabulary's.
     recipe = {**CONFIG.to_dict(), "vocab_size": 2000}
     settings.bert_config_file.write_text(json.dumps(recipe))
     records = settings.data.train_files[0]
@@ -169,7 +169,7 @@ def trained(tmp_path_factory):
 
 
 def continued(trained, directory, init_checkpoint, **changes):
-    """A run from weights alone, for two epochs."""
+    """A run from just the weights, for two epochs."""
     run = dataclasses.replace(
         trained.run, output_dir=directory, init_checkpoint=str(init_checkpoint)
     )
@@ -194,7 +194,7 @@ def arrays(checkpoint):
 
 @pytest.fixture(scope="module")
 def finished(trained, tmp_path_factory):
-    """The settings of a finished run from the weights of that one, and what it saved."""
+    """The settings of a finished run from those weights, and its saved arrays."""
     settings = continued(trained, tmp_path_factory.mktemp("more"), trained.run.output_dir)
     pretraining.run(settings)
     return settings, arrays(settings.run.output_dir)
@@ -202,7 +202,7 @@ def finished(trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def more(finished):
-    """The settings of a finished run from the weights of that one."""
+    """The settings of a finished run from those weights."""
     return finished[0]
 
 
@@ -254,7 +254,7 @@ def without_heads(trained, directory, *scopes):
     return directory
 
 
-def test_a_bare_encoder_gets_new_heads_with_a_line(trained, tmp_path, capsys):
+def test_a_bare_encoder_gets_new_heads_with_a_message(trained, tmp_path, capsys):
     bare = without_heads(trained, tmp_path / "bare", "cls", "bert/pooler")
     pretraining.run(continued(trained, tmp_path / "out", bare))
     said = capsys.readouterr().out
@@ -263,7 +263,7 @@ def test_a_bare_encoder_gets_new_heads_with_a_line(trained, tmp_path, capsys):
     assert tf.train.latest_checkpoint(str(tmp_path / "out")).endswith("-5")
 
 
-def test_heads_that_are_missing_cannot_be_evaluated(trained, tmp_path):
+def test_missing_heads_cannot_be_evaluated(trained, tmp_path):
     bare = without_heads(trained, tmp_path / "bare", "cls/predictions")
     settings = continued(trained, tmp_path / "out", bare)
     settings = with_files(settings, held_out=trained.data.train_files[0])
@@ -274,7 +274,7 @@ def test_heads_that_are_missing_cannot_be_evaluated(trained, tmp_path):
     assert pretraining.run(dataclasses.replace(settings, run=allowed)) is not None
 
 
-def test_what_is_resumed_must_have_its_heads(trained, tmp_path):
+def test_a_resumed_run_must_have_its_heads(trained, tmp_path):
     bare = without_heads(trained, tmp_path / "bare", "cls/predictions")
     settings = continued(trained, bare, trained.run.output_dir)
     with pytest.raises(UserError, match=r"cannot resume from .*: it lacks cls/predictions"):

@@ -1,4 +1,4 @@
-"""The best positions of a context against numpy."""
+"""The best positions in a context are compared with numpy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a SavedModel answers is what the live model answers."""
+"""A SavedModel gives the same answers as the model in memory."""
 
 import json
 
@@ -80,7 +80,7 @@ def test_places_without_a_candidate_are_finite(signatures):
     json.loads(json.dumps(found["top_start_logits"].tolist(), allow_nan=False))
 
 
-def test_unique_ids_come_back(signatures):
+def test_unique_ids_are_returned(signatures):
     features = make_features(2, 9)
     unique_ids = np.array([1000000001, 1000000000], np.int32)
     found = call(signatures["with_unique_ids"], {"unique_ids": unique_ids, **features})
@@ -124,7 +124,7 @@ def test_versions_follow_each_other(parts, exported):
     assert names == {"1", "9", "10", "notes"}
 
 
-def test_a_version_is_never_written_over(parts, exported):
+def test_a_version_is_never_overwritten(parts, exported):
     before = {path: path.stat().st_mtime_ns for path in exported.rglob("*")}
     with pytest.raises(UserError, match=r"--version=1: .*/1 already exists"):
         export_squad(parts, exported.parent, version=1)
@@ -144,7 +144,7 @@ def test_wrong_settings(parts, tmp_path, settings, sentence):
         export_squad(parts, tmp_path / "squad", **settings)
 
 
-def test_nothing_is_left_of_an_export_that_failed(parts, tmp_path, monkeypatch):
+def test_a_failed_export_leaves_nothing(parts, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("no space")
 

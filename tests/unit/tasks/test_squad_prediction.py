@@ -1,4 +1,4 @@
-"""An evaluation of the span task from the network's scores to its files and figures."""
+"""Evaluation of the span task, from the network's scores to files and metrics."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def tokenizer(tmp_path_factory):
 
 
 class ScriptedEstimator:
-    """Gives ``SCORES`` for one window a question, whatever it is asked."""
+    """Returns ``SCORES`` for one window per question, whatever the input."""
 
     def predict(self, input_fn, hooks, yield_single_examples):
         context = QUESTION_TOKENS + 2
@@ -69,7 +69,7 @@ def evaluation(tokenizer, golds, **settings):
     )
 
 
-def test_a_prediction_says_what_it_took(tokenizer, tmp_path, capsys):
+def test_a_prediction_reports_its_time(tokenizer, tmp_path, capsys):
     evaluation(tokenizer, GOLDS).run(ScriptedEstimator(), tmp_path)
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if line.startswith("prediction took ")] == [
@@ -81,7 +81,7 @@ def test_a_prediction_says_what_it_took(tokenizer, tmp_path, capsys):
 @pytest.mark.parametrize("threshold", [-10.0, 0.0, 10.0])
 @pytest.mark.parametrize("golds", [GOLDS, [*GOLDS[:3], []]], ids=["answerable", "mixed"])
 def test_the_scores_are_those_of_the_written_predictions(tokenizer, tmp_path, golds, threshold):
-    """With "no answer" allowed, also where every question of the file has an answer."""
+    """With "no answer" allowed, even if every question in the file has an answer."""
     measured = evaluation(
         tokenizer, golds, version_2_with_negative=True, null_score_diff_threshold=threshold
     ).run(ScriptedEstimator(), tmp_path)
@@ -98,7 +98,7 @@ def test_the_scores_are_those_of_the_written_predictions(tokenizer, tmp_path, go
     assert {name: measured[name] for name in best} == best
 
 
-def test_without_no_answer_the_first_version_of_the_metric_counts(tokenizer, tmp_path):
+def test_without_no_answer_the_metric_of_version_1_applies(tokenizer, tmp_path):
     measured = evaluation(tokenizer, GOLDS).run(ScriptedEstimator(), tmp_path)
     written = json.loads((tmp_path / "predictions.json").read_text())
     expected = naive_result(GOLDS, written, None, 0.0, is_v2=False)

@@ -1,11 +1,11 @@
-"""What the report says of the training."""
+"""The report's entries on the training."""
 
 import pytest
 
 from bert_tf.tasks.squad_report import seconds_of_training
 
 
-def test_the_time_of_a_training_is_that_of_its_updates():
+def test_the_time_of_training_is_that_of_its_updates():
     log = [
         {"step": 10, "sequences_per_second": 4.0},
         {"step": 15},  # no rate: the next one is for these steps too

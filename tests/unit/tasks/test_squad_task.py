@@ -1,4 +1,4 @@
-"""run_squad.py's job before its first update: what is refused, and what is written by then."""
+"""run_squad.py's job before its first update: refused input, and files written by then."""
 
 import json
 import tempfile
@@ -83,15 +83,15 @@ def test_a_refused_run_leaves_nothing(start, others, tmp_path, monkeypatch, flag
     assert not (dry_run and output_dir.exists())
 
 
-def test_a_warmup_longer_than_the_epochs_that_the_records_have(start, tmp_path):
-    """What the text alone could not show: it has fewer tokens than characters."""
+def test_a_warm_up_longer_than_the_epochs_of_the_records(start, tmp_path):
+    """The text alone does not show it, since it has fewer tokens than characters."""
     given = [f"--init_checkpoint={start}", "--num_warmup_steps=64", "--dry_run"]
     with pytest.raises(UserError, match="=64 is more than the 32 steps of --num_train_epochs=3,"):
         squad_task.run(settings_of(start, tmp_path / "out", *given))
 
 
 @pytest.mark.parametrize("wrong", ["vocabulary", "heads"])
-def test_another_model_in_the_output_directory_is_left_as_it_is(start, others, tmp_path, wrong):
+def test_another_model_in_the_output_directory_is_left_alone(start, others, tmp_path, wrong):
     output_dir = write_model(tmp_path / "out")
     before = content(output_dir)
     flags, words = WRONG[wrong]
@@ -101,7 +101,7 @@ def test_another_model_in_the_output_directory_is_left_as_it_is(start, others, t
     assert content(output_dir) == before
 
 
-def test_the_first_questions_alone_are_answered_and_scored(start, tmp_path, capsys):
+def test_only_the_first_questions_are_answered_and_scored(start, tmp_path, capsys):
     write_squad(tmp_path / "dev.json", 3, seed=2)
     asked = ["--do_train=false", "--do_predict", f"--predict_file={tmp_path / 'dev.json'}"]
     given = [f"--init_checkpoint={start}", *asked, "--max_predict_questions=4"]
@@ -111,7 +111,9 @@ def test_the_first_questions_alone_are_answered_and_scored(start, tmp_path, caps
     assert list(answers) == first
     assert (results["total"], results["questions_in_file"]) == (4, 9)
     part = "dev.json (the first 4 of 9 questions)"
-    assert f"{part} are answered; files and scores are of these alone" in capsys.readouterr().out
+    assert (
+        f"{part} are answered; predictions and scores cover only these" in capsys.readouterr().out
+    )
     assert part in (tmp_path / "out" / "report.html").read_text()
 
 
@@ -121,7 +123,7 @@ def test_nvidias_flag_counts_batches(start, tmp_path):
     assert settings.max_predict_questions == 6
 
 
-def test_the_whole_file_is_no_part_of_it(start):
+def test_the_whole_file_is_not_a_part_of_it(start):
     squad = read(start.parent / "train.json")
     assert squad.first(9) is squad
     assert squad.first(8).first_of == 9
@@ -138,11 +140,11 @@ def read(path):
         (["--num_eval_iterations=0"], "--num_eval_iterations=0 must be at least 1"),
         (
             ["--max_predict_questions=3", "--num_eval_iterations=2"],
-            "--max_predict_questions and --num_eval_iterations both say how many; give one",
+            "--max_predict_questions and --num_eval_iterations set the same number; give one",
         ),
     ],
 )
-def test_limits_that_cannot_be(start, tmp_path, flags, said):
+def test_invalid_limits(start, tmp_path, flags, said):
     with pytest.raises(UserError, match=said):
         settings_of(start, tmp_path / "out", *flags)
 
@@ -160,7 +162,7 @@ def test_a_dry_run_counts_windows_and_leaves_nothing(start, tmp_path, monkeypatc
 
 
 def test_a_dry_run_without_any_weights(start, tmp_path, capsys):
-    """Neither is there a model to start from, nor the output directory."""
+    """There is neither a model to start from nor an output directory."""
     given = [f"--vocab_file={start}/vocab.txt", f"--bert_config_file={start}/bert_config.json"]
     squad_task.run(settings_of(start, tmp_path / "out", *given, "--dry_run"))
     assert not (tmp_path / "out").exists()

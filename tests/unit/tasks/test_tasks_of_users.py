@@ -1,4 +1,4 @@
-"""New tasks are a file each: what the machinery makes of two that it knows nothing of."""
+"""A new task is one file: two tasks that the rest of the code does not know."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ BATCH = 4
 
 
 def lines(position):
-    """A batch of the regression: a function of its number alone."""
+    """A batch of the regression, which depends only on its number."""
     x = np.random.default_rng(position).normal(size=[BATCH, 3]).astype(np.float32)
     return {"x": x, "y": (x @ KERNEL)[:, 0] + np.float32(BIAS)}
 
@@ -97,8 +97,8 @@ def weights_of_a_teacher(tmp_path_factory):
     return path
 
 
-def test_a_second_network_that_is_only_read(train, teacher, tmp_path):
-    """It is read anew by each session, and neither trained nor saved; a resumed run has it too."""
+def test_a_frozen_second_network(train, teacher, tmp_path):
+    """Each session reads it; it is neither trained nor saved. A resumed run has it too."""
     task = TeacherTask(LEARNT, CONFIG)
     given = {"frozen": {TEACHER: str(teacher)}, "save_checkpoints_steps": 3, "rate": 1e-2,
              "keep_checkpoint_max": 3, "eval_every_steps": 3}  # fmt: skip
@@ -117,8 +117,8 @@ def test_a_second_network_that_is_only_read(train, teacher, tmp_path):
     assert losses[0] > losses[1] > losses[2] > 0
 
 
-def test_a_student_that_starts_from_its_teacher_is_at_no_distance(train, teacher):
-    """What is read below the prefix are the weights of that name in the other checkpoint."""
+def test_a_student_that_starts_from_its_teacher_has_zero_distance(train, teacher):
+    """Variables below the prefix are read from the other checkpoint by their names."""
     results = train(TeacherTask(CONFIG, CONFIG), sequences, steps=1, do_train=False,
                     init_checkpoint=str(teacher), frozen={TEACHER: str(teacher)})  # fmt: skip
     assert results["distance_loss"] == 0.0

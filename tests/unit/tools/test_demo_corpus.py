@@ -118,7 +118,7 @@ def installation(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_one_document_a_module_each_paragraph_once(installation):
+def test_one_document_per_module_and_each_paragraph_once(installation):
     path = run(Settings(str(installation / "out"), num_workers=1))
     documents = path.read_text().split("\n\n")[:-1]
     assert len(documents) == 2 * 8 * 5 + 1

@@ -1,4 +1,4 @@
-"""Generated questions: every answer is where it says, and is what the documentation states."""
+"""Generated questions: every answer is at its offset, and is what the documentation states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_tf.records.manifest import read_manifest
 from bert_tf.squad.examples import read_squad
 from tools.demo import questions as demo_questions
 from tools.demo.documented_objects import SECTIONS, documented_objects
-from tools.demo.question_templates import MOST_ANSWER_WORDS, find_statements, is_answer
+from tools.demo.question_templates import MAX_ANSWER_WORDS, find_statements, is_answer
 from tools.demo.questions import Settings, run
 
 GOOGLE = '''
@@ -203,12 +203,12 @@ def test_long_documentation_loses_whole_lines():
         ("x) and y", False),
         ("...", False),
         ('a "quoted', False),
-        ("word " * MOST_ANSWER_WORDS, False),
-        (("word " * MOST_ANSWER_WORDS).strip(), True),
-        (("word " * (MOST_ANSWER_WORDS + 1)).strip(), False),
+        ("word " * MAX_ANSWER_WORDS, False),
+        (("word " * MAX_ANSWER_WORDS).strip(), True),
+        (("word " * (MAX_ANSWER_WORDS + 1)).strip(), False),
     ],
 )
-def test_what_can_be_an_answer(text, expected):
+def test_valid_answers(text, expected):
     assert is_answer(text) is expected
 
 
@@ -220,7 +220,7 @@ LINES = st.sampled_from(
 
 
 @given(st.lists(LINES, max_size=20), st.integers(5, 60))
-def test_any_documentation_gives_true_spans(lines, max_words):
+def test_any_documentation_gives_valid_spans(lines, max_words):
     docstring = textwrap.indent("\n".join(lines), "    ")
     source = f'def f(x=1):\n    """{docstring}\n    """\n'
     for documented in documented_objects(source, "m", max_words=max_words):
@@ -273,7 +273,7 @@ def make(sources, tmp_path, name="out", **changes):
     return run(Settings(str(tmp_path / name), str(sources), **settings))
 
 
-def test_files_in_the_form_of_squad(sources, tmp_path):
+def test_files_in_squad_format(sources, tmp_path):
     directory = make(sources, tmp_path)
     contexts, modules, ids = {}, {}, []
     for name in ("train.json", "dev.json"):
@@ -332,7 +332,7 @@ def test_second_run_is_skipped(sources, tmp_path, capsys):
     assert "skipped" not in capsys.readouterr().err
 
 
-def test_unanswerable_questions_are_about_what_is_not_there(sources, tmp_path):
+def test_unanswerable_questions_are_not_answered_by_the_context(sources, tmp_path):
     directory = make(sources, tmp_path, unanswerable_fraction=0.25)
     rows = [row for name in ("train.json", "dev.json") for row in questions_of(directory / name)]
     assert json.loads((directory / "dev.json").read_text())["version"] == "v2.0"

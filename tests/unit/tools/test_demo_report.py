@@ -1,4 +1,4 @@
-"""The demo's figures against sums done by hand."""
+"""The demo's figures are compared with results calculated by hand."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_token_counts():
 
 def test_unigram_perplexity(tokenizer):
     counts = demo_report.token_counts(TRAIN, len(ENTRIES))
-    # One added to each count of what masking may choose: [UNK] 2, a 4, b 2, c 1, together 9.
+    # One is added to each count of a maskable token: [UNK] 2, a 4, b 2, c 1, together 9.
     held_out = records([CLS, A, C, SEP, UNK, SEP, PAD])
     expected = (4 / 9 * 1 / 9 * 2 / 9) ** (-1 / 3)
     found = demo_report.unigram_perplexity(counts, held_out, tokenizer)
@@ -52,8 +52,8 @@ def test_unigram_perplexity(tokenizer):
     assert counts[A] == 3, "the counts given are left alone"
 
 
-def test_perplexity_of_words_that_are_all_alike(tokenizer):
-    # Without training every one of the four words that masking may choose has a quarter.
+def test_perplexity_of_identical_words(tokenizer):
+    # Without training, each of the four maskable tokens has a probability of a quarter.
     found = demo_report.unigram_perplexity(
         np.zeros(len(ENTRIES)), records([CLS, A, B, SEP]), tokenizer
     )

@@ -1,4 +1,4 @@
-"""What is decided before hosts are made; tests/hosts makes them."""
+"""Decisions before hosts are created; tests/hosts creates them."""
 
 import os
 
@@ -7,12 +7,12 @@ import pytest
 from bert_tf.errors import UserError
 from tools import hosts as module
 from tools.host_network import directories_of_hosts, divide_cores, token_bucket
-from tools.hosts import Hosts, why_not
+from tools.hosts import Hosts, find_obstacle
 
 
 def test_without_root_there_is_a_reason(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert why_not() == "root is needed to make hosts of network namespaces."
+    assert find_obstacle() == "root is needed to create hosts in network namespaces."
     with pytest.raises(UserError, match="root is needed"):
         Hosts(2).__enter__()
 
@@ -23,18 +23,20 @@ def test_without_root_there_is_a_reason(monkeypatch):
 def test_a_missing_program_is_named_with_its_package(missing, package, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(module.shutil, "which", lambda name, **_: None if name == missing else name)
-    assert why_not() == f"the program '{missing}' was not found; install the package {package}."
+    assert (
+        find_obstacle() == f"the program '{missing}' was not found; install the package {package}."
+    )
 
 
-def test_a_machine_that_refuses_is_quoted(monkeypatch):
+def test_the_error_of_a_trial_is_quoted(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(module.shutil, "which", lambda name, **_: name)
-    monkeypatch.setattr(module, "failed_trial", lambda: "unshare failed: not permitted")
-    assert why_not() == (
+    monkeypatch.setattr(module, "trial_error", lambda: "unshare failed: not permitted")
+    assert find_obstacle() == (
         "network namespaces cannot be used here, even by root (unshare failed: not permitted)."
     )
-    monkeypatch.setattr(module, "failed_trial", lambda: None)
-    assert why_not() is None
+    monkeypatch.setattr(module, "trial_error", lambda: None)
+    assert find_obstacle() is None
 
 
 def test_names_and_addresses():
@@ -54,11 +56,11 @@ def test_names_and_addresses():
         ({"cores_per_host": 0}, "0 cores per host"),
         ({"cores_per_host": 10**6}, "1000000 cores per host"),
         ({"private": {"/": ["/"]}}, "/: 2 hosts need as many directories, not 1"),
-        ({"private": {"/nowhere": ["/", "/"]}}, "/nowhere is no directory"),
-        ({"private": {"/": ["/", "/nowhere"]}}, "/nowhere is no directory"),
+        ({"private": {"/nowhere": ["/", "/"]}}, "/nowhere is not a directory"),
+        ({"private": {"/": ["/", "/nowhere"]}}, "/nowhere is not a directory"),
     ],
 )
-def test_what_cannot_be_is_refused(settings, sentence):
+def test_invalid_settings_are_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         Hosts(**{"count": 2, **settings})
 
@@ -97,7 +99,7 @@ def test_directories_of_hosts_are_absolute(tmp_path, monkeypatch):
     ]
 
 
-def test_a_slow_rate_still_lets_a_packet_through():
+def test_a_slow_rate_still_passes_a_packet():
     slow = dict(zip(token_bucket(1)[1::2], token_bucket(1)[2::2]))
     fast = dict(zip(token_bucket(10_000)[1::2], token_bucket(10_000)[2::2]))
     assert slow["rate"] == "1mbit"

@@ -1,4 +1,4 @@
-"""The set-up says what is missing and skips what is done."""
+"""The set-up reports what is missing and skips finished steps."""
 
 import importlib.util
 import os
@@ -51,12 +51,12 @@ def test_wrong_python_is_one_sentence(monkeypatch, version):
 
 
 @pytest.mark.parametrize("minor", [9, 10, 11, 12, 13])
-def test_supported_pythons_are_taken_as_they_are(monkeypatch, minor):
+def test_a_supported_running_python_is_used(monkeypatch, minor):
     monkeypatch.setattr(setup_env.sys, "version_info", (3, minor, 0))
     assert setup_env.find_python() == BASE_PYTHON
 
 
-def test_another_python_on_the_path_is_taken(monkeypatch, tmp_path):
+def test_another_python_on_the_path_is_used(monkeypatch, tmp_path):
     other = tmp_path / "python3.10"
     other.symlink_to(sys.executable)
     monkeypatch.setattr(setup_env.sys, "version_info", (3, 14, 1))
@@ -64,7 +64,7 @@ def test_another_python_on_the_path_is_taken(monkeypatch, tmp_path):
     assert setup_env.find_python() == str(other)
 
 
-def test_a_tensorflow_that_is_asked_for_decides_the_python(monkeypatch, tmp_path):
+def test_a_requested_tensorflow_determines_the_python(monkeypatch, tmp_path):
     older = tmp_path / "python3.11"
     older.symlink_to(sys.executable)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -77,7 +77,7 @@ def test_a_tensorflow_that_is_asked_for_decides_the_python(monkeypatch, tmp_path
 
 
 def releases_of_tensorflow(minor):
-    """What setup.py asks pip for beside Python 3.``minor``, and what the constraints pin."""
+    """The TensorFlow that setup.py requires for Python 3.``minor``, and the pinned one."""
     spec = importlib.util.spec_from_file_location("its_setup", ROOT / "setup.py")
     with pytest.MonkeyPatch.context() as patch:
         asked = {}
@@ -130,7 +130,7 @@ def test_a_step_that_failed_runs_again(tmp_path):
 
 @pytest.fixture
 def native(tmp_path, monkeypatch):
-    """A room of one source, and an environment whose python notes what it is asked for."""
+    """A directory with one source, and an environment whose python records its arguments."""
     room = tmp_path / "native"
     room.mkdir()
     (room / "some_ops.cc").write_text("// source")
@@ -148,7 +148,7 @@ def times_built(native):
     return asked.read_text().count("-m bert_tf.native.build") if asked.exists() else 0
 
 
-def test_native_operations_are_built_once_for_a_source(native):
+def test_native_operations_are_built_once_per_source(native):
     for _ in range(2):
         setup_env.build_native_operations(native, "pins")
     assert times_built(native) == 1
@@ -169,23 +169,23 @@ def test_without_a_compiler_native_operations_are_left_out(native, monkeypatch, 
     assert line.endswith("(no C++ compiler: no-such-compiler)")
 
 
-def test_native_operations_that_cannot_be_built_are_told(native, capsys):
+def test_native_operations_that_cannot_be_built_are_reported(native, capsys):
     native.python.write_text("#!/bin/sh\necho the reason\nexit 2\n")
     setup_env.build_native_operations(native, "pins")
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("setup: the native operations are not built, training uses TensorFlow's")
+    assert last.startswith("setup: the native operations are not built; training uses TensorFlow's")
     assert "setup.log" in last
     assert "the reason" in native.log.read_text()
 
 
-def test_programs_that_are_there_are_not_installed(tmp_path, capsys):
+def test_existing_programs_are_not_installed(tmp_path, capsys):
     environment = setup_env.Environment(tmp_path, sys.executable)
     setup_env.install_programs(environment, "hosts", ["sh", "ls"], ["no-such-package"])
     assert capsys.readouterr().out == "setup: hosts is up to date\n"
     assert not (tmp_path / "setup.log").exists()
 
 
-def test_programs_that_cannot_be_installed_are_told(tmp_path, monkeypatch, capsys):
+def test_programs_that_cannot_be_installed_are_reported(tmp_path, monkeypatch, capsys):
     package_manager = tmp_path / "apt-get"
     package_manager.write_text("#!/bin/sh\necho asked: $*\nexit 100\n")
     package_manager.chmod(0o755)
@@ -198,7 +198,7 @@ def test_programs_that_cannot_be_installed_are_told(tmp_path, monkeypatch, capsy
     assert "asked: update" in (tmp_path / "setup.log").read_text()
 
 
-def test_what_gpus_need_is_one_sentence(tmp_path, monkeypatch):
+def test_missing_gpu_tools_are_one_sentence(tmp_path, monkeypatch):
     for name in ("g++", "make"):
         (tmp_path / name).symlink_to(sys.executable)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -207,14 +207,14 @@ def test_what_gpus_need_is_one_sentence(tmp_path, monkeypatch):
     setup_env.check_tools(sys.executable, with_horovod=False, accelerator="gpu")
 
 
-def test_horovod_for_gpus_speaks_nccl(tmp_path):
+def test_horovod_for_gpus_uses_nccl(tmp_path):
     def variables(accelerator):
         return setup_env.horovod_build_env(tmp_path, accelerator, "2.15").items()
 
     assert variables("gpu") - variables("cpu") == {("HOROVOD_GPU_OPERATIONS", "NCCL")}
 
 
-def test_headers_of_our_own_come_first_where_tensorflow_lacks_them(tmp_path, monkeypatch):
+def test_our_headers_come_first_if_tensorflow_lacks_them(tmp_path, monkeypatch):
     def search_path(tensorflow):
         return setup_env.horovod_build_env(tmp_path, "cpu", tensorflow).get("CPATH")
 
@@ -227,14 +227,14 @@ def test_headers_of_our_own_come_first_where_tensorflow_lacks_them(tmp_path, mon
 
 def test_one_set_up_at_a_time(tmp_path):
     venv = tmp_path / "venv"
-    with setup_env.alone_in(venv):
+    with setup_env.setup_lock(venv):
         code = f"""
 import importlib.util, sys
 from pathlib import Path
 spec = importlib.util.spec_from_file_location("setup_env", {str(SCRIPT)!r})
 setup_env = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(setup_env)
-with setup_env.alone_in(Path({str(venv)!r})):
+with setup_env.setup_lock(Path({str(venv)!r})):
     print("alone")
 """
         other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -243,16 +243,16 @@ with setup_env.alone_in(Path({str(venv)!r})):
     assert other.communicate()[0] == "alone\n"
 
 
-def test_a_place_that_cannot_be_an_environment_is_one_sentence(tmp_path):
+def test_an_unusable_directory_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(setup_env.SetupError, match=r"file/venv cannot be written \(Not a directory"),
-        setup_env.alone_in(tmp_path / "file" / "venv"),
+        setup_env.setup_lock(tmp_path / "file" / "venv"),
     ):
         pass
 
 
-def test_horovod_is_built_again_for_another_tensorflow_only(tmp_path, monkeypatch):
+def test_horovod_is_rebuilt_only_for_another_tensorflow(tmp_path, monkeypatch):
     def key(text, version="3.11.4"):
         constraints = tmp_path / "constraints.txt"
         constraints.write_text(text)
@@ -273,16 +273,16 @@ FACTS = {"Python": "3.11.4", "TensorFlow": "2.15", "accelerator": "cpu"}
 @pytest.mark.parametrize(
     ("fact", "other", "sentence"),
     [
-        ("Python", "3.13.0", "Python 3.11 and this is 3.13; .* PYTHON=python3.13 VENV=.venv-3.13'"),
+        ("Python", "3.13.0", "Python 3.11, not 3.13; .* PYTHON=python3.13 VENV=.venv-3.13'"),
         (
             "TensorFlow",
             "2.21",
-            "TensorFlow 2.15 and this is 2.21; .* TENSORFLOW=2.21 VENV=.venv-tf2",
+            "TensorFlow 2.15, not 2.21; .* TENSORFLOW=2.21 VENV=.venv-tf2",
         ),
-        ("accelerator", "gpu", "accelerator cpu and this is gpu; .* ACCELERATOR=gpu VENV=.venv-gp"),
+        ("accelerator", "gpu", "accelerator cpu, not gpu; .* ACCELERATOR=gpu VENV=.venv-gp"),
     ],
 )
-def test_an_environment_stays_what_it_was_built_for(tmp_path, fact, other, sentence):
+def test_an_environment_keeps_its_versions(tmp_path, fact, other, sentence):
     wanted = {**FACTS, fact: other}
     setup_env.check_environment(tmp_path, wanted)
     environment = setup_env.Environment(tmp_path, sys.executable)
@@ -299,7 +299,7 @@ def test_what_an_environment_was_built_for(tmp_path):
     assert setup_env.built_for(tmp_path) == FACTS
 
 
-def test_an_environment_that_only_tells_its_python_is_used(tmp_path):
+def test_an_environment_that_records_only_its_python_is_used(tmp_path):
     environment = setup_env.Environment(tmp_path, sys.executable)
     environment.step("environment", "3.11.4", [[sys.executable, "-c", ""]])
     assert setup_env.built_for(tmp_path)["TensorFlow"] == "2.15"
@@ -307,5 +307,5 @@ def test_an_environment_that_only_tells_its_python_is_used(tmp_path):
     assert setup_env.built_for(tmp_path) == {"Python": "3.9.18", "TensorFlow": "2.15"}
     environment.step("environment", "3.11.4", [[sys.executable, "-c", ""]])
     setup_env.check_environment(tmp_path, FACTS)
-    with pytest.raises(setup_env.SetupError, match=r"built for Python 3\.11 and this is 3\.12"):
+    with pytest.raises(setup_env.SetupError, match=r"built for Python 3\.11, not 3\.12"):
         setup_env.check_environment(tmp_path, {**FACTS, "Python": "3.12.1"})

@@ -242,7 +242,7 @@ def registry_with_momentum(monkeypatch):
 def test_flags_of_an_optimizer_follow_from_its_row():
     settings = optimization("--optimizer_type=momentum", "--momentum=0.5")
     assert (settings.optimizer, settings.optimizer_options) == ("momentum", {"momentum": 0.5})
-    with pytest.raises(UserError, match="--momentum goes with --optimizer_type=momentum, but the"):
+    with pytest.raises(UserError, match="--momentum belongs to --optimizer_type=momentum, but the"):
         optimization("--momentum=0.5")
 
 
