@@ -112,8 +112,8 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True) -> str:
     """The ledger as a table of at most 100 columns, with entries separated by two spaces.
 
-    What is nested is for ``run.json`` alone, and so is what a process by itself has no use for
-    where there are not ``several_ranks``.
+    Nested values are left out, as are entries about ranks unless there are ``several_ranks``; both
+    are in ``run.json``.
     """
     shown = {
         section: [

@@ -1,7 +1,7 @@
 """--use_xla=auto: times the job's update with and without XLA, and takes the faster form.
 
-Both forms are built, warmed up and timed in turn, each in a separate graph and session that are
-released before the next. They start from fresh weights and train on one of the run's next batches,
+Both forms are built, warmed up and timed in turn, each in a separate graph and session, released
+before the next. They start from fresh weights and train on one of the run's next batches,
 which the run reads again: the run is bit-equal to one with the flag given explicitly.
 """
 
