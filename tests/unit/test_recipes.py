@@ -44,7 +44,7 @@ def test_architectures(path):
 @pytest.mark.parametrize("path", FLAG_FILES, ids=lambda path: path.name)
 def test_a_recipe_says_where_it_comes_from(path):
     comments = "".join(line for line in path.read_text().splitlines(True) if line[0] == "#")
-    for part in ("Source:", "Expected:", "Give --in"):
+    for part in ("Source:", "Expected:", "Add --in"):
         assert part in comments
     assert max(map(len, path.read_text().splitlines())) <= 100
 
