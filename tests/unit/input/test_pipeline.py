@@ -142,7 +142,7 @@ def test_a_batch_is_the_records_at_its_position(data):
         assert_equal([batch], [expected])
 
 
-def test_resuming_anywhere_equals_going_on(data):
+def test_resuming_anywhere_equals_an_uninterrupted_run(data):
     whole = batches(data.train, 15)
     for start in (1, 6, 14):
         assert_equal(batches(data.train, 15 - start, start=start), whole[start:])

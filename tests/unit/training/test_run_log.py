@@ -177,8 +177,8 @@ def test_lines_are_there_before_the_run_ends(tmp_path):
 
 
 def test_messages_go_to_the_terminal_alone(tmp_path, capsys):
-    RunLog(tmp_path).message("going on from model.ckpt-3")
-    assert capsys.readouterr().out == "going on from model.ckpt-3\n"
+    RunLog(tmp_path).message("resuming from model.ckpt-3")
+    assert capsys.readouterr().out == "resuming from model.ckpt-3\n"
     assert not list(tmp_path.glob("*.jsonl"))
 
 
