@@ -83,7 +83,9 @@ def model_files(path: PathLike) -> ModelFiles:
     path = Path(path)
     directory = path if path.is_dir() else path.parent
     if not directory.is_dir():
-        raise UserError(f"{path}: directory {directory} does not exist; give an existing checkpoint.")
+        raise UserError(
+            f"{path}: directory {directory} does not exist; give an existing checkpoint."
+        )
     from_pytorch = find_pytorch_weights(path) is not None
     config_file = _find_config(directory, huggingface=from_pytorch)
     config, notes, values = None, [], {}
