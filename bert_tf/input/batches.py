@@ -202,13 +202,13 @@ def _sentence_in(message: str) -> str | None:
     if parser_error:
         record, feature = parser_error.groups()
         return (
-            f"{record} is not like the first ones: its feature {feature} is missing or has another "
-            "length; make the file again."
+            f"{record} differs from the first records: its feature {feature} is missing or has "
+            "another length; make the file again."
         )
     if _NOT_AN_EXAMPLE in message:
         return (
-            "a record with a valid checksum is not a tf.train.Example, so that the program that "
-            "wrote its file is at fault; find it by python -m data_prep.inspect and make that file "
+            "a record with a valid checksum is not a tf.train.Example, so the program that wrote "
+            "its file is at fault; find the file with python -m data_prep.inspect and make it "
             "again."
         )
     return None

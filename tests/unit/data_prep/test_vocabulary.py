@@ -111,7 +111,7 @@ def test_pairs_that_are_too_rare_are_no_entries(tmp_path, options, min_frequency
     assert len(every) < len(_naive_wordpiece(words, 10**6, min_frequency - 1))
     size = len(SPECIAL_TOKENS) + len(every)
     assert read_vocab_file(_run(tmp_path, text, size, **options))[5:] == every
-    with pytest.raises(UserError, match=f"it gives only {size} entries"):
+    with pytest.raises(UserError, match=f"yields only {size} entries"):
         _run(tmp_path, text, size + 1, name="more", **options)
 
 

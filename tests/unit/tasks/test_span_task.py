@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.model.squad import SpanLogits
 from bert_tf.tasks.span_task import span_candidates
-from tests.unit.model.test_squad import PARTS, B, S, as_constants, features_of, session_of
+from tests.unit.model.test_squad import LENGTHS, B, S, as_constants, features_of, session_of
 
 
 def candidates_of(start, end, features, k):
@@ -19,11 +19,11 @@ def candidates_of(start, end, features, k):
 
 @pytest.mark.parametrize("k", [1, 4, 20])
 def test_candidates_are_the_best_positions_of_the_context(k):
-    features = features_of(PARTS)
+    features = features_of(LENGTHS)
     rng = np.random.default_rng(4)
     start, end = rng.integers(-3, 3, (2, B, S)).astype(np.float32)  # with many equal scores
     found = candidates_of(start, end, features, k)
-    for row, (question, context) in enumerate(PARTS):
+    for row, (question, context) in enumerate(LENGTHS):
         positions = list(range(question + 2, question + 2 + context))
         for scores, indices, logits in (
             (start, found.start_indices, found.start_logits),

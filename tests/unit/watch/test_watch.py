@@ -218,7 +218,7 @@ def test_ranks_that_lose_rank_0_speak_in_turn(capfd, rank, turn):
         [Link(own, rank=0, host="host0")],
         timeout_seconds=LIMIT,
         records_read=int,
-        how_to_go_on=lambda: "start again",
+        how_to_resume=lambda: "start again",
         end_process=statuses.append,
     )
     with contextlib.closing(own), other:
