@@ -122,6 +122,8 @@ def _content(stream) -> str:
 
 def _stand_in(path: str, command: Sequence[str]) -> None:
     """Is to whoever started this process what the program of ``command`` would be."""
+    # The program may have begun, and be sent signals, before they can be forwarded.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     connection = _request(path, command, cwd=os.getcwd(), env=os.environ, streams=[0, 1, 2])
     program = int(connection.recv(_LONGEST_REPLY))
 
@@ -131,6 +133,7 @@ def _stand_in(path: str, command: Sequence[str]) -> None:
 
     for number in _FORWARDED:
         signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     status = int(connection.recv(_LONGEST_REPLY))
     if status < 0:
         with contextlib.suppress(OSError):  # nobody can handle SIGKILL
