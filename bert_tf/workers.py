@@ -33,6 +33,13 @@ def resolve_num_workers(num_workers: int) -> int:
     return num_workers or available_cores()
 
 
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of ``size`` items, in order; the last one may be shorter."""
+    items = iter(items)
+    while batch := list(itertools.islice(items, size)):
+        yield batch
+
+
 def ordered_map(
     make_worker: Callable[[], Callable[[Item], Result]],
     items: Iterable[Item],

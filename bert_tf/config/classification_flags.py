@@ -25,7 +25,7 @@ from bert_tf.config.flags import (
     run_settings,
     warn_of_ignored,
 )
-from bert_tf.config.settings import ClassificationSettings
+from bert_tf.config.settings import ClassificationSettings, RunSettings
 from bert_tf.errors import UserError
 from bert_tf.glue.formats import GLUE_TASKS, find_task
 
@@ -49,7 +49,11 @@ def _define_classification_flags(define: Definer) -> None:
     define.boolean("do_eval", False, "Evaluate on the development set.")
     define.boolean("do_predict", False, "Predict the test set and write test_results.tsv.")
     define.string("predict_file", None, "File to predict instead of the one in --data_dir.")
-    define.integer("eval_batch_size", 8, "Sequences per evaluation batch and rank.")
+    define.integer(
+        "eval_batch_size",
+        RunSettings.eval_batch_size,
+        "Sequences per evaluation batch and rank.",
+    )
     define.integer("predict_batch_size", 8, "Sequences per prediction batch and rank.")
     define.integer(
         "max_seq_length", 128, "Maximum tokens of a sentence or a pair; the rest is cut off."

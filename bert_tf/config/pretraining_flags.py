@@ -23,7 +23,7 @@ from bert_tf.config.flags import (
     warn_of_ignored,
 )
 from bert_tf.config.nvidia_defaults import show_pretraining_default_differences
-from bert_tf.config.settings import DataSettings, PretrainingSettings
+from bert_tf.config.settings import DataSettings, PretrainingSettings, RunSettings
 from bert_tf.console import warn
 from bert_tf.errors import UserError
 from bert_tf.files import expand_record_files
@@ -137,7 +137,11 @@ def _define_data_flags(define: Definer) -> None:
     define.boolean(
         "do_eval", False, "Evaluate on the held-out records, at least once, after training."
     )
-    define.integer("eval_batch_size", 8, "Sequences per evaluation batch and rank.")
+    define.integer(
+        "eval_batch_size",
+        RunSettings.eval_batch_size,
+        "Sequences per evaluation batch and rank.",
+    )
     define.integer(
         "max_eval_steps",
         None,

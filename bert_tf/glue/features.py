@@ -8,8 +8,7 @@ directory with a manifest, so that later runs reuse them. Their ``unique_ids`` a
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable
 
@@ -31,7 +30,7 @@ from bert_tf.records.sequences import (
 from bert_tf.records.stage import Built, run_stage
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.workers import ordered_map, resolve_num_workers
+from bert_tf.workers import batched, ordered_map, resolve_num_workers
 
 STAGE = "glue_features"
 
@@ -195,7 +194,7 @@ def _build(
     progress = Progress(STAGE, len(file.rows), "examples")
     encoded = ordered_map(
         functools.partial(RowEncoder, open_tokenizer, max_seq_length, without_ids(_spec(training))),
-        _batches(file.rows),
+        batched(file.rows, _ROWS_PER_BATCH),
         num_workers=num_workers,
         what=STAGE,
     )
@@ -204,9 +203,3 @@ def _build(
     )
     progress.finish()
     return built
-
-
-def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    rows = iter(rows)
-    while batch := list(itertools.islice(rows, _ROWS_PER_BATCH)):
-        yield batch

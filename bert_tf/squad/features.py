@@ -33,7 +33,7 @@ from bert_tf.squad.paragraphs import Paragraph, ParagraphEncoder, Question
 from bert_tf.squad.windows import WindowSettings, cut_windows
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.workers import ordered_map, resolve_num_workers
+from bert_tf.workers import batched, ordered_map, resolve_num_workers
 
 STAGE = "squad_features"
 FIRST_UNIQUE_ID = 1_000_000_000  # as in google-research/bert
@@ -162,7 +162,7 @@ def _build(
     progress = Progress(STAGE, len(squad.examples), "questions")
     results = ordered_map(
         functools.partial(ParagraphEncoder, open_tokenizer, windows, without_ids(_spec(training))),
-        _batches(_paragraphs(squad, training)),
+        batched(_paragraphs(squad, training), _PARAGRAPHS_PER_BATCH),
         num_workers=num_workers,
         what=STAGE,
     )
@@ -197,8 +197,3 @@ def _question(example: Example, training: bool) -> Question:
         text, start = example.answers[0]
         answer = (start, start + len(text))
     return Question(example.question, answer, example.is_impossible)
-
-
-def _batches(paragraphs: Iterator[Paragraph]) -> Iterator[list[Paragraph]]:
-    while batch := list(itertools.islice(paragraphs, _PARAGRAPHS_PER_BATCH)):
-        yield batch

@@ -18,6 +18,7 @@ from bert_tf.squad.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.squad.examples import Example, SquadFile
 from bert_tf.squad.paragraphs import sequence_arrays
 from bert_tf.squad.windows import Window, WindowSettings, question_windows
+from bert_tf.workers import batched
 
 if TYPE_CHECKING:
     from bert_tf.model.precision import PrecisionPolicy
@@ -163,8 +164,7 @@ def _batches(windows: Sequence[Window], max_length: int) -> Iterator[list[Window
     """Batches of windows, in order; windows of different padded lengths are not mixed."""
     groups = itertools.groupby(windows, lambda w: padded_length(w.length, max_length=max_length))
     for _, group in groups:
-        while batch := list(itertools.islice(group, BATCH_SIZE)):
-            yield batch
+        yield from batched(group, BATCH_SIZE)
 
 
 def fitting_windows(longest: int) -> WindowSettings:

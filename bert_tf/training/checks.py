@@ -15,9 +15,9 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
 from bert_tf.training.context import RunContext
 from bert_tf.training.job import Model
+from bert_tf.training.plans import batch_plan
 from bert_tf.training.start_point import COUNTS
 from bert_tf.training.trainer import create_run_state
-from bert_tf.update.batch_plan import resolve_batch_plan
 
 
 def settle_scaling(context: RunContext, optimization: OptimizationSettings) -> OptimizationSettings:
@@ -53,13 +53,7 @@ def settle_scaling(context: RunContext, optimization: OptimizationSettings) -> O
 def _had_different_batches(context: RunContext, optimization: OptimizationSettings) -> bool:
     if not context.settings.do_train or optimization.num_train_steps is None:
         return False  # there is no end, or it is given in epochs
-    batch = resolve_batch_plan(
-        micro_batch_size=optimization.micro_batch_size,
-        micro_batch_flag=optimization.micro_batch_flag,
-        accumulation_steps=optimization.accumulation_steps,
-        global_batch_size=optimization.global_batch_size,
-        world_size=context.ranks.world_size,
-    )
+    batch = batch_plan(optimization, context.ranks)
     consumed = context.start.data_position * batch.global_batch_size
     return context.start.consumed_sequences not in (None, consumed)
 
