@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,8 @@ ORIGINS = {
 }
 
 _GELU_FORMS = {"gelu_tanh": "GELU in its tanh form", "gelu_erf": "exact GELU"}
+# A variable of an encoder layer, up to the layer's number.
+_LAYER = re.compile(r"(?P<scope>bert/encoder/layer_)(?P<number>\d+)(?=/)")
 _HALF = ("float16", "bfloat16")
 _FLOATS = (*_HALF, "float32", "float64")
 
@@ -92,6 +95,19 @@ class Source:
     def read_unchanged(self, name: str) -> np.ndarray:
         """A variable of the run state, in its stored type."""
         return self.stored[name].file.read(self.stored[name].name)
+
+    def with_layers(self, layers: Sequence[int]) -> Source:
+        """A network with some of the encoder's layers, by number from 0, in the given order."""
+        stored = {}
+        for name, array in self.stored.items():
+            layer = _LAYER.match(name)
+            if layer is None:
+                stored[name] = array
+                continue
+            for number, kept in enumerate(layers):
+                if int(layer["number"]) == kept:
+                    stored[f"{layer['scope']}{number}{name[layer.end() :]}"] = array
+        return dataclasses.replace(self, stored=stored)
 
     def is_plain_tensorflow(self, wanted: Iterable[str]) -> bool:
         """Whether TensorFlow can read the wanted variables as float32 from ``path`` directly."""

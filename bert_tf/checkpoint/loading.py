@@ -158,6 +158,7 @@ def check_initial(
     allowed_fresh: Sequence[str] = (),
     heads: Sequence[Head] = (),
     config: BertConfig | None = None,
+    layers: Sequence[int] | None = None,
 ) -> tuple[Source, LoadingReport]:
     """Checks that a network can start from ``checkpoint``; reads no values.
 
@@ -169,12 +170,15 @@ def check_initial(
       config: the network's. If it is given and the checkpoint has one too, properties that shapes
         do not reveal are compared; different dropout rates, and a ``gelu`` that may be the other
         form, are reported.
+      layers: the checkpoint's layers, from 0, that the network's start from; None for all.
 
     Raises:
       UserError: a variable outside these scopes is missing, or a shape, the number of attention
         heads or the activation differs.
     """
     source = open_source(checkpoint)
+    if layers is not None:
+        source = source.with_layers(layers)
     report = compare_source(source, network)
     lacking = missing_heads(report, heads)
     scopes = [*allowed_fresh, *_scopes_of(lacking, report)]
@@ -200,6 +204,7 @@ def initialise_from_checkpoint(
     allowed_fresh: Sequence[str] = (),
     heads: Sequence[Head] = (),
     config: BertConfig | None = None,
+    layers: Sequence[int] | None = None,
     prefix: str = "",
 ) -> LoadingReport:
     """Makes ``checkpoint`` the initial value of the variables; see :func:`check_initial`.
@@ -213,6 +218,7 @@ def initialise_from_checkpoint(
         allowed_fresh=allowed_fresh,
         heads=heads,
         config=config,
+        layers=layers,
     )
     if report.restored:
         tf.train.init_from_checkpoint(

@@ -113,7 +113,7 @@ _CONSTANTS = re.compile(r"bert\.embeddings\.(position_ids|token_type_ids)")
 # optimizers, and this toolkit (whose optimizer slots are in their registry). None of it is needed
 # to load weights.
 _RUN_STATE = re.compile(
-    r"global_step|(optimizer|loss_scale|training)/.*|.*/(Adam|Adam_1|accum|shadow)"
+    r"global_step|(distillation|optimizer|loss_scale|training)/.*|.*/(Adam|Adam_1|accum|shadow)"
     r"|beta[12]_power|local_step|batch_finite|(current_)?loss_scale|(good|bad)_steps"
 )
 _PLACE_IN_RUN = re.compile(r"global_step|training/.*")

@@ -35,7 +35,7 @@ def define_classification_flags(values: flags.FlagValues) -> None:
     define = Definer(values)
     define_model_flags(define)
     _define_classification_flags(define)
-    define_finetuning_flags(define, examples="examples")
+    define_finetuning_flags(define, examples="examples", label_flag="alpha_label")
     define_run_flags(define)
     define_optimization_flags(define, optimizer="adam", num_train_steps=None, num_warmup_steps=None)
     define_runtime_flags(define)
@@ -76,7 +76,7 @@ def classification_settings(values: flags.FlagValues) -> ClassificationSettings:
         does=("do_predict",),
     )
     made = {
-        **finetuning_settings(values, run),
+        **finetuning_settings(values, run, label_flag="alpha_label"),
         "task_name": task_name,
         "data_dir": _data_dir(values),
         "predict_file": optional_file(values, "predict_file"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bert_tf.command_line import flag_group
+from bert_tf.config.distillation_flags import define_teacher_flags, teacher_settings
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
@@ -16,7 +17,7 @@ from bert_tf.config.flags import (
     optional_file,
     runtime_settings,
 )
-from bert_tf.config.settings import FinetuningSettings
+from bert_tf.config.settings import DistillationSettings, FinetuningSettings
 from bert_tf.errors import UserError
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
@@ -37,12 +38,18 @@ def define_model_flags(define: Definer) -> None:
     define.boolean("do_lower_case", None, "Lower-case the text (default: as suits the vocabulary).")
 
 
-@flag_group("Fine-tuning")
-def define_finetuning_flags(define: Definer, *, examples: str) -> None:
-    """Defines training length, batches, seeds and the directory of the records.
+# Those of Hugging Face's run_squad_w_distillation.py; it compares no hidden states.
+_TEACHER_DEFAULTS = DistillationSettings("", alpha_ce=0.5, alpha_label=0.5, alpha_cos=0.0)
 
-    ``examples`` is the word for a record's contents in help texts.
+
+@flag_group("Fine-tuning")
+def define_finetuning_flags(define: Definer, *, examples: str, label_flag: str) -> None:
+    """Defines training length, batches, seeds, the directory of the records, and a teacher.
+
+    ``examples`` is the word for a record's contents in help texts, ``label_flag`` the name of the
+    weight of the loss on labels when there is a teacher.
     """
+    define_teacher_flags(define, _TEACHER_DEFAULTS, label_flag=label_flag)
     define.number(
         "num_train_epochs", 3.0, f"Passes over the training {examples}, on all ranks together."
     )
@@ -63,8 +70,13 @@ def define_finetuning_flags(define: Definer, *, examples: str) -> None:
     define.integer("num_workers", 0, "Processes that write records; 0 means one per core.")
 
 
-def finetuning_settings(values: flags.FlagValues, run: RunSettings) -> dict[str, Any]:
-    """The fields of :class:`FinetuningSettings` by name; raises UserError for invalid flags."""
+def finetuning_settings(
+    values: flags.FlagValues, run: RunSettings, *, label_flag: str
+) -> dict[str, Any]:
+    """The fields of :class:`FinetuningSettings` by name; raises UserError for invalid flags.
+
+    ``label_flag`` is as for :func:`define_finetuning_flags`.
+    """
     at_least_one(values, "max_seq_length")
     if values.seeds and values.dllog_path:
         raise UserError("--seeds makes several runs, but --dllog_path is a single file; drop one.")
@@ -80,6 +92,7 @@ def finetuning_settings(values: flags.FlagValues, run: RunSettings) -> dict[str,
         "run": run,
         "optimization": optimization_settings(values),
         "runtime": runtime_settings(values),
+        "distillation": teacher_settings(values, label_flag=label_flag),
     }
     same_names = {field.name for field in dataclasses.fields(FinetuningSettings)} - made.keys()
     return {**made, **{name: values[name].value for name in same_names}}

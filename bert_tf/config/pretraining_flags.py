@@ -152,14 +152,20 @@ def _define_data_flags(define: Definer) -> None:
     define.boolean("mlm", True, "Train the masked-LM head.")
 
 
-def pretraining_settings(values: flags.FlagValues) -> PretrainingSettings:
-    """Turns parsed flags into settings; raises UserError for invalid flags."""
+def pretraining_settings(
+    values: flags.FlagValues, *, has_teacher: bool = False
+) -> PretrainingSettings:
+    """Turns parsed flags into settings; raises UserError for invalid flags.
+
+    The architecture of a run that ``has_teacher`` may follow from the teacher's.
+    """
     warn_of_ignored(values)
     show_pretraining_default_differences(values)
     require(values, "output_dir")
     network = {f.name: values[f.name].value for f in dataclasses.fields(BertConfig)}
     network = {name: value for name, value in network.items() if value is not None}
-    if not (values.bert_config_file or network or _starts_from_weights(values)):
+    is_known = values.bert_config_file or network or has_teacher or _starts_from_weights(values)
+    if not is_known:
         raise UserError(NO_MODEL)
     if not values.nsp and not values.mlm:
         raise UserError("--nsp=false --mlm=false leaves nothing to train; turn one of them on.")

@@ -189,6 +189,43 @@ class RunSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class DistillationSettings:
+    """What a student learns from its teacher, in addition to the labels.
+
+    The weights of the losses are those of the published DistilBERT run (the options of its training
+    command, in the README of Hugging Face's distillation example).
+
+    Attributes:
+      teacher_checkpoint: the teacher's weights, in any format that is read.
+      teacher_config_file: its architecture; None uses the one stored with the weights.
+      student_layers: the teacher's layers, from 0, that the student's start from; None spreads them
+        evenly.
+      alpha_ce: weight of the divergence from the teacher's soft targets, times temperature^2.
+      alpha_label: weight of the loss on labels.
+      alpha_cos: weight of 1 - cosine of the last hidden states.
+      alpha_hidden: weight of the squared differences of all hidden states.
+      alpha_attention: weight of the squared differences of attention's scores.
+      temperature: divides the scores of both networks before their softmax.
+      restrict_ce_to_mask: compare soft targets at masked tokens only.
+      min_target_probability: the least probability of a soft target.
+      top_k_targets: the largest number of soft targets of a decision; None for all.
+    """
+
+    teacher_checkpoint: str
+    teacher_config_file: Path | None = None
+    student_layers: tuple[int, ...] | None = None
+    alpha_ce: float = 5.0
+    alpha_label: float = 2.0
+    alpha_cos: float = 1.0
+    alpha_hidden: float = 0.0
+    alpha_attention: float = 0.0
+    temperature: float = 2.0
+    restrict_ce_to_mask: bool = False
+    min_target_probability: float = 0.0
+    top_k_targets: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class PretrainingSettings:
     """A pre-training run.
 
@@ -199,6 +236,7 @@ class PretrainingSettings:
       num_train_epochs: passes over the training records, on all ranks together; None if the
         length is given in steps.
       warmup_proportion: share of the steps; None if the warm-up is given in steps.
+      distillation: None trains without a teacher.
     """
 
     bert_config_file: Path | None
@@ -212,6 +250,7 @@ class PretrainingSettings:
     tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
     num_train_epochs: float | None = None
     warmup_proportion: float | None = None
+    distillation: DistillationSettings | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +265,7 @@ class FinetuningSettings:
       seeds: repeat the run with each of these; empty for a single run with ``run.seed``.
       features_dir: where records are kept between runs.
       num_workers: processes that write records, 0 for one per core.
+      distillation: None trains without a teacher.
     """
 
     bert_config_file: Path | None
@@ -240,6 +280,7 @@ class FinetuningSettings:
     run: RunSettings
     optimization: OptimizationSettings
     runtime: RuntimeSettings
+    distillation: DistillationSettings | None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,7 @@ def define_squad_flags(values: flags.FlagValues) -> None:
     define = Definer(values)
     define_model_flags(define)
     _define_squad_flags(define)
-    define_finetuning_flags(define, examples="windows")
+    define_finetuning_flags(define, examples="windows", label_flag="alpha_squad")
     define_run_flags(define)
     define_optimization_flags(define, optimizer="adam", num_train_steps=None, num_warmup_steps=None)
     define_runtime_flags(define)
@@ -114,7 +114,7 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
         host_flags=("train_file", "predict_file", "eval_script", *HOST_FLAGS),
     )
     made = {
-        **finetuning_settings(values, run),
+        **finetuning_settings(values, run, label_flag="alpha_squad"),
         "train_file": optional_file(values, "train_file"),
         "predict_file": optional_file(values, "predict_file"),
         "max_predict_questions": _max_predict_questions(values),

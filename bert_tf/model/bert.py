@@ -26,17 +26,19 @@ _EMBEDDING_DROPOUT_SITE = 0
 
 
 class BertOutput(NamedTuple):
-    """Outputs of the network, all float32.
+    """Outputs of the network, float32 unless stated otherwise.
 
     Attributes:
       sequence_output: [B, S, D], the last layer's output.
       layer_outputs: [B, S, D] for each layer.
       embedding_output: [B, S, D], the first layer's input.
+      attention_scores: [B, N, S, S] for each layer (``encoder.LayerOutput``).
     """
 
     sequence_output: tf.Tensor
     layer_outputs: list[tf.Tensor]
     embedding_output: tf.Tensor
+    attention_scores: list[tf.Tensor | None]
 
 
 def bert_specs(config: BertConfig, *, pooler: bool) -> list[VariableSpec]:
@@ -89,8 +91,9 @@ def bert_output(
             options.dropout, embedded, config.hidden_dropout_prob, site=_EMBEDDING_DROPOUT_SITE
         )
     with variables.scope("bert/encoder") as encoder:
-        layer_outputs = encode(embedded, features["input_mask"], encoder, config, options)
-    return BertOutput(layer_outputs[-1], layer_outputs, embedded)
+        layers = encode(embedded, features["input_mask"], encoder, config, options)
+    hidden, scores = map(list, zip(*layers))
+    return BertOutput(hidden[-1], hidden, embedded, scores)
 
 
 def pooled_output(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -25,6 +26,19 @@ _PADDING_BIAS = -10000.0
 # Call sites of dropout: 0 for the embeddings, then these three for each layer.
 _SITES_PER_LAYER = 3
 _ATTENTION_PROBABILITIES, _ATTENTION_OUTPUT, _OUTPUT = range(_SITES_PER_LAYER)
+
+
+class LayerOutput(NamedTuple):
+    """Outputs of an encoder layer.
+
+    Attributes:
+      hidden: [B, S, N * H] float32.
+      attention_scores: [B, N, S, S] in the type of attention, before padding is masked and before
+        the softmax; None if the layer is recomputed, which keeps only its input.
+    """
+
+    hidden: tf.Tensor
+    attention_scores: tf.Tensor | None
 
 
 def encoder_specs(config: BertConfig, *, scope: str) -> list[VariableSpec]:
@@ -51,7 +65,7 @@ def encode(
     variables: Variables,
     config: BertConfig,
     options: ForwardOptions,
-) -> list[tf.Tensor]:
+) -> list[LayerOutput]:
     """Runs all layers.
 
     Args:
@@ -62,7 +76,7 @@ def encode(
       options: how to compute the layers.
 
     Returns:
-      The output of each layer, [B, S, N * H] float32.
+      The outputs of each layer.
     """
     score_bias = (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
     policy, dropout = options.policy, options.dropout
@@ -75,8 +89,8 @@ def encode(
     for index in range(config.num_hidden_layers):
         sites = _Sites(config, dropout, first=1 + _SITES_PER_LAYER * index)
         with variables.scope(f"layer_{index}") as scoped:
-            stream = layer(stream, score_bias, scoped, sites=sites)
-        outputs.append(blocks.output(stream))
+            stream, scores = layer(stream, score_bias, scoped, sites=sites)
+        outputs.append(LayerOutput(blocks.output(stream), scores))
     return outputs
 
 
@@ -104,12 +118,14 @@ def _encoder_layer(
     policy: PrecisionPolicy,
     blocks: PlainBlocks,
     sites: _Sites,
-) -> Stream:
-    """Self-attention and feed-forward, each with a residual."""
+) -> tuple[Stream, tf.Tensor | None]:
+    """Self-attention and feed-forward, each with a residual; also returns attention's scores."""
     multiply = functools.partial(product, policy=policy)
     with variables.scope("attention/self") as scoped:
         heads = blocks.project_heads(x, scoped, heads=config.num_attention_heads)
-        context = _attend(*heads, score_bias, blocks=blocks, site=sites(_ATTENTION_PROBABILITIES))
+        context, scores = _attend(
+            *heads, score_bias, blocks=blocks, site=sites(_ATTENTION_PROBABILITIES)
+        )
     with variables.scope("attention/output") as scoped:
         attended = blocks.close_residual(
             multiply(context, scoped["dense/kernel"]), x, scoped, site=sites(_ATTENTION_OUTPUT)
@@ -118,20 +134,21 @@ def _encoder_layer(
         widened = multiply(attended.operand, scoped["kernel"])
         widened = blocks.activated(widened, scoped, config.hidden_act)
     with variables.scope("output") as scoped:
-        return blocks.close_residual(
+        stream = blocks.close_residual(
             multiply(widened, scoped["dense/kernel"]), attended, scoped, site=sites(_OUTPUT)
         )
+    return stream, scores
 
 
 def _recomputed_layer(
-    layer: Callable[..., Stream],
+    layer: Callable[..., tuple[Stream, tf.Tensor | None]],
     x: Stream,
     score_bias: tf.Tensor,
     variables: Variables,
     *,
     blocks: PlainBlocks,
     sites: _Sites,
-) -> Stream:
+) -> tuple[Stream, None]:
     """``layer`` with recomputation; only ``full`` of its input and output streams is kept."""
     weights = variables.within()
 
@@ -139,10 +156,11 @@ def _recomputed_layer(
         full, bias, position, first_example, *values = tensors
         placed = dataclasses.replace(sites, dropout=sites.dropout.at(position, first_example))
         scoped = Variables(dict(zip(weights, values)))
-        return layer(blocks.rebuilt(full), bias, scoped, sites=placed).full
+        stream, _ = layer(blocks.rebuilt(full), bias, scoped, sites=placed)
+        return stream.full
 
     inputs = [x.full, score_bias, *sites.dropout.place, *weights.values()]
-    return blocks.rebuilt(recomputed(output, inputs))
+    return blocks.rebuilt(recomputed(output, inputs)), None
 
 
 def _attend(
@@ -153,8 +171,11 @@ def _attend(
     *,
     blocks: PlainBlocks,
     site: DropoutSite,
-) -> tf.Tensor:
-    """Three [B, N, S, H] tensors -> the weighted means of the values, with heads concatenated."""
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The means of the values with heads concatenated, and the scores that weight them.
+
+    ``query``, ``key`` and ``value`` are [B, N, S, H].
+    """
     scores = tf.matmul(query, key, transpose_b=True)  # [B, N, S, S]
     weights = blocks.attention_probabilities(scores, score_bias, site=site)
-    return blocks.merge_heads(tf.matmul(weights, value))
+    return blocks.merge_heads(tf.matmul(weights, value)), scores

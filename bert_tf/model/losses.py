@@ -31,6 +31,10 @@ class ClassScores(NamedTuple):
         with tf.name_scope("logits"):
             return computed_in(policy.logits, tf.nn.bias_add, self.product, self.bias)
 
+    def rows(self, indices: tf.Tensor) -> ClassScores:
+        """The scores of some of the examples."""
+        return ClassScores(tf.gather(self.product, indices), self.bias)
+
 
 def classification_sums(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, *, policy: PrecisionPolicy

@@ -65,9 +65,32 @@ def pretraining_outputs(
       masked_lm, next_sentence: whether to build the head.
     """
     sequence_output = bert_output(variables, config, features, options).sequence_output
+    positions = features["masked_lm_positions"] if masked_lm else None
+    return pretraining_heads(
+        sequence_output,
+        positions,
+        variables,
+        config,
+        options,
+        next_sentence=next_sentence,
+    )
+
+
+def pretraining_heads(
+    sequence_output: tf.Tensor,
+    positions: tf.Tensor | None,
+    variables: Variables,
+    config: BertConfig,
+    options: ForwardOptions,
+    *,
+    next_sentence: bool,
+) -> PretrainingOutputs:
+    """The heads on [B, S, D] float32 outputs of the encoder.
+
+    ``positions`` [B, P] integers are those at which words are scored, None without the masked LM.
+    """
     words = sentences = None
-    if masked_lm:
-        positions = features["masked_lm_positions"]
+    if positions is not None:
         words = masked_lm_scores(
             sequence_output, positions, variables, config=config, policy=options.policy
         )

@@ -57,6 +57,13 @@ def span_logits(
       options: how to compute the forward pass.
     """
     sequence_output = bert_output(variables, config, features, options).sequence_output
+    return span_head(sequence_output, variables, options)
+
+
+def span_head(
+    sequence_output: tf.Tensor, variables: Variables, options: ForwardOptions
+) -> SpanLogits:
+    """The head on [B, S, D] float32 outputs of the encoder."""
     B, S, D = shape_of(sequence_output)
     with variables.scope(SQUAD_SCOPE) as head:
         rows = tf.reshape(sequence_output, [B * S, D])
@@ -82,13 +89,17 @@ def span_sums(
       options: the policy's ``loss`` is the type of the cross entropy.
     """
     # Two decisions per example, each with half the weight.
-    scores = _at_tokens(tf.concat(logits, axis=0), tf.tile(features["input_mask"], [2, 1]))
+    scores = position_scores(logits, features)
     labels = tf.concat([features["start_positions"], features["end_positions"]], axis=0)
     labels = tf.reshape(labels, [-1])
     weights = tf.fill(tf.shape(labels), 0.5)
     return classification_sums(scores, labels, weights, policy=options.policy)
 
 
-def _at_tokens(scores: tf.Tensor, input_mask: tf.Tensor) -> tf.Tensor:
-    """[B, S] scores, with those of padding so low that a softmax ignores them."""
-    return scores + (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
+def position_scores(logits: SpanLogits, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """[2 * B, S] float32: scores of all first positions, then of all last ones.
+
+    Those of padding are so low that a softmax ignores them.
+    """
+    mask = tf.cast(tf.tile(features["input_mask"], [2, 1]), tf.float32)
+    return tf.concat(logits, axis=0) + (1.0 - mask) * _PADDING_BIAS

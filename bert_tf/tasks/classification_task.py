@@ -14,9 +14,10 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.model.bert import bert_output, bert_specs, pooled_output
+from bert_tf.model.distillation import Decisions
 from bert_tf.model.dropout import apply_dropout
 from bert_tf.model.heads import Head, project_to_classes
-from bert_tf.model.losses import ACCURACY, classification_sums
+from bert_tf.model.losses import ACCURACY, ClassScores, classification_sums
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
@@ -38,7 +39,8 @@ _POOLED_SITE = (1 << 16) - 1  # dropout site, beyond those of all layers
 class ClassificationTask:
     """One class, or one score, per sequence.
 
-    The methods are those of :class:`bert_tf.model.task.Task`; labels are [B] or [B, 1] float32.
+    The methods are those of :class:`bert_tf.model.distillation.DistilledTask`; labels are [B] or
+    [B, 1] float32.
 
     Attributes:
       config: the network's configuration.
@@ -50,6 +52,11 @@ class ClassificationTask:
 
     heads: ClassVar = (CLASSIFICATION_HEAD,)
     inputs: ClassVar = INPUTS
+
+    @property
+    def loss_name(self) -> str:
+        """What the loss is, for metrics."""
+        return "squared_error" if self.num_classes == 1 else "cross_entropy"
 
     @property
     def terms(self) -> Terms:
@@ -69,11 +76,30 @@ class ClassificationTask:
     ) -> tf.Tensor:
         """The logits, [B, num_classes] float32."""
         hidden = bert_output(variables, self.config, features, options).sequence_output
-        pooled = pooled_output(hidden, variables, policy=options.policy)
+        return self.head_outputs(hidden, variables, features, options)
+
+    def head_outputs(
+        self,
+        sequence_output: tf.Tensor,
+        variables: Variables,
+        features: Features,
+        options: ForwardOptions,
+    ) -> tf.Tensor:
+        """As :meth:`outputs`, from those of the encoder."""
+        del features
+        pooled = pooled_output(sequence_output, variables, policy=options.policy)
         rate = self.config.hidden_dropout_prob
         pooled = apply_dropout(options.dropout, pooled, rate, site=_POOLED_SITE)
         head = variables[OUTPUT_WEIGHTS], variables[OUTPUT_BIAS]
         return project_to_classes(pooled, *head, policy=options.policy)
+
+    def decisions(
+        self, outputs: tf.Tensor, features: Features, options: ForwardOptions
+    ) -> Decisions:
+        """The choice of a class, or the score of a regression, for every sequence."""
+        del features, options
+        scores = ClassScores(outputs, tf.zeros([self.num_classes]))
+        return Decisions(scores, tf.ones(tf.shape(outputs)[:1]))
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The number of sequences."""

@@ -30,11 +30,13 @@ from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
 from bert_tf.input.order import batch_indices
-from bert_tf.model.task import Features, Network, Task
+from bert_tf.model.distillation import DistilledTask
+from bert_tf.model.task import Features, Network
 from bert_tf.progress import Progress
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.sequences import SequenceRecords
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.distillation import Teacher, open_teacher, student_config, with_teacher
 from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, choose_arithmetic
 from bert_tf.training.evaluation import Evaluation, Figure, Results
@@ -106,19 +108,31 @@ def summarize_seeds(by_seed: Mapping[int, Results]) -> dict[str, dict[str, objec
 
 
 def open_finetuning(
-    settings: Settings, context: RunContext, make_task: Callable[[BertConfig], Task]
+    settings: Settings, context: RunContext, make_task: Callable[[BertConfig], DistilledTask]
 ) -> tuple[Settings, RunContext, ModelParts, Model]:
     """Opens the model of a run that has begun, and chooses its arithmetic.
 
     Returns the settings with their optimization settled, the context with the arithmetic chosen,
     the network's parts and the model to train. Raises UserError as :func:`open_model`, and for
-    settings that contradict each other or the run that is resumed.
+    settings that contradict each other or the run that is resumed, or do not suit the teacher.
     """
-    parts = open_model(settings, context)
+    teacher, distillation = None, settings.distillation
+    if distillation is not None and settings.run.do_train:
+        teacher = open_teacher(distillation, context)
+    parts = open_model(settings, context, teacher=teacher)
     context = choose_arithmetic(
         context, parts.config, settings.optimization, max_seq_length=settings.max_seq_length
     )
     model = Model(make_task(parts.config), parts.vocabulary, tokenizer_files=parts.tokenizer_files)
+    if teacher is not None:
+        context, model = with_teacher(
+            model,
+            teacher,
+            make_task(teacher.config),
+            distillation,
+            context,
+            max_seq_length=settings.max_seq_length,
+        )
     optimization = settle_scaling(context, settings.optimization)
     return dataclasses.replace(settings, optimization=optimization), context, parts, model
 
@@ -136,17 +150,26 @@ def check_without_records(
     check_start(context, model, settings.optimization)
 
 
-def open_model(settings: FinetuningSettings, context: RunContext) -> ModelParts:
+def open_model(
+    settings: FinetuningSettings, context: RunContext, *, teacher: Teacher | None = None
+) -> ModelParts:
     """The network's configuration and vocabulary, as given or as stored with the weights.
 
-    Raises UserError if something is missing, and for sequences that do not fit the network.
+    A student without weights has the architecture of its teacher, with fewer layers. Raises
+    UserError if something is missing, and for sequences that do not fit the network.
     """
     weights = Path(settings.run.init_checkpoint or settings.run.output_dir)
+    has_weights = settings.run.init_checkpoint or context.start.checkpoint
     # A dry run does not create its output directory.
     is_new = not settings.run.init_checkpoint and not weights.is_dir()
+    if teacher is not None and not has_weights:
+        config = student_config(settings.distillation, teacher.config)
+        weights, files = Path(teacher.path), dataclasses.replace(teacher.files, config=config)
+    else:
+        files = ModelFiles() if is_new else model_files(weights)
     parts = collect_parts(
         weights,
-        ModelFiles() if is_new else model_files(weights),
+        files,
         bert_config_file=settings.bert_config_file,
         tokenizer_files=settings.tokenizer_files,
     )

@@ -17,6 +17,7 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.distillation import Teacher, open_teacher, student_config, with_teacher
 from bert_tf.tasks.pretraining_model import find_model
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.training.checks import check_start, settle_scaling
@@ -39,6 +40,10 @@ def run(settings: PretrainingSettings) -> Results | None:
 
 def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> Results | None:
     data = _open_data(settings)
+    teacher = None
+    if settings.distillation is not None and settings.run.do_train:
+        teacher = open_teacher(settings.distillation, context)
+        settings = _with_students_network(settings, teacher, context)
     found = find_model(settings, context, data.vocabulary)
     config = found.config
     for note in found.notes:
@@ -47,11 +52,10 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
     context = choose_arithmetic(
         context, config, settings.optimization, max_seq_length=settings.data.max_seq_length
     )
-    model = Model(
-        PretrainingTask(config, settings.masked_lm, settings.next_sentence),
-        found.vocabulary,
-        tokenizer_files=found.tokenizer_files,
-    )
+    task = PretrainingTask(config, settings.masked_lm, settings.next_sentence)
+    model = Model(task, found.vocabulary, tokenizer_files=found.tokenizer_files)
+    if teacher is not None:
+        context, model = _with_teacher(settings, context, model, teacher)
     optimization = with_steps(
         settle_scaling(context, settings.optimization),
         context.ranks,
@@ -82,11 +86,46 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
             max_seq_length=settings.data.max_seq_length,
             counted_in_epochs=settings.num_train_epochs is not None,
         ),
-        evaluation=_evaluation(settings, model.task, data, context.ranks),
+        evaluation=_evaluation(settings, task, data, context.ranks),
         optimization=optimization,
     )
     entries = data.ledger_entries(found.vocabulary_sha256)
     return run_job(job, train_data=entries, data_names={"eval_sha256": "held-out data"})
+
+
+def _with_students_network(
+    settings: PretrainingSettings, teacher: Teacher, context: RunContext
+) -> PretrainingSettings:
+    """The settings of a student: unless it has an architecture, it is the teacher's, made smaller.
+
+    Only rank 0 needs the result.
+    """
+    files = settings.tokenizer_files
+    if context.ranks.is_chief:
+        files = files.with_vocabulary_of(teacher.files.tokenizer_files)
+    network = settings.network
+    has_weights = context.start.checkpoint or settings.run.init_checkpoint
+    if not (has_weights or settings.bert_config_file):
+        network = {**student_config(settings.distillation, teacher.config).to_dict(), **network}
+    return dataclasses.replace(settings, tokenizer_files=files, network=network)
+
+
+def _with_teacher(
+    settings: PretrainingSettings, context: RunContext, model: Model, teacher: Teacher
+) -> tuple[RunContext, Model]:
+    distillation = settings.distillation
+    scores_all = distillation.alpha_ce > 0 and not distillation.restrict_ce_to_mask
+    task = dataclasses.replace(model.task, score_all_tokens=scores_all)
+    teacher_task = PretrainingTask(teacher.config, next_sentence=False, score_all_tokens=scores_all)
+    context, student = with_teacher(
+        dataclasses.replace(model, task=task),
+        teacher,
+        teacher_task,
+        distillation,
+        context,
+        max_seq_length=settings.data.max_seq_length,
+    )
+    return context, dataclasses.replace(student, evaluated=model.task)
 
 
 @dataclasses.dataclass(frozen=True)

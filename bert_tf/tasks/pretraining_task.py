@@ -5,21 +5,25 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import INPUTS, BertConfig
+from bert_tf.model.bert import bert_output
+from bert_tf.model.distillation import Decisions
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD, Head
-from bert_tf.model.losses import ACCURACY
+from bert_tf.model.losses import ACCURACY, ClassScores
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.pretraining import (
     PretrainingOutputs,
     masked_lm_logits,
     masked_lm_sums,
     next_sentence_sums,
-    pretraining_outputs,
+    pretraining_heads,
     pretraining_specs,
 )
+from bert_tf.model.shapes import shape_of
 from bert_tf.model.sums import Sums, Terms, means
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
@@ -32,12 +36,21 @@ NEXT_SENTENCE = "next_sentence"
 class PretrainingTask:
     """Masked LM and next-sentence prediction; either can be left out.
 
-    The methods are those of :class:`bert_tf.model.task.Task`.
+    The methods are those of :class:`bert_tf.model.distillation.DistilledTask`.
+
+    Attributes:
+      config: the network's configuration.
+      masked_lm, next_sentence: which heads there are.
+      score_all_tokens: score words at every position instead of only at the masked ones, to
+        compare the scores of two networks everywhere.
     """
 
     config: BertConfig
     masked_lm: bool = True
     next_sentence: bool = True
+    score_all_tokens: bool = False
+
+    loss_name: ClassVar = "cross_entropy"
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -56,6 +69,11 @@ class PretrainingTask:
         present = {MASKED_LM: self.masked_lm, NEXT_SENTENCE: self.next_sentence}
         return {term: (ACCURACY,) for term, is_present in present.items() if is_present}
 
+    @property
+    def num_classes(self) -> int:
+        """The words of the vocabulary."""
+        return self.config.vocab_size
+
     def specs(self) -> list[VariableSpec]:
         """The variables that the heads train, no others."""
         return pretraining_specs(
@@ -66,14 +84,40 @@ class PretrainingTask:
         self, variables: Variables, features: Features, options: ForwardOptions
     ) -> PretrainingOutputs:
         """The outputs of the heads."""
-        return pretraining_outputs(
+        hidden = bert_output(variables, self.config, features, options).sequence_output
+        return self.head_outputs(hidden, variables, features, options)
+
+    def head_outputs(
+        self,
+        sequence_output: tf.Tensor,
+        variables: Variables,
+        features: Features,
+        options: ForwardOptions,
+    ) -> PretrainingOutputs:
+        """As :meth:`outputs`, from those of the encoder."""
+        positions = None
+        if self.masked_lm:
+            positions = features["masked_lm_positions"]
+            if self.score_all_tokens:
+                B, S, _ = shape_of(sequence_output)
+                positions = tf.tile(tf.range(S, dtype=positions.dtype)[tf.newaxis], [B, 1])
+        return pretraining_heads(
+            sequence_output,
+            positions,
             variables,
             self.config,
-            features,
             options,
-            masked_lm=self.masked_lm,
             next_sentence=self.next_sentence,
         )
+
+    def decisions(
+        self, outputs: PretrainingOutputs, features: Features, options: ForwardOptions
+    ) -> Decisions:
+        """The choice of a word at every masked position, or at every token."""
+        del options
+        mask = features["input_mask" if self.score_all_tokens else "masked_lm_weights"]
+        weights = tf.cast(tf.reshape(mask, [-1]), tf.float32)
+        return Decisions(outputs.masked_lm, weights)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The numbers of masked tokens and of sequences."""
@@ -90,7 +134,8 @@ class PretrainingTask:
         """The cross entropies of masked tokens and of next sentences."""
         losses = {}
         if self.masked_lm:
-            losses[MASKED_LM] = masked_lm_sums(outputs, features, options)
+            masked = outputs._replace(masked_lm=self._masked_scores(outputs, features))
+            losses[MASKED_LM] = masked_lm_sums(masked, features, options)
         if self.next_sentence:
             losses[NEXT_SENTENCE] = next_sentence_sums(outputs, features, options)
         return losses
@@ -101,7 +146,8 @@ class PretrainingTask:
         """``masked_lm_probabilities`` [B, P, V], ``next_sentence_logits`` [B, 2], float32."""
         predictions = {}
         if self.masked_lm:
-            probabilities = tf.nn.softmax(masked_lm_logits(outputs, options))
+            masked = outputs._replace(masked_lm=self._masked_scores(outputs, features))
+            probabilities = tf.nn.softmax(masked_lm_logits(masked, options))
             shape = [*tf.unstack(tf.shape(features["masked_lm_positions"])), self.config.vocab_size]
             predictions["masked_lm_probabilities"] = tf.reshape(probabilities, shape)
         if self.next_sentence:
@@ -113,6 +159,15 @@ class PretrainingTask:
         if not self.masked_lm:
             return {}
         return {f"{MASKED_LM}_perplexity": _exp(means(sums)[MASKED_LM]["loss"])}
+
+    def _masked_scores(self, outputs: PretrainingOutputs, features: Features) -> ClassScores:
+        """The scores of words at the masked positions, [B * P, V]."""
+        if not self.score_all_tokens:
+            return outputs.masked_lm
+        positions = features["masked_lm_positions"]
+        B, S = shape_of(features["input_mask"])
+        rows = tf.range(B, dtype=positions.dtype)[:, tf.newaxis] * S + positions
+        return outputs.masked_lm.rows(tf.reshape(rows, [-1]))
 
 
 def _exp(value: float) -> float:

@@ -10,10 +10,19 @@ from typing import ClassVar
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import INPUTS, BertConfig
-from bert_tf.model.losses import ACCURACY
+from bert_tf.model.bert import bert_output
+from bert_tf.model.distillation import Decisions
+from bert_tf.model.losses import ACCURACY, ClassScores
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.shapes import shape_of
-from bert_tf.model.squad import SPAN_HEAD, SpanLogits, span_logits, span_sums, squad_specs
+from bert_tf.model.squad import (
+    SPAN_HEAD,
+    SpanLogits,
+    position_scores,
+    span_head,
+    span_sums,
+    squad_specs,
+)
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
@@ -26,7 +35,7 @@ POSITION = "position"
 class SpanTask:
     """Predicts an answer's first and last position: two decisions per sequence, one loss term.
 
-    The methods are those of :class:`bert_tf.model.task.Task`.
+    The methods are those of :class:`bert_tf.model.distillation.DistilledTask`.
 
     Attributes:
       config: the network's configuration.
@@ -39,6 +48,8 @@ class SpanTask:
     heads: ClassVar = (SPAN_HEAD,)
     inputs: ClassVar = INPUTS
     terms: ClassVar[Terms] = {POSITION: (ACCURACY,)}
+    loss_name: ClassVar = "cross_entropy"
+    num_classes: ClassVar = None
 
     def specs(self) -> list[VariableSpec]:
         """The variables of BERT without the pooler, and of the span head."""
@@ -48,7 +59,29 @@ class SpanTask:
         self, variables: Variables, features: Features, options: ForwardOptions
     ) -> SpanLogits:
         """The logits of each position."""
-        return span_logits(variables, self.config, features, options)
+        hidden = bert_output(variables, self.config, features, options).sequence_output
+        return self.head_outputs(hidden, variables, features, options)
+
+    def head_outputs(
+        self,
+        sequence_output: tf.Tensor,
+        variables: Variables,
+        features: Features,
+        options: ForwardOptions,
+    ) -> SpanLogits:
+        """As :meth:`outputs`, from those of the encoder."""
+        del features
+        return span_head(sequence_output, variables, options)
+
+    def decisions(
+        self, outputs: SpanLogits, features: Features, options: ForwardOptions
+    ) -> Decisions:
+        """The choices of the first and of the last position, each with half the weight."""
+        del options
+        scores = position_scores(outputs, features)
+        S = shape_of(scores)[1]
+        weights = tf.fill(tf.shape(scores)[:1], 0.5)
+        return Decisions(ClassScores(scores, tf.zeros([S])), weights)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The number of sequences."""

@@ -130,6 +130,7 @@ def _check_initial(context: RunContext, model: Model) -> None:
         allowed_fresh=context.settings.allowed_fresh,
         heads=heads,
         config=model.config,
+        layers=model.initial_layers,
     )
     missing = loading.missing_heads(report, heads, context.settings.allowed_fresh)
     if missing and not context.settings.do_train:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -31,12 +32,19 @@ class Model:
       tokenizer_files: the vocabulary's file and whether text is lower-cased, to be stored with the
         model.
       frozen: prefix of a frozen network -> the checkpoint with its weights.
+      evaluated: the task of evaluations and predictions, if it is a part of what is trained.
+      initial_layers: the layers of the initial checkpoint, from 0, that the network's layers start
+        from; None for all.
+      ledger: further sections of the run's ledger.
     """
 
     task: Task
     vocabulary: Vocabulary | None
     tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
     frozen: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    evaluated: Task | None = None
+    initial_layers: Sequence[int] | None = None
+    ledger: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def config(self) -> BertConfig:

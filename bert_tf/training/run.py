@@ -183,6 +183,7 @@ def _announce(job: Job, train_data: Mapping[str, Any], choice: Choice | None) ->
     """Prints the ledger of a training run, and changes since its last start; returns the ledger."""
     context = job.context
     run_ledger = _ledger(job, train_data)
+    run_ledger.update({section: dict(entries) for section, entries in job.model.ledger.items()})
     run_ledger.update({section: dict(entries) for section, entries in context.measured.items()})
     sizes = checkpoint_sizes(
         job.task.specs(),

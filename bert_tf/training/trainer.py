@@ -187,10 +187,11 @@ class Trainer:
 
     def _model_fn(self, features, labels, mode) -> tf_estimator.EstimatorSpec:
         del labels
-        job = self._job
-        network = create_network(job.task, job.options, seed=self._settings.seed)
+        job, trains = self._job, mode == tf_estimator.ModeKeys.TRAIN
+        task = job.task if trains else job.model.evaluated or job.task
+        network = create_network(task, job.options, seed=self._settings.seed)
         self._initialise_weights(network)
-        if mode != tf_estimator.ModeKeys.TRAIN:
+        if not trains:
             return job.evaluation.spec(network, features)
         outputs = build_update(job, network, features)
         return self._training_spec(outputs, features)
@@ -201,15 +202,16 @@ class Trainer:
         if self._log is None:
             return
         for prefix, checkpoint in job.model.frozen.items():
-            loading.initialise_from_checkpoint(
-                checkpoint, network.variables.frozen(prefix), prefix=f"{prefix}/"
-            )
+            frozen = network.variables.frozen(prefix)
+            if frozen:  # an evaluation may do without
+                loading.initialise_from_checkpoint(checkpoint, frozen, prefix=f"{prefix}/")
         if self._settings.init_checkpoint and not self._latest_checkpoint():
             loading.initialise_from_checkpoint(
                 self._settings.init_checkpoint,
                 network.variables.trainable(),
                 allowed_fresh=self._settings.allowed_fresh,
-                heads=job.task.heads,
+                heads=network.task.heads,
+                layers=job.model.initial_layers,
             )
 
     def _latest_checkpoint(self) -> str | None:

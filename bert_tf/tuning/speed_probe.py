@@ -320,7 +320,8 @@ def _layer(shapes: JobShapes, options: ForwardOptions, sequences: int) -> tf.Ope
     x = ones([sequences, shapes.length, shapes.hidden_size])
     mask = tf.ones([sequences, shapes.length], tf.int32)
     with variables.scope("layers") as in_scope:
-        outputs = encode(x, mask, in_scope, config, options)
+        layers = encode(x, mask, in_scope, config, options)
+        outputs = [layer.hidden for layer in layers]
     return _with_gradients(outputs, [x, *variables.all()], shapes)
 
 

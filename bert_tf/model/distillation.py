@@ -1,0 +1,211 @@
+"""Losses by which a student network learns from a teacher, and what a task must offer for them.
+
+Sources: Hinton et al. 2015, "Distilling the knowledge in a neural network" (soft targets); Sanh et
+al. 2019, "DistilBERT" (soft targets, masked LM and cosine of the hidden states); Jiao et al. 2020,
+"TinyBERT", section 3.1 (hidden states through a projection, and attention).
+
+No gradient flows into the teacher's tensors. Dimensions: N decisions, C classes, K of them kept, B
+sequences, S positions, L pairs of layers, D width of the student, T of the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.model.blocks import native_operations
+from bert_tf.model.losses import ClassScores
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.sums import Sums
+from bert_tf.model.task import Features, Task
+from bert_tf.model.variables import Variables
+
+# The smallest probability of "any other class" whose logarithm is taken.
+_LEAST_PROBABILITY = 1e-6
+
+
+class Decisions(NamedTuple):
+    """Choices among classes, which a student should make as its teacher does.
+
+    Attributes:
+      scores: [N, C]; with a single class, the scores of a regression.
+      weights: [N] float32, 0 for padding.
+    """
+
+    scores: ClassScores
+    weights: tf.Tensor
+
+
+class DistilledTask(Task, Protocol):
+    """A task whose networks can be students and teachers: an encoder, and heads on its output.
+
+    Attributes:
+      loss_name: what the loss of its labels is, for metrics.
+      num_classes: the classes of a decision, 1 for a regression, None for positions.
+    """
+
+    loss_name: str
+    num_classes: int | None
+
+    def head_outputs(
+        self,
+        sequence_output: tf.Tensor,
+        variables: Variables,
+        features: Features,
+        options: ForwardOptions,
+    ) -> Any:
+        """What ``outputs`` returns, from [B, S, D] float32 outputs of the encoder."""
+
+    def decisions(self, outputs: Any, features: Features, options: ForwardOptions) -> Decisions:
+        """The choices that ``outputs`` describe."""
+
+
+class SoftTargets(NamedTuple):
+    """The most probable classes of a teacher.
+
+    Attributes:
+      classes: [N, K] int32.
+      probabilities: [N, K] float32, 0 for classes that are left out.
+    """
+
+    classes: tf.Tensor
+    probabilities: tf.Tensor
+
+
+def most_probable(
+    scores: tf.Tensor, *, temperature: float, most: int, least_probability: float
+) -> SoftTargets:
+    """At most ``most`` classes of each decision, each with at least ``least_probability``.
+
+    ``scores`` are [N, C] float32. Probabilities are at the given temperature and over all classes,
+    so those of a decision may add up to less than 1.
+    """
+    scores = tf.stop_gradient(scores) / temperature
+    values, classes = tf.math.top_k(scores, k=most)
+    log_totals = tf.reduce_logsumexp(scores, axis=-1, keepdims=True)
+    probabilities = tf.exp(values - log_totals)
+    kept = tf.cast(probabilities >= least_probability, tf.float32)
+    return SoftTargets(classes, probabilities * kept)
+
+
+def divergence_from_all(
+    student: ClassScores, teacher: tf.Tensor, *, temperature: float, options: ForwardOptions
+) -> tf.Tensor:
+    """The Kullback-Leibler divergence of the student's classes from the teacher's, [N] float32.
+
+    Both at the given temperature; ``teacher`` are scores, [N, C] float32.
+    """
+    known = tf.stop_gradient(teacher) / temperature
+    learnt = student.logits(options.policy) / temperature
+    probabilities = tf.nn.softmax(known)
+    cross_entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, learnt)
+    entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, known)
+    return cross_entropy - tf.stop_gradient(entropy)
+
+
+def divergence_from_most_probable(
+    student: ClassScores, targets: SoftTargets, *, temperature: float, options: ForwardOptions
+) -> tf.Tensor:
+    """As :func:`divergence_from_all`, with all classes that are left out taken as one, [N] float32.
+
+    This is a lower bound of the divergence from all classes. The student keeps the probability that
+    the teacher gives to the other classes together, where targets that were normalised again would
+    teach it that these are impossible.
+    """
+    scaled = ClassScores(student.product / temperature, student.bias / temperature)
+    scores = _scores_of(scaled, targets.classes)
+    log_learnt = scores - _log_totals(scaled, targets.classes[:, 0], scores[:, :1], options)
+    known = targets.probabilities
+    is_kept = tf.cast(known > 0, tf.float32)
+    among_kept = tf.reduce_sum(known * (_safe_log(known) - log_learnt), axis=-1)
+    known_rest = 1.0 - tf.reduce_sum(known, axis=-1)
+    learnt_rest = 1.0 - tf.reduce_sum(is_kept * tf.exp(log_learnt), axis=-1)
+    return among_kept + known_rest * (_safe_log(known_rest) - _safe_log(learnt_rest))
+
+
+def _scores_of(scores: ClassScores, classes: tf.Tensor) -> tf.Tensor:
+    """The scores of [N, K] classes, [N, K] float32."""
+    products = tf.gather(scores.product, classes, batch_dims=1)
+    return tf.cast(products, tf.float32) + tf.gather(scores.bias, classes)
+
+
+def _log_totals(
+    scores: ClassScores, label: tf.Tensor, score: tf.Tensor, options: ForwardOptions
+) -> tf.Tensor:
+    """The logarithm of the sum of exponentials over all classes, [N, 1] float32.
+
+    The native operation needs no tensor of scores: it gives the cross entropy of one ``label`` [N],
+    whose ``score`` [N, 1] completes it.
+    """
+    native = options.native_layers and scores.product.dtype in (tf.float32, tf.bfloat16)
+    if not native:
+        return tf.reduce_logsumexp(scores.logits(options.policy), axis=-1, keepdims=True)
+    losses, _, _ = native_operations().bert_tf_softmax_loss(
+        product=scores.product, bias=scores.bias, labels=label
+    )
+    return losses[:, tf.newaxis] + score
+
+
+def _safe_log(probabilities: tf.Tensor) -> tf.Tensor:
+    return tf.log(tf.maximum(probabilities, _LEAST_PROBABILITY))
+
+
+def squared_difference(student: ClassScores, teacher: tf.Tensor) -> tf.Tensor:
+    """(student - teacher)^2 of the scores of a regression, [N, 1] each -> [N] float32."""
+    learnt = tf.cast(student.product, tf.float32) + student.bias
+    return tf.reduce_sum(tf.square(learnt - tf.stop_gradient(teacher)), axis=-1)
+
+
+def cosine_distances(student: tf.Tensor, teacher: tf.Tensor) -> tf.Tensor:
+    """1 - cosine of the angle between hidden states, [B, S, T] each -> [B, S] float32."""
+    known = tf.stop_gradient(teacher)
+    cosine = tf.reduce_sum(tf.nn.l2_normalize(student, -1) * tf.nn.l2_normalize(known, -1), -1)
+    return 1.0 - cosine
+
+
+def squared_distances(student: Sequence[tf.Tensor], teacher: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Mean over the width, sum over L pairs of hidden states [B, S, T] -> [B, S] float32."""
+    return tf.add_n([
+        tf.reduce_mean(tf.squared_difference(learnt, tf.stop_gradient(known)), axis=-1)
+        for learnt, known in zip(student, teacher)
+    ])  # fmt: skip
+
+
+def attention_distances(
+    student: Sequence[tf.Tensor], teacher: Sequence[tf.Tensor], input_mask: tf.Tensor
+) -> tf.Tensor:
+    """Mean over heads, sum over pairs of layers of squared differences of attention's scores.
+
+    Args:
+      student, teacher: [B, N, S, S] for each of L layers, before the softmax.
+      input_mask: [B, S]; only scores between two tokens count.
+
+    Returns: [B] float32, the sum over pairs of tokens.
+    """
+    mask = tf.cast(input_mask, tf.float32)
+    pairs = mask[:, :, tf.newaxis] * mask[:, tf.newaxis, :]
+
+    def distance(learnt: tf.Tensor, known: tf.Tensor) -> tf.Tensor:
+        learnt, known = tf.cast(learnt, tf.float32), tf.cast(tf.stop_gradient(known), tf.float32)
+        squares = tf.reduce_mean(tf.squared_difference(learnt, known), axis=1)
+        return tf.reduce_sum(squares * pairs, axis=[1, 2])
+
+    return tf.add_n([distance(*layers) for layers in zip(student, teacher)])
+
+
+def scaled_sums(
+    values: tf.Tensor, weights: tf.Tensor | None, total: tf.Tensor, *, factor: float, metric: str
+) -> Sums:
+    """The sums of a term whose loss is ``factor`` times what ``metric`` shows.
+
+    Args:
+      values: the loss of each decision, token or sequence, any shape.
+      weights: of the same shape, None for equal ones.
+      total: scalar, the weight of the term.
+      factor: the weight of the term in the sum of all terms.
+      metric: name of the loss without that factor.
+    """
+    loss = tf.reduce_sum(values if weights is None else values * weights)
+    return Sums(loss=factor * loss, weight=total, metrics={metric: loss})
