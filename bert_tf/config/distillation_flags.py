@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 from absl import flags
 
@@ -101,6 +102,13 @@ def _define_target_flags(define: Definer) -> None:
         "Largest number of soft targets at a token, the most probable; all other words together "
         "count as one (default: all words).",
     )
+    define.string(
+        "cache_teacher",
+        None,
+        "Directory, on a disk that all ranks share, where the teacher's soft targets are kept: it "
+        "computes each record once, however many epochs follow. For records with stored masks, "
+        "--restrict_ce_to_mask, a bound on the targets and no comparison of hidden states.",
+    )
     define.boolean("freeze_pos_embs", False, "Keep the student's position embeddings as they are.")
 
 
@@ -125,8 +133,30 @@ def distillation_settings(values: flags.FlagValues) -> PretrainingSettings:
         restrict_ce_to_mask=values.restrict_ce_to_mask,
         min_target_probability=values.min_target_probability,
         top_k_targets=values.top_k_targets,
+        teacher_cache=Path(values.cache_teacher) if values.cache_teacher else None,
     )
+    if distillation.teacher_cache is not None:
+        _check_cache(distillation)
     return dataclasses.replace(settings, distillation=distillation, optimization=optimization)
+
+
+def _check_cache(settings: DistillationSettings) -> None:
+    """Raises UserError if the settings need more of a teacher than its targets on disk."""
+    needed = {
+        "--restrict_ce_to_mask": settings.restrict_ce_to_mask,
+        "--alpha_ce of more than 0": settings.alpha_ce > 0,
+        "--alpha_cos=0": settings.alpha_cos == 0,
+        "--alpha_hidden=0": settings.alpha_hidden == 0,
+        "--alpha_attention=0": settings.alpha_attention == 0,
+        "--top_k_targets or --min_target_probability": settings.top_k_targets
+        or settings.min_target_probability,
+    }
+    missing = [name for name, is_given in needed.items() if not is_given]
+    if missing:
+        raise UserError(
+            f"--cache_teacher keeps soft targets of masked tokens only, so it needs {missing[0]}; "
+            "give that or drop the flag."
+        )
 
 
 def teacher_settings(values: flags.FlagValues, *, label_flag: str) -> DistillationSettings | None:

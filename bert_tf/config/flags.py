@@ -305,7 +305,7 @@ def define_runtime_flags(define: Definer) -> None:
 _HOST_FLAGS = frozenset({
     "output_dir", "dllog_path", "init_checkpoint", "bert_config_file", "vocab_file",
     "spm_model_file", "precision_policy", "teacher_checkpoint", "teacher_config_file",
-    "num_threads", "verbose", "verbose_logging",
+    "cache_teacher", "num_threads", "verbose", "verbose_logging",
 })  # fmt: skip
 
 

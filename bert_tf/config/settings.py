@@ -209,6 +209,8 @@ class DistillationSettings:
       restrict_ce_to_mask: compare soft targets at masked tokens only.
       min_target_probability: the least probability of a soft target.
       top_k_targets: the largest number of soft targets of a decision; None for all.
+      teacher_cache: directory where the teacher's soft targets are kept, so that it computes each
+        record once; None computes them in every update.
     """
 
     teacher_checkpoint: str
@@ -223,6 +225,7 @@ class DistillationSettings:
     restrict_ce_to_mask: bool = False
     min_target_probability: float = 0.0
     top_k_targets: int | None = None
+    teacher_cache: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -120,7 +120,8 @@ def divergence_from_most_probable(
     known = targets.probabilities
     is_kept = tf.cast(known > 0, tf.float32)
     among_kept = tf.reduce_sum(known * (_safe_log(known) - log_learnt), axis=-1)
-    known_rest = 1.0 - tf.reduce_sum(known, axis=-1)
+    # Targets that were rounded may add up to a little more than 1.
+    known_rest = tf.nn.relu(1.0 - tf.reduce_sum(known, axis=-1))
     learnt_rest = 1.0 - tf.reduce_sum(is_kept * tf.exp(log_learnt), axis=-1)
     return among_kept + known_rest * (_safe_log(known_rest) - _safe_log(learnt_rest))
 

@@ -38,6 +38,10 @@ _COPIED_SIZES = (
 )
 
 
+# Paths, and what only decides where a run starts.
+_NOT_IN_LEDGER = ("teacher_checkpoint", "teacher_config_file", "teacher_cache", "student_layers")
+
+
 @dataclasses.dataclass(frozen=True)
 class Teacher:
     """A teacher as all ranks know it.
@@ -133,7 +137,7 @@ def with_teacher(
     entries = {
         name: value
         for name, value in dataclasses.asdict(settings).items()
-        if name not in ("teacher_checkpoint", "teacher_config_file", "student_layers")
+        if name not in _NOT_IN_LEDGER
     }
     section = {
         "teacher": teacher.path,
@@ -146,7 +150,7 @@ def with_teacher(
         model,
         task=task,
         evaluated=model.task,
-        frozen={TEACHER: teacher.path},
+        frozen={} if settings.teacher_cache else {TEACHER: teacher.path},
         initial_layers=layers,
         ledger={"distillation": section},
     )
@@ -203,7 +207,9 @@ def _check_files(model: Model, teacher: Teacher, task: DistillationTask) -> None
             f"--teacher_checkpoint={teacher.path}: {problem}; teacher and student must have the "
             "same vocabulary."
         )
-    shapes = {spec.name: spec.shape for spec in task.teacher_specs()}
+    if SOFT_TARGETS not in task.compared_terms():
+        return
+    shapes = {spec.name: spec.shape for spec in task.teacher.specs()}
     report = compare_source(open_source(teacher.path), shapes)
     for head in missing_heads(report, task.teacher.heads):
         raise UserError(

@@ -14,6 +14,7 @@ from bert_tf.config.settings import DistillationSettings
 from bert_tf.model.bert import BertOutput, bert_output, bert_specs
 from bert_tf.model.distillation import (
     DistilledTask,
+    SoftTargets,
     attention_distances,
     cosine_distances,
     divergence_from_all,
@@ -41,17 +42,20 @@ _METRICS = {
     ATTENTION: "squared_error",
 }
 
+# Features with a teacher's targets from disk, [B, P, K] each.
+CLASSES, PROBABILITIES = "soft_target_classes", "soft_target_probabilities"
+
 _PROJECTION = "distillation/projection/kernel"
 PROJECTION_HEAD = Head("projection of the hidden states", ("distillation",), "run_distillation.py")
 
 
 class DistillationOutputs(NamedTuple):
-    """Outputs of both networks; those of the teacher's heads are None if nothing reads them."""
+    """Outputs of both networks; None for parts of the teacher that nothing reads."""
 
     student: Any
     student_encoder: BertOutput
     teacher: Any
-    teacher_encoder: BertOutput
+    teacher_encoder: BertOutput | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +107,12 @@ class DistillationTask:
         ]
 
     def teacher_specs(self) -> list[VariableSpec]:
-        """The teacher's variables under its own names; without soft targets it needs no heads."""
+        """The teacher's variables under its own names; without soft targets it needs no heads.
+
+        There are none if its targets are on disk.
+        """
+        if self.settings.teacher_cache:
+            return []
         if self._has(SOFT_TARGETS):
             return self.teacher.specs()
         return bert_specs(self.teacher.config, pooler=False)
@@ -114,6 +123,8 @@ class DistillationTask:
         """The forward passes of both networks, the teacher's without dropout."""
         encoded = bert_output(variables, self.config, features, options)
         heads = self.student.head_outputs(encoded.sequence_output, variables, features, options)
+        if self.settings.teacher_cache:
+            return DistillationOutputs(heads, encoded, None, None)
         options = options.with_dropout(None)
         known_heads = None
         with variables.scope(TEACHER) as scoped:
@@ -207,26 +218,42 @@ class DistillationTask:
     def _divergences(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        learnt = self.student.decisions(outputs.student, features, options)
-        known = self.teacher.decisions(outputs.teacher, features, options)
-        known_scores = known.scores.logits(options.policy)
-        if self.student.num_classes == 1:
-            return squared_difference(learnt.scores, known_scores), learnt.weights
-        heat = {"temperature": self._temperature}
-        most = self._most_targets()
-        if most is None:
-            values = divergence_from_all(learnt.scores, known_scores, options=options, **heat)
-        else:
-            targets = most_probable(
-                known_scores,
-                most=most,
-                least_probability=self.settings.min_target_probability,
-                **heat,
+        scores, weights = self.student.decisions(outputs.student, features, options)
+        temperature = self._temperature
+        if self.settings.teacher_cache:
+            K = features[CLASSES].shape[-1]
+            targets = SoftTargets(
+                *(tf.reshape(features[name], [-1, K]) for name in (CLASSES, PROBABILITIES))
             )
-            values = divergence_from_most_probable(learnt.scores, targets, options=options, **heat)
-        return values, learnt.weights
+        elif self.most_targets() is not None:
+            targets = self.soft_targets(outputs.teacher, features, options)
+        else:
+            known = self.teacher.decisions(outputs.teacher, features, options)
+            known_scores = known.scores.logits(options.policy)
+            if self.student.num_classes == 1:
+                return squared_difference(scores, known_scores), weights
+            values = divergence_from_all(
+                scores, known_scores, temperature=temperature, options=options
+            )
+            return values, weights
+        values = divergence_from_most_probable(
+            scores, targets, temperature=temperature, options=options
+        )
+        return values, weights
 
-    def _most_targets(self) -> int | None:
+    def soft_targets(
+        self, teacher_outputs: Any, features: Features, options: ForwardOptions
+    ) -> SoftTargets:
+        """The classes that are kept of the teacher's, from the outputs of its heads."""
+        known = self.teacher.decisions(teacher_outputs, features, options)
+        return most_probable(
+            known.scores.logits(options.policy),
+            temperature=self._temperature,
+            most=self.most_targets(),
+            least_probability=self.settings.min_target_probability,
+        )
+
+    def most_targets(self) -> int | None:
         """The largest number of classes in soft targets; None for all."""
         settings, bounds = self.settings, [self.student.num_classes]
         if settings.top_k_targets:

@@ -6,13 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.input import pipeline
+from bert_tf.input.batches import dataset_of_positions
 from bert_tf.input.masking import MaskingSettings
+from bert_tf.input.order import batch_indices
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import require_listed_files
@@ -20,6 +23,7 @@ from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.distillation import Teacher, open_teacher, student_config, with_teacher
 from bert_tf.tasks.pretraining_model import find_model
 from bert_tf.tasks.pretraining_task import PretrainingTask
+from bert_tf.tasks.teacher_targets import TargetSource, make_targets
 from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
 from bert_tf.training.evaluation import LossEvaluation, Results
@@ -65,9 +69,13 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
         trains=settings.run.do_train,
     )
     check_start(context, model, optimization)
+    targets = None
+    if teacher is not None and settings.distillation.teacher_cache:
+        source = TargetSource(model.task, teacher, data.train_records, data.train_info)
+        targets = make_targets(source, settings.distillation.teacher_cache, context)
 
     def train_input(batch: BatchPlan) -> tf.data.Dataset:
-        return pipeline.training_dataset(
+        batches = pipeline.training_dataset(
             data.train_records,
             info=data.train_info,
             vocab_size=config.vocab_size,
@@ -77,6 +85,27 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
             seed=settings.run.seed,
             masking=data.masking,
         )
+        return batches if targets is None else with_targets(batches, batch)
+
+    def with_targets(batches: tf.data.Dataset, batch: BatchPlan) -> tf.data.Dataset:
+        """The batches with the teacher's targets of the same records."""
+        rank_slice = context.batch_slice(batch)
+
+        def indices(position: np.int64) -> np.ndarray:
+            return batch_indices(
+                int(position),
+                rank_slice,
+                num_records=data.train_info.num_records,
+                seed=settings.run.seed,
+            )
+
+        def targets_at(position: tf.Tensor) -> dict[str, tf.Tensor]:
+            found = tf.numpy_function(indices, [position], tf.int64)
+            found.set_shape([rank_slice.size])
+            return targets.features(found)
+
+        others = dataset_of_positions(context.start.data_position, None, targets_at)
+        return tf.data.Dataset.zip((batches, others)).map(lambda first, second: {**first, **second})
 
     job = make_job(
         context,

@@ -1,0 +1,288 @@
+"""A teacher's soft targets on disk, so that it computes each record once however long training is.
+
+Only records with stored masks have the same targets in every epoch. A directory has pieces of
+consecutive records, each a file that is complete or does not exist, and ``manifest.json``, which
+says what they are targets of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_tf.checkpoint.loading import initialise_from_checkpoint
+from bert_tf.directory_lock import hold_directory
+from bert_tf.errors import UserError
+from bert_tf.files import atomic_open, make_output_dir, read_json_object, write_json
+from bert_tf.input.batches import BatchReader, dataset_of_positions
+from bert_tf.model.distillation import SoftTargets
+from bert_tf.model.task import create_network
+from bert_tf.progress import Progress
+from bert_tf.records.info import RecordInfo
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.tasks.distillation import Teacher
+from bert_tf.tasks.distillation_task import CLASSES, PROBABILITIES, DistillationTask
+from bert_tf.training.context import RunContext
+from bert_tf.tuning.session import session_config
+
+MANIFEST_NAME = "manifest.json"
+
+_RECORDS_OF_A_PIECE = 16_384
+_BATCH_SIZE = 64
+_BATCHES_OF_A_PIECE = _RECORDS_OF_A_PIECE // _BATCH_SIZE
+_MOST_OPEN_PIECES = 1024
+_MOST_SHORT_CLASSES = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetFiles:
+    """The targets of all records in a directory.
+
+    Attributes:
+      directory: where the pieces are, seen by all ranks.
+      num_records: N, of all pieces.
+      predictions: P, masked tokens of a record.
+      targets: K, kept classes of each of them.
+      num_classes: bound of the classes.
+    """
+
+    directory: Path
+    num_records: int
+    predictions: int
+    targets: int
+    num_classes: int
+
+    @property
+    def dtype(self) -> np.dtype:
+        """A target: its class, and its probability rounded to half precision."""
+        short = self.num_classes <= _MOST_SHORT_CLASSES
+        return np.dtype([(CLASSES, "<u2" if short else "<i4"), (PROBABILITIES, "<f2")])
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all pieces."""
+        return self.num_records * self.predictions * self.targets * self.dtype.itemsize
+
+    @property
+    def num_pieces(self) -> int:
+        """The number of files."""
+        return -(-self.num_records // _RECORDS_OF_A_PIECE)
+
+    def path(self, piece: int) -> Path:
+        """The file of a piece."""
+        return self.directory / f"targets-{piece:06d}.npy"
+
+    def missing(self) -> list[int]:
+        """The pieces that do not exist yet."""
+        return [piece for piece in range(self.num_pieces) if not self.path(piece).is_file()]
+
+    def records_of(self, piece: int) -> range:
+        """The numbers of a piece's records."""
+        start = piece * _RECORDS_OF_A_PIECE
+        return range(start, min(start + _RECORDS_OF_A_PIECE, self.num_records))
+
+    def read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Classes, int32, and probabilities, float32, of some records: [B, P, K] each."""
+        pieces, places = np.divmod(indices, _RECORDS_OF_A_PIECE)
+        found = np.stack([_open_piece(self.path(p))[i] for p, i in zip(pieces, places)])
+        return found[CLASSES].astype(np.int32), found[PROBABILITIES].astype(np.float32)
+
+    def features(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """:meth:`read` in a dataset, for int64 [B]."""
+        classes, probabilities = tf.numpy_function(self.read, [indices], [tf.int32, tf.float32])
+        shape = [indices.shape[0], self.predictions, self.targets]
+        classes.set_shape(shape)
+        probabilities.set_shape(shape)
+        return {CLASSES: classes, PROBABILITIES: probabilities}
+
+
+@functools.lru_cache(maxsize=_MOST_OPEN_PIECES)
+def _open_piece(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"the teacher's targets {path} cannot be read ({error}); delete the file to have them "
+            "computed again."
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetSource:
+    """What targets are computed from.
+
+    Attributes:
+      task: what the student learns.
+      teacher: the opened teacher.
+      records, info: the training records, which store their masks.
+    """
+
+    task: DistillationTask
+    teacher: Teacher
+    records: RecordSet
+    info: RecordInfo
+
+
+def make_targets(source: TargetSource, directory: Path, context: RunContext) -> TargetFiles:
+    """Computes the targets that a directory lacks, on all ranks together. Collective.
+
+    Args:
+      source: what they are computed from.
+      directory: where they are kept, on a disk that all ranks share.
+      context: the run; a dry run writes nothing.
+
+    Raises:
+      UserError: for records without masks, for targets of another teacher, of other records or
+        settings, and if there is not enough disk space.
+    """
+    task, info = source.task, source.info
+    if not info.masked:
+        raise UserError(
+            f"--cache_teacher needs records that store their masks, but those of {info.first_file} "
+            "are masked anew in every epoch; make records with stored masks, or drop the flag."
+        )
+    found = TargetFiles(
+        directory,
+        info.num_records,
+        info.max_predictions,
+        task.most_targets(),
+        task.student.num_classes,
+    )
+    context.message(
+        f"the teacher's targets of {found.num_records} records take {_gib(found.num_bytes)} GiB in "
+        f"{directory}"
+    )
+    if context.settings.dry_run:
+        return found
+    contents = {
+        "data_sha256": info.data_sha256,
+        "teacher_sha256": source.teacher.weights_sha256,
+        "num_records": found.num_records,
+        "predictions": found.predictions,
+        "targets": found.targets,
+        "temperature": task.settings.temperature,
+        "min_target_probability": task.settings.min_target_probability,
+    }
+    if not context.ranks.is_chief:
+        return _compute_missing(found, source, context)
+    make_output_dir(directory, flag="cache_teacher")
+    with hold_directory(directory, flag="cache_teacher"):
+        _check_contents(directory, contents)
+        missing = found.missing()
+        _check_space(found, missing)
+        write_json(directory / MANIFEST_NAME, contents)
+        return _compute_missing(found, source, context)
+
+
+def _check_contents(directory: Path, contents: Mapping[str, Any]) -> None:
+    path = directory / MANIFEST_NAME
+    if not path.is_file():
+        return
+    before = read_json_object(path, what="teacher's targets")
+    different = [name for name, value in contents.items() if before.get(name) != value]
+    if different:
+        raise UserError(
+            f"--cache_teacher={directory} has targets with another {different[0]} "
+            f"({before.get(different[0])}, not {contents[different[0]]}); choose another directory "
+            "or delete this one."
+        )
+
+
+def _check_space(files: TargetFiles, missing: list[int]) -> None:
+    needed = files.num_bytes * len(missing) // max(1, files.num_pieces)
+    free = shutil.disk_usage(files.directory).free
+    if needed > free:
+        raise UserError(
+            f"--cache_teacher={files.directory} needs {_gib(needed)} GiB more, but its disk has "
+            f"{_gib(free)} GiB free; choose another disk, or a smaller --top_k_targets."
+        )
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.3g}"
+
+
+def _compute_missing(files: TargetFiles, source: TargetSource, context: RunContext) -> TargetFiles:
+    ranks = context.ranks
+    missing = ranks.broadcast(files.missing() if ranks.is_chief else None)
+    if missing:
+        context.message(f"the teacher computes {len(missing)} of {files.num_pieces} pieces")
+        _compute(files, missing, source, context)
+    # Waits until all ranks have written theirs.
+    ranks.gather(None)
+    if any(ranks.gather(bool(files.missing()))):
+        raise UserError(
+            f"--cache_teacher={files.directory}: a rank does not see the targets that another one "
+            "wrote; give a directory on a disk that all hosts share."
+        )
+    return files
+
+
+def _compute(
+    files: TargetFiles, missing: list[int], source: TargetSource, context: RunContext
+) -> None:
+    """Computes and writes this rank's share of the missing pieces."""
+    ranks, task = context.ranks, source.task
+    pieces = missing[ranks.rank :: ranks.world_size]
+    progress = None
+    if ranks.is_chief:
+        total = sum(len(files.records_of(piece)) for piece in missing)
+        progress = Progress("teacher's targets", total, "records")
+    with tf.Graph().as_default():
+        batches = dataset_of_positions(
+            0, len(pieces) * _BATCHES_OF_A_PIECE, _reader(source, pieces).read
+        )
+        features = tf.data.make_one_shot_iterator(batches).get_next()
+        network = create_network(task.teacher, context.options)
+        if ranks.is_chief:
+            initialise_from_checkpoint(source.teacher.path, network.variables.all())
+        outputs = task.teacher.outputs(network.variables, features, context.options)
+        targets = task.soft_targets(outputs, features, context.options)
+        creator = tf.train.ChiefSessionCreator(config=session_config(context.session_settings()))
+        with tf.train.MonitoredSession(creator, ranks.broadcast_hooks()) as session:
+            for piece in pieces:
+                values = np.empty(
+                    [len(files.records_of(piece)), files.predictions, files.targets], files.dtype
+                )
+                for first in range(0, len(values), _BATCH_SIZE):
+                    rows = values[first : first + _BATCH_SIZE]
+                    _fill(rows, session.run(targets))
+                    if progress is not None:
+                        progress.advance(len(rows) * ranks.world_size)
+                with atomic_open(files.path(piece), "wb") as file:
+                    np.save(file, values)
+
+
+def _reader(source: TargetSource, pieces: list[int]) -> BatchReader:
+    """Reads the records of some pieces, which must be in ascending order, in batches."""
+    info, config = source.info, source.task.teacher.config
+
+    def indices(position: int) -> np.ndarray:
+        piece, batch = divmod(position, _BATCHES_OF_A_PIECE)
+        first = pieces[piece] * _RECORDS_OF_A_PIECE + batch * _BATCH_SIZE
+        # Only the last piece may be shorter; what is read beyond it is not used.
+        return np.minimum(np.arange(first, first + _BATCH_SIZE), info.num_records - 1)
+
+    return BatchReader(
+        source.records,
+        spec=info.spec,
+        lengths=info.lengths,
+        names=info.names,
+        vocab_size=config.vocab_size,
+        type_vocab_size=config.type_vocab_size,
+        batch_size=_BATCH_SIZE,
+        indices=indices,
+    )
+
+
+def _fill(rows: np.ndarray, found: SoftTargets) -> None:
+    """Copies the targets of a batch to the rows of its records, [B, P, K]."""
+    for name, values in ((CLASSES, found.classes), (PROBABILITIES, found.probabilities)):
+        rows[name] = values.reshape([_BATCH_SIZE, *rows.shape[1:]])[: len(rows)]
