@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 from absl import flags
 
 from benchmarks.machine import describe_machine
-from benchmarks.results import Result, print_result, ratio_result, result, spread_result
+from benchmarks.results import Result, printed, ratio_result, result, spread_result
 from benchmarks.script import (
     REQUIRED,
     known_names,
@@ -193,9 +193,7 @@ def measure() -> Iterator[Result]:
             **describe_machine(),
         }
         for part in parts:
-            for found in PARTS[part](case, config):
-                print_result(found)
-                yield found
+            yield from printed(PARTS[part](case, config))
 
 
 def _case(name: str) -> Case:
