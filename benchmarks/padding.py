@@ -25,7 +25,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -41,7 +41,7 @@ from benchmarks.script import (
 )
 from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.process import Found
-from benchmarks.speed.subjects import BERT_BASE, OURS, Subject
+from benchmarks.speed.subjects import BERT_BASE, OURS, Subject, by_name
 from benchmarks.speed.turns import take_turns
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, require_file
@@ -61,19 +61,12 @@ WHAT = (TRAINING, PREDICTION) = ("training", "prediction")
 Config = Mapping[str, Any]
 
 
-class Form(NamedTuple):
-    """What is done about padding.
-
-    Attributes:
-      by_length: whether batches are of sequences of like length.
-      skip_padding: the encoder's.
-    """
-
-    by_length: bool
-    skip_padding: bool
-
-
-FORMS = {PADDED: Form(False, False), TOKENS: Form(False, True), BUCKETED: Form(True, True)}
+# Whether batches are of sequences of like length, and whether the encoder leaves padding out.
+FORMS = by_name(
+    Subject(PADDED, OURS, {"by_length": False, "skip_padding": False}),
+    Subject(TOKENS, OURS, {"by_length": False, "skip_padding": True}),
+    Subject(BUCKETED, OURS, {"by_length": True, "skip_padding": True}),
+)
 
 
 def measure_fill(case: Case, config: Config) -> Iterator[Result]:
@@ -96,7 +89,6 @@ def measure_speed(case: Case, config: Config) -> Iterator[Result]:
 
     values = flags.FLAGS
     network = network_from_flags(BERT_BASE)
-    forms = [Subject(form, OURS, how._asdict()) for form, how in FORMS.items()]
     with contextlib.ExitStack() as stack:
         session = {"precision": values.precision, "threads": threads_from_flags()}
         built = [
@@ -116,10 +108,10 @@ def measure_speed(case: Case, config: Config) -> Iterator[Result]:
                     run(batch)
                 return {"seconds": time.perf_counter() - start, "foreign_share": load.share()}
 
-            for form in forms:
+            for form in FORMS.values():
                 go_over(form, warm_up=True)
             print(f"{case.name}: {values.turns} turns of {what}", flush=True)
-            found = take_turns(forms, go_over, turns=values.turns, retries=0).found
+            found = take_turns([*FORMS.values()], go_over, turns=values.turns, retries=0).found
             num_sequences = len(orders[PADDED].counted)
             rates = {f: [num_sequences / turn["seconds"] for turn in found[f]] for f in FORMS}
             for form in FORMS:
@@ -143,7 +135,10 @@ def _orders(case: Case, what: str, sequences: int | None = None) -> dict[str, Or
     if what == TRAINING:
         order, chosen = padding_runs.training_order, case.train
     chosen = chosen.spread(sequences)
-    return {form: order(case, chosen, by_length=how.by_length) for form, how in FORMS.items()}
+    return {
+        name: order(case, chosen, by_length=form.settings["by_length"])
+        for name, form in FORMS.items()
+    }
 
 
 def measure() -> Iterator[Result]:
