@@ -146,7 +146,8 @@ def measure() -> Iterator[Result]:
     tasks, parts = known_names("tasks", TASKS), known_names("parts", PARTS)
     for task in tasks:
         for flag in ("squad_train_file", "squad_predict_file") if task == SQUAD else ("glue_dir",):
-            _given(flag)
+            if not flags.FLAGS[flag].value:
+                raise UserError(f"--{flag} is missing; give it, or leave out what needs it.")
     if "speed" in parts:
         network_from_flags(BERT_BASE)
     for task in tasks:
@@ -179,12 +180,6 @@ def _case(name: str) -> Case:
     train_file = require_file(values.squad_train_file, flag="squad_train_file")
     dev_file = require_file(values.squad_predict_file, flag="squad_predict_file")
     return squad_case(train_file, dev_file, **common)
-
-
-def _given(name: str) -> str:
-    if not flags.FLAGS[name].value:
-        raise UserError(f"--{name} is missing; give it, or leave out what needs it.")
-    return flags.FLAGS[name].value
 
 
 FLAGS = {
