@@ -17,13 +17,10 @@ from benchmarks.cases import EMBEDDING_TABLE, UPDATES, Case
 from benchmarks.speed.ours import task_of
 from benchmarks.speed.steps import StepJob
 from bert_tf.config.settings import CommunicationSettings
-from bert_tf.model.options import ForwardOptions
-from bert_tf.model.precision import policy_for
 from bert_tf.model.task import Network, create_network
 from bert_tf.ranks.distribution import SingleProcess, connect
-from bert_tf.tuning.hardware import probe_hardware
-from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.speed_choice import SpeedChoice
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import NoLossScale
@@ -38,7 +35,7 @@ def build_cases(
     job: StepJob,
     ranks: SingleProcess,
     *,
-    precision: str,
+    choice: SpeedChoice,
     horovod: bool,
 ) -> dict[Case, tf.Operation]:
     """Adds the cases to the current graph, together with the network's variables.
@@ -47,15 +44,12 @@ def build_cases(
       cases: what to add.
       job: the micro batch of a rank.
       ranks: connected already.
-      precision: of products, one of ``bert_tf.model.precision.PRECISIONS``.
+      choice: precision and operations.
       horovod: whether they are connected over Horovod.
     """
-    reason = reason_against_native_ops(None, has_gpu=probe_hardware().has_gpu, ranks=ranks)
-    kernels = kernels_for(reason)
-    options = ForwardOptions(policy_for(precision)).with_native_layers(reason is None)
-    network = create_network(task_of(job), options, seed=1)
+    network = create_network(task_of(job), choice.options, seed=1)
     rate = tf.constant(_LEARNING_RATE)
-    optimizer = AdamW(rate, kernels=kernels)
+    optimizer = AdamW(rate, kernels=kernels_for(choice.against_native_ops))
     built = {}
     for case in cases:
         with tf.name_scope(str(case).replace(":", "_")):

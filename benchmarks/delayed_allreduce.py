@@ -41,20 +41,19 @@ _WORDS, _WIDTH = EMBEDDING_TABLE
 _EMBEDDING_BYTES = _WORDS * _WIDTH * 4
 _ROW_BYTES = _WIDTH * 4 + 4  # with its number
 
+_TOKENS = 12 * 384  # of a rank's fine-tuning batch
+_TABLE, _ROWS = Case(kinds.EMBEDDING_DENSE, _TOKENS), Case(kinds.EMBEDDING_ROWS, _TOKENS)
 _COMPUTE = Case(kinds.COMPUTE)
 _UPDATE, _HALVED_UPDATE = Case(kinds.DELAYED), Case(kinds.DELAYED, 1, "fp16")
 _COMMUNICATION, _HALVED = Case(kinds.COMMUNICATION), Case(kinds.COMMUNICATION, 1, "fp16")
 
 
-def cases_of(accumulation_steps: Sequence[int], embedding_tokens: int) -> list[Case]:
+def cases_of(accumulation_steps: Sequence[int]) -> list[Case]:
     """Everything that is measured on a link; what is compared stands side by side."""
     found = []
     for steps in accumulation_steps:
         found += [Case(kinds.EVERY_MICRO_BATCH, steps), Case(kinds.DELAYED, steps)]
-    found += [_HALVED_UPDATE, _UPDATE, _COMPUTE, _COMMUNICATION, _HALVED]
-    if embedding_tokens:
-        forms = (kinds.EMBEDDING_DENSE, kinds.EMBEDDING_ROWS)
-        found += [Case(form, embedding_tokens) for form in forms]
+    found += [_HALVED_UPDATE, _UPDATE, _COMPUTE, _COMMUNICATION, _HALVED, _TABLE, _ROWS]
     return list(dict.fromkeys(found))
 
 
@@ -87,22 +86,17 @@ def link_results(
 
 def embedding_results(measured: Measured, config: dict[str, object]) -> Iterator[Result]:
     """Bytes that a rank sends, and times, of the word embeddings' gradient in both forms."""
-    ranks = measured.details["ranks"]
-    for case in measured.seconds:
-        if case.kind != kinds.EMBEDDING_ROWS:
-            continue
-        rows = case.number * _ROW_BYTES
-        taken = measured.seconds[Case(kinds.EMBEDDING_DENSE, case.number)], measured.seconds[case]
-        sent = 2 * (ranks - 1) / ranks * _EMBEDDING_BYTES, (ranks - 1) * rows
-        described = {**config, "tokens_of_a_rank": case.number, "table_shape": EMBEDDING_TABLE}
-        for form, seconds, num_bytes in zip(("table", "rows"), taken, sent):
-            name = f"embedding gradient as {form}"
-            yield result(f"{name}, sent by a rank", num_bytes / 1e6, "MB", described)
-            yield spread_result(name, seconds, "s", described)
-        yield ratio_result("embedding gradient, table to rows", *taken, described)
-        most = model.rows_pay_up_to(_EMBEDDING_BYTES, rows)
-        name = "embedding gradient, ranks up to which rows are less"
-        yield result(name, most, "ranks", described)
+    ranks, rows = measured.details["ranks"], _TOKENS * _ROW_BYTES
+    taken = measured.seconds[_TABLE], measured.seconds[_ROWS]
+    sent = 2 * (ranks - 1) / ranks * _EMBEDDING_BYTES, (ranks - 1) * rows
+    described = {**config, "tokens_of_a_rank": _TOKENS, "table_shape": EMBEDDING_TABLE}
+    for form, seconds, num_bytes in zip(("table", "rows"), taken, sent):
+        name = f"embedding gradient as {form}"
+        yield result(f"{name}, sent by a rank", num_bytes / 1e6, "MB", described)
+        yield spread_result(name, seconds, "s", described)
+    yield ratio_result("embedding gradient, table to rows", *taken, described)
+    most = model.rows_pay_up_to(_EMBEDDING_BYTES, rows)
+    yield result("embedding gradient, ranks up to which rows are less", most, "ranks", described)
 
 
 def run() -> Iterator[Result]:
@@ -114,14 +108,13 @@ def run() -> Iterator[Result]:
     config = job.described()
     for link, words in links.items():
         print(f"\n{words}, {RANKS} ranks", flush=True)
-        measured = run_on_link(job, cases_of(steps, values.embedding_tokens), link)
+        measured = run_on_link(job, cases_of(steps), link)
         yield from printed(link_results(measured, job, steps, {**config, "link": words}))
 
 
 FLAGS = {
     "links": (["1000", "10000", LOOPBACK], "Mbit/s of each, or loopback."),
     "accumulation_steps": (["1", "4", "16", "50"], "Micro batches of an update."),
-    "embedding_tokens": (12 * 384, "Tokens of a rank's fine-tuning batch; 0: leave that out."),
     **shared_flags("bert_config_file", "micro_batch_size", "precision", "micro_batches_a_turn"),
     **shared_flags("json", seq_length=64, turns=3),
 }

@@ -2,8 +2,8 @@
 
     python -m benchmarks.finetuning_step --google_bert_dir=bert --json=finetuning_step.json
 
-The step itself, on full-length sequences; what length buckets save is benchmarks.squad_finetuning's
-subject. Who takes part and how is as in benchmarks.pretraining_step.
+The step itself, on full-length sequences; what length buckets save is benchmarks.padding's subject.
+Who takes part and how is as in benchmarks.pretraining_step.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from absl import flags
@@ -34,10 +35,7 @@ from benchmarks.speed.predictions import PredictionJob
 from benchmarks.speed.process import Found
 from benchmarks.speed.subjects import BERT_BASE, PADDED, PREDICTING
 from bert_tf.errors import UserError
-from bert_tf.files import require_file
-from bert_tf.squad.examples import SquadFile, read_squad
-from bert_tf.squad.features import build_features
-from bert_tf.squad.windows import WindowSettings
+from bert_tf.files import PathLike, require_file
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 PERCENTILES = (50, 90, 99)
@@ -56,21 +54,22 @@ def batch_figures(job: PredictionJob, number: int, found: Found) -> Figures:
 
 
 def window_lengths(
-    squad: SquadFile, tokenizer_files: TokenizerFiles, *, seq_length: int, most: int
+    squad_file: PathLike, vocab_file: PathLike, *, seq_length: int, most: int
 ) -> tuple[int, ...]:
     """Tokens of the windows of a file, as run_squad.py cuts them; ``most`` of them, spread."""
-    usual = WindowSettings()
-    windows = WindowSettings(
-        seq_length,
-        doc_stride=min(usual.doc_stride, max(1, seq_length // 3)),
-        max_query_length=min(usual.max_query_length, max(1, seq_length // 4)),
-    )
+    from benchmarks.padding_tasks import squad_windows  # brings TensorFlow
+
+    vocab_file = require_file(vocab_file, flag="vocab_file")
     with tempfile.TemporaryDirectory() as directory:
-        lengths = build_features(
-            squad, directory, tokenizer_files=tokenizer_files, windows=windows, training=False
-        ).lengths
-    kept = min(most, len(lengths))
-    return tuple(int(lengths[place * len(lengths) // kept]) for place in range(kept))
+        windows = squad_windows(
+            squad_file,
+            flag="squad_file",
+            training=False,
+            tokenizer_files=TokenizerFiles(vocab_file, do_lower_case=True),
+            work_dir=Path(directory),
+            max_seq_length=seq_length,
+        )
+    return tuple(windows.spread(most).lengths.tolist())
 
 
 def _real_lengths(values: flags.FlagValues) -> tuple[int, ...]:
@@ -78,14 +77,9 @@ def _real_lengths(values: flags.FlagValues) -> tuple[int, ...]:
         return ()
     if values.vocab_file is None:
         raise UserError("--squad_file needs --vocab_file, which its texts are cut with.")
-    squad = read_squad(
-        require_file(values.squad_file, flag="squad_file"),
-        flag="squad_file",
-        version_2_with_negative=True,
-        needs_answers=False,
+    return window_lengths(
+        values.squad_file, values.vocab_file, seq_length=values.seq_length, most=values.sequences
     )
-    files = TokenizerFiles(require_file(values.vocab_file, flag="vocab_file"), do_lower_case=True)
-    return window_lengths(squad, files, seq_length=values.seq_length, most=values.sequences)
 
 
 def measure() -> Iterator[Result]:

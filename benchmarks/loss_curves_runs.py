@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.loss_curves_compare import Curve
-from benchmarks.speed.process import ROOT, as_flag, run_logged
+from benchmarks.speed.process import ROOT, as_flag
 from bert_tf.errors import UserError
 from bert_tf.files import read_json
 
@@ -83,8 +86,21 @@ def run_trainings(trainings: Sequence[Training]) -> None:
         if _is_finished(training):
             print(f"{training.name}: finished before, in {training.directory}", flush=True)
             continue
-        output = training.directory.with_suffix(".txt")
-        run_logged(training.name, training.command(), output)
+        command, output = training.command(), training.directory.with_suffix(".txt")
+        print(f"$ python {shlex.join(command)} > {output}", flush=True)
+        with open(output, "wb") as file:
+            done = subprocess.run(
+                [sys.executable, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        if done.returncode:
+            raise UserError(
+                f"{training.name} ended with status {done.returncode}; {output} says why. Start "
+                "again to resume."
+            )
         if not _is_finished(training):
             raise UserError(f"{training.name} ended before its last update; {output} says why.")
 

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from benchmarks.machine import describe_machine
-from benchmarks.results import Result, print_result, ratio_result, result, spread_result
+from benchmarks.results import Result, printed, ratio_result, result, spread_result
 from benchmarks.script import (
     REQUIRED,
     known_names,
@@ -40,7 +40,9 @@ from benchmarks.script import (
     threads_from_flags,
 )
 from benchmarks.speed.load import ForeignLoad
-from benchmarks.speed.subjects import BERT_BASE
+from benchmarks.speed.process import Found
+from benchmarks.speed.subjects import BERT_BASE, OURS, Subject, by_name
+from benchmarks.speed.turns import take_turns
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, require_file
 from bert_tf.glue.formats import GLUE_TASKS
@@ -54,38 +56,28 @@ if TYPE_CHECKING:
 SQUAD = "squad"
 TASKS = (SQUAD, *GLUE_TASKS)
 PADDED, TOKENS, BUCKETED = "padded", "tokens alone", "by length"
+WHAT = (TRAINING, PREDICTION) = ("training", "prediction")
 
 Config = Mapping[str, Any]
 
 
-class Form(NamedTuple):
-    """What is done about padding.
-
-    Attributes:
-      by_length: whether batches are of sequences of like length.
-      skip_padding: the encoder's.
-    """
-
-    by_length: bool
-    skip_padding: bool
-
-
-FORMS = {PADDED: Form(False, False), TOKENS: Form(False, True), BUCKETED: Form(True, True)}
+# Whether batches are of sequences of like length, and whether the encoder leaves padding out.
+FORMS = by_name(
+    Subject(PADDED, OURS, {"by_length": False, "skip_padding": False}),
+    Subject(TOKENS, OURS, {"by_length": False, "skip_padding": True}),
+    Subject(BUCKETED, OURS, {"by_length": True, "skip_padding": True}),
+)
 
 
 def measure_fill(case: Case, config: Config) -> Iterator[Result]:
     """Tokens in a hundred positions, of an epoch of training and of a prediction, by form."""
-    for what, orders in (("training", _trainings(case)), ("prediction", _predictions(case))):
-        for form in (PADDED, BUCKETED):
-            batches = [batch["input_mask"] for batch in orders[form].batches()]
-            # What fills up the last batch of a prediction is computed and counts for nothing.
-            tokens = case.dev.lengths.sum() if what == "prediction" else sum(map(_sum, batches))
-            share = 100.0 * float(tokens) / sum(mask.size for mask in batches)
+    for what in WHAT:
+        for form, order in _orders(case, what).items():
+            if form == TOKENS:  # as many positions as padded
+                continue
+            positions = case.batch_size * sum(map(order.positions, range(order.num_batches)))
+            share = 100.0 * order.sequences.lengths[order.counted].sum() / positions
             yield result(f"{case.name}, {what}, filled positions, {form}", share, "%", config)
-
-
-def _sum(mask: Any) -> int:
-    return int(mask.sum())
 
 
 def measure_speed(case: Case, config: Config) -> Iterator[Result]:
@@ -97,9 +89,6 @@ def measure_speed(case: Case, config: Config) -> Iterator[Result]:
 
     values = flags.FLAGS
     network = network_from_flags(BERT_BASE)
-    trainings, predictions = (
-        orders(case, values.sequences) for orders in (_trainings, _predictions)
-    )
     with contextlib.ExitStack() as stack:
         session = {"precision": values.precision, "threads": threads_from_flags()}
         built = [
@@ -107,73 +96,49 @@ def measure_speed(case: Case, config: Config) -> Iterator[Result]:
         ]
         for one in built:
             stack.callback(one.close)
+        described = {**config, "network": network.to_dict(), "precision": built[False].precision}
+        for what in WHAT:
+            orders = _orders(case, what, values.sequences)
 
-        def update(form: str) -> int:
-            for batch in trainings[form].batches():
-                built[FORMS[form].skip_padding].update(batch)
-            return trainings[form].num_batches * case.batch_size
+            def go_over(form: Subject, *, warm_up: bool = False, orders=orders, what=what) -> Found:
+                trained = built[form.settings["skip_padding"]]
+                run = trained.update if what == TRAINING else trained.predict
+                load, start = ForeignLoad(), time.perf_counter()
+                for batch in orders[form.name].batches(one_of_each_length=warm_up):
+                    run(batch)
+                return {"seconds": time.perf_counter() - start, "foreign_share": load.share()}
 
-        def predict(form: str) -> int:
-            for batch in predictions[form].batches():
-                built[FORMS[form].skip_padding].predict(batch)
-            return len(predictions[form].sequences.lengths)
-
-        for form, (_, skips) in FORMS.items():
-            for batch in _of_each_length(trainings[form]):
-                built[skips].update(batch)
-            for batch in _of_each_length(predictions[form]):
-                built[skips].predict(batch)
-        for what, once in (("training", update), ("prediction", predict)):
+            for form in FORMS.values():
+                go_over(form, warm_up=True)
             print(f"{case.name}: {values.turns} turns of {what}", flush=True)
-            rates, facts = _by_turns(once, values.turns)
-            described = {**config, **facts, "network": network.to_dict()}
-            described["precision"] = built[False].precision
-            name = f"{case.name}, {what}"
+            found = take_turns([*FORMS.values()], go_over, turns=values.turns, retries=0).found
+            num_sequences = len(orders[PADDED].counted)
+            rates = {f: [num_sequences / turn["seconds"] for turn in found[f]] for f in FORMS}
             for form in FORMS:
-                yield spread_result(f"{name}, {form}", rates[form], "sequences/s", described)
-            for form in (TOKENS, BUCKETED):
-                ratio = f"{name}, {form} to {PADDED}"
-                yield ratio_result(ratio, rates[form], rates[PADDED], described)
-
-
-def _of_each_length(order: Order) -> Iterable[dict[str, Any]]:
-    """The last batch of each number of positions."""
-    return {batch["input_ids"].shape[1]: batch for batch in order.batches()}.values()
-
-
-def _by_turns(
-    once: Callable[[str], int], turns: int
-) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Rates of ``once``, which returns a number of sequences, by form; and what to know of them."""
-    rates: dict[str, list[float]] = {form: [] for form in FORMS}
-    shares = []
-    for turn in range(turns):
-        load = ForeignLoad()
-        for form in FORMS if turn % 2 else reversed(FORMS):
-            start = time.perf_counter()
-            sequences = once(form)
-            rates[form].append(sequences / (time.perf_counter() - start))
-        shares.append(load.share())
-    return rates, {"sequences": sequences, "others_share_of_machine": shares}
+                shares = [turn["foreign_share"] for turn in found[form]]
+                of_form = {**described, "sequences": num_sequences}
+                of_form["others_share_of_machine"] = shares
+                name = f"{case.name}, {what}, {form}"
+                yield spread_result(name, rates[form], "sequences/s", of_form)
+                if form != PADDED:
+                    yield ratio_result(f"{name} to {PADDED}", rates[form], rates[PADDED], of_form)
 
 
 PARTS = {"fill": measure_fill, "speed": measure_speed}
 
 
-def _trainings(case: Case, sequences: int | None = None) -> dict[str, Order]:
-    """The batches of training by form, of so many sequences or of all."""
-    from benchmarks.padding_runs import training_order
+def _orders(case: Case, what: str, sequences: int | None = None) -> dict[str, Order]:
+    """The batches of training or prediction by form, of so many sequences or of all."""
+    from benchmarks import padding_runs
 
-    train = case.train.spread(sequences)
-    return {f: training_order(case, train, by_length=b, seed=1) for f, (b, _) in FORMS.items()}
-
-
-def _predictions(case: Case, sequences: int | None = None) -> dict[str, Order]:
-    """As :func:`_trainings`, of prediction."""
-    from benchmarks.padding_runs import prediction_order
-
-    dev = case.dev.spread(sequences)
-    return {form: prediction_order(case, dev, by_length=b) for form, (b, _) in FORMS.items()}
+    order, chosen = padding_runs.prediction_order, case.dev
+    if what == TRAINING:
+        order, chosen = padding_runs.training_order, case.train
+    chosen = chosen.spread(sequences)
+    return {
+        name: order(case, chosen, by_length=form.settings["by_length"])
+        for name, form in FORMS.items()
+    }
 
 
 def measure() -> Iterator[Result]:
@@ -181,7 +146,8 @@ def measure() -> Iterator[Result]:
     tasks, parts = known_names("tasks", TASKS), known_names("parts", PARTS)
     for task in tasks:
         for flag in ("squad_train_file", "squad_predict_file") if task == SQUAD else ("glue_dir",):
-            _given(flag)
+            if not flags.FLAGS[flag].value:
+                raise UserError(f"--{flag} is missing; give it, or leave out what needs it.")
     if "speed" in parts:
         network_from_flags(BERT_BASE)
     for task in tasks:
@@ -193,9 +159,7 @@ def measure() -> Iterator[Result]:
             **describe_machine(),
         }
         for part in parts:
-            for found in PARTS[part](case, config):
-                print_result(found)
-                yield found
+            yield from printed(PARTS[part](case, config))
 
 
 def _case(name: str) -> Case:
@@ -216,12 +180,6 @@ def _case(name: str) -> Case:
     train_file = require_file(values.squad_train_file, flag="squad_train_file")
     dev_file = require_file(values.squad_predict_file, flag="squad_predict_file")
     return squad_case(train_file, dev_file, **common)
-
-
-def _given(name: str) -> str:
-    if not flags.FLAGS[name].value:
-        raise UserError(f"--{name} is missing; give it, or leave out what needs it.")
-    return flags.FLAGS[name].value
 
 
 FLAGS = {

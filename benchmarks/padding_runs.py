@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -23,7 +24,7 @@ from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
-_LEARNING_RATE = 5e-5
+_LEARNING_RATE, _SEED = 5e-5, 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,29 +43,35 @@ class Order:
     indices: Callable[[int], np.ndarray]
     positions: Callable[[int], int]
 
-    def batch(self, number: int) -> Batch:
-        """The features of a batch."""
-        return self.sequences.batch(self.indices(number), self.positions(number))
+    @functools.cached_property
+    def counted(self) -> np.ndarray:
+        """The sequences of all batches, without what fills up the last one of a prediction."""
+        indices = [self.indices(number) for number in range(self.num_batches)]
+        return np.concatenate(indices)[: len(self.sequences.lengths)]
 
-    def batches(self) -> Iterator[Batch]:
-        """Those of an epoch, or of the prediction."""
-        return map(self.batch, range(self.num_batches))
+    def batches(self, *, one_of_each_length: bool = False) -> Iterator[Batch]:
+        """The features of all batches, or of one for each number of positions."""
+        numbers = range(self.num_batches)
+        if one_of_each_length:
+            numbers = {self.positions(number): number for number in numbers}.values()
+        for number in numbers:
+            yield self.sequences.batch(self.indices(number), self.positions(number))
 
 
-def training_order(case: Case, sequences: Sequences, *, by_length: bool, seed: int) -> Order:
+def training_order(case: Case, sequences: Sequences, *, by_length: bool) -> Order:
     """The batches of a training, as run_squad.py has them with and without --length_buckets."""
     rank_slice, total = GlobalBatchSlice(case.batch_size), len(sequences.lengths)
     buckets = LengthBuckets(
         sequences.lengths,
         global_batch_size=case.batch_size,
-        seed=seed,
+        seed=_SEED,
         max_length=case.max_seq_length,
     )
 
     def indices(number: int) -> np.ndarray:
         if by_length:
             return buckets.indices(number, rank_slice)
-        return batch_indices(number, rank_slice, num_records=total, seed=seed)
+        return batch_indices(number, rank_slice, num_records=total, seed=_SEED)
 
     positions = buckets.padded_length if by_length else lambda _: case.max_seq_length
     return Order(sequences, max(1, total // case.batch_size), indices, positions)
@@ -117,7 +124,7 @@ class TrainedNetwork:
         with tf.Graph().as_default():
             task = case.task(config)
             options = dataclasses.replace(choice.options, skip_padding=skip_padding)
-            network = create_network(task, options, seed=1)
+            network = create_network(task, options, seed=_SEED)
             self._inputs = _placeholders(case.train, batch_size=case.batch_size)
             rate = tf.constant(_LEARNING_RATE)
             self._train_op = build_train_op(
@@ -128,7 +135,9 @@ class TrainedNetwork:
                 learning_rate=rate,
                 loss_scale=NoLossScale(),
                 ranks=ranks,
-                settings=UpdateSettings(most_rows=case.batch_size * case.max_seq_length, seed=1),
+                settings=UpdateSettings(
+                    most_rows=case.batch_size * case.max_seq_length, seed=_SEED
+                ),
             ).train_op
             self._outputs = network.predictions(self._inputs)
             self._session = tf.Session(config=session_config(SessionSettings(threads)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
 from bert_tf.config.bert_config import INPUTS, BertConfig
+from bert_tf.files import PathLike
 from bert_tf.glue import features as glue_features
 from bert_tf.glue.formats import DEV, GLUE_TASKS, TRAIN, find_file, read_glue
 from bert_tf.model.task import Task
@@ -84,34 +85,42 @@ class Case:
     task: Callable[[BertConfig], Task]
 
 
-def squad_case(
-    train_file: Path,
-    dev_file: Path,
+def squad_windows(
+    path: PathLike,
     *,
+    flag: str,
+    training: bool,
     tokenizer_files: TokenizerFiles,
     work_dir: Path,
     max_seq_length: int,
-    batch_size: int,
-) -> Case:
-    """SQuAD, in the windows of run_squad.py; records are kept in ``work_dir``."""
-    windows = WindowSettings(
-        max_seq_length,
-        doc_stride=min(128, max_seq_length // 3),
-        max_query_length=min(64, max_seq_length // 4),
+) -> Sequences:
+    """A SQuAD file in the windows of run_squad.py; records are kept in ``work_dir``.
+
+    ``flag`` named the file. Few positions make steps and questions shorter than usual.
+    """
+    usual = WindowSettings()
+    records = squad_features.build_features(
+        read_squad(path, flag=flag, version_2_with_negative=True, needs_answers=training),
+        work_dir / f"{Path(path).stem}-{max_seq_length}-{training}",
+        tokenizer_files=tokenizer_files,
+        windows=WindowSettings(
+            max_seq_length,
+            doc_stride=min(usual.doc_stride, max(1, max_seq_length // 3)),
+            max_query_length=min(usual.max_query_length, max(1, max_seq_length // 4)),
+        ),
+        training=training,
     )
-    sequences = []
-    for path, training in ((train_file, True), (dev_file, False)):
-        flag = "squad_train_file" if training else "squad_predict_file"
-        squad = read_squad(path, flag=flag, version_2_with_negative=False, needs_answers=training)
-        records = squad_features.build_features(
-            squad,
-            work_dir / f"{path.stem}-{max_seq_length}-{training}",
-            tokenizer_files=tokenizer_files,
-            windows=windows,
-            training=training,
-        )
-        sequences.append(Sequences.read(records))
-    return Case("squad", max_seq_length, batch_size, *sequences, SpanTask)
+    return Sequences.read(records)
+
+
+def squad_case(
+    train_file: PathLike, dev_file: PathLike, *, max_seq_length: int, batch_size: int, **how: Any
+) -> Case:
+    """SQuAD; ``how`` has further arguments of :func:`squad_windows`."""
+    how["max_seq_length"] = max_seq_length
+    train = squad_windows(train_file, flag="squad_train_file", training=True, **how)
+    dev = squad_windows(dev_file, flag="squad_predict_file", training=False, **how)
+    return Case("squad", max_seq_length, batch_size, train, dev, SpanTask)
 
 
 def glue_case(

@@ -52,18 +52,15 @@ class GpuCluster:
     weight_bytes: int = _HALF_BYTES
     hierarchical: bool = True
 
-    @property
-    def compute_seconds(self) -> float:
-        """Time of an update on one GPU alone."""
-        return self.sequences_of_a_rank / self.sequences_per_second
-
     def update_seconds(self, ranks: int, parameters: int) -> float:
         """Time of an update of a network with so many weights."""
         num_bytes = self.weight_bytes * parameters
         communication = self.cluster.allreduce_seconds(
             num_bytes, ranks, hierarchical=self.hierarchical
         )
-        return model.update_seconds(self.compute_seconds, communication)
+        return model.update_seconds(
+            self.sequences_of_a_rank / self.sequences_per_second, communication
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,14 +106,11 @@ class Published:
 
     def predicted(self) -> float:
         """The model's speed-up."""
-        parameters = parameters_of(BERT_LARGE)
-        base = self.setting.update_seconds(self.base_ranks, parameters)
-        return (
-            self.ranks
-            / self.base_ranks
-            * base
-            / self.setting.update_seconds(self.ranks, parameters)
+        base, seconds = (
+            self.setting.update_seconds(ranks, parameters_of(BERT_LARGE))
+            for ranks in (self.base_ranks, self.ranks)
         )
+        return self.ranks / self.base_ranks * base / seconds
 
 
 # Links of a GPU within its host: NVLink of 150 (V100) and 300 (A100) GB/s. Of a host: 8 ports of
@@ -167,7 +161,8 @@ def print_efficiencies() -> Iterator[Result]:
             _SINGLE_BYTES,
             hierarchical,
         )
-        parameters, alone = parameters_of(NETWORKS[network]), training.compute_seconds
+        parameters = parameters_of(NETWORKS[network])
+        alone = training.update_seconds(1, parameters)
         shares = [alone / training.update_seconds(ranks, parameters) for ranks in RANKS]
         form = "hierarchical" if hierarchical else "ring"
         label = f"{network:11}{gbit:4g} Gbit/s, {steps:3} micro batches, {form}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -81,40 +82,15 @@ def run_on_one_host(
     launcher = []
     if ranks is not None:
         launcher = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", bind_to]
-
-    def start(program: list[str]) -> None:
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        done = subprocess.run(
-            [*launcher, *program],
-            cwd=ROOT,
-            env={**os.environ, **_AS_ROOT, "PATH": path},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise UserError(f"{' '.join(done.args)} failed: {done.stderr.strip()}")
-
-    return _measure(job, cases, start, horovod=bool(launcher))
+    return _measure(job, cases, lambda program: [*launcher, *program], horovod=bool(launcher))
 
 
 def run_on_hosts(
     job: Job, cases: Sequence[Case], hosts: Hosts, environment: Mapping[str, str] | None = None
 ) -> Measured:
     """Measures with one rank on each of the hosts, which get ``environment`` in addition."""
-
-    def start(program: list[str]) -> None:
-        ranks = [1] * len(hosts.names)
-        try:
-            hosts.run(
-                program, ranks_per_host=ranks, environment=environment, timeout=_TIMEOUT_SECONDS
-            )
-        except RuntimeError as error:
-            raise UserError(f"the ranks on {len(ranks)} hosts failed: {error}") from error
-
-    return _measure(job, cases, start, horovod=True)
+    how = {"ranks_per_host": [1] * len(hosts.names), "environment": environment}
+    return _measure(job, cases, lambda program: hosts.command(program, **how), horovod=True)
 
 
 def run_on_link(job: Job, cases: Sequence[Case], link: str) -> Measured:
@@ -141,8 +117,9 @@ def describe_link(link: str) -> str:
 
 
 def _measure(
-    job: Job, cases: Sequence[Case], start: Callable[[list[str]], None], *, horovod: bool
+    job: Job, cases: Sequence[Case], launch: Callable[[list[str]], list[str]], *, horovod: bool
 ) -> Measured:
+    """Runs update_time by the command that ``launch`` makes of it."""
     with tempfile.TemporaryDirectory() as directory:
         network, answer = Path(directory, "network.json"), Path(directory, "measured.json")
         write_json(network, job.network.to_dict())
@@ -154,7 +131,20 @@ def _measure(
             "json": answer,
         }
         given = [as_flag(name, value) for name, value in values.items()]
-        start([sys.executable, "-m", "benchmarks.update_time", *given])
+        command = launch([sys.executable, "-m", "benchmarks.update_time", *given])
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **_AS_ROOT, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise UserError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
         found = read_json(answer, what="what rank 0 measured")
     seconds = {Case.parse(name): turns for name, turns in found.pop("seconds").items()}
     return Measured(seconds, found)

@@ -73,17 +73,12 @@ def print_table(
     print("\n".join(line.rstrip() for line in lines), flush=True)
 
 
-def print_result(found: Result, *, label: str | None = None) -> None:
-    """One line: the median and, in brackets, the smallest and the largest turn."""
-    turns = found["config"].get("turns", [])
-    spread = f"  ({min(turns):.4g} to {max(turns):.4g})" if len(turns) > 1 else ""
-    print(f"{label or found['name']:62}{found['value']:10.4g} {found['unit']}{spread}", flush=True)
-
-
 def printed(results: Iterable[Result]) -> Iterator[Result]:
-    """The results, each printed when it is known."""
+    """The results, each printed when it is known: its median, and the range of its turns."""
     for found in results:
-        print_result(found)
+        turns = found["config"].get("turns", [])
+        spread = f"  ({min(turns):.4g} to {max(turns):.4g})" if len(turns) > 1 else ""
+        print(f"{found['name']:62}{found['value']:10.4g} {found['unit']}{spread}", flush=True)
         yield found
 
 

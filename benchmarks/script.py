@@ -65,17 +65,15 @@ def define_flags(table: FlagTable, values: flags.FlagValues = flags.FLAGS) -> No
             _DEFINE[type(default)](name, default, text, flag_values=values, **more)
 
 
-def run_benchmark(
-    table: FlagTable | Callable[[], None], measure: Callable[[], Iterable[Result] | None]
-) -> None:
+def run_benchmark(table: FlagTable, measure: Callable[[], Iterable[Result] | None]) -> None:
     """Parses the flags, measures without TensorFlow's messages, and writes --json.
 
     Args:
-      table: the flags, or what defines them.
+      table: the flags.
       measure: gives the results, if it does not write them itself. What it had given when it raised
         an error is written too; a UserError ends the process as one sentence.
     """
-    table() if callable(table) else define_flags(table)
+    define_flags(table)
 
     def main(_) -> None:
         environment.prepare_environment(verbose=False, use_xla=False)

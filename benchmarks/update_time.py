@@ -50,7 +50,7 @@ def run() -> None:
         num_threads=values.num_threads,
         communication=CommunicationSettings(cycle_time_ms=values.cycle_time_ms),
     )
-    chosen = measured_choice(
+    choice = measured_choice(
         Wanted(values.precision),
         job.network,
         sequences=job.batch_size,
@@ -58,10 +58,10 @@ def run() -> None:
         accumulation_steps=1,
         ranks=ranks,
         update=update_pieces,
-    ).precision
+    )
     with tf.Graph().as_default():
         operations = case_graphs.build_cases(
-            cases, job, ranks, precision=chosen, horovod=values.horovod
+            cases, job, ranks, choice=choice, horovod=values.horovod
         )
         num_bytes = case_graphs.gradient_bytes()
         seconds = case_graphs.time_cases(
@@ -71,7 +71,7 @@ def run() -> None:
         "ranks": ranks.world_size,
         "hosts": len(set(ranks.gather(socket.gethostname()))),
         "threads": ranks.threads,
-        "precision": chosen,
+        "precision": choice.precision,
         "gradient_bytes": num_bytes,
         "seconds": {str(case): turns for case, turns in seconds.items()},
     }

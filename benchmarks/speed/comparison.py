@@ -23,7 +23,7 @@ from bert_tf.files import require_file
 Figures = dict[str, tuple[float, str]]
 
 _MIB = 1 << 20
-_DETAILS = ("precision", "loss", "tensorflow", "gflops", "features")
+_DETAILS = ("precision", "loss", "tensorflow", "gflops")
 _GOOGLE_FILE = "tokenization.py"  # every checkout of google-research/bert has it
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from benchmarks.speed.predictions import PredictionJob, time_batches
-from benchmarks.speed.steps import PRETRAINING, RECIPE, Batch, Recipe, StepJob, time_steps
+from benchmarks.speed.steps import PRETRAINING, RECIPE, Batch, StepJob, time_steps
 from bert_tf.config.bert_config import BertConfig
 
 # transformers' names of the two forms of GELU; both are one operation of torch.
@@ -47,42 +47,12 @@ def autocast(precision: str) -> torch.autocast:
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
 
 
-class Updates:
-    """Updates by AdamW of one operation, as the library's Trainer takes by default."""
-
-    def __init__(
-        self, model: torch.nn.Module, recipe: Recipe, *, precision: str, compiled: bool = False
-    ) -> None:
-        """``compiled``: whether torch.compile makes the forward and backward pass."""
-        groups = parameter_groups(model, recipe.weight_decay)
-        self._optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
-        self._schedule = transformers.get_linear_schedule_with_warmup(
-            self._optimizer, recipe.warmup_steps, recipe.steps
-        )
-        self._model, self._precision, self._clip_norm = model.train(), precision, recipe.clip_norm
-        self._network = torch.compile(model) if compiled else model
-
-    def update(self, batches: Sequence[Mapping[str, torch.Tensor]]) -> float:
-        """One update from micro batches; returns the mean of their losses."""
-        total = 0.0
-        for batch in batches:
-            with autocast(self._precision):
-                loss = self._network(**batch).loss / len(batches)
-            loss.backward()
-            total += loss.item()
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
-        self._optimizer.step()
-        self._schedule.step()
-        self._optimizer.zero_grad()
-        return total
-
-
-def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(model: torch.nn.Module) -> list[dict[str, Any]]:
     """No decay for biases and layer norms, as the Trainer does it."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]
     return [
-        {"params": matrices, "weight_decay": weight_decay},
+        {"params": matrices, "weight_decay": RECIPE.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
 
@@ -103,7 +73,7 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Times the step."""
+    """Times the step, whose AdamW is one operation, as the library's Trainer takes by default."""
     job, settings = StepJob.from_json(request), request["settings"]
     torch.manual_seed(1)
     torch.set_num_threads(job.threads)
@@ -111,11 +81,24 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     model = kinds[job.task != PRETRAINING](peer_config(job.network))
     if settings.get("recompute"):
         model.gradient_checkpointing_enable()
-    updates = Updates(
-        model,
-        RECIPE,
-        precision=settings["precision"],
-        compiled=settings.get("compile", False),
+    optimizer = torch.optim.AdamW(parameter_groups(model), lr=RECIPE.learning_rate, fused=True)
+    schedule = transformers.get_linear_schedule_with_warmup(
+        optimizer, RECIPE.warmup_steps, RECIPE.steps
     )
+    network = torch.compile(model.train()) if settings.get("compile") else model.train()
     batches = [peer_batch(batch) for batch in job.micro_batches()]
-    return time_steps(job, lambda: updates.update(batches), started=request["started"])
+
+    def update() -> float:
+        total = 0.0
+        for batch in batches:
+            with autocast(settings["precision"]):
+                loss = network(**batch).loss / len(batches)
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), RECIPE.clip_norm)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        return total
+
+    return time_steps(job, update, started=request["started"])

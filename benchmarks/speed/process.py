@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import resource
-import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +29,20 @@ _QUIET = {
 }
 
 
-def in_process(
-    subject: Subject, job: Mapping[str, Any], function: str, directory: Path
-) -> list[str]:
-    """The command, without the interpreter, that calls ``function(job)`` of the subject's module.
-
-    The job is written to ``job.json`` of the directory, with the subject's settings and the time of
-    the start (of ``time.monotonic``) as ``settings`` and ``started``. What the function returns, as
-    JSON, goes to ``found.json`` there.
-    """
-    request = {**job, "settings": dict(subject.settings), "started": time.monotonic()}
-    write_json(directory / "job.json", request)
-    return ["-m", "benchmarks.speed.process", subject.module, function, str(directory)]
-
-
 def run_in_process(subject: Subject, job: Mapping[str, Any], function: str) -> Found:
     """One turn: calls ``function(job)`` of the subject's module in a new process.
 
-    Returns what was found, with the process's ``peak_memory_bytes``. Raises UserError where it
-    failed; the reason is the last line that it printed.
+    The job, which is JSON, gets there with the subject's settings and the time of the start (of
+    ``time.monotonic``) as ``settings`` and ``started``. Returns what was found, JSON too, with the
+    process's ``peak_memory_bytes``. Raises UserError where it failed; the reason is the last line
+    that it printed.
     """
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        words = in_process(subject, job, function, directory)
+    with tempfile.TemporaryDirectory() as directory:
+        request = {**job, "settings": dict(subject.settings), "started": time.monotonic()}
+        write_json(Path(directory, "job.json"), request)
+        program = ["-m", "benchmarks.speed.process", subject.module, function, directory]
         done = subprocess.run(
-            [subject.python or sys.executable, *words],
+            [subject.python or sys.executable, *program],
             cwd=ROOT,
             env={**os.environ, **_QUIET, **subject.environment},
             stdin=subprocess.DEVNULL,
@@ -66,44 +54,7 @@ def run_in_process(subject: Subject, job: Mapping[str, Any], function: str) -> F
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
             raise UserError(lines[-1])
-        return read_json(directory / "found.json", what=f"what {subject.name} found")
-
-
-def run_logged(
-    name: str,
-    words: Sequence[str],
-    output: Path,
-    *,
-    directory: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> None:
-    """Runs a Python program, prints its command, and keeps what it prints.
-
-    Args:
-      name: of what is run.
-      words: the command without the interpreter.
-      output: the file for what it prints.
-      directory: where it runs; here if not given.
-      environment: further variables of the process.
-
-    Raises:
-      UserError: it failed.
-    """
-    print(f"$ python {' '.join(map(shlex.quote, words))} > {output}", flush=True)
-    with open(output, "wb") as file:
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=directory,
-            env={**os.environ, **_QUIET, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode:
-        raise UserError(
-            f"{name} ended with status {done.returncode}; {output} says why. Start again to resume."
-        )
+        return read_json(Path(directory, "found.json"), what=f"what {subject.name} found")
 
 
 def as_flag(name: str, value: object) -> str:

@@ -131,8 +131,8 @@ def time_steps(job: StepJob, step: Step, *, started: float) -> dict[str, Any]:
       started: ``time.monotonic()`` when the process was started.
 
     Returns:
-      ``seconds`` (the median step), ``step_seconds``, ``first_step_seconds`` (from ``started`` to
-      the end of the first step), ``loss`` (of the first step) and ``foreign_share``.
+      ``seconds`` (the median step), ``first_step_seconds`` (from ``started`` to the end of the
+      first step), ``loss`` (of the first step) and ``foreign_share``.
     """
     loss = step()
     first_step_seconds = time.monotonic() - started
@@ -148,7 +148,6 @@ def time_steps(job: StepJob, step: Step, *, started: float) -> dict[str, Any]:
         step_seconds.append(time.perf_counter() - start)
     return {
         "seconds": statistics.median(step_seconds),
-        "step_seconds": step_seconds,
         "first_step_seconds": first_step_seconds,
         "loss": loss,
         "foreign_share": load.share(),

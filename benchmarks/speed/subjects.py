@@ -128,14 +128,6 @@ MAKING_RECORDS = by_name(
     Subject("tokenizers-1-thread", RECORDS, {"program": "tokenizers"}, _ONE_THREAD),
 )
 
-# TensorFlow only lends google's code its names: the threads are those of Rust and of numpy.
-MAKING_FEATURES = by_name(
-    *(
-        Subject(name, RECORDS, {"program": name}, _ONE_THREAD)
-        for name in ("ours", "google-bert", "transformers")
-    )
-)
-
 
 def with_other_python(subjects: Iterable[Subject], python: str) -> list[Subject]:
     """``subjects``, and each of ours once more in the environment of another interpreter."""

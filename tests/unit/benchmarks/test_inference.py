@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.inference import batch_figures, window_lengths
 from benchmarks.speed.predictions import PredictionJob, time_batches
-from bert_tf.squad.examples import read_squad
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.small_span_model import CONFIG, TEXT, VOCABULARY
 from tests.support import run
@@ -86,15 +85,11 @@ def test_batches_of_real_lengths():
 
 
 def test_lengths_of_windows(squad_file, vocab_file):
-    squad = read_squad(
-        squad_file, flag="squad_file", version_2_with_negative=True, needs_answers=False
-    )
-    files = TokenizerFiles(vocab_file)
-    tokenizer = files.load()
+    tokenizer = TokenizerFiles(vocab_file, do_lower_case=True).load()
     context = len(tokenizer.encode(TEXT))
     whole = tuple(context + len(tokenizer.encode(q)) + 3 for q in QUESTIONS)
-    assert window_lengths(squad, files, seq_length=64, most=99) == whole
-    assert window_lengths(squad, files, seq_length=64, most=2) == whole[:1] + whole[1:2]
+    assert window_lengths(squad_file, vocab_file, seq_length=64, most=99) == whole
+    assert window_lengths(squad_file, vocab_file, seq_length=64, most=2) == whole[:2]
 
 
 @pytest.mark.slow

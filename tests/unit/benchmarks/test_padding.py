@@ -31,12 +31,14 @@ def sequences():
 def test_both_trainings_see_every_sequence_once(sequences):
     seen = {}
     for by_length in (False, True):
-        order = training_order(FakeTask, sequences.spread(40), by_length=by_length, seed=1)
+        order = training_order(FakeTask, sequences.spread(40), by_length=by_length)
         batches = list(order.batches())
         assert all((batch["input_mask"].shape[1] == LONGEST) or by_length for batch in batches)
         seen[by_length] = np.concatenate([batch[LABELS] for batch in batches])
         tokens = sum(batch["input_mask"].sum() for batch in batches)
         assert tokens == sequences.spread(40).lengths.sum(), "only padding is cut"
+        rest = training_order(FakeTask, sequences, by_length=by_length)
+        assert len(rest.counted) == 40, "of 42, in batches of 4"
     assert (
         sorted(seen[False]) == sorted(seen[True]) == sorted(sequences.spread(40).features[LABELS])
     )
@@ -51,6 +53,7 @@ def test_predictions_in_both_forms(sequences):
             assert (batch["input_mask"].shape[1] == LONGEST) or by_length
             found.extend(batch[LABELS])
         assert set(found) == set(range(42)), "the last batch is filled up with some again"
+        assert sorted(order.counted) == list(range(42)), "which count for nothing"
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import json
 import pytest
 from absl import flags
 
+from benchmarks.machine import describe_machine
 from benchmarks.script import REQUIRED, define_flags, known_names, shared_flags, whole_numbers
 from bert_tf.errors import UserError
 from tests.support import run
@@ -74,3 +75,12 @@ def test_names_of_a_list():
     assert known_names("sizes", ("a", "b"), values_of("b", "a", "b")) == ["b", "a"]
     with pytest.raises(UserError, match="--sizes: 'c' is none of a, b"):
         known_names("sizes", ("a", "b"), values_of("a", "c"))
+
+
+def test_machine(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("model name\t: A CPU 9\nflags\t\t: fpu avx2 avx512_bf16 sse\n" * 2)
+    described = describe_machine(cpuinfo)
+    assert (described["cpu"], described["cpu_features"]) == ("A CPU 9", ["avx2", "avx512_bf16"])
+    assert described["cores"] >= 1
+    assert describe_machine(tmp_path / "none")["cpu_features"] == []

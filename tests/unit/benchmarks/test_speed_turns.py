@@ -56,12 +56,14 @@ def test_load_of_others(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: clock["wall"])
     # Of this process and, in the third and fourth place, of those that it started.
     monkeypatch.setattr(os, "times", lambda: (1.0, 1.0, clock["own"] - 3.0, 1.0, 77.0))
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     second = os.sysconf("SC_CLK_TCK")
 
     def write(user, idle, waiting, stolen):
         columns = [user, 0, 0, idle, waiting, 0, 0, stolen, 99, 99]
-        stat.write_text(f"cpu  {' '.join(str(int(c * second)) for c in columns)}\ncpu0 1 2\n")
+        lines = [f"cpu{core} {' '.join(['0'] * 10)}" for core in range(3)]
+        lines += [f"cpu{core} {' '.join(str(int(c * second)) for c in columns)}" for core in (3, 4)]
+        stat.write_text("\n".join(["cpu 0", *lines]) + "\n")
 
     write(user=50, idle=10, waiting=10, stolen=0)
     load = ForeignLoad(stat)
