@@ -168,16 +168,16 @@ def subject_results(
     return results
 
 
-def step_flags(*names: str, **defaults: int) -> FlagTable:
+def step_flags(*names: str, known: Mapping[str, Subject] = SUBJECTS, **defaults: int) -> FlagTable:
     """The flags of a comparison of training steps, with the defaults of its task."""
     return {
-        **comparison_flags(SUBJECTS, "threads", "bert_config_file", "accumulation_steps"),
+        **comparison_flags(known, "threads", "bert_config_file", "accumulation_steps"),
         **shared_flags("warmup_steps", "steps", *names, **defaults),
     }
 
 
-def compare_steps(task: str) -> Iterator[Result]:
-    """Runs the comparison of the training steps of the flags."""
+def compare_steps(task: str, known: Mapping[str, Subject] = SUBJECTS) -> Iterator[Result]:
+    """Runs the comparison of the training steps of the flags; ``known`` can take part."""
     job = StepJob.from_flags(task)
     if job.predictions > job.seq_length:
         raise UserError(f"--predictions={job.predictions} is more than --seq_length; lower it.")
@@ -189,4 +189,4 @@ def compare_steps(task: str) -> Iterator[Result]:
             f"{task}, peak memory": (found["peak_memory_bytes"] / _MIB, "MiB"),
         }
 
-    yield from compare(SUBJECTS, job.to_json(), "train", figures, config=job.to_json())
+    yield from compare(known, job.to_json(), "train", figures, config=job.to_json())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 import transformers
 
 from benchmarks.speed.predictions import PredictionJob, time_batches
-from benchmarks.speed.steps import PRETRAINING, RECIPE, Batch, StepJob, time_steps
+from benchmarks.speed.steps import DISTILLATION, PRETRAINING, RECIPE, Batch, StepJob, time_steps
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.settings import DistillationSettings
 
 # transformers' names of the two forms of GELU; both are one operation of torch.
 _ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "gelu_tanh": "gelu_pytorch_tanh", "gelu_erf": "gelu"}
@@ -77,8 +79,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     job, settings = StepJob.from_json(request), request["settings"]
     torch.manual_seed(1)
     torch.set_num_threads(job.threads)
-    kinds = transformers.BertForPreTraining, transformers.BertForQuestionAnswering
-    model = kinds[job.task != PRETRAINING](peer_config(job.network))
+    model = _model_of(job)
     if settings.get("recompute"):
         model.gradient_checkpointing_enable()
     optimizer = torch.optim.AdamW(parameter_groups(model), lr=RECIPE.learning_rate, fused=True)
@@ -102,3 +103,48 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
         return total
 
     return time_steps(job, update, started=request["started"])
+
+
+def _model_of(job: StepJob) -> torch.nn.Module:
+    if job.task == DISTILLATION:
+        return Distillation(job)
+    kinds = transformers.BertForPreTraining, transformers.BertForQuestionAnswering
+    return kinds[job.task != PRETRAINING](peer_config(job.network))
+
+
+class Distillation(torch.nn.Module):
+    """A student with the losses of the published DistilBERT, in the library's terms."""
+
+    def __init__(self, job: StepJob) -> None:
+        """Both networks have random weights."""
+        super().__init__()
+        self.student = transformers.BertForMaskedLM(peer_config(job.student))
+        teacher = transformers.BertForMaskedLM(peer_config(job.network)).eval()
+        self._teacher = [teacher]  # in a list it is no part of what is trained
+        self._settings = DistillationSettings("", restrict_ce_to_mask=job.restrict_ce_to_mask)
+
+    def forward(
+        self, labels: torch.Tensor, attention_mask: torch.Tensor, **inputs: torch.Tensor
+    ) -> types.SimpleNamespace:
+        """The sum of the losses as ``loss``."""
+        del inputs["next_sentence_label"]
+        settings, functional = self._settings, torch.nn.functional
+        inputs = {**inputs, "attention_mask": attention_mask, "output_hidden_states": True}
+        learnt = self.student(**inputs)
+        with torch.no_grad():
+            known = self._teacher[0](**inputs)
+        is_masked = labels != _NO_LABEL
+        compared = is_masked if settings.restrict_ce_to_mask else attention_mask.bool()
+        divergence = functional.kl_div(
+            (learnt.logits[compared] / settings.temperature).log_softmax(-1),
+            (known.logits[compared] / settings.temperature).softmax(-1),
+            reduction="batchmean",
+        )
+        cross_entropy = functional.cross_entropy(learnt.logits[is_masked], labels[is_masked])
+        last = (network.hidden_states[-1][attention_mask.bool()] for network in (learnt, known))
+        distance = 1 - functional.cosine_similarity(*last).mean()
+        return types.SimpleNamespace(
+            loss=settings.alpha_ce * settings.temperature**2 * divergence
+            + settings.alpha_label * cross_entropy
+            + settings.alpha_cos * distance
+        )

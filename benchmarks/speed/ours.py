@@ -11,13 +11,15 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.script import start_tensorflow
 from benchmarks.speed.predictions import PredictionJob, time_batches
-from benchmarks.speed.steps import PRETRAINING, RECIPE, StepJob, time_steps
+from benchmarks.speed.steps import DISTILLATION, RECIPE, SPANS, StepJob, time_steps
 from bert_tf.config.bert_config import INPUTS
+from bert_tf.config.settings import DistillationSettings
 from bert_tf.inference.predictor import Predictor
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import Task, create_network
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.tasks.distillation_task import DistillationTask
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.tuning.hardware import probe_hardware
@@ -142,7 +144,7 @@ def running_step(
             settings=UpdateSettings(clip_norm=RECIPE.clip_norm, seed=1),
         )
         loss = tf.add_n([s.loss / s.weight for s in outputs.term_sums.values()])
-        session.run(tf.global_variables_initializer())
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
         values = [batch[name] for name in fed]
         run = session.make_callable([loss, outputs.train_op], feed_list=list(fed.values()))
 
@@ -192,8 +194,17 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_of(job: StepJob) -> Task:
-    """What all benchmarks train: masked words and next sentence, or answers in a text."""
-    return (PretrainingTask if job.task == PRETRAINING else SpanTask)(job.network)
+    """What all benchmarks train: words and next sentence, answers, or words from a teacher."""
+    if job.task == SPANS:
+        return SpanTask(job.network)
+    if job.task != DISTILLATION:
+        return PretrainingTask(job.network)
+    networks = (
+        PretrainingTask(network, next_sentence=False, score_all_tokens=not job.restrict_ce_to_mask)
+        for network in (job.student, job.network)
+    )
+    settings = DistillationSettings("", restrict_ce_to_mask=job.restrict_ce_to_mask)
+    return DistillationTask(*networks, settings)
 
 
 class _SpanLogits(SpanTask):

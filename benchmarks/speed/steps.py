@@ -18,7 +18,7 @@ from benchmarks.speed.load import ForeignLoad
 from benchmarks.speed.subjects import BERT_BASE
 from bert_tf.config.bert_config import BertConfig
 
-PRETRAINING, SPANS = "pretraining", "fine-tuning"
+PRETRAINING, SPANS, DISTILLATION = "pretraining", "fine-tuning", "distillation"
 
 Batch = dict[str, np.ndarray]
 Step = Callable[[], float]
@@ -73,7 +73,7 @@ class StepJob(Job):
     """The step that all subjects take.
 
     Attributes:
-      task: ``PRETRAINING`` or ``SPANS``.
+      task: ``PRETRAINING``, ``SPANS`` or ``DISTILLATION``, whose teacher ``network`` is.
       batch_size: sequences of a micro batch.
       seq_length: tokens of a sequence.
       predictions: masked words of a sequence, in pre-training.
@@ -81,6 +81,7 @@ class StepJob(Job):
       threads: cores to use.
       warmup_steps: steps before the timed ones, at least 1.
       steps: those that count.
+      restrict_ce_to_mask: compare soft targets at masked words only.
     """
 
     task: str
@@ -91,6 +92,13 @@ class StepJob(Job):
     threads: int = 1
     warmup_steps: int = 1
     steps: int = 1
+    restrict_ce_to_mask: bool = False
+
+    @property
+    def student(self) -> BertConfig:
+        """What is distilled: half of the layers."""
+        layers = max(1, self.network.num_hidden_layers // 2)
+        return dataclasses.replace(self.network, num_hidden_layers=layers)
 
     @classmethod
     def from_flags(cls, task: str, **fixed: Any) -> StepJob:
@@ -111,7 +119,7 @@ class StepJob(Job):
     def batch(self, sequences: int, *, seed: int = 1) -> Batch:
         """Features of ``sequences`` sequences, the same in every process."""
         sizes = {"vocab_size": self.network.vocab_size, "seq_length": self.seq_length, "seed": seed}
-        if self.task == PRETRAINING:
+        if self.task != SPANS:
             return pretraining_batch(sequences, predictions=self.predictions, **sizes)
         return span_batch(sequences, **sizes)
 

@@ -105,6 +105,9 @@ PADDED = Subject("ours-padded", OURS, {"precision": "auto", "by_length": False})
 _NOT_PREDICTING = ("ours-xla", "ours-amp", "ours-fp32-xla", "limit-fp32", "limit-bf16")
 PREDICTING = {name: s for name, s in SUBJECTS.items() if name not in _NOT_PREDICTING}
 
+# Without google-research/bert, which has no distillation, and the limits, which have no teacher.
+DISTILLING = {name: s for name, s in SUBJECTS.items() if s.module in (OURS, TRANSFORMERS)}
+
 # google-research/bert cannot compute activations again.
 IN_MEMORY = by_name(
     *(
