@@ -135,9 +135,7 @@ class TrainedNetwork:
                 learning_rate=rate,
                 loss_scale=NoLossScale(),
                 ranks=ranks,
-                settings=UpdateSettings(
-                    most_rows=case.batch_size * case.max_seq_length, seed=_SEED
-                ),
+                settings=UpdateSettings(seed=_SEED),
             ).train_op
             self._outputs = network.predictions(self._inputs)
             self._session = tf.Session(config=session_config(SessionSettings(threads)))
