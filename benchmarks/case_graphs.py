@@ -148,7 +148,7 @@ def time_cases(
     barrier = ranks.sum_over_ranks(tf.constant(1.0), name="barrier")
     taken: dict[Case, list[float]] = {case: [] for case in operations}
     with tf.Session(config=session_config(SessionSettings(ranks.threads))) as session:
-        session.run(tf.global_variables_initializer())
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
         for turn in range(turns + 1):
             for case, operation in operations.items():
                 runs = max(1, round(micro_batches / case.micro_batches)) if turn else 1

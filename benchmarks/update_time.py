@@ -24,7 +24,7 @@ from benchmarks.script import (
     start_tensorflow,
 )
 from benchmarks.speed.batches import masked_words
-from benchmarks.speed.steps import PRETRAINING, StepJob
+from benchmarks.speed.steps import DISTILLATION, PRETRAINING, StepJob
 from bert_tf.config.settings import CommunicationSettings
 from bert_tf.files import write_json
 
@@ -43,7 +43,7 @@ def run() -> None:
     cases = list(dict.fromkeys(Case.parse(text) for text in values.cases))
     length = values.seq_length
     job = StepJob(
-        network_from_flags(), PRETRAINING, values.micro_batch_size, length, masked_words(length)
+        network_from_flags(), values.task, values.micro_batch_size, length, masked_words(length)
     )
     ranks = connect(
         horovod=values.horovod,
@@ -87,7 +87,8 @@ FLAGS = {
     "horovod": (False, "Whether mpirun started several ranks."),
     "num_threads": (int, "Cores of a rank; its share if not given."),
     "cycle_time_ms": (float, "How often Horovod looks for gradients."),
-    "bert_config_file": (REQUIRED, "The network."),
+    "bert_config_file": (REQUIRED, "The network, in a distillation the teacher."),
+    "task": ((PRETRAINING, DISTILLATION), "What the update is of."),
     **shared_flags("micro_batch_size", "precision", "micro_batches_a_turn", "json"),
     **shared_flags(seq_length=64, turns=3),
 }
