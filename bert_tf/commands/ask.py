@@ -131,12 +131,7 @@ def main(_) -> None:
     )
     for warning in warnings:
         say(f"warning: {warning}", stream=sys.stderr)
-    answerer = Answerer(
-        parts,
-        settings=settings,
-        precision=options.policy,
-        native_ops=options.native_layers,
-    )
+    answerer = Answerer(parts, settings=settings, options=options)
     if values.question is not None:
         questions = iter([values.question])
     else:
