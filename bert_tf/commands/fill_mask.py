@@ -57,7 +57,7 @@ def encode_with_masks(text: str, tokenizer: Tokenizer, *, mask: str = "[MASK]") 
 
 
 class MaskFiller:
-    """A masked-word model with its weights."""
+    """A masked-LM model with its weights."""
 
     def __init__(
         self,

@@ -211,7 +211,7 @@ def _read_lengths(directory: Path, *, count: int, longest: int) -> np.ndarray:
         fits = lengths.dtype == np.int32 and lengths.shape == (count,)
         if fits and count and lengths.min() >= 1 and lengths.max() <= longest:
             return lengths
-        problem = f"does not hold the lengths of the {count} records beside it"
+        problem = f"does not hold the lengths of the {count} records stored with it"
     raise UserError(f"{path} {problem}; delete {directory}, so that it is made again.")
 
 
