@@ -94,7 +94,7 @@ class NonFiniteGuard(StepHook):
 
 @dataclasses.dataclass(frozen=True)
 class ProgressSettings:
-    """When :class:`ProgressHook` reports, and what a run brings along.
+    """When :class:`ProgressHook` reports, and what it has to know of the run.
 
     Attributes:
       every_steps: steps between reports.
