@@ -19,6 +19,9 @@ from bert_tf.config.settings import DistillationSettings, PretrainingSettings
 from bert_tf.console import warn
 from bert_tf.errors import UserError
 
+# Paths, which may differ between hosts.
+TEACHER_FILES = ("teacher_checkpoint", "teacher_config_file")
+
 # What both kinds of scripts have besides the teacher and the weight of the labels.
 _WEIGHTS = ("alpha_ce", "alpha_cos", "alpha_hidden", "alpha_attention")
 _LABELS_HELP = "Weight of the loss on labels."
@@ -137,7 +140,13 @@ def distillation_settings(values: flags.FlagValues) -> PretrainingSettings:
     )
     if distillation.teacher_cache is not None:
         _check_cache(distillation)
-    return dataclasses.replace(settings, distillation=distillation, optimization=optimization)
+    host_flags = settings.run.host_flags.union(TEACHER_FILES, ["cache_teacher"])
+    return dataclasses.replace(
+        settings,
+        run=dataclasses.replace(settings.run, host_flags=host_flags),
+        distillation=distillation,
+        optimization=optimization,
+    )
 
 
 def _check_cache(settings: DistillationSettings) -> None:

@@ -304,8 +304,7 @@ def define_runtime_flags(define: Definer) -> None:
 # In all scripts; see RunSettings.host_flags.
 _HOST_FLAGS = frozenset({
     "output_dir", "dllog_path", "init_checkpoint", "bert_config_file", "vocab_file",
-    "spm_model_file", "precision_policy", "teacher_checkpoint", "teacher_config_file",
-    "cache_teacher", "num_threads", "verbose", "verbose_logging",
+    "spm_model_file", "precision_policy", "num_threads", "verbose", "verbose_logging",
 })  # fmt: skip
 
 

@@ -6,16 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.input import pipeline
-from bert_tf.input.batches import dataset_of_positions
 from bert_tf.input.masking import MaskingSettings
-from bert_tf.input.order import batch_indices
+from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import require_listed_files
@@ -76,36 +74,19 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
 
     def train_input(batch: BatchPlan) -> tf.data.Dataset:
         batches = pipeline.training_dataset(
-            data.train_records,
-            info=data.train_info,
-            vocab_size=config.vocab_size,
-            type_vocab_size=config.type_vocab_size,
-            batch=context.batch_slice(batch),
+            data.for_training(config),
+            context.batch_slice(batch),
             start_position=context.start.data_position,
             seed=settings.run.seed,
-            masking=data.masking,
         )
-        return batches if targets is None else with_targets(batches, batch)
-
-    def with_targets(batches: tf.data.Dataset, batch: BatchPlan) -> tf.data.Dataset:
-        """The batches with the teacher's targets of the same records."""
-        rank_slice = context.batch_slice(batch)
-
-        def indices(position: np.int64) -> np.ndarray:
-            return batch_indices(
-                int(position),
-                rank_slice,
-                num_records=data.train_info.num_records,
-                seed=settings.run.seed,
-            )
-
-        def targets_at(position: tf.Tensor) -> dict[str, tf.Tensor]:
-            found = tf.numpy_function(indices, [position], tf.int64)
-            found.set_shape([rank_slice.size])
-            return targets.features(found)
-
-        others = dataset_of_positions(context.start.data_position, None, targets_at)
-        return tf.data.Dataset.zip((batches, others)).map(lambda first, second: {**first, **second})
+        if targets is None:
+            return batches
+        return targets.joined_to(
+            batches,
+            context.batch_slice(batch),
+            start_position=context.start.data_position,
+            seed=settings.run.seed,
+        )
 
     job = make_job(
         context,
@@ -172,6 +153,21 @@ class _Data:
         """The vocabulary of all records; None if no manifest names it."""
         infos = [info for info in (self.train_info, self.eval_info) if info is not None]
         return next((info.vocabulary for info in infos if info.vocabulary), None)
+
+    def for_training(self, config: BertConfig) -> pipeline.PretrainingRecords:
+        """The records to train a network on."""
+        return self._for_network(config, self.train_records, self.train_info)
+
+    def for_evaluation(self, config: BertConfig) -> pipeline.PretrainingRecords:
+        """The held-out records to evaluate a network on."""
+        return self._for_network(config, self.eval_records, self.eval_info)
+
+    def _for_network(
+        self, config: BertConfig, records: RecordSet, info: pipeline.RecordInfo
+    ) -> pipeline.PretrainingRecords:
+        return pipeline.PretrainingRecords(
+            records, info, config.vocab_size, config.type_vocab_size, self.masking
+        )
 
     def ledger_entries(self, vocabulary_sha256: str | None) -> dict[str, object]:
         """The ledger's entries on the data.
@@ -263,19 +259,12 @@ def _evaluation(
 ) -> LossEvaluation | None:
     if not settings.run.do_eval:
         return None
-    config = task.config
+    global_batch_size = settings.run.eval_batch_size * ranks.world_size
+    batch = GlobalBatchSlice(global_batch_size, ranks.rank, ranks.world_size)
 
     def eval_input() -> tf.data.Dataset:
         return pipeline.evaluation_dataset(
-            data.eval_records,
-            info=data.eval_info,
-            vocab_size=config.vocab_size,
-            type_vocab_size=config.type_vocab_size,
-            batch_size=settings.run.eval_batch_size,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            seed=settings.run.seed,
-            masking=data.masking,
+            data.for_evaluation(task.config), batch, seed=settings.run.seed
         )
 
     return LossEvaluation(eval_input, ranks=ranks, task=task, max_steps=settings.run.max_eval_steps)

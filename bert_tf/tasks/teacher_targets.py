@@ -22,6 +22,7 @@ from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open, make_output_dir, read_json_object, write_json
 from bert_tf.input.batches import BatchReader, dataset_of_positions
+from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.model.distillation import SoftTargets
 from bert_tf.model.task import create_network
 from bert_tf.progress import Progress
@@ -94,13 +95,31 @@ class TargetFiles:
         found = np.stack([_open_piece(self.path(p))[i] for p, i in zip(pieces, places)])
         return found[CLASSES].astype(np.int32), found[PROBABILITIES].astype(np.float32)
 
-    def features(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """:meth:`read` in a dataset, for int64 [B]."""
-        classes, probabilities = tf.numpy_function(self.read, [indices], [tf.int32, tf.float32])
-        shape = [indices.shape[0], self.predictions, self.targets]
-        classes.set_shape(shape)
-        probabilities.set_shape(shape)
-        return {CLASSES: classes, PROBABILITIES: probabilities}
+    def joined_to(
+        self,
+        batches: tf.data.Dataset,
+        rank_slice: GlobalBatchSlice,
+        *,
+        start_position: int,
+        seed: int,
+    ) -> tf.data.Dataset:
+        """Batches of ``pipeline.training_dataset``, with the targets of their records."""
+
+        def read(position: np.int64) -> tuple[np.ndarray, np.ndarray]:
+            return self.read(
+                batch_indices(int(position), rank_slice, num_records=self.num_records, seed=seed)
+            )
+
+        def targets_at(position: tf.Tensor) -> dict[str, tf.Tensor]:
+            found = tf.numpy_function(read, [position], [tf.int32, tf.float32])
+            for values in found:
+                values.set_shape([rank_slice.size, self.predictions, self.targets])
+            return dict(zip((CLASSES, PROBABILITIES), found))
+
+        targets = dataset_of_positions(start_position, None, targets_at)
+        return tf.data.Dataset.zip((batches, targets)).map(
+            lambda first, second: {**first, **second}
+        )
 
 
 @functools.lru_cache(maxsize=_MOST_OPEN_PIECES)

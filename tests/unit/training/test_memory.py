@@ -1,5 +1,6 @@
 """The estimate of memory: against a network small enough to count by hand."""
 
+import dataclasses
 import re
 from types import SimpleNamespace
 
@@ -102,6 +103,12 @@ def test_what_does_not_grow_with_the_batch(accumulation_steps, world_size, copie
     assert found.process == 512 * 1024**2
     assert found.local_size == world_size
     assert 0 < found.activations < 1000
+
+
+def test_sums_of_large_gradients_take_less_than_in_proportion():
+    config = dataclasses.replace(CONFIG, vocab_size=1_000_000)
+    found = estimate_of(SpanTask(config), sequences(), accumulation_steps=2)
+    assert found.gradients == 6 * found.weights + 80 * 1024**2 < 7 * found.weights
 
 
 _TRAIN = """
