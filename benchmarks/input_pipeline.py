@@ -44,16 +44,15 @@ def pipeline_rate(files: list[Path], *, batch_size: int, seconds: float) -> tupl
         predictions = masked_words(info.seq_length)
         masking = MaskingSettings(0.15, predictions, info.vocab_size, info.special_ids)
     with tf.Graph().as_default(), tf.Session() as session, user_errors():
-        dataset = pipeline.training_dataset(
+        records = pipeline.PretrainingRecords(
             RecordSet(files),
-            info=info,
+            info,
             vocab_size=info.vocab_size or BERT_BASE.vocab_size,
             type_vocab_size=BERT_BASE.type_vocab_size,
-            batch=GlobalBatchSlice(batch_size),
-            start_position=0,
-            seed=1,
             masking=masking,
         )
+        batch = GlobalBatchSlice(batch_size)
+        dataset = pipeline.training_dataset(records, batch, start_position=0, seed=1)
         # Consumed in the graph, as training does: fetching would add a copy to numpy.
         features = tf.data.make_one_shot_iterator(dataset).get_next()
         step = tf.group(*features.values())

@@ -49,38 +49,38 @@ def chosen_vocabulary(values: flags.FlagValues) -> TokenizerFiles | None:
 def _model_vocabulary(values: flags.FlagValues, files: TokenizerFiles) -> TokenizerFiles:
     checkpoint = values.init_checkpoint
     require_checkpoint(checkpoint, flag="init_checkpoint")
-    beside = model_files(checkpoint)
-    files = files.with_vocabulary_of(beside.tokenizer_files)
+    stored = model_files(checkpoint)
+    files = files.with_vocabulary_of(stored.tokenizer_files)
     if not files.file:
         raise UserError(
             f"--init_checkpoint={checkpoint} has no vocab.txt or spm.model in its directory; give "
             "--vocab_file or --spm_model_file."
         )
-    problem, notes = other_vocabulary(beside, files.vocabulary())
+    problem, notes = other_vocabulary(stored, files.vocabulary())
     if problem:
         raise UserError(
             f"--init_checkpoint={checkpoint} cannot be trained on these records: {problem}; leave "
             "out --vocab_file and --spm_model_file, or give the model's."
         )
-    _check_sizes(values, files, beside)
+    _check_sizes(values, files, stored)
     for note in notes:
         report(note)
-    return files.with_casing(beside.tokenizer_files.do_lower_case)
+    return files.with_casing(stored.tokenizer_files.do_lower_case)
 
 
-def _check_sizes(values: flags.FlagValues, files: TokenizerFiles, beside: ModelFiles) -> None:
-    if beside.config is None:
+def _check_sizes(values: flags.FlagValues, files: TokenizerFiles, stored: ModelFiles) -> None:
+    if stored.config is None:
         return
     model_name = f"of --init_checkpoint={values.init_checkpoint}"
-    positions = beside.config.max_position_embeddings
+    positions = stored.config.max_position_embeddings
     if values.max_seq_length > positions:
         raise UserError(
             f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings="
             f"{positions} {model_name}; lower it."
         )
     size = files.load().vocab_size
-    if size > beside.config.vocab_size:
+    if size > stored.config.vocab_size:
         raise UserError(
-            f"{files.file} has {size} entries, more than the vocab_size={beside.config.vocab_size} "
+            f"{files.file} has {size} entries, more than the vocab_size={stored.config.vocab_size} "
             f"{model_name}; give the vocabulary that the model was trained with."
         )

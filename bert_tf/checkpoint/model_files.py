@@ -22,10 +22,18 @@ from bert_tf.config.bert_config import (
 )
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, read_json_object, write_json
-from bert_tf.text.tokenizer_files import SPM_NAME, VOCAB_NAME, TokenizerFiles
+from bert_tf.text.tokenizer_files import (
+    SPM_NAME,
+    VOCAB_NAME,
+    TokenizerFiles,
+    Vocabulary,
+    vocabulary_named_in,
+)
 
 HUGGINGFACE_CONFIG_NAME = "config.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+
+_VOCABULARY_SHA256 = "vocabulary_sha256"
 
 # The files in our own model directories, besides the weights.
 MODEL_FILES = (CONFIG_NAME, VOCAB_NAME, SPM_NAME, TOKENIZER_CONFIG_NAME, RUN_RECORD_NAME)
@@ -60,6 +68,7 @@ class ModelFiles:
       notes: sentences about settings that our network or tokenizer does not support.
       settings: the complete contents of the configuration file.
       run_record: what the training of the weights recorded.
+      named_vocabulary: the one whose hash tokenizer_config.json has, see :func:`name_vocabulary`.
     """
 
     config: BertConfig | None = None
@@ -68,6 +77,7 @@ class ModelFiles:
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     run_record: RunRecord | None = None
+    named_vocabulary: Vocabulary | None = None
 
 
 def model_files(path: PathLike) -> ModelFiles:
@@ -96,7 +106,8 @@ def model_files(path: PathLike) -> ModelFiles:
         read = BertConfig.from_huggingface_dict if foreign else BertConfig.from_dict
         config = read(values, source=str(config_file)).with_explicit_gelu()
         notes += config_notes(values, source=config_file)
-    do_lower_case, tokenizer_notes = _read_tokenizer_config(directory / TOKENIZER_CONFIG_NAME)
+    tokenizer_config = directory / TOKENIZER_CONFIG_NAME
+    do_lower_case, vocabulary_sha256, tokenizer_notes = _read_tokenizer_config(tokenizer_config)
     return ModelFiles(
         config=config,
         config_file=config_file,
@@ -104,6 +115,7 @@ def model_files(path: PathLike) -> ModelFiles:
         notes=(*notes, *tokenizer_notes),
         settings=values,
         run_record=read_run_record(directory),
+        named_vocabulary=vocabulary_named_in(tokenizer_config, vocabulary_sha256),
     )
 
 
@@ -156,6 +168,13 @@ def write_tokenizer_config(
     write_json(directory / TOKENIZER_CONFIG_NAME, settings)
 
 
+def name_vocabulary(directory: Path, sha256: str) -> None:
+    """Adds a vocabulary's hash to ``tokenizer_config.json``, for a model without its file."""
+    path = directory / TOKENIZER_CONFIG_NAME
+    settings = read_json_object(path, what="tokenizer configuration") if path.is_file() else {}
+    write_json(path, {**settings, _VOCABULARY_SHA256: sha256})
+
+
 def find_pytorch_weights(path: Path) -> Path | None:
     """The weights file of a Hugging Face or other PyTorch model that ``path`` stands for.
 
@@ -184,15 +203,21 @@ def _if_exists(path: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def _read_tokenizer_config(path: Path) -> tuple[bool | None, list[str]]:
-    """The casing, and sentences about settings that our tokenizer does not support."""
+def _read_tokenizer_config(path: Path) -> tuple[bool | None, str | None, list[str]]:
+    """Casing, the vocabulary's hash, and sentences about settings that are not supported."""
     if not path.is_file():
-        return None, []
+        return None, None, []
     values = read_json_object(path, what="tokenizer configuration")
     lower_case = values.get("do_lower_case")
     if lower_case is not None and not isinstance(lower_case, bool):
         raise UserError(
             f"tokenizer configuration {path}: do_lower_case must be true or false; correct the "
+            "file."
+        )
+    sha256 = values.get(_VOCABULARY_SHA256)
+    if sha256 is not None and not isinstance(sha256, str):
+        raise UserError(
+            f"tokenizer configuration {path}: {_VOCABULARY_SHA256} must be a string; correct the "
             "file."
         )
     notes = []
@@ -207,4 +232,4 @@ def _read_tokenizer_config(path: Path) -> tuple[bool | None, list[str]]:
             f"warning: {path} turns tokenize_chinese_chars off, but this tokenizer always "
             "separates Chinese characters"
         )
-    return lower_case, notes
+    return lower_case, sha256, notes

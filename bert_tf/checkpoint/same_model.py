@@ -18,10 +18,11 @@ _NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
 
 
 def known_vocabularies(files: ModelFiles) -> list[Vocabulary]:
-    """The vocabulary stored with the weights, and the one in the record of their training."""
+    """The vocabulary stored with the weights, and those that their other files name by a hash."""
     record = files.run_record
     found = [
         files.tokenizer_files.vocabulary(),
+        files.named_vocabulary,
         vocabulary_named_in(record.path, record.vocabulary_sha256) if record else None,
     ]
     return [vocabulary for vocabulary in found if vocabulary is not None]

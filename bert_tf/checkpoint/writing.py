@@ -213,7 +213,7 @@ def _notes(target: str, files: ModelFiles) -> list[str]:
             "form, so that outputs differ slightly"
         )
     if files.tokenizer_files.file is None:
-        notes.append("no vocabulary is beside the checkpoint; --vocab_file adds one")
+        notes.append("no vocabulary is stored with the checkpoint; --vocab_file adds one")
     elif files.tokenizer_files.do_lower_case is None:
         notes.append(
             "nothing says whether the vocabulary is lower-cased; --do_lower_case or "

@@ -109,7 +109,7 @@ def main(_) -> None:
     if values.question is not None and not values.question.strip():
         raise UserError("--question is empty; give a question, or leave the flag out.")
     if values.n_best_size < 1:
-        raise UserError(f"--n_best_size={values.n_best_size}: give at least 1.")
+        raise UserError(f"--n_best_size={values.n_best_size} must be at least 1.")
     parts = model_from_flags(values)
     for note in parts.notes:
         say(note, stream=sys.stderr)
@@ -131,12 +131,7 @@ def main(_) -> None:
     )
     for warning in warnings:
         say(f"warning: {warning}", stream=sys.stderr)
-    answerer = Answerer(
-        parts,
-        settings=settings,
-        precision=options.policy,
-        native_ops=options.native_layers,
-    )
+    answerer = Answerer(parts, settings=settings, options=options)
     if values.question is not None:
         questions = iter([values.question])
     else:

@@ -18,8 +18,12 @@ from safetensors import SafetensorError
 
 from bert_tf import environment
 from bert_tf.checkpoint.formats import ORIGINS, Source, open_source
-from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
-from bert_tf.checkpoint.same_model import other_function, other_vocabulary
+from bert_tf.checkpoint.model_files import ModelFiles, name_vocabulary, require_checkpoint
+from bert_tf.checkpoint.same_model import (
+    known_vocabularies,
+    other_function,
+    other_vocabulary,
+)
 from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.bert_config import read_config
 from bert_tf.errors import UserError, first_line
@@ -33,7 +37,7 @@ def convert(
     """Writes a checkpoint as a model directory.
 
     Weights that no network of ours has are left out and named in the report. Float32 values do not
-    change.
+    change. If only the hash of the vocabulary is known, ``tokenizer_config.json`` has it.
 
     Args:
       source: the checkpoint, with the configuration to write.
@@ -75,6 +79,9 @@ def convert(
             source.files,
             run_state={name: source.read_unchanged(name) for name in kept},
         )
+        if source.tokenizer_files.file is None:
+            for vocabulary in known_vocabularies(source.files)[:1]:
+                name_vocabulary(directory, *vocabulary.sha256)
         written = sorted(path.name for path in directory.iterdir())
     lines = dataclasses.replace(report, run_state=()).summary(taken="converted")
     if kept:

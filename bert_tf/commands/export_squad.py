@@ -49,7 +49,7 @@ def main(_) -> None:
     values = flags.FLAGS
     environment.prepare_environment(verbose=False, use_xla=False)
     if values.n_best_size < 1:
-        raise UserError(f"--n_best_size={values.n_best_size}: give at least 1.")
+        raise UserError(f"--n_best_size={values.n_best_size} must be at least 1.")
     if not values.export_dir:
         raise UserError("--export_dir is empty; give a directory.")
     parts = model_from_flags(values)

@@ -10,6 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
@@ -26,6 +27,9 @@ from bert_tf.inference.model_directory import (
     model_from_flags,
 )
 from bert_tf.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bert_tf.model.options import ForwardOptions
 
 # Length at which native operations are compared with TensorFlow's, once for all texts.
 _USUAL_LENGTH = 128
@@ -53,7 +57,7 @@ def encode_with_masks(text: str, tokenizer: Tokenizer, *, mask: str = "[MASK]") 
 
 
 class MaskFiller:
-    """A masked-word model with its weights."""
+    """A masked-LM model with its weights."""
 
     def __init__(
         self,
@@ -61,12 +65,13 @@ class MaskFiller:
         tokenizer: Tokenizer,
         checkpoint: str | Path,
         *,
-        native_ops: bool | None = None,
+        options: ForwardOptions | None = None,
     ) -> None:
         """Restores the weights.
 
-        ``native_ops`` is as in ``arithmetic.prediction_options``. Raises UserError if the weights
-        do not belong to the model, or native operations are requested but not built.
+        ``options`` are from ``arithmetic.measured_options``; None means float32, with native
+        operations on CPUs if they are built. Raises UserError if the weights do not belong to the
+        model.
         """
         # Imported here, so that mistakes in flags are reported before TensorFlow starts.
         from bert_tf.inference.predictor import Predictor
@@ -75,7 +80,7 @@ class MaskFiller:
         check_vocabulary_fits(tokenizer, config)
         self._tokenizer = tokenizer
         task = PretrainingTask(config, next_sentence=False)
-        self._predictor = Predictor(task, checkpoint, native_ops=native_ops)
+        self._predictor = Predictor(task, checkpoint, options=options)
 
     def fill(
         self, ids: Sequence[int], *, segment_ids: Sequence[int] | None = None, top: int = 5
@@ -132,7 +137,7 @@ def main(_) -> None:
         say(note, stream=sys.stderr)
     length = min(_USUAL_LENGTH, config.max_position_embeddings)
     options, _ = measured_options(config, native_ops=values.native_ops, sequences=1, length=length)
-    filler = MaskFiller(config, tokenizer, model.checkpoint, native_ops=options.native_layers)
+    filler = MaskFiller(config, tokenizer, model.checkpoint, options=options)
     for guesses in filler.fill(ids, top=values.top):
         print("  ".join(f"{guess.token} {guess.probability:.3f}" for guess in guesses))
 

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from absl import flags
 
 from bert_tf.command_line import flag_group
 from bert_tf.config.finetuning_flags import (
-    HOST_FLAGS,
     define_finetuning_flags,
-    define_model_flags,
+    finetuning_run_settings,
     finetuning_settings,
 )
-from bert_tf.config.flags import (
-    Definer,
-    at_least_one,
-    define_optimization_flags,
-    define_run_flags,
-    define_runtime_flags,
-    optional_file,
-    require,
-    run_settings,
-    warn_of_ignored,
-)
+from bert_tf.config.flags import Definer, at_least_one, optional_file, require, warn_of_ignored
 from bert_tf.config.settings import ClassificationSettings, RunSettings
 from bert_tf.errors import UserError
 from bert_tf.glue.formats import GLUE_TASKS, find_task
@@ -32,13 +20,7 @@ from bert_tf.glue.formats import GLUE_TASKS, find_task
 
 def define_classification_flags(values: flags.FlagValues) -> None:
     """Defines the flags of run_classifier.py."""
-    define = Definer(values)
-    define_model_flags(define)
-    _define_classification_flags(define)
-    define_finetuning_flags(define, examples="examples")
-    define_run_flags(define)
-    define_optimization_flags(define, optimizer="adam", num_train_steps=None, num_warmup_steps=None)
-    define_runtime_flags(define)
+    define_finetuning_flags(Definer(values), _define_classification_flags, examples="examples")
 
 
 @flag_group("Sentences and labels")
@@ -66,23 +48,21 @@ def classification_settings(values: flags.FlagValues) -> ClassificationSettings:
     require(values, "output_dir", "task_name")
     task_name = find_task(values.task_name, flag="task_name")
     at_least_one(values, "predict_batch_size")
-    run = run_settings(
+    run = finetuning_run_settings(
         values,
         do_eval="do_eval",
         eval_batch_size="eval_batch_size",
-        max_eval_steps=None,
-        # Paths of files may differ between hosts.
-        host_flags=("data_dir", "predict_file", *HOST_FLAGS),
+        file_flags=("data_dir", "predict_file"),
         does=("do_predict",),
     )
-    made = {
-        **finetuning_settings(values, run),
-        "task_name": task_name,
-        "data_dir": _data_dir(values),
-        "predict_file": optional_file(values, "predict_file"),
-    }
-    same_names = {field.name for field in dataclasses.fields(ClassificationSettings)} - made.keys()
-    return ClassificationSettings(**made, **{name: values[name].value for name in same_names})
+    return finetuning_settings(
+        ClassificationSettings,
+        values,
+        run,
+        task_name=task_name,
+        data_dir=_data_dir(values),
+        predict_file=optional_file(values, "predict_file"),
+    )
 
 
 def _data_dir(values: flags.FlagValues) -> Path | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from absl import flags
 
@@ -12,23 +13,39 @@ from bert_tf.command_line import flag_group
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
+    define_optimization_flags,
+    define_run_flags,
+    define_runtime_flags,
     optimization_settings,
     optional_file,
+    run_settings,
     runtime_settings,
 )
-from bert_tf.config.settings import FinetuningSettings
+from bert_tf.config.settings import FinetuningSettings, RunSettings
 from bert_tf.errors import UserError
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
-if TYPE_CHECKING:
-    from bert_tf.config.settings import RunSettings
+_Settings = TypeVar("_Settings", bound=FinetuningSettings)
 
-# See RunSettings.host_flags.
-HOST_FLAGS = ("features_dir", "num_workers")
+
+def define_finetuning_flags(
+    define: Definer, define_task_flags: Callable[[Definer], None], *, examples: str
+) -> None:
+    """Defines the flags of a fine-tuning script.
+
+    ``define_task_flags`` defines those of its task; ``examples`` is the word for a record's
+    contents in help texts.
+    """
+    _define_model_flags(define)
+    define_task_flags(define)
+    _define_length_flags(define, examples)
+    define_run_flags(define)
+    define_optimization_flags(define, optimizer="adam", num_train_steps=None, num_warmup_steps=None)
+    define_runtime_flags(define)
 
 
 @flag_group("Model")
-def define_model_flags(define: Definer) -> None:
+def _define_model_flags(define: Definer) -> None:
     """Defines the network and its vocabulary, for weights that are not stored with them."""
     default = " (default: the one stored with --init_checkpoint)."
     define.string("bert_config_file", None, f"JSON file of the model's architecture{default}")
@@ -38,11 +55,8 @@ def define_model_flags(define: Definer) -> None:
 
 
 @flag_group("Fine-tuning")
-def define_finetuning_flags(define: Definer, *, examples: str) -> None:
-    """Defines training length, batches, seeds and the directory of the records.
-
-    ``examples`` is the word for a record's contents in help texts.
-    """
+def _define_length_flags(define: Definer, examples: str) -> None:
+    """Defines training length, batches, seeds and the directory of the records."""
     define.number(
         "num_train_epochs", 3.0, f"Passes over the training {examples}, on all ranks together."
     )
@@ -63,8 +77,32 @@ def define_finetuning_flags(define: Definer, *, examples: str) -> None:
     define.integer("num_workers", 0, "Processes that write records; 0 means one per core.")
 
 
-def finetuning_settings(values: flags.FlagValues, run: RunSettings) -> dict[str, Any]:
-    """The fields of :class:`FinetuningSettings` by name; raises UserError for invalid flags."""
+def finetuning_run_settings(
+    values: flags.FlagValues,
+    *,
+    do_eval: str,
+    eval_batch_size: str,
+    file_flags: Iterable[str],
+    does: Iterable[str] = (),
+) -> RunSettings:
+    """As :func:`run_settings`; the paths of ``file_flags`` may differ between hosts."""
+    return run_settings(
+        values,
+        do_eval=do_eval,
+        eval_batch_size=eval_batch_size,
+        max_eval_steps=None,
+        host_flags=(*file_flags, "features_dir", "num_workers"),
+        does=does,
+    )
+
+
+def finetuning_settings(
+    kind: type[_Settings], values: flags.FlagValues, run: RunSettings, **task_settings: Any
+) -> _Settings:
+    """The settings of a run: ``task_settings``, and the values of the flags with their names.
+
+    Raises UserError for invalid flags.
+    """
     at_least_one(values, "max_seq_length")
     if values.seeds and values.dllog_path:
         raise UserError("--seeds makes several runs, but --dllog_path is a single file; drop one.")
@@ -73,6 +111,7 @@ def finetuning_settings(values: flags.FlagValues, run: RunSettings) -> dict[str,
     if values.num_train_epochs <= 0:
         raise UserError(f"--num_train_epochs={values.num_train_epochs} must be greater than 0.")
     made = {
+        **task_settings,
         "bert_config_file": optional_file(values, "bert_config_file"),
         "tokenizer_files": TokenizerFiles.from_flags(values),
         "seeds": _seeds(values.seeds),
@@ -81,8 +120,8 @@ def finetuning_settings(values: flags.FlagValues, run: RunSettings) -> dict[str,
         "optimization": optimization_settings(values),
         "runtime": runtime_settings(values),
     }
-    same_names = {field.name for field in dataclasses.fields(FinetuningSettings)} - made.keys()
-    return {**made, **{name: values[name].value for name in same_names}}
+    same_names = {field.name for field in dataclasses.fields(kind)} - made.keys()
+    return kind(**made, **{name: values[name].value for name in same_names})
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from absl import flags
 
 from bert_tf.command_line import flag_group
 from bert_tf.config.finetuning_flags import (
-    HOST_FLAGS,
     define_finetuning_flags,
-    define_model_flags,
+    finetuning_run_settings,
     finetuning_settings,
 )
-from bert_tf.config.flags import (
-    Definer,
-    at_least_one,
-    define_optimization_flags,
-    define_run_flags,
-    define_runtime_flags,
-    optional_file,
-    require,
-    run_settings,
-    warn_of_ignored,
-)
+from bert_tf.config.flags import Definer, at_least_one, optional_file, require, warn_of_ignored
 from bert_tf.config.nvidia_defaults import show_squad_default_differences
 from bert_tf.config.settings import SquadSettings
 from bert_tf.errors import UserError
@@ -49,12 +36,7 @@ _COUNTS = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length")
 def define_squad_flags(values: flags.FlagValues) -> None:
     """Defines the flags of run_squad.py."""
     define = Definer(values)
-    define_model_flags(define)
-    _define_squad_flags(define)
-    define_finetuning_flags(define, examples="windows")
-    define_run_flags(define)
-    define_optimization_flags(define, optimizer="adam", num_train_steps=None, num_warmup_steps=None)
-    define_runtime_flags(define)
+    define_finetuning_flags(define, _define_squad_flags, examples="windows")
     _define_ignored_flags(define)
 
 
@@ -105,22 +87,20 @@ def squad_settings(values: flags.FlagValues) -> SquadSettings:
         require(values, "train_file")
     if values.do_predict:
         require(values, "predict_file")
-    run = run_settings(
+    run = finetuning_run_settings(
         values,
         do_eval="do_predict",
         eval_batch_size="predict_batch_size",
-        max_eval_steps=None,
-        # Paths of files may differ between hosts.
-        host_flags=("train_file", "predict_file", "eval_script", *HOST_FLAGS),
+        file_flags=("train_file", "predict_file", "eval_script"),
     )
-    made = {
-        **finetuning_settings(values, run),
-        "train_file": optional_file(values, "train_file"),
-        "predict_file": optional_file(values, "predict_file"),
-        "max_predict_questions": _max_predict_questions(values),
-    }
-    same_names = {field.name for field in dataclasses.fields(SquadSettings)} - made.keys()
-    return SquadSettings(**made, **{name: values[name].value for name in same_names})
+    return finetuning_settings(
+        SquadSettings,
+        values,
+        run,
+        train_file=optional_file(values, "train_file"),
+        predict_file=optional_file(values, "predict_file"),
+        max_predict_questions=_max_predict_questions(values),
+    )
 
 
 def _max_predict_questions(values: flags.FlagValues) -> int | None:

@@ -1,6 +1,6 @@
 """Encodes sentences and pairs as records, once per combination of file, vocabulary and length.
 
-This is a stage (records/stage.py): records are written on all cores and kept in a separate
+This is a stage (records/sequences.py): records are written on all cores and kept in a separate
 directory with a manifest, so that later runs reuse them. Their ``unique_ids`` are row numbers from
 0.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
@@ -19,15 +19,14 @@ from bert_tf.files import PathLike
 from bert_tf.glue.formats import GlueFile, GlueTask, Row
 from bert_tf.progress import Progress
 from bert_tf.records.layouts import CLASSIFICATION_PREDICTION, CLASSIFICATION_TRAINING, RecordSpec
-from bert_tf.records.manifest import describe_file, describe_vocabulary, is_up_to_date
 from bert_tf.records.sequences import (
     EncodedSequences,
     SequenceRecords,
-    open_sequences,
+    SequenceStage,
     without_ids,
     write_sequences,
 )
-from bert_tf.records.stage import Built, run_stage
+from bert_tf.records.stage import Built
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.workers import batched, ordered_map, resolve_num_workers
@@ -38,75 +37,49 @@ _ROWS_PER_BATCH = 256
 _ROWS_PER_WORKER = 20_000  # encoding them takes about as long as starting a process
 
 
-def build_features(
+def feature_stage(
     file: GlueFile,
-    output_dir: PathLike,
     *,
     tokenizer_files: TokenizerFiles,
     max_seq_length: int,
     training: bool,
     num_workers: int = 0,
-) -> SequenceRecords:
-    """Writes the records of a file, unless they exist.
+) -> SequenceStage:
+    """The stage that makes the records of a file.
+
+    The ``counts`` of the records are ``examples``, and ``cut_examples`` for those with more tokens
+    than positions.
 
     Args:
       file: the rows; for training, all of them have labels.
-      output_dir: directory for these records only.
       tokenizer_files: the tokenizer, which each worker opens.
       max_seq_length: positions per record.
       training: whether records include labels.
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
 
     Raises:
-      UserError: an impossible length, a wrong vocabulary, or a directory that cannot be used.
+      UserError: an impossible length or number of workers.
     """
     check_length(file.task, max_seq_length)
     num_workers = min(resolve_num_workers(num_workers), -(-len(file.rows) // _ROWS_PER_WORKER))
-    directory = run_stage(
+    spec = CLASSIFICATION_TRAINING if training else CLASSIFICATION_PREDICTION
+    encoder = functools.partial(RowEncoder, tokenizer_files.load, max_seq_length, without_ids(spec))
+    return SequenceStage(
         STAGE,
-        output_dir,
-        parameters=_parameters(file, max_seq_length, training),
-        inputs=[file.path],
-        build=functools.partial(
-            _build, file, tokenizer_files.load, max_seq_length, training, num_workers
-        ),
-        vocabulary=describe_vocabulary(tokenizer_files.load()),
+        file.path,
+        tokenizer_files,
+        {"task": file.task.name, "max_seq_length": max_seq_length, "training": training},
+        spec,
+        write=functools.partial(_write, file, encoder, num_workers),
     )
-    return open_features(directory)
 
 
-def find_features(
-    file: GlueFile,
-    directory: PathLike,
-    *,
-    tokenizer: Tokenizer,
-    max_seq_length: int,
-    training: bool,
-) -> SequenceRecords | None:
-    """The records that :func:`build_features` would write, None if ``directory`` lacks them."""
-    if is_up_to_date(
-        directory,
-        stage=STAGE,
-        parameters=_parameters(file, max_seq_length, training),
-        inputs=[describe_file(file.path)],
-        vocabulary=describe_vocabulary(tokenizer),
-    ):
-        return open_features(directory)
-    return None
+def build_features(file: GlueFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
+    """Makes the records of a file in a directory of their own, unless it has them.
 
-
-def open_features(directory: PathLike) -> SequenceRecords:
-    """The records that :func:`build_features` wrote to a directory.
-
-    Their ``counts`` are ``examples``, and ``cut_examples`` for those with more tokens than
-    positions. Raises UserError if there are none, or if they do not match their lengths.
+    ``options`` and errors are those of :func:`feature_stage` and :meth:`SequenceStage.build`.
     """
-    return open_sequences(
-        directory,
-        stage=STAGE,
-        what="records for classification",
-        spec=lambda parameters: _spec(parameters["training"]),
-    )
+    return feature_stage(file, **options).build(output_dir)
 
 
 def check_length(task: GlueTask, max_seq_length: int) -> None:
@@ -175,28 +148,15 @@ def sequence_of(
     return ids, segments, excess > 0
 
 
-def _parameters(file: GlueFile, max_seq_length: int, training: bool) -> dict[str, object]:
-    return {"task": file.task.name, "max_seq_length": max_seq_length, "training": training}
-
-
-def _spec(training: bool) -> RecordSpec:
-    return CLASSIFICATION_TRAINING if training else CLASSIFICATION_PREDICTION
-
-
-def _build(
+def _write(
     file: GlueFile,
-    open_tokenizer: Callable[[], Tokenizer],
-    max_seq_length: int,
-    training: bool,
+    make_encoder: Callable[[], RowEncoder],
     num_workers: int,
     directory: Path,
 ) -> Built:
     progress = Progress(STAGE, len(file.rows), "examples")
     encoded = ordered_map(
-        functools.partial(RowEncoder, open_tokenizer, max_seq_length, without_ids(_spec(training))),
-        batched(file.rows, _ROWS_PER_BATCH),
-        num_workers=num_workers,
-        what=STAGE,
+        make_encoder, batched(file.rows, _ROWS_PER_BATCH), num_workers=num_workers, what=STAGE
     )
     built = write_sequences(
         directory, encoded, first_id=0, counts={}, progress=progress, unit="examples"

@@ -74,6 +74,7 @@ def measured_options(
     from bert_tf.tuning.hardware import probe_hardware, slow_policy_warnings
     from bert_tf.tuning.speed_choice import Wanted, measured_choice
 
+    hardware = probe_hardware()
     choice = measured_choice(
         Wanted(precision, native_ops, policy_changes or {}),
         config,
@@ -81,6 +82,7 @@ def measured_options(
         length=length,
         accumulation_steps=0,
         ranks=SingleProcess(),
+        hardware=hardware,
     )
-    slow = slow_policy_warnings(choice.options.policy, probe_hardware())
+    slow = slow_policy_warnings(choice.options.policy, hardware)
     return choice.options, [*slow, *choice.warnings]

@@ -14,6 +14,7 @@ from bert_tf.errors import UserError
 from bert_tf.files import PathLike
 from bert_tf.inference.arithmetic import prediction_options
 from bert_tf.inference.cast_kernels import with_cast_kernels
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, as_policy
 from bert_tf.model.task import Network, Task, create_network
 from bert_tf.tuning.session import SessionSettings, session_config
@@ -36,6 +37,7 @@ class Predictor:
         *,
         precision: str | PrecisionPolicy = "fp32",
         native_ops: bool | None = None,
+        options: ForwardOptions | None = None,
         threads: int | None = None,
         portable: bool = False,
     ) -> None:
@@ -46,15 +48,20 @@ class Predictor:
           checkpoint: a file or directory with the weights; None for random weights.
           precision: ``fp32``, ``bf16`` or ``fp16``, or a type for each class of operation.
           native_ops: as in ``arithmetic.prediction_options``.
+          options: how layers are computed, as ``arithmetic.measured_options`` has chosen; used
+            instead of ``precision`` and ``native_ops``.
           threads: cores to use; None for all.
           portable: whether the graph must be loadable with only TensorFlow and a checkpoint's
-            variables; it then has no native operations, whatever ``native_ops``.
+            variables; it then has no native operations, whatever ``native_ops`` and ``options``.
 
         Raises:
           UserError: the weights do not fit the task's network, or native operations are required
             but missing.
         """
-        options = prediction_options(as_policy(precision), False if portable else native_ops)
+        if options is None:
+            options = prediction_options(as_policy(precision), False if portable else native_ops)
+        if portable:
+            options = options.with_native_layers(False)
         self.graph = tf.Graph()
         with self.graph.as_default():
             network = create_network(task, options)

@@ -22,7 +22,7 @@ from bert_tf.records.tfrecord import RecordSet
 
 Features = dict[str, tf.Tensor]
 
-DEFAULT_PREFETCH = 4
+_PREFETCH = 4  # batches prepared in advance
 # Batches read and parsed at the same time.
 _PARALLEL_READS = 4
 
@@ -156,8 +156,6 @@ def dataset_of_positions(
     first: int,
     end: int | None,
     features_at: Callable[[tf.Tensor], Features],
-    *,
-    prefetch: int = DEFAULT_PREFETCH,
 ) -> tf.data.Dataset:
     """The batches at positions ``first`` to ``end`` (None: endless), several in flight at once.
 
@@ -173,7 +171,7 @@ def dataset_of_positions(
         num_parallel_calls=_PARALLEL_READS,
         deterministic=True,
     )
-    return batches.prefetch(prefetch).with_options(options)
+    return batches.prefetch(_PREFETCH).with_options(options)
 
 
 @contextlib.contextmanager

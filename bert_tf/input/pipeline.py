@@ -9,18 +9,20 @@ Symbols: B sequences of one rank in one batch, S positions, P predictions.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.input.batches import DEFAULT_PREFETCH, BatchReader, dataset_of_positions
+from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.records.info import RecordInfo, check_records, inspect_records
 from bert_tf.records.tfrecord import RecordSet
 
 __all__ = [
+    "PretrainingRecords",
     "RecordInfo",
     "check_records",
     "evaluation_dataset",
@@ -31,31 +33,40 @@ __all__ = [
 EXAMPLE_WEIGHTS = "example_weights"
 
 
+@dataclasses.dataclass(frozen=True)
+class PretrainingRecords:
+    """Records and what is needed to make batches of them.
+
+    Attributes:
+      record_set: the records.
+      info: their description by :func:`inspect_records`.
+      vocab_size, type_vocab_size: the model's; a record with larger values is refused.
+      masking: how to draw masks; needed only for records without stored masks.
+    """
+
+    record_set: RecordSet
+    info: RecordInfo
+    vocab_size: int
+    type_vocab_size: int
+    masking: MaskingSettings | None = None
+
+
 def training_dataset(
-    record_set: RecordSet,
-    *,
-    info: RecordInfo,
-    vocab_size: int,
-    type_vocab_size: int,
+    records: PretrainingRecords,
     batch: GlobalBatchSlice,
+    *,
     start_position: int,
     end_position: int | None = None,
     seed: int,
-    masking: MaskingSettings | None = None,
-    prefetch: int = DEFAULT_PREFETCH,
 ) -> tf.data.Dataset:
     """This rank's part of the global batches from ``start_position`` on.
 
     Args:
-      record_set: the records.
-      info: their description by :func:`inspect_records`.
-      vocab_size, type_vocab_size: the model's; a record with larger values is refused.
+      records: the records.
       batch: the size of the global batch and this rank's part of it.
       start_position: number of the first global batch; the first of a training is 0.
       end_position: number of the global batch to stop before; None is endless.
       seed: decides the order of the records and the masks that are not stored.
-      masking: how to draw masks; needed only for records without stored masks.
-      prefetch: number of batches to prepare in advance.
 
     Returns:
       A dataset whose element k belongs to global batch ``start_position + k``: int32 input_ids,
@@ -64,34 +75,20 @@ def training_dataset(
     """
 
     def indices(position: int) -> np.ndarray:
-        return batch_indices(position, batch, num_records=info.num_records, seed=seed)
+        return batch_indices(position, batch, num_records=records.info.num_records, seed=seed)
 
     def keys(position: int) -> np.ndarray:
         return example_keys(seed, position, batch.start + np.arange(batch.size))
 
-    sizes = {"vocab_size": vocab_size, "type_vocab_size": type_vocab_size}
-    reader = _reader(record_set, info, indices, batch_size=batch.size, **sizes)
-    masked = _masker(info, masking, keys, batch_size=batch.size)
+    reader = _reader(records, indices, batch_size=batch.size)
+    masked = _masker(records, keys, batch_size=batch.size)
     return dataset_of_positions(
-        start_position,
-        end_position,
-        lambda position: masked(position, reader.read(position)),
-        prefetch=prefetch,
+        start_position, end_position, lambda position: masked(position, reader.read(position))
     )
 
 
 def evaluation_dataset(
-    record_set: RecordSet,
-    *,
-    info: RecordInfo,
-    vocab_size: int,
-    type_vocab_size: int,
-    batch_size: int,
-    rank: int = 0,
-    world_size: int = 1,
-    seed: int,
-    masking: MaskingSettings | None = None,
-    prefetch: int = DEFAULT_PREFETCH,
+    records: PretrainingRecords, batch: GlobalBatchSlice, *, seed: int
 ) -> tf.data.Dataset:
     """Every record once, over all ranks, in the order of the files.
 
@@ -100,61 +97,58 @@ def evaluation_dataset(
     there. Masks that are not stored depend only on the seed and the number of the record, so every
     evaluation masks the same words.
 
-    Arguments and features are as in :func:`training_dataset`, with B = ``batch_size``.
+    Arguments and features are as in :func:`training_dataset`.
     """
+    num_records = records.info.num_records
 
     def places(number: int) -> np.ndarray:
-        first = (number * world_size + rank) * batch_size
-        return np.arange(first, first + batch_size)
+        return batch.first_sequence(number) + batch.start + np.arange(batch.size)
 
     def indices(number: int) -> np.ndarray:
         found = places(number)
-        return np.where(found < info.num_records, found, 0)
+        return np.where(found < num_records, found, 0)
 
     def keys(number: int) -> np.ndarray:
         return example_keys(seed, indices(number))
 
     def example_weights(number: np.int64) -> np.ndarray:
-        return (places(int(number)) < info.num_records).astype(np.float32)
+        return (places(int(number)) < num_records).astype(np.float32)
 
     def with_weights(number: tf.Tensor, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         weights = tf.numpy_function(example_weights, [number], tf.float32)
-        weights.set_shape([batch_size])
+        weights.set_shape([batch.size])
         masked_lm_weights = features["masked_lm_weights"] * weights[:, None]
         return {**features, "masked_lm_weights": masked_lm_weights, EXAMPLE_WEIGHTS: weights}
 
-    sizes = {"vocab_size": vocab_size, "type_vocab_size": type_vocab_size}
-    reader = _reader(record_set, info, indices, batch_size=batch_size, **sizes)
-    masked = _masker(info, masking, keys, batch_size=batch_size)
+    reader = _reader(records, indices, batch_size=batch.size)
+    masked = _masker(records, keys, batch_size=batch.size)
     return dataset_of_positions(
         0,
-        -(-info.num_records // (batch_size * world_size)),
+        -(-num_records // batch.global_batch_size),
         lambda number: with_weights(number, masked(number, reader.read(number))),
-        prefetch=prefetch,
     )
 
 
 def _reader(
-    record_set: RecordSet, info: RecordInfo, indices: Callable[[int], np.ndarray], **sizes: int
+    records: PretrainingRecords, indices: Callable[[int], np.ndarray], *, batch_size: int
 ) -> BatchReader:
     return BatchReader(
-        record_set,
-        spec=info.spec,
-        lengths=info.lengths,
-        names=info.names,
+        records.record_set,
+        spec=records.info.spec,
+        lengths=records.info.lengths,
+        vocab_size=records.vocab_size,
+        type_vocab_size=records.type_vocab_size,
+        batch_size=batch_size,
         indices=indices,
-        **sizes,
+        names=records.info.names,
     )
 
 
 def _masker(
-    info: RecordInfo,
-    masking: MaskingSettings | None,
-    keys: Callable[[int], np.ndarray],
-    *,
-    batch_size: int,
+    records: PretrainingRecords, keys: Callable[[int], np.ndarray], *, batch_size: int
 ) -> Callable[[tf.Tensor, dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
     """A function of (position, features) that draws masks if the records store none."""
+    info, masking = records.info, records.masking
     if info.masked:
         return lambda _, features: features
     if masking is None:

@@ -34,7 +34,7 @@ class Head(NamedTuple):
     only_reader_of: str | None = None
 
 
-MASKED_LM_HEAD = Head("masked-word head", ("cls/predictions",), "run_pretraining.py")
+MASKED_LM_HEAD = Head("masked-LM head", ("cls/predictions",), "run_pretraining.py")
 NEXT_SENTENCE_HEAD = Head(
     "next-sentence head", ("cls/seq_relationship",), "run_pretraining.py", "bert/pooler"
 )

@@ -1,6 +1,6 @@
-// TensorFlow operations of block_kernels.inc, for CPUs. bert_tf/model/blocks.py says what each
-// computes, in plain TensorFlow. Work is cut into blocks of rows that do not depend on the number
-// of threads, and sums over rows are taken block by block in order: results never depend on threads.
+// The kernels of block_kernels.inc as TensorFlow operations, for CPUs. bert_tf/model/blocks.py
+// shows what each one computes, in plain TensorFlow. Sums over rows are taken over blocks of a
+// fixed size, which are added in order, so that results never depend on the number of threads.
 
 #include <algorithm>
 #include <cmath>
@@ -27,19 +27,19 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-// Where the rows of a micro batch lie among its places, positions of examples; places of padding may
-// have no row.
+// Which place (a position of an example) each row of a micro batch has, and which row is in each
+// place; places of padding may have no row.
 struct Places {
-  int64_t positions;     // of an example
-  const int32_t* of_row;  // example * positions + position
-  const int32_t* row_of;  // of each place, -1 where there is none
+  int64_t positions;      // per example
+  const int32_t* of_row;  // place of each row: example * positions + position
+  const int32_t* row_of;  // row in each place, -1 if there is none
 };
 
-// What the masks of a micro batch are drawn from.
+// What a micro batch's dropout masks are drawn from.
 struct Draw {
   uint64_t key, low, high;
-  uint16_t threshold;  // of 2**16; numbers below it drop their element
-  float scale;         // of the elements that stay
+  uint16_t threshold;  // out of 2**16; random numbers below it drop their element
+  float scale;         // of the elements that are kept
 };
 
 template <class T>
@@ -87,7 +87,7 @@ struct LossArgs {
   const int32_t* labels;
   float* losses;
   int32_t* best;
-  float* log_totals;  // of a row's exponentials
+  float* log_totals;  // log-sum-exp of each row
   const float* dlosses;
   T* dproduct;
   float* dbias;
@@ -108,7 +108,7 @@ struct HeadsArgs {
 
   int64_t width() const { return heads * size; }
 
-  // Where the first head of a place starts in [B, N, S, H]; the next is `stride()` behind it.
+  // Offset of a place's first head in [B, N, S, H]; the next one is `stride()` further on.
   int64_t FirstOf(int64_t place) const {
     const int64_t example = place / places.positions, position = place % places.positions;
     return (example * heads * places.positions + position) * size;
@@ -171,8 +171,8 @@ Instructions Found() {
   return Instructions::kAvx512;
 }
 
-// What this CPU has, or less where BERT_TF_INSTRUCTIONS is avx512, avx2 or generic: all give the
-// same bits, and a suspicion of one of them can be tried out.
+// The best set of this CPU, or a lesser one if BERT_TF_INSTRUCTIONS is avx512, avx2 or generic. All
+// give the same bits; with the variable, one that is suspected not to can be ruled out.
 Instructions Best() {
   static const Instructions best = [] {
     const char* given = std::getenv("BERT_TF_INSTRUCTIONS");
@@ -186,7 +186,7 @@ Instructions Best() {
   return best;
 }
 
-// Calls a kernel in the best form that this CPU has.
+// Calls a kernel as compiled for the best instructions of this CPU.
 #define BERT_TF_RUN(kernel, ...)                                         \
   switch (Best()) {                                                      \
     case Instructions::kAvx512Bf16:                                      \
@@ -210,7 +210,7 @@ using tensorflow::errors::InvalidArgument;
 constexpr int64_t kRowsOfABlock = 64;
 constexpr int64_t kClassesOfABlock = 256;
 
-// float stands for itself, tensorflow::bfloat16 for Bfloat16, which the kernels know.
+// The kernels' type for T: Bfloat16 for tensorflow::bfloat16, float for float.
 template <class T>
 struct KernelTypeOf {
   using type = T;
@@ -235,13 +235,14 @@ KernelType<T>* Write(Tensor* tensor) {
 using Rows = std::function<void(int64_t begin, int64_t end)>;
 using SummedRows = std::function<void(int64_t begin, int64_t end, float* sums)>;
 
-// Shares blocks of rows among the threads; `cost` is of a row, in cycles, roughly.
+// Divides rows among the threads; `cost` is that of a row, roughly in cycles.
 void ForRows(OpKernelContext* context, int64_t rows, int64_t cost, const Rows& compute) {
   auto* workers = context->device()->tensorflow_cpu_worker_threads()->workers;
   workers->ParallelFor(rows, cost, compute);
 }
 
-// The same with sums over all rows, `width` of them, which go to `sums` in the order of blocks.
+// The same with `width` sums over all rows, which are added in the order of the blocks; the tensors
+// `sums` take them one after another.
 tensorflow::Status ForSummedRows(OpKernelContext* context, int64_t rows, int64_t cost,
                                  int64_t width, const SummedRows& compute,
                                  const std::vector<Tensor*>& sums) {
@@ -271,7 +272,7 @@ tensorflow::Status ForSummedRows(OpKernelContext* context, int64_t rows, int64_t
   return tensorflow::OkStatus();
 }
 
-// The inputs places [R] and row_of [B, S]: a row for each of `rows`, each of them in a place.
+// Reads and checks the inputs places [R] and row_of [B, S], given by index, where R is `rows`.
 tensorflow::Status ReadPlaces(OpKernelContext* context, int places, int row_of, int64_t rows,
                               Places* found) {
   const Tensor &of_row = context->input(places), &of_place = context->input(row_of);
@@ -295,7 +296,8 @@ tensorflow::Status ReadPlaces(OpKernelContext* context, int places, int row_of, 
   return tensorflow::OkStatus();
 }
 
-// The inputs key [1] and counter [2], and the attribute threshold, of what draws masks.
+// Base class of kernels that draw masks, with inputs key [1] and counter [2] and the attribute
+// threshold.
 class DrawingKernel : public OpKernel {
  public:
   explicit DrawingKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -475,7 +477,7 @@ class SoftmaxDropoutGradOp : public DrawingKernel {
   }
 };
 
-// The inputs product [0], bias [1] and labels [2] of a loss.
+// Reads and checks the first inputs of a loss: product, bias and labels.
 template <class T>
 tensorflow::Status ReadScores(OpKernelContext* context, LossArgs<KernelType<T>>* args) {
   const Tensor &product = context->input(0), &labels = context->input(2);
@@ -533,7 +535,7 @@ class SoftmaxLossGradOp : public OpKernel {
     args.dlosses = Read<float>(context->input(4));
     args.dproduct = Write<T>(dproduct);
     args.dbias = Write<float>(dbias);
-    // Classes are shared among the threads, so that each adds up its part of the bias's gradient.
+    // The classes are divided among the threads, so that each sums its part of the bias's gradient.
     const int64_t blocks = (args.classes + kClassesOfABlock - 1) / kClassesOfABlock;
     ForRows(context, blocks, 2 * args.rows * kClassesOfABlock, [&](int64_t begin, int64_t end) {
       BERT_TF_RUN(SoftmaxLossGrad, args, begin * kClassesOfABlock,
@@ -542,7 +544,7 @@ class SoftmaxLossGradOp : public OpKernel {
   }
 };
 
-// The attribute heads of what cuts rows into heads or joins them.
+// Base class of kernels that split rows into heads or merge them, with the attribute heads.
 class HeadsKernel : public OpKernel {
  public:
   explicit HeadsKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -554,7 +556,7 @@ class HeadsKernel : public OpKernel {
   int heads_;
 };
 
-// The same with the attribute scale, of the query.
+// The same with the attribute scale, a factor of the query.
 class ScaledHeadsKernel : public HeadsKernel {
  public:
   explicit ScaledHeadsKernel(OpKernelConstruction* context) : HeadsKernel(context) {
@@ -660,7 +662,7 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// Outputs in the shape of the inputs of these numbers.
+// Outputs have the shapes of the inputs with these indices.
 std::function<tensorflow::Status(InferenceContext*)> LikeInputs(std::vector<int> inputs) {
   return [inputs](InferenceContext* c) {
     for (size_t i = 0; i < inputs.size(); ++i) c->set_output(i, c->input(inputs[i]));
@@ -668,7 +670,7 @@ std::function<tensorflow::Status(InferenceContext*)> LikeInputs(std::vector<int>
   };
 }
 
-// Outputs [B, N, S, H] of rows of `parts` * N * H numbers; `row_of` is the number of that input.
+// Outputs are [B, N, S, H], from rows of `parts` * N * H numbers; `row_of` is that input's index.
 std::function<tensorflow::Status(InferenceContext*)> OfHeads(int parts, int row_of) {
   return [parts, row_of](InferenceContext* c) {
     int64_t heads;
@@ -686,7 +688,8 @@ std::function<tensorflow::Status(InferenceContext*)> OfHeads(int parts, int row_
   };
 }
 
-// The first output in rows of `parts` * N * H numbers; `places` is the number of that input.
+// The first output has rows of `parts` * N * H numbers, and a second one is such a row; `places` is
+// that input's index.
 std::function<tensorflow::Status(InferenceContext*)> OfRows(int parts, int places) {
   return [parts, places](InferenceContext* c) {
     ShapeHandle part, rows;

@@ -1,12 +1,14 @@
-// What an update does to the weights, for all variables of a network at once and in one pass.
+// Optimizer updates of all variables of a network, each in one operation.
 //
-// TensorFlow's own operations go over memory once for each of unscaling, norm, clipping, decay and
-// Adam, variable by variable. Here each number is read and written once (twice for LAMB, whose
-// step needs the norms of a variable first), in pieces of equal size that all threads share.
+// TensorFlow's own operations make a pass over memory for each of unscaling, norm, clipping, decay
+// and Adam, variable by variable. Here each number is read and written once (twice for LAMB, whose
+// step first needs the norms of the whole variable), in pieces of equal size that all threads
+// share.
 //
-// Results are the same bits on every machine and with any number of threads: pieces and the order
-// in which their sums are added are fixed, sums are kept in lanes that do not depend on the width
-// of the registers, and build.py forbids the compiler to fuse products and sums.
+// Results are bit-identical on every machine and with any number of threads: the pieces and the
+// order in which their sums are added are fixed, the number of partial sums does not depend on the
+// width of the registers, and build.py keeps the compiler from contracting products and sums into
+// fused multiply-adds.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +24,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/lib/core/threadpool.h"
 
-// Compiles a function for several generations of processors; the loader takes the best one.
+// Compiles a function for several generations of CPUs; the dynamic loader picks the best one.
 #if defined(__x86_64__) && defined(__linux__)
 #define FOR_EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -43,13 +45,13 @@ using tensorflow::errors::InvalidArgument;
 
 using Variable = tensorflow::core::RefCountPtr<Var>;
 
-constexpr int64_t kPieceSize = 1 << 16;  // numbers; what is read of a piece fits into a core's cache
-constexpr int64_t kPiecesInTurn = 4;     // what a thread takes at a time
-constexpr int kLanes = 16;               // of a sum
+constexpr int64_t kPieceSize = 1 << 16;  // elements; a piece of every array fits in a core's cache
+constexpr int64_t kPiecesInTurn = 4;     // pieces that a thread takes at a time
+constexpr int kLanes = 16;               // partial sums of a sum
 
 // ---- Arithmetic of one piece ----
 
-// Sums that are added up side by side, number i in lane i % kLanes.
+// Partial sums; element i is added to lane i % kLanes.
 struct Lanes {
   double sums[kLanes] = {};
 
@@ -60,18 +62,18 @@ struct Lanes {
   }
 };
 
-// Float32 numbers of one update, the same for all variables.
+// The scalars of one update, the same for all variables.
 struct Step {
-  float factor;  // of the gradients
+  float factor;  // multiplies the gradients
   float learning_rate;
-  float scale;    // of Adam's direction
-  float epsilon;  // added to the root of the second moment
+  float scale;    // multiplies Adam's direction
+  float epsilon;  // added to the square root of the second moment
   float beta_1;
   float beta_2;
   float weight_decay;
 };
 
-// The numbers of one piece of a variable.
+// One piece of a variable, with its gradient and moments.
 struct Span {
   const float* gradient;
   float* m;
@@ -80,7 +82,7 @@ struct Span {
   int64_t size;
 };
 
-// The float32 numbers whose upper halves these are.
+// Converts bfloat16 to float32, whose upper halves these are.
 FOR_EVERY_CPU void Widen(const uint16_t* __restrict halves, int64_t size, float* __restrict to) {
   for (int64_t i = 0; i < size; ++i) {
     const uint32_t bits = static_cast<uint32_t>(halves[i]) << 16;
@@ -108,7 +110,7 @@ FOR_EVERY_CPU double SumOfSquares(const float* values, int64_t size) {
   return lanes.Total();
 }
 
-// As TensorFlow's ApplyAdam: decay first, then the step along Adam's direction.
+// Decay first, then the arithmetic of TensorFlow's ApplyAdam.
 FOR_EVERY_CPU void AdamWOfPiece(const Span& span, const Step& step, bool decays) {
   const float* __restrict gradient = span.gradient;
   float* __restrict m = span.m;
@@ -127,7 +129,7 @@ FOR_EVERY_CPU void AdamWOfPiece(const Span& span, const Step& step, bool decays)
   }
 }
 
-// LAMB's step before its trust ratio.
+// LAMB's step before the trust ratio and the learning rate.
 inline float LambDirection(float m, float v, float weight, const Step& step, float decay) {
   return step.scale * m / (std::sqrt(v) + step.epsilon) + decay * weight;
 }
@@ -137,7 +139,7 @@ struct Squares {
   double directions = 0.0;
 };
 
-// Moves the moments on; returns the sums of squares that the trust ratio is made of.
+// Updates the moments; returns the sums of squares for the trust ratio.
 FOR_EVERY_CPU Squares LambMomentsOfPiece(const Span& span, const Step& step, float decay) {
   const float* __restrict gradient = span.gradient;
   float* __restrict m = span.m;
@@ -181,7 +183,7 @@ struct Piece {
   int64_t size;
 };
 
-// Cuts tensors of the given sizes; the pieces of one tensor follow each other.
+// Cuts tensors of the given sizes into pieces; those of one tensor are consecutive.
 std::vector<Piece> CutIntoPieces(const std::vector<int64_t>& sizes) {
   std::vector<Piece> pieces;
   for (size_t tensor = 0; tensor < sizes.size(); ++tensor) {
@@ -193,7 +195,7 @@ std::vector<Piece> CutIntoPieces(const std::vector<int64_t>& sizes) {
   return pieces;
 }
 
-// Calls work(number of a piece) for every piece, on the threads of the session.
+// Calls work(index) for every piece, on the session's threads.
 template <typename Work>
 void ForEachPiece(OpKernelContext* context, int64_t number_of_pieces, const Work& work) {
   using tensorflow::thread::ThreadPool;
@@ -205,8 +207,8 @@ void ForEachPiece(OpKernelContext* context, int64_t number_of_pieces, const Work
   });
 }
 
-// Gradients of products in bfloat16 come in that type; they are read piece by piece, so that none
-// is ever written to memory in float32.
+// A piece of a gradient in float32. Gradients of bfloat16 products are bfloat16 themselves; they
+// are converted piece by piece, so that none is ever written to memory in float32.
 class GradientPiece {
  public:
   GradientPiece(const Tensor& gradient, const Piece& piece) {
@@ -219,7 +221,7 @@ class GradientPiece {
     values_ = room.data();
   }
 
-  // Until this thread asks for another piece.
+  // Valid until this thread constructs another GradientPiece.
   const float* values() const { return values_; }
 
  private:
@@ -228,11 +230,11 @@ class GradientPiece {
 
 // ---- Variables ----
 
-// The variables and moments of an update, locked, each with a buffer that nobody else reads.
+// The variables and moments of an update, locked, each with a buffer that is not shared.
 class LockedVariables {
  public:
-  // Of the inputs "weights", "first_moments", "second_moments" and "gradients", lists of one
-  // length.
+  // Takes them from the inputs "weights", "first_moments", "second_moments" and "gradients", lists
+  // of equal length.
   Status Lock(OpKernelContext* context) {
     TF_RETURN_IF_ERROR(context->input_list("gradients", &gradients_));
     const int count = gradients_.size();
@@ -243,7 +245,7 @@ class LockedVariables {
     for (auto* variables : {&weights_, &m_, &v_}) {
       for (Variable& variable : *variables) mutexes.push_back(variable->mu());
     }
-    // The order in which all of TensorFlow locks several variables.
+    // By address, as TensorFlow locks several variables, so that there are no deadlocks.
     std::sort(mutexes.begin(), mutexes.end());
     if (std::adjacent_find(mutexes.begin(), mutexes.end()) != mutexes.end()) {
       return InvalidArgument("a variable or moment is given twice");
@@ -262,7 +264,7 @@ class LockedVariables {
 
   GradientPiece GradientOf(const Piece& piece) { return {gradients_[piece.tensor], piece}; }
 
-  // With a null gradient, which only some of the arithmetic needs.
+  // The gradient is null, for arithmetic that does not need it.
   Span SpanOf(const Piece& piece) {
     const auto start_of = [&piece](const Tensor& tensor) {
       return static_cast<float*>(tensor.data()) + piece.start;
@@ -290,7 +292,7 @@ class LockedVariables {
     return tensorflow::OkStatus();
   }
 
-  // A tensor that was read from a variable may share its buffer, and must keep its value.
+  // Copies the variable's buffer if it is shared: a tensor that was read must keep its value.
   static Status MakeUnshared(OpKernelContext* context, Var* variable, const Tensor& gradient) {
     Tensor* tensor = variable->tensor();
     if (tensor->dtype() != tensorflow::DT_FLOAT || tensor->shape() != gradient.shape()) {
@@ -307,7 +309,7 @@ class LockedVariables {
     return tensorflow::OkStatus();
   }
 
-  // Locks are given back before the variables, which hold the mutexes.
+  // Declared in this order so that locks are released before the variables that own the mutexes.
   std::vector<Variable> weights_, m_, v_;
   OpInputList gradients_;
   std::deque<tensorflow::mutex_lock> locks_;
@@ -340,7 +342,7 @@ class GlobalNorm : public OpKernel {
   }
 };
 
-// Adds gradients to sums, in their place where nobody else reads them.
+// Adds gradients to sums, in place if the sums' buffers are not shared.
 class AddGradients : public OpKernel {
  public:
   explicit AddGradients(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -378,7 +380,7 @@ class AddGradients : public OpKernel {
   }
 };
 
-// What the optimizers have in common: their hyperparameters and which variables decay.
+// Base class of the optimizers: hyperparameters, and which variables decay.
 class Optimizer : public OpKernel {
  public:
   explicit Optimizer(OpKernelConstruction* construction) : OpKernel(construction) {

@@ -54,13 +54,13 @@ def uncompressed_copy(path: Path) -> Path:
     Processes that need it at the same time wait for the one that creates it. Raises UserError if
     the file is damaged or there is no disk space.
     """
-    beside, temporary = path.parent / COPIES_NAME, _temporary_place(path)
+    adjacent, temporary = path.parent / COPIES_NAME, _temporary_place(path)
     name = _name_of_copy(path)
-    if (beside / name).is_file():
-        return beside / name
-    place = beside if os.access(path.parent, os.W_OK | os.X_OK) else temporary
+    if (adjacent / name).is_file():
+        return adjacent / name
+    place = adjacent if os.access(path.parent, os.W_OK | os.X_OK) else temporary
     try:
-        place.mkdir(mode=0o777 if place == beside else 0o700, exist_ok=True)
+        place.mkdir(mode=0o777 if place == adjacent else 0o700, exist_ok=True)
         if place == temporary and place.stat().st_uid != os.getuid():
             raise PermissionError(0, "owned by another user")
     except OSError as error:

@@ -17,9 +17,16 @@ from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike
 from bert_tf.progress import Progress
 from bert_tf.records.layouts import SEQUENCE, UNIQUE_IDS, RecordSpec
-from bert_tf.records.manifest import read_manifest
-from bert_tf.records.stage import Built
+from bert_tf.records.manifest import (
+    VocabularyEntry,
+    describe_file,
+    describe_vocabulary,
+    is_up_to_date,
+    read_manifest,
+)
+from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
+from bert_tf.text.tokenizer_files import TokenizerFiles
 
 RECORDS_NAME = "features.tfrecord"
 LENGTHS_NAME = "lengths.npy"
@@ -54,6 +61,84 @@ class SequenceRecords:
     def record_lengths(self) -> dict[str, int]:
         """The lengths for ``spec.parse_spec``."""
         return {SEQUENCE: self.max_seq_length}
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceStage:
+    """Makes records of a file, once for every combination of file, vocabulary and parameters.
+
+    Attributes:
+      name: the stage's, for manifests and messages.
+      source: the file.
+      tokenizer_files: the tokenizer.
+      parameters: JSON values that, with the file and the vocabulary, decide the records; one of
+        them is ``max_seq_length``.
+      spec: layout of the records.
+      write: writes the records to a directory by :func:`write_sequences`.
+      note: a line to report when records are made, or are found to exist.
+    """
+
+    name: str
+    source: Path
+    tokenizer_files: TokenizerFiles
+    parameters: Mapping[str, Any]
+    spec: RecordSpec
+    write: Callable[[Path], Built]
+    note: str | None = None
+
+    def build(self, directory: PathLike) -> SequenceRecords:
+        """Makes the records in a directory of their own, unless it has them.
+
+        Raises UserError for an invalid vocabulary, an unusable directory, or as ``write`` does.
+        """
+        if self.note:
+            report(self.note)
+        run_stage(
+            self.name,
+            directory,
+            parameters=self.parameters,
+            inputs=[self.source],
+            build=self.write,
+            vocabulary=self._vocabulary(),
+        )
+        return self.open(directory)
+
+    def find(self, directory: PathLike) -> SequenceRecords | None:
+        """The records that :meth:`build` would make, if ``directory`` already has them."""
+        if is_up_to_date(
+            directory,
+            stage=self.name,
+            parameters=self.parameters,
+            inputs=[describe_file(self.source)],
+            vocabulary=self._vocabulary(),
+        ):
+            return self.open(directory)
+        return None
+
+    def open(self, directory: PathLike) -> SequenceRecords:
+        """The records that :meth:`build` left in a directory.
+
+        Raises UserError if there are none, or if they and their lengths do not belong together.
+        """
+        directory = Path(directory)
+        manifest = read_manifest(directory)
+        if manifest.stage != self.name:
+            raise UserError(
+                f"{directory} holds the output of {manifest.stage}, not of {self.name}."
+            )
+        max_seq_length = self.parameters[SEQUENCE]
+        records = RecordFile(directory / RECORDS_NAME)
+        return SequenceRecords(
+            files=[records.path],
+            lengths=_read_lengths(directory, count=len(records), longest=max_seq_length),
+            sha256=manifest.sha256,
+            spec=self.spec,
+            max_seq_length=max_seq_length,
+            counts=manifest.counts,
+        )
+
+    def _vocabulary(self) -> VocabularyEntry:
+        return describe_vocabulary(self.tokenizer_files.load())
 
 
 class EncodedSequences(NamedTuple):
@@ -115,36 +200,6 @@ def write_sequences(
     return Built(outputs, totals)
 
 
-def open_sequences(
-    directory: PathLike, *, stage: str, what: str, spec: Callable[[Mapping[str, Any]], RecordSpec]
-) -> SequenceRecords:
-    """The records that a stage left in a directory.
-
-    Args:
-      directory: the stage's.
-      stage: its name; its parameters have ``max_seq_length``.
-      what: the records in words, for an error.
-      spec: from the stage's parameters to the layout.
-
-    Raises:
-      UserError: there are none, or they and their lengths do not belong together.
-    """
-    directory = Path(directory)
-    manifest = read_manifest(directory)
-    if manifest.stage != stage:
-        raise UserError(f"{directory} holds the output of {manifest.stage}, not {what}.")
-    max_seq_length = manifest.parameters[SEQUENCE]
-    records = RecordFile(directory / RECORDS_NAME)
-    return SequenceRecords(
-        files=[records.path],
-        lengths=_read_lengths(directory, count=len(records), longest=max_seq_length),
-        sha256=manifest.sha256,
-        spec=spec(manifest.parameters),
-        max_seq_length=max_seq_length,
-        counts=manifest.counts,
-    )
-
-
 def _read_lengths(directory: Path, *, count: int, longest: int) -> np.ndarray:
     """The tokens of ``count`` records, none of which has more than ``longest``; int32 [count]."""
     path = directory / LENGTHS_NAME
@@ -156,7 +211,7 @@ def _read_lengths(directory: Path, *, count: int, longest: int) -> np.ndarray:
         fits = lengths.dtype == np.int32 and lengths.shape == (count,)
         if fits and count and lengths.min() >= 1 and lengths.max() <= longest:
             return lengths
-        problem = f"does not hold the lengths of the {count} records beside it"
+        problem = f"does not hold the lengths of the {count} records stored with it"
     raise UserError(f"{path} {problem}; delete {directory}, so that it is made again.")
 
 

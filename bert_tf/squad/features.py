@@ -1,8 +1,8 @@
 """Converts questions to records, once for every combination of file, vocabulary and lengths.
 
-This is a stage (records/stage.py): records are made on all cores and kept in a separate directory
-with a manifest, so that later runs can use them. A paragraph is tokenized once for all of its
-questions. Memory: the SQuAD file, and a few hundred kB for each worker's batch of paragraphs.
+This is a stage (records/sequences.py): records are made on all cores and kept in a separate
+directory with a manifest, so that later runs can use them. A paragraph is tokenized once for all of
+its questions. Memory: the SQuAD file, and a few hundred kB for each worker's batch of paragraphs.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ import itertools
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike
 from bert_tf.progress import Progress
-from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING, RecordSpec
-from bert_tf.records.manifest import describe_file, describe_vocabulary, is_up_to_date
+from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
 from bert_tf.records.sequences import (
     RECORDS_NAME,
     SequenceRecords,
-    open_sequences,
+    SequenceStage,
     without_ids,
     write_sequences,
 )
-from bert_tf.records.stage import Built, report, run_stage
+from bert_tf.records.stage import Built
 from bert_tf.squad.examples import MOST_MOVED, Example, SquadFile
 from bert_tf.squad.paragraphs import Paragraph, ParagraphEncoder, Question
 from bert_tf.squad.windows import WindowSettings, cut_windows
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from bert_tf.workers import batched, ordered_map, resolve_num_workers
 
@@ -43,20 +41,23 @@ _QUESTIONS_PER_WORKER = 5000  # starting a process takes as long as converting t
 _SHOWN_IDS = 5
 
 
-def build_features(
+def feature_stage(
     squad: SquadFile,
-    output_dir: PathLike,
     *,
     tokenizer_files: TokenizerFiles,
     windows: WindowSettings,
     training: bool,
     num_workers: int = 0,
-) -> SequenceRecords:
-    """Makes the records of a file, unless they exist.
+) -> SequenceStage:
+    """The stage that makes the records of a file.
+
+    The ``counts`` of the records: ``questions`` with records, ``windows`` (N), ``cut_questions``
+    (longer than max_query_length), ``impossible_questions``, ``unusable_answers`` (questions left
+    out of training because their answer was not found in the context) and ``moved_answers``
+    (questions whose answer was found up to ``MOST_MOVED`` characters from its offset).
 
     Args:
       squad: the questions; for training, questions with unusable answers are left out.
-      output_dir: a directory for these records only.
       tokenizer_files: the tokenizer, which each worker loads.
       windows: lengths.
       training: whether records have the positions of the first answer; if not, all questions are
@@ -64,55 +65,36 @@ def build_features(
       num_workers: the largest number of processes, 0 for all cores; it does not change the records.
 
     Raises:
-      UserError: impossible lengths, an invalid vocabulary, an unusable directory, or no text to
-        make records from.
+      UserError: impossible lengths or number of workers; when the records are made, no text to
+        make them from.
     """
     windows.validate()
-    if training and squad.unusable:
-        shown = ", ".join(squad.unusable[:_SHOWN_IDS])
-        more = ", ..." if len(squad.unusable) > _SHOWN_IDS else ""
-        report(
-            f"{STAGE}: {len(squad.unusable)} questions of {squad.path} are left out, because their "
-            f"answer is not within {MOST_MOVED} characters of its answer_start: {shown}{more}"
-        )
     num_workers = min(
         resolve_num_workers(num_workers), -(-len(squad.examples) // _QUESTIONS_PER_WORKER)
     )
-    directory = run_stage(
+    spec = SQUAD_TRAINING if training else SQUAD_PREDICTION
+    encoder = functools.partial(ParagraphEncoder, tokenizer_files.load, windows, without_ids(spec))
+    return SequenceStage(
         STAGE,
-        output_dir,
-        parameters=_parameters(squad, windows, training),
-        inputs=[squad.path],
-        build=functools.partial(
-            _build, squad, tokenizer_files.load, windows, training, num_workers
-        ),
-        vocabulary=describe_vocabulary(tokenizer_files.load()),
+        squad.path,
+        tokenizer_files,
+        _parameters(squad, windows, training),
+        spec,
+        write=functools.partial(_write, squad, encoder, training, num_workers),
+        note=_note_on_unusable(squad) if training and squad.unusable else None,
     )
-    return open_features(directory)
 
 
-def find_features(
-    squad: SquadFile,
-    directory: PathLike,
-    *,
-    tokenizer: Tokenizer,
-    windows: WindowSettings,
-    training: bool,
-) -> SequenceRecords | None:
-    """The records that :func:`build_features` would make, if ``directory`` already has them."""
-    if is_up_to_date(
-        directory,
-        stage=STAGE,
-        parameters=_parameters(squad, windows, training),
-        inputs=[describe_file(squad.path)],
-        vocabulary=describe_vocabulary(tokenizer),
-    ):
-        return open_features(directory)
-    return None
+def build_features(squad: SquadFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
+    """Makes the records of a file in a directory of their own, unless it has them.
+
+    ``options`` and errors are those of :func:`feature_stage` and :meth:`SequenceStage.build`.
+    """
+    return feature_stage(squad, **options).build(output_dir)
 
 
 def most_windows(squad: SquadFile, windows: WindowSettings) -> int:
-    """An upper bound of the number of records that :func:`build_features` makes for training."""
+    """An upper bound of the number of records that :func:`feature_stage` makes for training."""
     num_windows = {}
     for example in squad.examples:
         if example.paragraph not in num_windows:
@@ -129,39 +111,25 @@ def _parameters(squad: SquadFile, windows: WindowSettings, training: bool) -> di
     return {**dataclasses.asdict(windows), "training": training, **moved, **first}
 
 
-def open_features(directory: PathLike) -> SequenceRecords:
-    """The records that :func:`build_features` left in a directory.
-
-    Their ``counts``: ``questions`` with records, ``windows`` (N), ``cut_questions`` (longer than
-    max_query_length), ``impossible_questions``, ``unusable_answers`` (questions left out of
-    training because their answer was not found in the context) and ``moved_answers`` (questions
-    whose answer was found up to ``MOST_MOVED`` characters from its offset).
-
-    Raises UserError if there are none, or if their lengths file does not match them.
-    """
-    return open_sequences(
-        directory,
-        stage=STAGE,
-        what="SQuAD records",
-        spec=lambda parameters: _spec(parameters["training"]),
+def _note_on_unusable(squad: SquadFile) -> str:
+    shown = ", ".join(squad.unusable[:_SHOWN_IDS])
+    more = ", ..." if len(squad.unusable) > _SHOWN_IDS else ""
+    return (
+        f"{STAGE}: {len(squad.unusable)} questions of {squad.path} are left out, because their "
+        f"answer is not within {MOST_MOVED} characters of its answer_start: {shown}{more}"
     )
 
 
-def _spec(training: bool) -> RecordSpec:
-    return SQUAD_TRAINING if training else SQUAD_PREDICTION
-
-
-def _build(
+def _write(
     squad: SquadFile,
-    open_tokenizer: Callable[[], Tokenizer],
-    windows: WindowSettings,
+    make_encoder: Callable[[], ParagraphEncoder],
     training: bool,
     num_workers: int,
     directory: Path,
 ) -> Built:
     progress = Progress(STAGE, len(squad.examples), "questions")
     results = ordered_map(
-        functools.partial(ParagraphEncoder, open_tokenizer, windows, without_ids(_spec(training))),
+        make_encoder,
         batched(_paragraphs(squad, training), _PARAGRAPHS_PER_BATCH),
         num_workers=num_workers,
         what=STAGE,

@@ -21,7 +21,7 @@ from bert_tf.squad.windows import Window, WindowSettings, question_windows
 from bert_tf.workers import batched
 
 if TYPE_CHECKING:
-    from bert_tf.model.precision import PrecisionPolicy
+    from bert_tf.model.options import ForwardOptions
 
 # Windows per batch; larger batches need more memory and are no faster on a CPU.
 BATCH_SIZE = 8
@@ -61,8 +61,7 @@ class Answerer:
         *,
         windows: WindowSettings | None = None,
         settings: AnswerSettings | None = None,
-        precision: str | PrecisionPolicy = "fp32",
-        native_ops: bool | None = None,
+        options: ForwardOptions | None = None,
         threads: int | None = None,
     ) -> None:
         """Restores the weights.
@@ -71,13 +70,13 @@ class Answerer:
           parts: the model, from ``model_directory.find_model``.
           windows: None for run_squad.py's defaults, reduced to the length the network supports.
           settings: None for run_squad.py's defaults.
-          precision: ``fp32``, ``bf16`` or ``fp16``, or the data type of each class of operation.
-          native_ops: as in ``arithmetic.prediction_options``.
+          options: how layers are computed, from ``model_directory.options_from_flags``; None for
+            float32, with native operations on CPUs if they are built.
           threads: number of threads; None for one per core.
 
         Raises:
-          UserError: the weights do not belong to such a model, sequences would be too long for it,
-            or native operations are requested but not built.
+          UserError: the weights do not belong to such a model, or sequences would be too long for
+            it.
         """
         longest = parts.config.max_position_embeddings
         self.windows = windows or fitting_windows(longest)
@@ -97,8 +96,7 @@ class Answerer:
         self._predictor = Predictor(
             SpanTask(parts.config, num_candidates=self.settings.n_best_size),
             parts.checkpoint,
-            precision=precision,
-            native_ops=native_ops,
+            options=options,
             threads=threads,
         )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import NamedTuple
 
 from bert_tf.checkpoint.model_files import model_files
 from bert_tf.config.settings import ClassificationSettings
 from bert_tf.errors import UserError
-from bert_tf.glue.features import build_features, check_length, find_features, open_features
+from bert_tf.glue.features import check_length, feature_stage
 from bert_tf.glue.formats import (
     DEV,
     GLUE_TASKS,
@@ -129,23 +128,16 @@ def _run_on(
     new_records: Path,
 ) -> Results | None:
     def records(kind: str, file: GlueFile | None, *, training: bool) -> SequenceRecords | None:
-        options = {"max_seq_length": settings.max_seq_length, "training": training}
-        return file and obtain_records(
-            settings,
-            context,
-            new_records,
-            kind=kind,
-            source=file.path,
-            find=functools.partial(find_features, file, tokenizer=parts.tokenizer, **options),
-            build=functools.partial(
-                build_features,
-                file,
-                tokenizer_files=parts.tokenizer_files,
-                num_workers=settings.num_workers,
-                **options,
-            ),
-            reopen=open_features,
+        if file is None:
+            return None
+        stage = feature_stage(
+            file,
+            tokenizer_files=parts.tokenizer_files,
+            max_seq_length=settings.max_seq_length,
+            training=training,
+            num_workers=settings.num_workers,
         )
+        return obtain_records(settings, context, new_records, stage, kind=kind)
 
     train = records("train", files.train, training=True)
     dev = records("eval", files.dev, training=False)

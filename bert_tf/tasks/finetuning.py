@@ -33,7 +33,7 @@ from bert_tf.input.order import batch_indices
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.progress import Progress
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.records.sequences import SequenceRecords
+from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, choose_arithmetic
@@ -183,35 +183,29 @@ def obtain_records(
     settings: FinetuningSettings,
     context: RunContext,
     new_records: Path,
+    stage: SequenceStage,
     *,
     kind: str,
-    source: Path,
-    find: Callable[[Path], SequenceRecords | None],
-    build: Callable[[Path], SequenceRecords],
-    reopen: Callable[[Path], SequenceRecords],
 ) -> SequenceRecords:
     """The records of a file, written by local rank 0 of each host if they do not exist yet.
 
     Args:
       settings, context: those of the run.
       new_records: the directory from :func:`directory_of_new_records`.
+      stage: makes the records.
       kind: the name of their subdirectory.
-      source: the file, named in the message with their number.
-      find: opens the records in a directory; None if there are none of this file.
-      build: writes them to a directory, unless they are there.
-      reopen: opens what ``build`` has written, on any rank of the host.
     """
     directory = new_records / kind
     if settings.run.dry_run:
-        found = find(settings.features_dir / kind)
+        found = stage.find(settings.features_dir / kind)
         if all(context.ranks.gather(found is not None)):
             directory = settings.features_dir / kind
-    context.ranks.once_on_each_host(lambda: build(directory))
-    records = reopen(directory)
+    context.ranks.once_on_each_host(lambda: stage.build(directory))
+    records = stage.open(directory)
     counts = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in records.counts.items()
     )
-    context.message(f"{source.name}: {counts}")
+    context.message(f"{stage.source.name}: {counts}")
     return records
 
 

@@ -13,6 +13,7 @@ from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.input import pipeline
 from bert_tf.input.masking import MaskingSettings
+from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import require_listed_files
@@ -64,14 +65,10 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
 
     def train_input(batch: BatchPlan) -> tf.data.Dataset:
         return pipeline.training_dataset(
-            data.train_records,
-            info=data.train_info,
-            vocab_size=config.vocab_size,
-            type_vocab_size=config.type_vocab_size,
-            batch=context.batch_slice(batch),
+            data.for_training(config),
+            context.batch_slice(batch),
             start_position=context.start.data_position,
             seed=settings.run.seed,
-            masking=data.masking,
         )
 
     job = make_job(
@@ -104,6 +101,21 @@ class _Data:
         """The vocabulary of all records; None if no manifest names it."""
         infos = [info for info in (self.train_info, self.eval_info) if info is not None]
         return next((info.vocabulary for info in infos if info.vocabulary), None)
+
+    def for_training(self, config: BertConfig) -> pipeline.PretrainingRecords:
+        """The records to train a network on."""
+        return self._for_network(config, self.train_records, self.train_info)
+
+    def for_evaluation(self, config: BertConfig) -> pipeline.PretrainingRecords:
+        """The held-out records to evaluate a network on."""
+        return self._for_network(config, self.eval_records, self.eval_info)
+
+    def _for_network(
+        self, config: BertConfig, records: RecordSet, info: pipeline.RecordInfo
+    ) -> pipeline.PretrainingRecords:
+        return pipeline.PretrainingRecords(
+            records, info, config.vocab_size, config.type_vocab_size, self.masking
+        )
 
     def ledger_entries(self, vocabulary_sha256: str | None) -> dict[str, object]:
         """The ledger's entries on the data.
@@ -195,19 +207,12 @@ def _evaluation(
 ) -> LossEvaluation | None:
     if not settings.run.do_eval:
         return None
-    config = task.config
+    global_batch_size = settings.run.eval_batch_size * ranks.world_size
+    batch = GlobalBatchSlice(global_batch_size, ranks.rank, ranks.world_size)
 
     def eval_input() -> tf.data.Dataset:
         return pipeline.evaluation_dataset(
-            data.eval_records,
-            info=data.eval_info,
-            vocab_size=config.vocab_size,
-            type_vocab_size=config.type_vocab_size,
-            batch_size=settings.run.eval_batch_size,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            seed=settings.run.seed,
-            masking=data.masking,
+            data.for_evaluation(task.config), batch, seed=settings.run.seed
         )
 
     return LossEvaluation(eval_input, ranks=ranks, task=task, max_steps=settings.run.max_eval_steps)

@@ -10,12 +10,7 @@ from bert_tf.errors import UserError
 from bert_tf.inference.model_directory import ModelParts
 from bert_tf.squad.answers import AnswerSettings, best_span_texts
 from bert_tf.squad.examples import SquadFile, read_squad
-from bert_tf.squad.features import (
-    build_features,
-    find_features,
-    most_windows,
-    open_features,
-)
+from bert_tf.squad.features import feature_stage, most_windows
 from bert_tf.squad.thresholds import best_threshold
 from bert_tf.squad.windows import WindowSettings
 from bert_tf.tasks.finetuning import (
@@ -152,25 +147,15 @@ def _questions(
 ) -> Questions:
     """A file's questions and their records, which are written if they do not exist yet."""
     windows = _windows(settings)
-    options = {"windows": windows, "training": training}
-    features = obtain_records(
-        settings,
-        context,
-        new_records,
-        kind="train" if training else "predict",
-        source=squad.path,
-        find=lambda directory: find_features(
-            squad, directory, tokenizer=parts.tokenizer, **options
-        ),
-        build=lambda directory: build_features(
-            squad,
-            directory,
-            tokenizer_files=parts.tokenizer_files,
-            num_workers=settings.num_workers,
-            **options,
-        ),
-        reopen=open_features,
+    stage = feature_stage(
+        squad,
+        tokenizer_files=parts.tokenizer_files,
+        windows=windows,
+        training=training,
+        num_workers=settings.num_workers,
     )
+    kind = "train" if training else "predict"
+    features = obtain_records(settings, context, new_records, stage, kind=kind)
     if training and squad.unusable and not settings.run.dry_run:
         listed = settings.run.output_dir / UNUSABLE_NAME
         context.message(f"{squad.path.name}: the skipped questions are listed in {listed}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import time
 from collections.abc import Callable
@@ -17,7 +18,6 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
-from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 from bert_tf.watch.watch import NoWatch
 
@@ -92,6 +92,43 @@ class NonFiniteGuard(StepHook):
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class ProgressSettings:
+    """When :class:`ProgressHook` reports, and what it has to know of the run.
+
+    Attributes:
+      every_steps: steps between reports.
+      total_steps: the last step, which is reported in any case.
+      checkpoint_steps: steps between checkpoints.
+      global_batch_size: sequences of one update.
+      skipped: updates that were skipped before the run was resumed.
+    """
+
+    every_steps: int
+    total_steps: int
+    checkpoint_steps: int
+    global_batch_size: int
+    skipped: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateTimer:
+    """What :class:`ProgressHook` measures updates with.
+
+    Attributes:
+      warm_up: is told of every update, and decides which ones are in the steady state.
+      batch_shape: the shape that ``warm_up`` distinguishes batches by, int32 [any]; None if all
+        are equal.
+      times: totals all updates.
+      clock: the time in seconds.
+    """
+
+    warm_up: WarmUp = dataclasses.field(default_factory=WarmUp)
+    batch_shape: tf.Tensor | None = None
+    times: UpdateTimes = dataclasses.field(default_factory=UpdateTimes)
+    clock: Callable[[], float] = time.monotonic
+
+
 class ProgressHook(StepHook):
     """Reports means over the updates since the last report and over all ranks.
 
@@ -101,39 +138,21 @@ class ProgressHook(StepHook):
     def __init__(
         self,
         outputs: TrainOutputs,
+        settings: ProgressSettings,
         *,
-        plan: BatchPlan,
         ranks: SingleProcess,
-        every_steps: int,
-        total_steps: int,
         log: RunLog | None,
-        checkpoint_steps: int,
-        skipped: int = 0,
-        warm_up: WarmUp | None = None,
-        batch_shape: tf.Tensor | None = None,
-        times: UpdateTimes | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        timer: UpdateTimer,
     ) -> None:
-        """Reports to ``log``, which is None on ranks other than 0; these only contribute sums.
-
-        ``checkpoint_steps`` is the number of steps between checkpoints, and ``skipped`` the number
-        of updates that were skipped before the run was resumed. ``warm_up`` is told of every update
-        and its ``batch_shape``, int32 [any], None if all are equal; ``times`` totals them.
-        """
+        """Reports to ``log``, which is None on ranks other than 0; these only contribute sums."""
         super().__init__(outputs)
         self._terms: Terms = {t: tuple(s.metrics) for t, s in outputs.term_sums.items()}
-        self._plan = plan
+        self._settings = settings
         self._ranks = ranks
-        self._every_steps = every_steps
-        self._total_steps = total_steps
         self._log = log
-        self._checkpoint_steps = checkpoint_steps
-        self._warm_up = warm_up or WarmUp()
-        self._times = times or UpdateTimes()
-        self._batch_shape = [] if batch_shape is None else batch_shape
-        self._clock = clock
+        self._timer = timer
         self._steady_rate: float | None = None
-        self._skipped = skipped
+        self._skipped = settings.skipped
         self._reset()
 
     def begin(self):
@@ -142,13 +161,14 @@ class ProgressHook(StepHook):
         self._global_sums = self._ranks.sum_over_ranks(self._local_sums, name="progress_sums")
 
     def before_run(self, run_context):
-        self._started = self._clock()
+        self._started = self._timer.clock()
         return super().before_run(run_context)
 
     def fetches(self):
+        batch_shape = self._timer.batch_shape
         return {
             "sums": flatten(self.outputs.term_sums, self._terms),
-            "batch_shape": self._batch_shape,
+            "batch_shape": [] if batch_shape is None else batch_shape,
             "learning_rate": self.outputs.learning_rate,
             "loss_scale": self.outputs.loss_scale,
             "gradient_norm": self.outputs.gradient_norm,
@@ -156,20 +176,21 @@ class ProgressHook(StepHook):
 
     def after_update(self, session, fetched, *, applied):
         # Evaluations and checkpoints are between updates, so their time is not included.
-        seconds = self._clock() - self._started
-        is_steady = self._warm_up.note(fetched["batch_shape"], seconds)
+        timer, settings = self._timer, self._settings
+        seconds = timer.clock() - self._started
+        is_steady = timer.warm_up.note(fetched["batch_shape"], seconds)
         (self._steady if is_steady else self._warming).append(seconds)
-        self._times.note(seconds, is_steady=is_steady)
+        timer.times.note(seconds, is_steady=is_steady)
         if not applied:
             self._skipped += 1
             return
         self._sums += np.array(fetched["sums"])
-        if self.step % self._every_steps == 0 or self.step == self._total_steps:
+        if self.step % settings.every_steps == 0 or self.step == settings.total_steps:
             reduced = session.run(self._global_sums, {self._local_sums: self._sums})
             if self._log is not None:
                 self._report(reduced, fetched)
             self._reset()
-        elif self.step % self._checkpoint_steps == 0:
+        elif self.step % settings.checkpoint_steps == 0:
             self._reset()
 
     def _report(self, reduced, fetched):
@@ -184,14 +205,14 @@ class ProgressHook(StepHook):
             figures["loss_scale"] = float(fetched["loss_scale"])
             figures["skipped_updates"] = self._skipped
         updates_per_second = self._updates_per_second()
-        figures["sequences_per_second"] = updates_per_second * self._plan.global_batch_size
-        steps_left = self._total_steps - self.step
+        figures["sequences_per_second"] = updates_per_second * self._settings.global_batch_size
+        total_steps = self._settings.total_steps
         self._log.step(
             self.step,
             {name: float(value) for name, value in figures.items()},
             details=losses,
-            total_steps=self._total_steps,
-            seconds_left=steps_left / updates_per_second,
+            total_steps=total_steps,
+            seconds_left=(total_steps - self.step) / updates_per_second,
         )
 
     def _updates_per_second(self):

@@ -230,21 +230,26 @@ class Trainer:
         )
         total_steps = job.steps.last_step
         floor = LOSS_SCALE_FLOOR if self._context.needs_loss_scale else None
+        progress = hooks.ProgressSettings(
+            every_steps=self._settings.display_loss_steps,
+            total_steps=total_steps,
+            checkpoint_steps=self._settings.save_checkpoints_steps,
+            global_batch_size=job.batch.global_batch_size,
+            skipped=self._context.start.data_position - self._context.start.step,
+        )
         session_hooks: list[tf.train.SessionRunHook] = [
             *self._context.ranks.broadcast_hooks(),
             hooks.NonFiniteGuard(outputs, scale_floor=floor),
             hooks.ProgressHook(
                 outputs,
-                plan=job.batch,
+                progress,
                 ranks=self._context.ranks,
-                every_steps=self._settings.display_loss_steps,
-                total_steps=total_steps,
                 log=self._log,
-                checkpoint_steps=self._settings.save_checkpoints_steps,
-                skipped=self._context.start.data_position - self._context.start.step,
-                warm_up=warm_up,
-                batch_shape=_shape_of_batch(features) if use_xla else None,
-                times=self._times,
+                timer=hooks.UpdateTimer(
+                    warm_up,
+                    batch_shape=_shape_of_batch(features) if use_xla else None,
+                    times=self._times,
+                ),
             ),
         ]
         if self._log is not None:

@@ -174,16 +174,18 @@ def measured_choice(
     length: int,
     accumulation_steps: int,
     ranks: SingleProcess,
+    hardware: Hardware | None = None,
     update: UpdatePieces | None = None,
 ) -> SpeedChoice:
-    """:func:`choose_speed` for micro batches of ``sequences`` x ``length`` on this hardware.
+    """:func:`choose_speed` for micro batches of ``sequences`` x ``length``.
 
-    ``accumulation_steps`` is 0 for a prediction.
+    ``accumulation_steps`` is 0 for a prediction; ``hardware`` None is this machine's.
     """
     shapes = JobShapes.of(
         network, sequences=sequences, length=length, accumulation_steps=accumulation_steps
     )
-    return choose_speed(wanted, shapes, hardware=probe_hardware(), ranks=ranks, update=update)
+    hardware = hardware or probe_hardware()
+    return choose_speed(wanted, shapes, hardware=hardware, ranks=ranks, update=update)
 
 
 def decide(figures: Figures, precisions: Sequence[str], forms: Sequence[str]) -> tuple[str, str]:

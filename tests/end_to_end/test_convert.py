@@ -8,8 +8,12 @@ import tensorflow.compat.v1 as tf
 import torch
 
 from bert_tf.checkpoint.formats import open_source
+from bert_tf.checkpoint.model_files import model_files
+from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.commands import convert as command
 from bert_tf.errors import UserError
+from bert_tf.files import sha256_of_file
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.support import run
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
@@ -56,7 +60,7 @@ def test_the_command_needs_no_torch_and_says_what_it_did(tmp_path, binary):
         "warning: the model was made with the exact GELU, which bert_config.json calls gelu_erf; "
         "Google's and NVIDIA's code refuse that name, and with \"gelu\" they compute the tanh "
         "form, so that outputs differ slightly",
-        "no vocabulary is beside the checkpoint; --vocab_file adds one",
+        "no vocabulary is stored with the checkpoint; --vocab_file adds one",
         f"{target} (Google): bert_config.json, bert_model.ckpt.data-00000-of-00001, "
         "bert_model.ckpt.index",
     ]
@@ -118,6 +122,27 @@ def test_weights_without_a_place_are_named(tmp_path):
     lines = convert(tmp_path, tmp_path / "out", "bert_tf")
     assert "1 of the checkpoint, unused: cls.species.weight" in lines
     assert json.loads((tmp_path / "out/bert_config.json").read_text())["hidden_act"] == "gelu_erf"
+
+
+@pytest.mark.parametrize("target", ["bert_tf", "google", "huggingface"])
+def test_the_hash_of_a_vocabulary_without_a_file_is_kept(tmp_path, google, target):
+    vocab_file = (google / "vocab.txt").rename(tmp_path / "vocab.txt")
+    hashes = {"ledger": {"data": {"vocabulary_sha256": sha256_of_file(vocab_file)}}}
+    config = json.loads((google / "bert_config.json").read_text())
+    (google / "run.json").write_text(json.dumps({**hashes, "model": config}))
+    first, second = tmp_path / "first", tmp_path / "second"
+    convert(google, first, target)
+    convert(first, second, "nvidia")
+    assert other_vocabulary(model_files(second), TokenizerFiles(vocab_file).vocabulary()) == (
+        "",
+        [],
+    )
+    vocab_file.write_text(vocab_file.read_text() + "more\n")
+    problem, _ = other_vocabulary(model_files(second), TokenizerFiles(vocab_file).vocabulary())
+    named = f"a different vocabulary ({second / 'tokenizer_config.json'}) than {vocab_file}"
+    assert problem == f"it has {named}"
+    casing = json.loads((google / "tokenizer_config.json").read_text())["do_lower_case"]
+    assert model_files(second).tokenizer_files.do_lower_case is casing
 
 
 def shortened(directory):

@@ -1,16 +1,22 @@
 """run_classifier.py on a small network: train, score, predict, resume, ranks, seeds."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 
 from bert_tf.glue.formats import GLUE_TASKS, read_glue
 from bert_tf.glue.metrics import pearson, spearman
+from tests.end_to_end.finetuning_runs import (
+    assert_resumes_to_the_same_bits,
+    assert_same_plan,
+    flags_of_a_short_run,
+    ledger_of,
+    results_of,
+)
 from tests.end_to_end.glue_files import LENGTHS, write_data
 from tests.end_to_end.squad_files import write_model
-from tests.support import ROOT, mpirun, requires_horovod, run, variables_of
+from tests.support import ROOT, mpirun, requires_horovod, run
 
 SCRIPT = "run_classifier.py"
 SHARED_GLUE = ROOT.parent / "shared/data/glue"
@@ -28,18 +34,14 @@ def files(tmp_path_factory):
 def flags(files):
     """Flags of a short run from random weights; later ones win."""
     return [
-        f"--bert_config_file={files / 'start' / 'bert_config.json'}",
-        f"--vocab_file={files / 'start' / 'vocab.txt'}",
+        *flags_of_a_short_run(files),
         "--task_name=SST-2",
         f"--data_dir={files / 'SST-2'}",
-        f"--features_dir={files / 'features'}",
         *LENGTHS,
-        "--precision=fp32",
         "--train_batch_size=16",
         "--num_train_epochs=4",
         "--learning_rate=3e-3",
         "--save_checkpoints_steps=20",
-        "--display_loss_steps=1",
     ]
 
 
@@ -58,10 +60,6 @@ def trained(flags, files):
         "--eval_every_steps=20",
     )
     return output_dir, done
-
-
-def results_of(directory):
-    return json.loads((directory / "eval_results.json").read_text())
 
 
 def table_of(path):
@@ -108,7 +106,7 @@ def test_files_of_a_run(trained):
         *("test_results.tsv", "predictions.tsv", "eval_results.json", "eval_results.txt"),
         *("run.json", "log.jsonl", "eval_log.jsonl", "bert_config.json", "vocab.txt", "best"),
     }
-    ledger = json.loads((output_dir / "run.json").read_text())["ledger"]
+    ledger = ledger_of(output_dir)
     assert ledger["data"]["task"] == "SST-2"
     assert (ledger["data"]["train_records"], ledger["steps"]["train_steps"]) == (160, 40)
     evaluations = (output_dir / "eval_log.jsonl").read_text().splitlines()
@@ -159,20 +157,7 @@ def test_padding_changes_no_prediction(trained, files, flags, tmp_path):
 
 
 def test_a_run_that_was_killed_ends_in_the_same_bits(flags, tmp_path):
-    steps = ["--num_train_steps=6", "--save_checkpoints_steps=4"]
-    common = [*flags, "--do_train", "--deterministic", *steps]
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    run(SCRIPT, *common, f"--output_dir={whole}")
-    resumed.mkdir()
-    for path in whole.glob("model.ckpt-4.*"):
-        shutil.copy(path, resumed)
-    (resumed / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
-    done = run(SCRIPT, *common, f"--output_dir={resumed}")
-    assert "(step 4)" in done.stdout
-    expected, found = variables_of(whole), variables_of(resumed)
-    assert expected.keys() == found.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert_resumes_to_the_same_bits(SCRIPT, flags, tmp_path)
 
 
 @pytest.mark.slow
@@ -203,13 +188,7 @@ def test_two_ranks_learn_and_predict_as_one(trained, flags, files, tmp_path):
         f"--output_dir={tmp_path}",
     )
     assert done.stdout.count("the predictions of") == 1, "rank 0 alone prints"
-    one, two = (
-        json.loads((directory / "run.json").read_text())["ledger"]
-        for directory in (trained[0], tmp_path)
-    )
-    assert one["batch"]["global_batch"] == two["batch"]["global_batch"]
-    for name in ("train_steps", "warmup_steps"):
-        assert one["steps"][name] == two["steps"][name]
+    assert_same_plan(trained[0], tmp_path)
     assert predictions_of(tmp_path) == predictions_of(trained[0])
     # Up to the order in which float32 is added up.
     np.testing.assert_allclose(probabilities_of(tmp_path), probabilities_of(trained[0]), atol=2e-3)

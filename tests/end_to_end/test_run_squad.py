@@ -7,12 +7,18 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
 from bert_tf.squad.examples import read_squad
 from bert_tf.squad.metrics import evaluate
+from tests.end_to_end.finetuning_runs import (
+    assert_resumes_to_the_same_bits,
+    assert_same_plan,
+    flags_of_a_short_run,
+    ledger_of,
+    results_of,
+)
 from tests.end_to_end.squad_files import LENGTHS, write_model, write_squad
-from tests.support import modes_of, mpirun, requires_horovod, run
+from tests.support import modes_of, mpirun, requires_horovod, run, variables_of
 
 SCRIPT = "run_squad.py"
 
@@ -32,19 +38,15 @@ def files(tmp_path_factory):
 def flags(files):
     """Flags of a short run from random weights; later ones win."""
     return [
-        f"--bert_config_file={files / 'start' / 'bert_config.json'}",
-        f"--vocab_file={files / 'start' / 'vocab.txt'}",
+        *flags_of_a_short_run(files),
         f"--train_file={files / 'train.json'}",
         f"--predict_file={files / 'dev.json'}",
-        f"--features_dir={files / 'features'}",
         *LENGTHS,
-        "--precision=fp32",
         "--train_batch_size=8",
         "--predict_batch_size=4",
         "--num_train_epochs=1",
         "--learning_rate=2e-3",
         "--save_checkpoints_steps=4",
-        "--display_loss_steps=1",
     ]
 
 
@@ -63,17 +65,8 @@ def trained(flags, files):
     return output_dir, done
 
 
-def results_of(directory):
-    return json.loads((directory / "eval_results.json").read_text())
-
-
 def answers_of(directory):
     return json.loads((directory / "predictions.json").read_text())
-
-
-def variables_of(directory):
-    reader = tf.train.load_checkpoint(str(directory))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def lines_of(path):
@@ -108,7 +101,7 @@ def test_files_of_a_run(trained):
 
 def test_epochs_become_steps(trained):
     output_dir, _ = trained
-    recorded = json.loads((output_dir / "run.json").read_text())["ledger"]
+    recorded = ledger_of(output_dir)
     windows = recorded["data"]["train_records"]
     assert windows > 16 * 3, "long paragraphs have several windows"
     steps = math.ceil(windows / 8)
@@ -163,21 +156,8 @@ def test_the_best_is_a_model_directory(trained, tmp_path, files):
     assert before["f1"] == max(line["f1"] for line in evaluations)
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(flags, tmp_path):
-    """Whether a run was never stopped, or left with a checkpoint in the middle of it."""
-    common = [*flags, "--do_train", "--deterministic", "--num_train_steps=6"]
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    run(SCRIPT, *common, f"--output_dir={whole}")
-    resumed.mkdir()
-    for path in whole.glob("model.ckpt-4.*"):
-        shutil.copy(path, resumed)
-    (resumed / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
-    done = run(SCRIPT, *common, f"--output_dir={resumed}")
-    assert "(step 4)" in done.stdout
-    expected, found = variables_of(whole), variables_of(resumed)
-    assert expected.keys() == found.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+def test_a_run_that_was_killed_ends_in_the_same_bits(flags, tmp_path):
+    assert_resumes_to_the_same_bits(SCRIPT, flags, tmp_path)
 
 
 def test_length_buckets_change_no_answer(trained, files, tmp_path):
@@ -306,7 +286,7 @@ def test_early_stopping(flags, tmp_path):
 def assert_same_training(expected_dir, found_dir):
     """Whether two runs made the same updates, up to the order in which float32 is added up."""
     expected, found = variables_of(expected_dir), variables_of(found_dir)
-    total = json.loads((expected_dir / "run.json").read_text())["ledger"]["steps"]["train_steps"]
+    total = ledger_of(expected_dir)["steps"]["train_steps"]
     for name, value in expected.items():
         # Adam moves a weight by up to the rate where the gradient is zero in theory: key biases.
         tolerance = 2e-3 * total if "self/key/bias" in name else 2e-4
@@ -341,13 +321,7 @@ def test_two_ranks_answer_as_one(trained, flags, tmp_path):
         f"--output_dir={tmp_path}",
     )
     assert done.stdout.count("the report is") == 1, "rank 0 alone prints"
-    steps = "train_steps", "warmup_steps"
-    one, two = (
-        json.loads((directory / "run.json").read_text())["ledger"]
-        for directory in (trained[0], tmp_path)
-    )
-    assert one["batch"]["global_batch"] == two["batch"]["global_batch"]
-    assert [one["steps"][name] for name in steps] == [two["steps"][name] for name in steps]
+    assert_same_plan(trained[0], tmp_path)
     assert_same_training(trained[0], tmp_path)
     assert answers_of(tmp_path) == answers_of(trained[0])
     for name in ("exact_match", "f1", "total"):

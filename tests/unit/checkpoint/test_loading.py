@@ -362,10 +362,10 @@ HEADS = [MASKED_LM_HEAD, NEXT_SENTENCE_HEAD]
 @pytest.mark.parametrize(
     ("lacking", "named"),
     [
-        (WORDS, ["masked-word head"]),
+        (WORDS, ["masked-LM head"]),
         (SENTENCES, ["next-sentence head"]),
         ({**SENTENCES, **POOLER}, ["next-sentence head"]),
-        ({**WORDS, **SENTENCES, **POOLER}, ["masked-word head", "next-sentence head"]),
+        ({**WORDS, **SENTENCES, **POOLER}, ["masked-LM head", "next-sentence head"]),
     ],
     ids=["BertForNextSentencePrediction", "span model", "BertForMaskedLM", "run_squad.py"],
 )

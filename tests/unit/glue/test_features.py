@@ -1,11 +1,12 @@
 """Records of sentences and pairs: contents, order, and reuse."""
 
-import numpy as np
+import dataclasses
+
 import pytest
 
 from bert_tf.errors import UserError
 from bert_tf.glue import features as stage
-from bert_tf.glue.features import build_features, find_features, open_features, sequence_of
+from bert_tf.glue.features import build_features, feature_stage, sequence_of
 from bert_tf.glue.formats import GLUE_TASKS, Row, read_glue
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -86,20 +87,20 @@ def test_records_do_not_depend_on_workers(tmp_path, mrpc, tokenizer_files, monke
 
 
 def test_records_are_written_once(tmp_path, mrpc, tokenizer_files, capsys):
-    options = {"max_seq_length": 9, "training": True}
-    tokenizer = tokenizer_files.load()
-    assert find_features(mrpc, tmp_path / "out", tokenizer=tokenizer, **options) is None
-    made = build_features(mrpc, tmp_path / "out", tokenizer_files=tokenizer_files, **options)
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
+    records, directory = feature_stage(mrpc, **options), tmp_path / "out"
+    assert records.find(directory) is None
+    made = records.build(directory)
     assert "skipped" not in capsys.readouterr().err
-    again = build_features(mrpc, tmp_path / "out", tokenizer_files=tokenizer_files, **options)
+    again = build_features(mrpc, directory, **options)
     assert "is up to date, skipped" in capsys.readouterr().err
-    found = find_features(mrpc, tmp_path / "out", tokenizer=tokenizer, **options)
-    assert made.sha256 == again.sha256 == found.sha256 == open_features(tmp_path / "out").sha256
-    for changed in ({"max_seq_length": 10}, {"training": False}):
-        other = {**options, **changed}
-        assert find_features(mrpc, tmp_path / "out", tokenizer=tokenizer, **other) is None
+    found = records.find(directory)
+    assert made.sha256 == again.sha256 == found.sha256 == records.open(directory).sha256
+    cased = dataclasses.replace(tokenizer_files, do_lower_case=False)
+    for changed in ({"max_seq_length": 10}, {"training": False}, {"tokenizer_files": cased}):
+        assert feature_stage(mrpc, **{**options, **changed}).find(directory) is None
     mrpc.path.write_text(MRPC.replace("Anna", "Who"))
-    assert find_features(mrpc, tmp_path / "out", tokenizer=tokenizer, **options) is None
+    assert records.find(directory) is None
 
 
 def test_lengths_without_room_for_the_sentences(tmp_path, mrpc, tokenizer_files):
@@ -109,7 +110,11 @@ def test_lengths_without_room_for_the_sentences(tmp_path, mrpc, tokenizer_files)
         build_features(mrpc, tmp_path, max_seq_length=4, **options)
 
 
-def test_a_directory_of_another_stage(tmp_path):
-    np.save(tmp_path / "lengths.npy", np.zeros(1, np.int32))
-    with pytest.raises(UserError, match=r"manifest\.json"):
-        open_features(tmp_path)
+def test_a_directory_of_another_stage(tmp_path, mrpc, tokenizer_files):
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 9, "training": True}
+    records = feature_stage(mrpc, **options)
+    with pytest.raises(UserError, match=r"manifest\.json does not exist"):
+        records.open(tmp_path)
+    dataclasses.replace(records, name="other").build(tmp_path)
+    with pytest.raises(UserError, match="holds the output of other, not of glue_features"):
+        records.open(tmp_path)

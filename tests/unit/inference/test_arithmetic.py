@@ -9,12 +9,15 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.config.bert_config import INPUTS
 from bert_tf.errors import UserError
-from bert_tf.inference.arithmetic import prediction_options
+from bert_tf.inference import predictor
+from bert_tf.inference.arithmetic import measured_options, prediction_options
 from bert_tf.inference.model_directory import find_model
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.native import library
 from bert_tf.tasks.squad_export import export_squad
-from bert_tf.tuning import native_ops
+from bert_tf.tuning import hardware, native_ops, speed_choice
+from bert_tf.tuning.hardware import Hardware
 from tests.small_span_model import VOCABULARY, predictor_of, write_model
 from tests.support import requires_native_ops
 
@@ -82,6 +85,24 @@ def test_an_export_has_no_native_operations(parts, tmp_path):
     [meta_graph] = saved.meta_graphs
     assert not any(op.startswith("BertTf") for op in operations(meta_graph.graph_def))
     assert "local_variables" not in meta_graph.collection_def
+
+
+def test_the_hardware_is_probed_once(parts, monkeypatch):
+    probes = []
+    monkeypatch.setattr(hardware, "probe_hardware", lambda: probes.append(1) or Hardware())
+    monkeypatch.setattr(speed_choice, "probe_hardware", None)
+    options, warnings = measured_options(parts.config, native_ops=False, sequences=1, length=8)
+    assert (options, warnings) == (ForwardOptions(policy_for("fp32")), [])
+    assert probes == [1]
+
+
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=requires_native_ops)])
+def test_options_that_were_measured_are_not_resolved_again(parts, monkeypatch, native):
+    monkeypatch.setattr(predictor, "prediction_options", None)
+    options = ForwardOptions(policy_for("bf16"), native_layers=native)
+    assert predictor_of(parts, options=options).network.options == options
+    portable = predictor_of(parts, options=options, portable=True)
+    assert portable.network.options == options.with_native_layers(False)
 
 
 def test_native_operations_can_be_disabled():

@@ -41,36 +41,27 @@ class Data:
         record_maker.write_manifest(directory)
         self.maker = record_maker
         self.info = pipeline.inspect_records(paths)
-        self.records = RecordSet(paths)
         parts = [record_maker.examples(c, first=f, **options) for c, f in zip(counts, firsts)]
         self.examples = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         self.masking = None
         if not masked:
             self.masking = MaskingSettings(0.3, 3, 50, self.info.special_ids)
+        self.described = pipeline.PretrainingRecords(
+            RecordSet(paths), self.info, **MODEL, masking=self.masking
+        )
 
     def train(self, *, batch=4, rank=0, world_size=1, start=0, end=None, seed=7):
         return pipeline.training_dataset(
-            self.records,
-            info=self.info,
-            **MODEL,
-            batch=GlobalBatchSlice(batch, rank, world_size),
+            self.described,
+            GlobalBatchSlice(batch, rank, world_size),
             start_position=start,
             end_position=end,
             seed=seed,
-            masking=self.masking,
         )
 
     def evaluate(self, *, batch_size=4, rank=0, world_size=1, seed=7):
-        return pipeline.evaluation_dataset(
-            self.records,
-            info=self.info,
-            **MODEL,
-            batch_size=batch_size,
-            rank=rank,
-            world_size=world_size,
-            seed=seed,
-            masking=self.masking,
-        )
+        batch = GlobalBatchSlice(batch_size * world_size, rank, world_size)
+        return pipeline.evaluation_dataset(self.described, batch, seed=seed)
 
 
 @pytest.fixture(scope="module", params=["stored masks", "drawn masks"])
@@ -269,9 +260,8 @@ def test_evaluation_always_asks_for_the_same_words(unmasked):
 
 def test_records_of_googles_script_are_read(record_maker, tmp_path):
     path = record_maker.write_like_google(tmp_path / "a.tfrecord", 10)
-    info, records = pipeline.inspect_records([path]), RecordSet([path])
     found = batches(
-        pipeline.evaluation_dataset, record_set=records, info=info, batch_size=10, seed=1, **MODEL
+        dataset_of, path=path, info=pipeline.inspect_records([path]), training=False, batch_size=10
     )
     examples = record_maker.examples(10)
     del found[0]["example_weights"]
@@ -294,14 +284,10 @@ def test_records_with_tensorflow_2s_names_are_read(record_maker, tmp_path, renam
         )
         for place, names in enumerate(renamed)
     ]
-    found = batches(
-        pipeline.evaluation_dataset,
-        record_set=RecordSet(paths),
-        info=pipeline.inspect_records(paths),
-        batch_size=5,
-        seed=1,
-        **MODEL,
+    records = pipeline.PretrainingRecords(
+        RecordSet(paths), pipeline.inspect_records(paths), **MODEL
     )
+    found = batches(pipeline.evaluation_dataset, records=records, batch=GlobalBatchSlice(5), seed=1)
     for batch in found:
         del batch["example_weights"]
     assert_equal(found, [record_maker.examples(5, first=5 * n) for n in range(len(paths))])
@@ -318,27 +304,14 @@ def test_a_record_with_neither_name_is_named(record_maker, tmp_path):
 
 
 def test_unmasked_records_need_masking_settings(unmasked):
+    records = dataclasses.replace(unmasked.described, masking=None)
     with tf.Graph().as_default(), pytest.raises(ValueError, match="masking settings"):
-        pipeline.training_dataset(
-            unmasked.records,
-            info=unmasked.info,
-            **MODEL,
-            batch=GlobalBatchSlice(4),
-            start_position=0,
-            seed=1,
-        )
+        pipeline.training_dataset(records, GlobalBatchSlice(4), start_position=0, seed=1)
 
 
 def read_everything(path, info):
     with user_errors():
-        batches(
-            pipeline.evaluation_dataset,
-            record_set=RecordSet([path]),
-            info=info,
-            batch_size=4,
-            seed=1,
-            **MODEL,
-        )
+        batches(dataset_of, path=path, info=info, training=False)
 
 
 def test_a_damaged_record_ends_in_one_sentence(record_maker, tmp_path):
@@ -427,13 +400,13 @@ def write_with(record_maker, directory, feature, value, *, masked, number=7):
     return path, info
 
 
-def dataset_of(path, info, *, training):
+def dataset_of(path, info, *, training, batch_size=4):
     masking = None if info.masked else MaskingSettings(0.3, 3, 50, info.special_ids)
-    options = {"info": info, "seed": 1, "masking": masking, **MODEL}
+    records = pipeline.PretrainingRecords(RecordSet([path]), info, **MODEL, masking=masking)
+    batch = GlobalBatchSlice(batch_size)
     if not training:
-        return pipeline.evaluation_dataset(RecordSet([path]), batch_size=4, **options)
-    batch = GlobalBatchSlice(4)
-    return pipeline.training_dataset(RecordSet([path]), batch=batch, start_position=0, **options)
+        return pipeline.evaluation_dataset(records, batch, seed=1)
+    return pipeline.training_dataset(records, batch, start_position=0, seed=1)
 
 
 @pytest.mark.parametrize(("feature", "value", "said"), OUT_OF_RANGE)

@@ -13,7 +13,7 @@ from bert_tf.records.sequences import LENGTHS_NAME, RECORDS_NAME
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.squad import features as stage
 from bert_tf.squad.examples import read_squad
-from bert_tf.squad.features import build_features, open_features
+from bert_tf.squad.features import feature_stage
 from bert_tf.squad.paragraphs import tokens_of
 from bert_tf.squad.windows import WindowSettings, question_windows
 from bert_tf.text.loading import load_tokenizer
@@ -69,11 +69,9 @@ def _squad(tmp_path, data=DATA):
     return read_squad(path, flag="f", version_2_with_negative=True, needs_answers=True)
 
 
-def _build(tmp_path, vocab_file, *, training, squad=None, name="records", **options):
-    squad = squad or _squad(tmp_path)
-    return build_features(
-        squad,
-        tmp_path / name,
+def _stage(tmp_path, vocab_file, *, training=True, squad=None, **options):
+    return feature_stage(
+        squad or _squad(tmp_path),
         training=training,
         **{
             "tokenizer_files": TokenizerFiles(vocab_file),
@@ -82,6 +80,11 @@ def _build(tmp_path, vocab_file, *, training, squad=None, name="records", **opti
             **options,
         },
     )
+
+
+def _build(tmp_path, vocab_file, *, training, squad=None, name="records", **options):
+    stage = _stage(tmp_path, vocab_file, training=training, squad=squad, **options)
+    return stage.build(tmp_path / name)
 
 
 def _records(features):
@@ -239,7 +242,7 @@ def test_records_are_made_once(tmp_path, vocab_file, capsys):
     again = _build(tmp_path, vocab_file, training=True)
     assert "is up to date, skipped" in capsys.readouterr().err
     assert (again.sha256, again.counts) == (first.sha256, first.counts)
-    assert open_features(tmp_path / "records").sha256 == first.sha256
+    assert _stage(tmp_path, vocab_file).open(tmp_path / "records").sha256 == first.sha256
 
 
 @pytest.mark.parametrize("change", ["lengths", "file", "vocabulary", "casing", "training"])
@@ -272,7 +275,7 @@ def test_errors(tmp_path, vocab_file):
         _build(tmp_path, vocab_file, training=False, squad=_squad(tmp_path, empty))
     assert not (tmp_path / "records/manifest.json").exists()
     with pytest.raises(UserError, match=r"manifest\.json does not exist"):
-        open_features(tmp_path / "records")
+        _stage(tmp_path, vocab_file).open(tmp_path / "records")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +294,7 @@ def test_lengths_of_other_records_are_refused(tmp_path, vocab_file, lengths):
     np.save(directory / LENGTHS_NAME, lengths)
     sentence = rf"lengths\.npy does not hold the lengths of the 5 records .*; delete {directory},"
     with pytest.raises(UserError, match=sentence):
-        open_features(directory)
+        _stage(tmp_path, vocab_file).open(directory)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no array"])
@@ -302,7 +305,7 @@ def test_lengths_that_cannot_be_read_are_refused(tmp_path, vocab_file, content):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError, match=r"lengths\.npy cannot be read \(.*\); delete "):
-        open_features(directory)
+        _stage(tmp_path, vocab_file).open(directory)
 
 
 def test_records_of_other_lengths_are_refused(tmp_path, vocab_file):
@@ -310,7 +313,7 @@ def test_records_of_other_lengths_are_refused(tmp_path, vocab_file):
     with TFRecordWriter(directory / RECORDS_NAME) as writer:
         writer.write(b"one")
     with pytest.raises(UserError, match="does not hold the lengths of the 1 records"):
-        open_features(directory)
+        _stage(tmp_path, vocab_file).open(directory)
 
 
 def test_tensorflow_reads_the_records(tmp_path, vocab_file):

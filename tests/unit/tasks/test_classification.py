@@ -73,7 +73,7 @@ def test_a_refused_run_leaves_nothing(start, tmp_path, monkeypatch, flags, words
     wrong.mkdir(exist_ok=True)
     for name in ("train.tsv", "test.tsv"):
         (wrong / name).write_text("index\tsentence\n0\tA\n")
-    monkeypatch.setattr(classification, "build_features", None)  # records may take long to make
+    monkeypatch.setattr(classification, "feature_stage", None)  # records may take long to make
     with pytest.raises(UserError) as error:
         classification.run(
             settings_of(start, tmp_path / "out", *(flag.format(start=start) for flag in flags))

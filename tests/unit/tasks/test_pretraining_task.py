@@ -258,7 +258,7 @@ def test_a_bare_encoder_gets_new_heads_with_a_message(trained, tmp_path, capsys)
     bare = without_heads(trained, tmp_path / "bare", "cls", "bert/pooler")
     pretraining.run(continued(trained, tmp_path / "out", bare))
     said = capsys.readouterr().out
-    assert "the checkpoint has no masked-word head, so it starts from random weights\n" in said
+    assert "the checkpoint has no masked-LM head, so it starts from random weights\n" in said
     assert "the checkpoint has no next-sentence head, so it starts from random weights\n" in said
     assert tf.train.latest_checkpoint(str(tmp_path / "out")).endswith("-5")
 
@@ -268,7 +268,7 @@ def test_missing_heads_cannot_be_evaluated(trained, tmp_path):
     settings = continued(trained, tmp_path / "out", bare)
     settings = with_files(settings, held_out=trained.data.train_files[0])
     run = dataclasses.replace(settings.run, do_train=False)
-    with pytest.raises(UserError, match=r"bare/model\.ckpt-1 has no masked-word head, so there is"):
+    with pytest.raises(UserError, match=r"bare/model\.ckpt-1 has no masked-LM head, so there is"):
         pretraining.run(dataclasses.replace(settings, run=run))
     allowed = dataclasses.replace(run, allowed_fresh=("cls/predictions",))
     assert pretraining.run(dataclasses.replace(settings, run=allowed)) is not None

@@ -75,7 +75,7 @@ def test_a_refused_run_leaves_nothing(start, others, tmp_path, monkeypatch, flag
     flags = flags.format(others=others, start=start).split()
     output_dir = tmp_path / "out"
     given = [f"--init_checkpoint={start}", *flags, f"--dry_run={dry_run}"]
-    monkeypatch.setattr(squad_task, "build_features", None)  # records would take long to make
+    monkeypatch.setattr(squad_task, "feature_stage", None)  # records would take long to make
     with pytest.raises(UserError) as error:
         squad_task.run(settings_of(start, output_dir, *given))
     assert words.format(start=start) in str(error.value)

@@ -1,6 +1,7 @@
 """Hooks in a real session over a stand-in for an update that is fed what it does."""
 
 import contextlib
+import dataclasses
 import json
 
 import numpy as np
@@ -14,7 +15,6 @@ from bert_tf.training import hooks
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
-from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 from tests.support import no_room
 
@@ -87,18 +87,19 @@ def test_the_first_update_is_reported_once(update):
             assert reports == [0]
 
 
-def progress(update, tmp_path, **changes):
-    arguments = {
-        "plan": BatchPlan(4, 2, 1),
-        "ranks": SingleProcess(),
-        "every_steps": 2,
-        "total_steps": 5,
-        "log": RunLog(tmp_path),
-        "checkpoint_steps": 100,
-        "clock": FakeClock(),
-        **changes,
-    }
-    return hooks.ProgressHook(update.outputs, **arguments)
+SETTINGS = hooks.ProgressSettings(
+    every_steps=2, total_steps=5, checkpoint_steps=100, global_batch_size=8
+)
+
+
+def progress(update, log, timer=None, **changes):
+    return hooks.ProgressHook(
+        update.outputs,
+        dataclasses.replace(SETTINGS, **changes),
+        ranks=SingleProcess(),
+        log=log,
+        timer=timer or hooks.UpdateTimer(clock=FakeClock()),
+    )
 
 
 def read_log(tmp_path, name="log.jsonl"):
@@ -106,7 +107,7 @@ def read_log(tmp_path, name="log.jsonl"):
 
 
 def test_progress_reports_means_over_the_window(update, tmp_path, capsys):
-    with training(progress(update, tmp_path)) as session:
+    with training(progress(update, RunLog(tmp_path))) as session:
         update.run(session, (6.0, 2.0, 1.0))
         update.run(session, (2.0, 6.0, 3.0))
         update.run(session, (5.0, 1.0, 1.0))
@@ -125,7 +126,7 @@ def test_progress_reports_means_over_the_window(update, tmp_path, capsys):
 
 
 def test_progress_reports_the_last_step_and_short_runs(update, tmp_path):
-    hook = progress(update, tmp_path, every_steps=100, total_steps=1)
+    hook = progress(update, RunLog(tmp_path), every_steps=100, total_steps=1)
     with training(hook) as session:
         update.run(session)
     [line] = read_log(tmp_path)
@@ -136,9 +137,8 @@ def test_progress_reports_the_last_step_and_short_runs(update, tmp_path):
 def test_updates_of_new_shapes_do_not_enter_the_rate(update, tmp_path):
     clock = ClockOfTicks()
     shape = tf.placeholder(tf.int32, [2])
-    hook = progress(
-        update, tmp_path, every_steps=1, clock=clock, warm_up=WarmUp(2), batch_shape=shape
-    )
+    timer = hooks.UpdateTimer(WarmUp(2), shape, clock=clock)
+    hook = progress(update, RunLog(tmp_path), timer, every_steps=1)
     with training(hook) as session:
         for length, clock.tick in [(32, 50), (32, 4), (32, 1), (64, 60), (64, 70), (64, 2)]:
             feed = {update.sums: (1, 1, 1), update.is_finite: True, shape: [8, length]}
@@ -150,7 +150,8 @@ def test_updates_of_new_shapes_do_not_enter_the_rate(update, tmp_path):
 
 def test_all_updates_are_added_up(update, tmp_path):
     times, clock = UpdateTimes(), ClockOfTicks()
-    with training(progress(update, tmp_path, times=times, clock=clock)) as session:
+    timer = hooks.UpdateTimer(times=times, clock=clock)
+    with training(progress(update, RunLog(tmp_path), timer)) as session:
         for clock.tick in (9, 2, 3):
             update.run(session)
     assert times == UpdateTimes(updates=3, steady_updates=2, steady_seconds=5)
@@ -163,7 +164,7 @@ def test_a_resumed_run_reports_the_means_of_the_whole_one(tmp_path, resumed_at):
     with tf.Graph().as_default():
         update = FakeUpdate()
         hook = progress(
-            update, tmp_path, every_steps=3, total_steps=6, checkpoint_steps=4, skipped=7
+            update, RunLog(tmp_path), every_steps=3, total_steps=6, checkpoint_steps=4, skipped=7
         )
         with training(hook) as session:
             hook.step = resumed_at
@@ -174,7 +175,7 @@ def test_a_resumed_run_reports_the_means_of_the_whole_one(tmp_path, resumed_at):
 
 
 def test_skipped_updates_are_counted_and_do_not_enter_the_means(update, tmp_path):
-    with training(progress(update, tmp_path)) as session:
+    with training(progress(update, RunLog(tmp_path))) as session:
         update.run(session, (2.0, 2.0, 0.0))
         update.run(session, (np.nan, 2.0, 0.0), finite=False)
         update.run(session, (2.0, 2.0, 0.0), scale=32.0)
@@ -186,7 +187,7 @@ def test_skipped_updates_are_counted_and_do_not_enter_the_means(update, tmp_path
 
 
 def test_other_ranks_write_nothing(update, tmp_path, capsys):
-    with training(progress(update, tmp_path, log=None)) as session:
+    with training(progress(update, log=None)) as session:
         update.run(session)
         update.run(session)
     assert not list(tmp_path.glob("*.jsonl"))

@@ -1,0 +1,58 @@
+"""What the tests of run_squad.py and run_classifier.py share."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from tests.support import run, variables_of
+
+
+def flags_of_a_short_run(files: Path) -> list[str]:
+    """Flags of a run from random weights on the network in ``files/start``."""
+    return [
+        f"--bert_config_file={files / 'start' / 'bert_config.json'}",
+        f"--vocab_file={files / 'start' / 'vocab.txt'}",
+        f"--features_dir={files / 'features'}",
+        "--precision=fp32",
+        "--display_loss_steps=1",
+    ]
+
+
+def results_of(directory: Path) -> dict[str, float]:
+    """The results of the last evaluation."""
+    return json.loads((directory / "eval_results.json").read_text())
+
+
+def ledger_of(directory: Path) -> dict:
+    """The ledger of a run."""
+    return json.loads((directory / "run.json").read_text())["ledger"]
+
+
+def assert_same_plan(expected_dir: Path, found_dir: Path) -> None:
+    """Whether two runs have the same global batches and steps, on any number of ranks."""
+    expected, found = ledger_of(expected_dir), ledger_of(found_dir)
+    assert found["batch"]["global_batch"] == expected["batch"]["global_batch"]
+    for name in ("train_steps", "warmup_steps"):
+        assert found["steps"][name] == expected["steps"][name]
+
+
+def assert_resumes_to_the_same_bits(script: str, flags: list[str], directory: Path) -> None:
+    """Whether a run ends in the same bits if it is resumed in the middle."""
+    steps = ["--num_train_steps=6", "--save_checkpoints_steps=4"]
+    common = [script, *flags, "--do_train", "--deterministic", *steps]
+    whole, resumed = directory / "whole", directory / "resumed"
+    run(*common, f"--output_dir={whole}")
+    resumed.mkdir()
+    for path in whole.glob("model.ckpt-4.*"):
+        shutil.copy(path, resumed)
+    (resumed / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
+    done = run(*common, f"--output_dir={resumed}")
+    assert "(step 4)" in done.stdout
+    expected, found = variables_of(whole), variables_of(resumed)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
