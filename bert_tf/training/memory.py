@@ -21,19 +21,19 @@ from bert_tf.model.variables import VariableSpec, num_weights
 from bert_tf.training.job import Job
 from bert_tf.training.plans import trained_specs
 
-# Measured on Linux with the native operations in fp32 and bf16, micro batches of 4 to 32 and one to
-# four of them an update, on BERT-base, networks of 4 x 768, 6 x 384 and 4 x 384 and a tiny one:
-# with these constants the estimate is between 1 % below the peak and 11 % above it. With the scores
-# of many words (1,600 of 30,000 in a network of 4 x 384) it is 20 % above: gradients then fit into
-# the memory that the scores had.
+# Measured on Linux in fp32 and bf16, micro batches of 4 to 32 and one to four of them an update,
+# mostly with the native operations, on BERT-base, networks of 4 x 768, 6 x 384 and 4 x 384 and a
+# tiny one: with these constants the estimate is between 1 % below the peak and 11 % above it. With
+# the scores of many words (1,600 of 30,000 in a network of 4 x 384) it is 20 % above: gradients
+# then fit into the memory that the scores had.
 # Resident memory of a process that has imported TensorFlow and built a graph.
 PROCESS_BYTES = 512 << 20
 # Memory of gradients in multiples of the trained weights' bytes: as computed, clipped, parts of
 # those of the embeddings, fragmented free blocks.
 _GRADIENT_COPIES = 4
-# The same with the sums of several micro batches: in a large network fewer copies, and a constant
-# for free blocks.
-_COPIES_WITH_SUMS, _COPIES_WITH_LARGE_SUMS, _FREE_BYTES = 7, 6, 80 << 20
+# The same with the sums of several micro batches. Native operations add and clip in place: in large
+# networks there are fewer copies, and a constant for free blocks.
+_COPIES_WITH_SUMS, _NATIVE_COPIES_WITH_SUMS, _FREE_BYTES = 7, 6, 80 << 20
 # Horovod's buffer for tensors that are sent together.
 FUSION_BUFFER_BYTES = 128 << 20
 # Temporaries of the backward pass alive at the same time, in units of the largest kept tensor.
@@ -90,7 +90,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
     return MemoryEstimate(
         process=PROCESS_BYTES,
         weights=4 * num_weights(specs),
-        gradients=_gradient_bytes(4 * parameters, sums=job.batch.accumulation_steps > 1),
+        gradients=_gradient_bytes(4 * parameters, job),
         optimizer=optimizer_row(job.optimization.optimizer).slot_bytes(parameters),
         activations=sum(kept) + recomputed + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
@@ -98,11 +98,14 @@ def estimate_memory(job: Job) -> MemoryEstimate:
     )
 
 
-def _gradient_bytes(one_copy: int, *, sums: bool) -> int:
-    """Memory of gradients that take ``one_copy`` bytes, with ``sums`` over micro batches or not."""
-    if not sums:
+def _gradient_bytes(one_copy: int, job: Job) -> int:
+    """Memory of gradients and, if there are several micro batches, their sums."""
+    if job.batch.accumulation_steps == 1:
         return _GRADIENT_COPIES * one_copy
-    return min(_COPIES_WITH_SUMS * one_copy, _COPIES_WITH_LARGE_SUMS * one_copy + _FREE_BYTES)
+    most = _COPIES_WITH_SUMS * one_copy
+    if job.context.kernels.operations is None:
+        return most
+    return min(most, _NATIVE_COPIES_WITH_SUMS * one_copy + _FREE_BYTES)
 
 
 def format_memory(estimate: MemoryEstimate) -> str:
