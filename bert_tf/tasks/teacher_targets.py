@@ -117,9 +117,8 @@ class TargetFiles:
             return dict(zip((CLASSES, PROBABILITIES), found))
 
         targets = dataset_of_positions(start_position, None, targets_at)
-        return tf.data.Dataset.zip((batches, targets)).map(
-            lambda first, second: {**first, **second}
-        )
+        joined = tf.data.Dataset.zip((batches, targets))
+        return joined.map(lambda features, found: {**features, **found})
 
 
 @functools.lru_cache(maxsize=_MOST_OPEN_PIECES)
