@@ -49,7 +49,8 @@ def training_dataset(
     Args:
       record_set: the records.
       info: their description by :func:`inspect_records`.
-      vocab_size, type_vocab_size: the model's; a record with larger values is refused.
+      vocab_size, type_vocab_size: the model's; a record with larger values is refused, except for
+        a model without segments, 0.
       batch: the size of the global batch and this rank's part of it.
       start_position: number of the first global batch; the first of a training is 0.
       end_position: number of the global batch to stop before; None is endless.
