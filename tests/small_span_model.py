@@ -46,16 +46,16 @@ def predictor_of(parts, *, num_candidates: int = 20, **options) -> Predictor:
 TEXT = "Anna wrote the book in 1843. She lived by the sea, in a town. Who lived where?"
 
 
-def write_model(directory: Path, *, span_head: bool = True) -> Path:
+def write_model(directory: Path, *, span_head: bool = True, config: BertConfig = CONFIG) -> Path:
     """Makes ``directory`` a model directory with weights drawn at random."""
     directory.mkdir(parents=True, exist_ok=True)
     vocab_file = directory / "vocab.txt"
     vocab_file.write_text("".join(f"{entry}\n" for entry in VOCABULARY))
-    write_model_files(directory, CONFIG, TokenizerFiles(vocab_file, do_lower_case=True))
-    specs = [s for s in squad_specs(CONFIG) if span_head or not s.name.startswith(SQUAD_SCOPE)]
+    write_model_files(directory, config, TokenizerFiles(vocab_file, do_lower_case=True))
+    specs = [s for s in squad_specs(config) if span_head or not s.name.startswith(SQUAD_SCOPE)]
     with tf.Graph().as_default(), tf.Session() as session:
         tf.train.create_global_step()
-        create_variables(specs, initializer_range=CONFIG.initializer_range)
+        create_variables(specs, initializer_range=config.initializer_range)
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, str(directory / "model.ckpt"), global_step=7)
     return directory

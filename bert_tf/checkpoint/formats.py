@@ -187,16 +187,17 @@ def _open_tensorflow(path: Path, files: ModelFiles) -> Source:
 
 def _open_pytorch(path: Path, files: ModelFiles) -> Source:
     located = _locate(path)
+    naming = names.naming_of(located)
     origin = "nvidia" if any(".dense_act." in name for name in located) else "huggingface"
     tagging = "BertForTokenClassification" in str(files.settings.get("architectures"))
     stored: dict[str, StoredArray] = {}
     decoder: dict[str, StoredArray] = {}
     for name, file in located.items():
-        canonical = names.canonical(name)
-        if canonical in (names.DECODER_WEIGHT, names.DECODER_BIAS):
+        canonical = naming.canonical(name)
+        if canonical in naming.copies:
             decoder[canonical] = StoredArray(file, name)
         elif not names.is_constant(canonical):
-            row = names.google_row(canonical, tagging=tagging)
+            row = naming.by_huggingface(canonical, tagging=tagging)
             key = row.google if row else name
             if key in stored:
                 raise UserError(
@@ -204,7 +205,13 @@ def _open_pytorch(path: Path, files: ModelFiles) -> Source:
                     "file of one model."
                 )
             stored[key] = StoredArray(file, name, row is not None and row.transposed)
-    return Source(str(path), origin, files, *_join_decoder(stored, decoder))
+    stored, notes = _join_decoder(stored, decoder, naming.copies)
+    if naming is names.DISTILBERT and any(names.PRE_CLASSIFIER in name for name in located):
+        notes += (
+            "warning: pre_classifier is a layer of DistilBERT's head for classes of a text, for "
+            "which this network has BERT's pooler, so the head is left out",
+        )
+    return Source(str(path), origin, files, stored, notes)
 
 
 def _locate(path: Path) -> dict[str, ArrayFile]:
@@ -248,19 +255,17 @@ def _open_file(path: Path) -> ArrayFile:
 
 
 def _join_decoder(
-    stored: dict[str, StoredArray], decoder: dict[str, StoredArray]
+    stored: dict[str, StoredArray],
+    decoder: dict[str, StoredArray],
+    originals: Mapping[str, str],
 ) -> tuple[dict[str, StoredArray], tuple[str, ...]]:
     """The variables without the masked-LM decoder's copies of other variables, and notes.
 
     Our decoder consists of the word embeddings and one bias. A model with a different decoder has a
     masked-LM head that ours cannot represent: its variables then keep their original names, which
-    no network of ours uses.
+    no network of ours uses. ``originals`` are ``Naming.copies``.
     """
     head = [name for name in stored if name.startswith(names.MASKED_LM)]
-    originals = {
-        names.DECODER_WEIGHT: "bert/embeddings/word_embeddings",
-        names.DECODER_BIAS: f"{names.MASKED_LM}output_bias",
-    }
     if names.DECODER_BIAS in decoder:
         stored.setdefault(originals[names.DECODER_BIAS], decoder[names.DECODER_BIAS])
     untied = [
@@ -297,7 +302,7 @@ def _notes_on(source: Source) -> list[str]:
         dtype: Any = file.entries[stored].dtype
         if names.is_run_state(name):
             continue
-        if dtype not in _FLOATS and names.huggingface_row(name) is not None:
+        if dtype not in _FLOATS and names.BERT.by_google(name) is not None:
             raise UserError(
                 f"weights {source.path}: {stored} has type {dtype}, as in quantised models; give "
                 "the original model instead."

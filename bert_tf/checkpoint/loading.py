@@ -24,6 +24,7 @@ from bert_tf.checkpoint.tensorflow_file import (
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike
+from bert_tf.model.bert import TOKEN_TYPE_EMBEDDINGS
 from bert_tf.model.heads import Head
 
 _MOST_NAMES_IN_A_MESSAGE = 3
@@ -182,7 +183,7 @@ def check_initial(
     report = compare_source(source, network)
     lacking = missing_heads(report, heads)
     scopes = [*allowed_fresh, *_scopes_of(lacking, report)]
-    problem = describe_problem(report, scopes)
+    problem = describe_problem(report, scopes, config=config)
     notes = [
         f"the checkpoint has no {head.name}, so it starts from random weights" for head in lacking
     ]
@@ -249,12 +250,25 @@ def _as_tensorflow(source: Source, wanted: Sequence[str]) -> str:
     return path
 
 
-def describe_problem(report: LoadingReport, allowed_fresh: Sequence[str] = ()) -> str:
-    """The variables with different shapes, or missing outside the scopes; "" if there are none."""
+def describe_problem(
+    report: LoadingReport,
+    allowed_fresh: Sequence[str] = (),
+    *,
+    config: BertConfig | None = None,
+) -> str:
+    """The variables with different shapes, or missing outside the scopes; "" if there are none.
+
+    Segment embeddings that a network of this ``config`` would ignore are a problem too.
+    """
     missing = [name for name in report.fresh if not _is_in_scopes(name, allowed_fresh)]
     if report.mismatched:
         return _first([str(mismatch) for mismatch in report.mismatched])
-    return f"it lacks {_first(missing)}" if missing else ""
+    if missing:
+        return f"it lacks {_first(missing)}"
+    ignores_segments = config is not None and not config.type_vocab_size
+    if ignores_segments and TOKEN_TYPE_EMBEDDINGS in report.unexpected:
+        return f"it has {TOKEN_TYPE_EMBEDDINGS}, but the network's type_vocab_size is 0"
+    return ""
 
 
 def missing_heads(

@@ -1,13 +1,14 @@
 """The table of variable names: Google's and those of the same weights in PyTorch.
 
 Google's are the names in google-research/bert, also used by NVIDIA's TensorFlow scripts and this
-toolkit. Hugging Face's are those of transformers' ``BertFor...`` classes.
+toolkit. Hugging Face's are those of transformers' ``BertFor...`` classes or, for a network without
+token types, of its ``DistilBertFor...`` classes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bert_tf.config.optimizers import slot_names
@@ -67,12 +68,26 @@ TAGGING = "cls/tagging/"
 POOLER = "bert/pooler/"
 HEADS = (MASKED_LM, NEXT_SENTENCE, SQUAD, TAGGING, CLASSIFICATION)
 
-ROWS: tuple[Row, ...] = (
-    *(
-        Row(f"bert/embeddings/{table}", f"bert.embeddings.{table}.weight")
-        for table in ("word_embeddings", "token_type_embeddings", "position_embeddings")
+# The arrays of the masked-LM decoder that copy other variables.
+DECODER_WEIGHT = "cls.predictions.decoder.weight"
+DECODER_BIAS = "cls.predictions.decoder.bias"
+_DISTILBERT_DECODER_WEIGHT = "vocab_projector.weight"
+
+# A part of DistilBERT's head for classes of a text: a dense layer with ReLU in place of the pooler.
+PRE_CLASSIFIER = "pre_classifier."
+
+
+def _embeddings(huggingface: str, *tables: str) -> list[Row]:
+    return [
+        *(Row(f"bert/embeddings/{name}", f"{huggingface}.{name}.weight") for name in tables),
+        *_layer_norm("bert/embeddings/LayerNorm", f"{huggingface}.LayerNorm"),
+    ]
+
+
+_BERT_ROWS = (
+    *_embeddings(
+        "bert.embeddings", "word_embeddings", "token_type_embeddings", "position_embeddings"
     ),
-    *_layer_norm("bert/embeddings/LayerNorm", "bert.embeddings.LayerNorm"),
     *(
         row
         for name in _DENSE_OF_A_LAYER
@@ -92,22 +107,38 @@ ROWS: tuple[Row, ...] = (
     *_output(CLASSIFICATION, "classifier"),
 )
 
-# Hugging Face's classes share "classifier"; the later row, for sequences, takes precedence.
-_BY_GOOGLE = {row.google: row for row in ROWS}
-_BY_HUGGINGFACE = {row.huggingface: row for row in ROWS}
-_TAGGING_BY_HUGGINGFACE = {row.huggingface: row for row in ROWS if row.google.startswith(TAGGING)}
+_DISTILBERT_LAYER = "distilbert.transformer.layer.{n}"
+_DENSE_OF_A_DISTILBERT_LAYER = (
+    "attention.q_lin",
+    "attention.k_lin",
+    "attention.v_lin",
+    "attention.out_lin",
+    "ffn.lin1",
+    "ffn.lin2",
+)
 
-DECODER_WEIGHT = "cls.predictions.decoder.weight"
-DECODER_BIAS = "cls.predictions.decoder.bias"
-MASKED_LM_BIAS = "cls.predictions.bias"
+_DISTILBERT_ROWS = (
+    *_embeddings("distilbert.embeddings", "word_embeddings", "position_embeddings"),
+    *(
+        row
+        for name, theirs in zip(_DENSE_OF_A_LAYER, _DENSE_OF_A_DISTILBERT_LAYER)
+        for row in _dense(f"{_LAYER[0]}/{name}", f"{_DISTILBERT_LAYER}.{theirs}")
+    ),
+    *_layer_norm(f"{_LAYER[0]}/attention/output/LayerNorm", f"{_DISTILBERT_LAYER}.sa_layer_norm"),
+    *_layer_norm(f"{_LAYER[0]}/output/LayerNorm", f"{_DISTILBERT_LAYER}.output_layer_norm"),
+    Row("cls/predictions/output_bias", "vocab_projector.bias"),
+    *_dense("cls/predictions/transform/dense", "vocab_transform"),
+    *_layer_norm("cls/predictions/transform/LayerNorm", "vocab_layer_norm"),
+    *_output(SQUAD, "qa_outputs"),
+    *_output(TAGGING, "classifier"),
+)
 
 _GOOGLE_LAYER = re.compile(r"(?<=^bert/encoder/layer_)\d+(?=/)")
-_HUGGINGFACE_LAYER = re.compile(r"(?<=^bert\.encoder\.layer\.)\d+(?=\.)")
+_HUGGINGFACE_LAYER = re.compile(r"(?<=\.layer\.)\d+(?=\.)")
 _OLD_LAYER_NORM = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")
 _MODERN = {"gamma": "weight", "beta": "bias"}
-_PARTS_OF_BERT = ("embeddings.", "encoder.", "pooler.")
 # Constants that older versions saved among the weights.
-_CONSTANTS = re.compile(r"bert\.embeddings\.(position_ids|token_type_ids)")
+_CONSTANTS = re.compile(r"(distil)?bert\.embeddings\.(position_ids|token_type_ids)")
 
 # What training saves besides the weights: in google-research/bert, NVIDIA's scripts, TensorFlow's
 # optimizers, and this toolkit (whose optimizer slots are in their registry). None of it is needed
@@ -129,23 +160,90 @@ def heads_of(google: Iterable[str]) -> set[str]:
     return {
         head
         for head in HEADS
-        if any(row.google in given for row in ROWS if row.google.startswith(head or "output_"))
+        if any(
+            row.google in given for row in _BERT_ROWS if row.google.startswith(head or "output_")
+        )
     }
 
 
-def huggingface_row(google: str) -> Row | None:
-    """The row of one of Google's names with the layer filled in; None if it is not in the table."""
-    return _look_up(google, _BY_GOOGLE, _GOOGLE_LAYER)
+class Naming:
+    """How one of transformers' networks names its weights.
 
-
-def google_row(huggingface: str, *, tagging: bool) -> Row | None:
-    """Like ``huggingface_row``, for a name in ``canonical`` form.
-
-    ``tagging``: whether ``classifier`` labels tokens rather than sequences, which its name does not
-      tell.
+    Attributes:
+      model_type: the network in a ``config.json``.
+      class_prefix: the beginning of its classes' names.
+      prefix: precedes the names of the bare network in a model with a head.
+      copies: arrays of the masked-LM decoder -> Google's names of the variables that they copy.
     """
-    table = {**_BY_HUGGINGFACE, **_TAGGING_BY_HUGGINGFACE} if tagging else _BY_HUGGINGFACE
-    return _look_up(huggingface, table, _HUGGINGFACE_LAYER)
+
+    def __init__(
+        self,
+        model_type: str,
+        class_prefix: str,
+        parts: tuple[str, ...],
+        rows: Sequence[Row],
+        copies: Mapping[str, str],
+    ) -> None:
+        """The table ``rows``; names in the bare network begin with one of ``parts``."""
+        self.model_type = model_type
+        self.class_prefix = class_prefix
+        self.prefix = f"{model_type}."
+        self.copies = copies
+        self._parts = parts
+        self._by_google = {row.google: row for row in rows}
+        # Hugging Face's classes share "classifier".
+        tagging = {r.huggingface: r for r in rows if r.google.startswith(TAGGING)}
+        others = {r.huggingface: r for r in rows if not r.google.startswith(TAGGING)}
+        self._by_huggingface = {True: {**others, **tagging}, False: others}
+
+    def by_google(self, name: str) -> Row | None:
+        """The row of one of Google's names with the layer filled in; None if there is none."""
+        return _look_up(name, self._by_google, _GOOGLE_LAYER)
+
+    def by_huggingface(self, name: str, *, tagging: bool) -> Row | None:
+        """Like :meth:`by_google`, for a name in :meth:`canonical` form.
+
+        ``tagging``: whether ``classifier`` labels tokens rather than sequences, which its name does
+          not tell.
+        """
+        return _look_up(name, self._by_huggingface[tagging], _HUGGINGFACE_LAYER)
+
+    def canonical(self, name: str) -> str:
+        """A name in a PyTorch checkpoint in the spelling of today's classes with a head.
+
+        Normalizes the ``module.`` prefix of parallel training, a bare network without
+        :attr:`prefix`, ``gamma`` and ``beta`` of early releases, and NVIDIA's ``dense_act``.
+        """
+        name = _without_module(name).replace(".dense_act.", ".dense.")
+        name = _OLD_LAYER_NORM.sub(lambda match: _MODERN[match.group()], name)
+        return f"{self.prefix}{name}" if name.startswith(self._parts) else name
+
+
+_WORDS = "bert/embeddings/word_embeddings"
+BERT = Naming(
+    "bert",
+    "Bert",
+    ("embeddings.", "encoder.", "pooler."),
+    _BERT_ROWS,
+    {DECODER_WEIGHT: _WORDS, DECODER_BIAS: f"{MASKED_LM}output_bias"},
+)
+DISTILBERT = Naming(
+    "distilbert",
+    "DistilBert",
+    ("embeddings.", "transformer."),
+    _DISTILBERT_ROWS,
+    {_DISTILBERT_DECODER_WEIGHT: _WORDS},
+)
+
+
+def naming_of(stored: Iterable[str]) -> Naming:
+    """The naming that the names in a PyTorch checkpoint follow."""
+    marks = (DISTILBERT.prefix, "transformer.layer.")
+    return DISTILBERT if any(_without_module(n).startswith(marks) for n in stored) else BERT
+
+
+def _without_module(name: str) -> str:
+    return name[len("module.") :] if name.startswith("module.") else name
 
 
 def _look_up(name: str, table: dict[str, Row], layer: re.Pattern[str]) -> Row | None:
@@ -154,18 +252,6 @@ def _look_up(name: str, table: dict[str, Row], layer: re.Pattern[str]) -> Row | 
     if row is None or number is None:
         return row
     return Row(*(name.replace("{n}", number.group()) for name in row[:2]), row.transposed)
-
-
-def canonical(name: str) -> str:
-    """A name in a PyTorch checkpoint in the spelling of today's ``BertFor...`` classes.
-
-    Normalizes the ``module.`` prefix of parallel training, a bare ``BertModel`` without ``bert.``,
-    ``gamma`` and ``beta`` of early releases, and NVIDIA's ``dense_act``.
-    """
-    name = name[len("module.") :] if name.startswith("module.") else name
-    name = name.replace(".dense_act.", ".dense.")
-    name = _OLD_LAYER_NORM.sub(lambda match: _MODERN[match.group()], name)
-    return f"bert.{name}" if name.startswith(_PARTS_OF_BERT) else name
 
 
 def is_constant(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from bert_tf.checkpoint.model_files import (
     write_tokenizer_config,
 )
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, write_checkpoint
-from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.bert_config import DISTILBERT_KEYS, BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
 from bert_tf.model.bert import bert_specs
@@ -30,15 +30,15 @@ from bert_tf.model.heads import masked_lm_specs, next_sentence_specs
 
 Arrays = Mapping[str, np.ndarray]
 
-# Of several heads the first says which class opens the directory.
+# Of several heads the first says which class opens the directory, after "Bert" or "DistilBert".
 _ARCHITECTURES = (
-    ({names.SQUAD}, "BertForQuestionAnswering"),
-    ({names.CLASSIFICATION}, "BertForSequenceClassification"),
-    ({names.TAGGING}, "BertForTokenClassification"),
-    ({names.MASKED_LM, names.NEXT_SENTENCE}, "BertForPreTraining"),
-    ({names.MASKED_LM}, "BertForMaskedLM"),
-    ({names.NEXT_SENTENCE}, "BertForNextSentencePrediction"),
-    (set(), "BertModel"),
+    ({names.SQUAD}, "ForQuestionAnswering"),
+    ({names.CLASSIFICATION}, "ForSequenceClassification"),
+    ({names.TAGGING}, "ForTokenClassification"),
+    ({names.MASKED_LM, names.NEXT_SENTENCE}, "ForPreTraining"),
+    ({names.MASKED_LM}, "ForMaskedLM"),
+    ({names.NEXT_SENTENCE}, "ForNextSentencePrediction"),
+    (set(), "Model"),
 )
 
 # transformers of every age knows "gelu_new"; its "gelu" is the exact one.
@@ -89,10 +89,11 @@ def write_model(
       OSError: there is no room.
     """
     if target == "huggingface":
-        _write_huggingface(directory, weights, files, run_state)
+        left_out = _write_huggingface(directory, weights, files, run_state)
     else:
+        left_out = []
         _write_tensorflow(directory, target, {**weights, **run_state}, files)
-    return _notes(target, files)
+    return [*_notes_on_variables(left_out), *_notes(target, files)]
 
 
 def write_without_optimizer(checkpoint: str, directory: Path) -> None:
@@ -130,8 +131,36 @@ def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: Model
 
 def _write_huggingface(
     directory: Path, weights: Arrays, files: ModelFiles, run_state: Arrays
-) -> None:
-    heads = names.heads_of(weights)
+) -> list[str]:
+    """Returns the names of weights that DistilBERT, the form of some networks, does not have."""
+    naming = _naming_for(files.config)
+    _check_huggingface_has_place(naming, names.heads_of(weights), run_state)
+    rows = {name: naming.by_google(name) for name in weights}
+    heads = names.heads_of(name for name, row in rows.items() if row)
+    config = huggingface_config(files, heads, _num_labels(weights))
+    write_json(directory / HUGGINGFACE_CONFIG_NAME, config)
+    arrays = {}
+    for name, row in rows.items():
+        if row is not None:
+            # The names of a network without a head have no prefix.
+            key = row.huggingface if heads else row.huggingface[len(naming.prefix) :]
+            values = weights[name].T if row.transposed else weights[name]
+            arrays[key] = np.ascontiguousarray(values)
+    weights_file = directory / "model.safetensors"
+    save_file(arrays, weights_file, metadata={"format": "pt"})
+    # The library lets nobody but its user read the file; the umask, as shown by another, decides.
+    shutil.copymode(directory / HUGGINGFACE_CONFIG_NAME, weights_file)
+    files.tokenizer_files.copy_to(directory)
+    write_tokenizer_config(
+        directory,
+        files.tokenizer_files,
+        tokenizer_class=_tokenizer_class(files.config),
+        model_max_length=files.config.max_position_embeddings,
+    )
+    return [name for name, row in rows.items() if row is None]
+
+
+def _check_huggingface_has_place(naming: names.Naming, heads: set[str], run_state: Arrays) -> None:
     if run_state:
         raise UserError(
             "--include_optimizer: a Hugging Face directory has no place for an optimizer's state; "
@@ -142,40 +171,42 @@ def _write_huggingface(
             "the checkpoint has a head for classes and one for tags, and Hugging Face one name for "
             "both; convert it to another format."
         )
-    write_json(
-        directory / HUGGINGFACE_CONFIG_NAME, huggingface_config(files, heads, _num_labels(weights))
-    )
-    arrays = {}
-    for name, values in weights.items():
-        row = names.huggingface_row(name)
-        # A network without a head is a BertModel, whose own names have no prefix.
-        key = row.huggingface if heads else row.huggingface[len("bert.") :]
-        arrays[key] = np.ascontiguousarray(values.T if row.transposed else values)
-    weights_file = directory / "model.safetensors"
-    save_file(arrays, weights_file, metadata={"format": "pt"})
-    # The library lets nobody but its user read the file; the umask, as shown by another, decides.
-    shutil.copymode(directory / HUGGINGFACE_CONFIG_NAME, weights_file)
-    files.tokenizer_files.copy_to(directory)
-    write_tokenizer_config(
-        directory,
-        files.tokenizer_files,
-        tokenizer_class="BertTokenizer",
-        model_max_length=files.config.max_position_embeddings,
-    )
+    if naming is names.DISTILBERT and names.CLASSIFICATION in heads:
+        raise UserError(
+            "the checkpoint has a head for classes of a text and no token types, and DistilBERT, "
+            "Hugging Face's form of a network without them, has no pooler for that head; convert "
+            "it to another format."
+        )
+
+
+def _naming_for(config: BertConfig) -> names.Naming:
+    """Hugging Face's naming of a network; its BERT always has token types."""
+    return names.BERT if config.type_vocab_size else names.DISTILBERT
+
+
+def _tokenizer_class(config: BertConfig) -> str:
+    return f"{_naming_for(config).class_prefix}Tokenizer"
 
 
 def huggingface_config(
     files: ModelFiles, heads: set[str], num_labels: int | None
 ) -> dict[str, Any]:
     """The content of a ``config.json`` for the network with these heads."""
+    naming = _naming_for(files.config)
     settings = files.config.to_dict()
     activation = files.config.hidden_act
     settings["hidden_act"] = _HUGGINGFACE_ACTIVATIONS.get(activation, activation)
+    if naming is names.DISTILBERT:
+        del settings["type_vocab_size"]
+        settings = {DISTILBERT_KEYS.get(name, name): value for name, value in settings.items()}
+        # The table of positions is stored, whether it was computed or trained.
+        settings["sinusoidal_pos_embds"] = False
+    else:
+        settings.update(layer_norm_eps=1e-12, position_embedding_type="absolute")
+    class_name = next(name for needed, name in _ARCHITECTURES if needed <= heads)
     settings.update(
-        model_type="bert",
-        architectures=[next(name for needed, name in _ARCHITECTURES if needed <= heads)],
-        layer_norm_eps=1e-12,
-        position_embedding_type="absolute",
+        model_type=naming.model_type,
+        architectures=[f"{naming.class_prefix}{class_name}"],
         pad_token_id=_pad_id(files),
         torch_dtype="float32",
     )
@@ -204,6 +235,15 @@ def _pad_id(files: ModelFiles) -> int:
         return next((index for index, line in enumerate(file) if line.strip() == "[PAD]"), 0)
 
 
+def _notes_on_variables(left_out: Sequence[str]) -> list[str]:
+    if not left_out:
+        return []
+    return [
+        f"{len(left_out)} of these left out, since DistilBERT, Hugging Face's form of a network "
+        f"without token types, has no pooler: {', '.join(left_out)}"
+    ]
+
+
 def _notes(target: str, files: ModelFiles) -> list[str]:
     notes = []
     if target in ("google", "nvidia") and files.config.hidden_act == "gelu_erf":
@@ -211,6 +251,11 @@ def _notes(target: str, files: ModelFiles) -> list[str]:
             f"warning: the model was made with the exact GELU, which {CONFIG_NAME} calls gelu_erf; "
             "Google's and NVIDIA's code refuse that name, and with \"gelu\" they compute the tanh "
             "form, so that outputs differ slightly"
+        )
+    if target in ("google", "nvidia") and not files.config.type_vocab_size:
+        notes.append(
+            "warning: the model has no token types (type_vocab_size 0), and Google's and NVIDIA's "
+            "code cannot build a network without them"
         )
     if files.tokenizer_files.file is None:
         notes.append("no vocabulary is stored with the checkpoint; --vocab_file adds one")
@@ -221,6 +266,7 @@ def _notes(target: str, files: ModelFiles) -> list[str]:
         )
     if target == "huggingface" and files.tokenizer_files.spm_model_file is not None:
         notes.append(
-            "warning: BertTokenizer does not read SentencePiece models; encode texts by other means"
+            f"warning: {_tokenizer_class(files.config)} does not read SentencePiece models; encode "
+            "texts by other means"
         )
     return notes

@@ -60,7 +60,7 @@ def convert(
             f"no configuration was found for {source.path}; give the model's --bert_config_file."
         )
     report = compare_source(source, network_shapes(source.config, source.shapes))
-    problem = describe_problem(report)
+    problem = describe_problem(report, config=source.config)
     if problem:
         raise UserError(
             f"cannot convert {source.path}: {problem}; give the --bert_config_file that it was "

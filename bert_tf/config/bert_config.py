@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import math
 import reprlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bert_tf.environment import memory_bytes
@@ -40,6 +41,24 @@ _HUGGINGFACE_ACTIVATIONS = {
     "gelu_tanh": "gelu_tanh",
 }
 
+# Our settings -> transformers' for DistilBERT (4.57, configuration_distilbert.py); the others have
+# the same name in both.
+DISTILBERT_KEYS = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+
+# transformers' defaults, where Google's differ or do not exist.
+_HUGGINGFACE_DEFAULTS = {
+    "bert": {"vocab_size": 30522, "type_vocab_size": 2, "hidden_act": "gelu"},
+    "distilbert": {"vocab_size": 30522, "num_hidden_layers": 6, "hidden_act": "gelu"},
+}
+
 # Settings that matter only to training; all others determine what the network computes.
 _TRAINING_SETTINGS = frozenset(
     {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
@@ -49,6 +68,7 @@ _TRAINING_SETTINGS = frozenset(
 _HUGGINGFACE_MARKS = frozenset(
     {
         "architectures",
+        "dim",
         "layer_norm_eps",
         "model_type",
         "position_embedding_type",
@@ -75,6 +95,9 @@ _MISSPELT_RATIO = 0.8
 # Equals layers.LAYER_NORM_EPSILON, whose module needs TensorFlow.
 _OUR_EPSILON = 1e-12
 
+# The smallest value of a size, if it is not 1.
+_LEAST_SIZES = {"type_vocab_size": 0}
+
 # Ids and variable sizes in a checkpoint have 32 bits; a graph has operations for each layer.
 _MAX_SIZE = 2**31 - 1
 _MAX_LAYERS = 10_000
@@ -97,8 +120,9 @@ class BertConfig:
     """Sizes, activation, dropout rates and initialisation; keys and defaults are Google's.
 
     ``hidden_act`` is one of ``ACTIVATIONS``; ``gelu`` means the tanh form that Google's code
-    computes (the same as ``gelu_tanh``), ``gelu_erf`` the exact one. Raises UserError for a value
-    that no network can be built from.
+    computes (the same as ``gelu_tanh``), ``gelu_erf`` the exact one. With ``type_vocab_size`` 0 the
+    network has no segment embeddings and ignores segment ids, as DistilBERT does. Raises UserError
+    for a value that no network can be built from.
     """
 
     vocab_size: int
@@ -161,19 +185,25 @@ class BertConfig:
         """Builds a config from the values of a Hugging Face ``config.json``.
 
         Keys that do not describe the network are ignored. Raises UserError that names ``source`` if
-        the network is not BERT, or is a variant that is not supported.
+        the network is neither BERT nor DistilBERT, or is a variant that is not supported.
         """
         problem = _find_foreign(values)
         if problem:
             raise UserError(f"model configuration {source}: {problem}.")
-        # transformers' defaults, where Google's differ or do not exist.
-        defaults = {"vocab_size": 30522, "type_vocab_size": 2, "hidden_act": "gelu"}
-        settings = {**defaults, **values}
+        model_type = _model_type(values)
+        keys = _huggingface_keys(model_type)
+        settings = {name: values[key] for name, key in keys.items() if key in values}
+        settings = {**_HUGGINGFACE_DEFAULTS[model_type], **settings}
         settings["hidden_act"] = _HUGGINGFACE_ACTIVATIONS[settings["hidden_act"]]
-        return cls._from_known(settings, source)
+        if model_type == "distilbert":
+            settings["type_vocab_size"] = 0
+        return cls._from_known(settings, source, keys=keys)
 
     @classmethod
-    def _from_known(cls, values: dict[str, Any], source: str) -> BertConfig:
+    def _from_known(
+        cls, values: dict[str, Any], source: str, *, keys: Mapping[str, str] | None = None
+    ) -> BertConfig:
+        """Builds a config from the settings in ``values``; ``keys`` names them in the source."""
         known = {field.name for field in dataclasses.fields(cls)}
         try:
             config = cls(**{key: value for key, value in values.items() if key in known})
@@ -181,6 +211,8 @@ class BertConfig:
             return config
         except UserError as error:
             detail = str(error).partition(": ")[2]
+            for name, key in (keys or {}).items():
+                detail = detail.replace(name, key)
             raise UserError(f"model configuration {source}: {detail}") from None
 
     @classmethod
@@ -207,7 +239,8 @@ def config_notes(values: dict[str, Any], *, source: PathLike) -> list[str]:
     """Warnings about settings in a configuration file that this network does not follow."""
     if is_huggingface(values):
         epsilon = values.get("layer_norm_eps", _OUR_EPSILON)
-        if epsilon == _OUR_EPSILON:
+        # transformers' DistilBERT always uses our epsilon.
+        if epsilon == _OUR_EPSILON or _model_type(values) == "distilbert":
             return []
         return [
             f"warning: {source} sets layer_norm_eps {epsilon!r}, but this network always uses "
@@ -255,21 +288,36 @@ def _is_within(words: list[str], others: list[str]) -> bool:
     return all(word in remaining for word in words)
 
 
+def _model_type(values: dict[str, Any]) -> Any:
+    """The network's name in a Hugging Face configuration; the oldest do not state it."""
+    return values.get("model_type", "distilbert" if "dim" in values else "bert")
+
+
+def _huggingface_keys(model_type: str) -> dict[str, str]:
+    """The key of each of our settings in a Hugging Face configuration."""
+    renamed = DISTILBERT_KEYS if model_type == "distilbert" else {}
+    return {f.name: renamed.get(f.name, f.name) for f in dataclasses.fields(BertConfig)}
+
+
 def _find_foreign(values: dict[str, Any]) -> str:
     """What a Hugging Face configuration needs that our network lacks, or the empty string."""
-    model_type = values.get("model_type", "bert")
-    if model_type != "bert":
-        return f"model_type {model_type!r} is not supported; give a model of type 'bert'"
+    model_type = _model_type(values)
+    if model_type not in [*_HUGGINGFACE_DEFAULTS]:
+        return (
+            f"model_type {model_type!r} is not supported; give a model of type 'bert' or "
+            "'distilbert'"
+        )
     positions = values.get("position_embedding_type", "absolute")
     if positions != "absolute":
         return f"position_embedding_type {positions!r} is not supported, only 'absolute' is"
     for key in ("is_decoder", "add_cross_attention"):
         if values.get(key):
             return f"{key} is set; only encoders are supported"
-    activation = values.get("hidden_act", "gelu")
+    key = _huggingface_keys(model_type)["hidden_act"]
+    activation = values.get(key, "gelu")
     if not isinstance(activation, str) or activation not in _HUGGINGFACE_ACTIVATIONS:
         choices = ", ".join(_HUGGINGFACE_ACTIVATIONS)
-        return f"hidden_act {activation!r} is not supported, only {choices} are"
+        return f"{key} {activation!r} is not supported, only {choices} are"
     return ""
 
 
@@ -278,8 +326,10 @@ def _find_problem(config: BertConfig) -> str:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         shown = reprlib.repr(value)
-        if field.type == "int" and not (_is_number(value, int) and value > 0):
-            return f"{field.name} must be a positive whole number, not {shown}"
+        least = _LEAST_SIZES.get(field.name, 1)
+        if field.type == "int" and not (_is_number(value, int) and value >= least):
+            kind = "positive whole number" if least else "whole number of at least 0"
+            return f"{field.name} must be a {kind}, not {shown}"
         most = _MAX_LAYERS if field.name == "num_hidden_layers" else _MAX_SIZE
         if field.type == "int" and value > most:
             return f"{field.name} must not be more than {most}, but is {shown}"

@@ -41,7 +41,7 @@ _NETWORK_HELP = {
     "hidden_dropout_prob": "Dropout rate of the embeddings and of each block's output",
     "attention_probs_dropout_prob": "Dropout rate of the attention probabilities",
     "max_position_embeddings": "Maximum sequence length",
-    "type_vocab_size": "Number of segment types",
+    "type_vocab_size": "Number of segment types; 0 for a network that ignores segments",
     "initializer_range": "Standard deviation of initial weights",
 }
 

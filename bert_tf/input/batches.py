@@ -23,6 +23,8 @@ from bert_tf.records.tfrecord import RecordSet
 Features = dict[str, tf.Tensor]
 
 _PREFETCH = 4  # batches prepared in advance
+# Features become int32.
+_INT32_VALUES = 2**31
 # Batches read and parsed at the same time.
 _PARALLEL_READS = 4
 
@@ -55,7 +57,8 @@ class BatchReader:
           record_set: the records.
           spec: their layout.
           lengths: lengths of their features, by length key.
-          vocab_size, type_vocab_size: the model's upper bounds (exclusive) for ids and segments.
+          vocab_size, type_vocab_size: the model's upper bounds (exclusive) for ids and segments; a
+            model without segments, 0, ignores them.
           batch_size: B.
           indices: maps a batch's position to the numbers of its records, integers [B].
           names: as for ``spec.parse_spec``.
@@ -66,7 +69,8 @@ class BatchReader:
         self._indices = indices
         self._positions_kept = positions_kept
         self._spec = spec
-        self._sizes = {**lengths, VOCABULARY: vocab_size, SEGMENTS: type_vocab_size}
+        segments = type_vocab_size or _INT32_VALUES
+        self._sizes = {**lengths, VOCABULARY: vocab_size, SEGMENTS: segments}
         self._names = names
         self._parse_spec = spec.parse_spec(lengths, names)
         self._sequences = [f.name for f in spec.features if f.length_key == SEQUENCE]

@@ -40,7 +40,8 @@ class PretrainingRecords:
     Attributes:
       record_set: the records.
       info: their description by :func:`inspect_records`.
-      vocab_size, type_vocab_size: the model's; a record with larger values is refused.
+      vocab_size, type_vocab_size: the model's; a record with larger values is refused, except for
+        a model without segments, 0.
       masking: how to draw masks; needed only for records without stored masks.
     """
 

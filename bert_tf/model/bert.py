@@ -21,6 +21,7 @@ from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
 
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
+TOKEN_TYPE_EMBEDDINGS = "bert/embeddings/token_type_embeddings"
 
 _EMBEDDING_DROPOUT_SITE = 0
 
@@ -45,13 +46,15 @@ def bert_specs(config: BertConfig, *, pooler: bool) -> list[VariableSpec]:
     """The variables of the network.
 
     The pooler is included only if a head reads the pooled output: otherwise it would keep its
-    random initial values, and a checkpoint should not appear to contain a trained one.
+    random initial values, and a checkpoint should not appear to contain a trained one. Nor are
+    there segment embeddings if ``type_vocab_size`` is 0.
     """
     hidden = config.hidden_size
     scope = "bert/embeddings"
-    specs = [
-        VariableSpec(WORD_EMBEDDINGS, (config.vocab_size, hidden)),
-        VariableSpec(f"{scope}/token_type_embeddings", (config.type_vocab_size, hidden)),
+    specs = [VariableSpec(WORD_EMBEDDINGS, (config.vocab_size, hidden))]
+    if config.type_vocab_size:
+        specs.append(VariableSpec(TOKEN_TYPE_EMBEDDINGS, (config.type_vocab_size, hidden)))
+    specs += [
         VariableSpec(f"{scope}/position_embeddings", (config.max_position_embeddings, hidden)),
         *layer_norm_specs(f"{scope}/LayerNorm", width=hidden),
         *encoder_specs(config, scope="bert/encoder"),
@@ -73,7 +76,7 @@ def bert_output(
       variables: the variables of ``bert_specs``, from the root.
       config: sizes, activation and dropout rates.
       features: integers [B, S]: ``input_ids`` in [0, vocab_size), ``input_mask``, 1 for a token
-        and 0 for padding, ``segment_ids`` in [0, type_vocab_size).
+        and 0 for padding, ``segment_ids`` in [0, type_vocab_size), any if that is 0.
       options: how to compute the forward pass.
 
     Raises:
@@ -113,7 +116,7 @@ def _embed(
     config: BertConfig,
     policy: PrecisionPolicy,
 ) -> tf.Tensor:
-    """The normalised sum of the word, position and segment embeddings, [B, S, D]."""
+    """The normalised sum of the word, position and any segment embeddings, [B, S, D]."""
     B, S = shape_of(input_ids)
     if isinstance(S, int) and config.max_position_embeddings < S:
         raise UserError(
@@ -122,13 +125,14 @@ def _embed(
         )
     # Gathers from the value, not from the variable: TensorFlow copies a variable that is gathered
     # from if it is also read as a whole, as the masked-LM head does.
-    words = tf.gather(operand(variables["word_embeddings"], tf.float32), input_ids)
-    # The segment table has few rows, so that the look-up is a small product, as is its gradient.
-    one_hot = tf.one_hot(tf.reshape(segment_ids, [-1]), config.type_vocab_size)
-    segments = computed_in(
-        policy.embeddings, tf.matmul, one_hot, variables["token_type_embeddings"]
-    )
-    segments = tf.reshape(segments, [B, S, config.hidden_size])
-    positions = variables["position_embeddings"][:S]
-    total = computed_in(policy.embeddings, lambda *parts: sum(parts), words, segments, positions)
+    parts = [tf.gather(operand(variables["word_embeddings"], tf.float32), input_ids)]
+    if config.type_vocab_size:
+        # The table has few rows, so that the look-up is a small product, as is its gradient.
+        one_hot = tf.one_hot(tf.reshape(segment_ids, [-1]), config.type_vocab_size)
+        segments = computed_in(
+            policy.embeddings, tf.matmul, one_hot, variables["token_type_embeddings"]
+        )
+        parts.append(tf.reshape(segments, [B, S, config.hidden_size]))
+    parts.append(variables["position_embeddings"][:S])
+    total = computed_in(policy.embeddings, lambda *summands: sum(summands), *parts)
     return layer_norm(total, variables, "LayerNorm", policy=policy)

@@ -72,8 +72,9 @@ def our_names():
 def test_every_name_that_google_released_is_in_the_table(list_names):
     theirs, found = {}, list_names()
     for name in found:
-        row = names.huggingface_row(name)
-        assert names.google_row(names.canonical(row.huggingface), tagging=False) == row
+        row = names.BERT.by_google(name)
+        canonical = names.BERT.canonical(row.huggingface)
+        assert names.BERT.by_huggingface(canonical, tagging=False) == row
         theirs[row.huggingface] = name
     assert len(theirs) == len(found) == 142
     assert row_of("bert/encoder/layer_7/output/dense/kernel") == (
@@ -84,14 +85,16 @@ def test_every_name_that_google_released_is_in_the_table(list_names):
 
 
 def row_of(google):
-    row = names.huggingface_row(google)
+    row = names.BERT.by_google(google)
     return row.huggingface, row.transposed
 
 
 def test_names_that_are_not_in_the_table():
     for name in ("bert/encoder/layer_x/output/dense/kernel", "global_step", "cls/other/kernel"):
-        assert names.huggingface_row(name) is None
-    assert names.google_row("distilbert.transformer.layer.0.ffn.weight", tagging=False) is None
+        assert names.BERT.by_google(name) is None
+    for naming in (names.BERT, names.DISTILBERT):
+        name = "distilbert.transformer.layer.0.ffn.weight"
+        assert naming.by_huggingface(name, tagging=False) is None
 
 
 def test_directories_and_files_name_the_same_model(theirs, google):
@@ -385,8 +388,8 @@ WRONG = {
         "contains several models, model.safetensors, bert_model.ckpt.index;",
     ),
     "another network": (
-        lambda d: change_json(d / "config.json", model_type="distilbert"),
-        "model_type 'distilbert' is not supported",
+        lambda d: change_json(d / "config.json", model_type="roberta"),
+        "model_type 'roberta' is not supported",
     ),
     "tokenizer": (
         replaced("tokenizer_config.json", b'{"do_lower_case": "yes"}'),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 import torch
@@ -35,6 +37,23 @@ SIZES = {
     "type_vocab_size": 2,
 }
 
+# The same network in DistilBERT's configuration; it has no token types.
+DISTILBERT_SIZES = {
+    "vocab_size": 40,
+    "dim": 12,
+    "n_layers": 2,
+    "n_heads": 3,
+    "hidden_dim": 20,
+    "max_position_embeddings": 16,
+}
+
+DISTILBERT_CLASSES = (
+    "DistilBertModel",
+    "DistilBertForMaskedLM",
+    "DistilBertForQuestionAnswering",
+    "DistilBertForTokenClassification",
+)
+
 CLASSES = (
     "BertModel",
     "BertForPreTraining",
@@ -43,15 +62,19 @@ CLASSES = (
     "BertForQuestionAnswering",
     "BertForSequenceClassification",
     "BertForTokenClassification",
+    *DISTILBERT_CLASSES,
 )
 
 
 def huggingface_model(class_name, *, activation="gelu", seed=0, **changes):
     """A model of transformers with random weights, and three labels where it has any to choose."""
     labels = 3 if class_name.endswith("Classification") else 2
-    config = transformers.BertConfig(
-        **{**SIZES, **changes}, hidden_act=activation, num_labels=labels
-    )
+    if class_name.startswith("DistilBert"):
+        sizes = {**DISTILBERT_SIZES, "activation": activation, **changes}
+        config = transformers.DistilBertConfig(**sizes, num_labels=labels)
+    else:
+        sizes = {**SIZES, "hidden_act": activation, **changes}
+        config = transformers.BertConfig(**sizes, num_labels=labels)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
     model = getattr(transformers, class_name)(config).eval()
@@ -63,12 +86,11 @@ def huggingface_model(class_name, *, activation="gelu", seed=0, **changes):
 
 def huggingface_outputs(model):
     """The tensors that the model computes for the batch above, by transformers' names."""
+    batch = {"input_ids": IDS, "attention_mask": MASK}
+    if model.config.model_type == "bert":
+        batch["token_type_ids"] = SEGMENTS
     with torch.no_grad():
-        output = model(
-            input_ids=torch.tensor(IDS),
-            attention_mask=torch.tensor(MASK),
-            token_type_ids=torch.tensor(SEGMENTS),
-        )
+        output = model(**{name: torch.tensor(values) for name, values in batch.items()})
     return {name: value.numpy() for name, value in output.items()}
 
 
@@ -116,15 +138,17 @@ def _build(variables: Variables, config: BertConfig, class_name: str):
     def follows():
         return next_sentence_logits(pooled(), variables, policy=policy)
 
+    if class_name == "DistilBertModel":
+        return {"last_hidden_state": hidden}
     if class_name == "BertModel":
         return {"last_hidden_state": hidden, "pooler_output": pooled()}
     if class_name == "BertForPreTraining":
         return {"prediction_logits": words(), "seq_relationship_logits": follows()}
-    if class_name == "BertForMaskedLM":
+    if class_name.endswith("BertForMaskedLM"):
         return {"logits": words()}
     if class_name == "BertForNextSentencePrediction":
         return {"logits": follows()}
-    if class_name == "BertForQuestionAnswering":
+    if class_name.endswith("BertForQuestionAnswering"):
         start, end = tf.unstack(classes(hidden, names.SQUAD), axis=-1)
         return {"start_logits": start, "end_logits": end}
     if class_name == "BertForSequenceClassification":
@@ -135,6 +159,8 @@ def _build(variables: Variables, config: BertConfig, class_name: str):
 def save_google(directory, class_name, *, activation="gelu", extra=None, seed=1):
     """A directory as google-research/bert publishes them, with random weights for a class."""
     config = BertConfig(**SIZES, hidden_act=activation)
+    if class_name.startswith("DistilBert"):
+        config = dataclasses.replace(config, type_vocab_size=0)
     shapes = network_shapes(config, _names_of(class_name))
     generator = np.random.default_rng(seed)
     arrays = {
@@ -163,4 +189,8 @@ def _names_of(class_name):
         "BertForQuestionAnswering": {"cls/squad/output_bias": (2,)},
         "BertForSequenceClassification": {"output_bias": (3,)},
         "BertForTokenClassification": {"cls/tagging/output_bias": (3,)},
+        "DistilBertModel": {},
+        "DistilBertForMaskedLM": masked_lm,
+        "DistilBertForQuestionAnswering": {"cls/squad/output_bias": (2,)},
+        "DistilBertForTokenClassification": {"cls/tagging/output_bias": (3,)},
     }[class_name]

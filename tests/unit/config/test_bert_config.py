@@ -197,6 +197,81 @@ def test_gelu_means_different_functions_in_the_two_formats(tmp_path):
     assert exact.with_explicit_gelu() == exact
 
 
+# distilbert-base-uncased, as published; the first releases had no model_type.
+DISTILBERT = {
+    "activation": "gelu",
+    "attention_dropout": 0.2,
+    "dim": 24,
+    "dropout": 0.3,
+    "hidden_dim": 48,
+    "initializer_range": 0.05,
+    "max_position_embeddings": 64,
+    "model_type": "distilbert",
+    "n_heads": 4,
+    "n_layers": 3,
+    "qa_dropout": 0.1,
+    "seq_classif_dropout": 0.2,
+    "sinusoidal_pos_embds": False,
+    "tie_weights_": True,
+    "vocab_size": 9,
+}
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_keys_of_distilbert(tmp_path, stated):
+    values = {k: v for k, v in DISTILBERT.items() if stated or k != "model_type"}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**values, "layer_norm_eps": 1e-5, "type_vocab_size": 2}))
+    config, notes = read_config(path)
+    assert config == BertConfig(
+        vocab_size=9,
+        hidden_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=48,
+        hidden_act="gelu_erf",
+        hidden_dropout_prob=0.3,
+        attention_probs_dropout_prob=0.2,
+        max_position_embeddings=64,
+        type_vocab_size=0,
+        initializer_range=0.05,
+    )
+    assert not notes, "transformers' DistilBERT does not read layer_norm_eps"
+
+
+def test_defaults_of_distilbert(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "distilbert"}))
+    assert BertConfig.from_json_file(path) == BertConfig(
+        vocab_size=30522, num_hidden_layers=6, type_vocab_size=0, hidden_act="gelu_erf"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dim": 25}, "dim 25 is not a multiple of n_heads 4"),
+        ({"n_layers": 0}, "n_layers must be a positive whole number, not 0"),
+        ({"dropout": 1}, "dropout must be a number in [0, 1), not 1"),
+        ({"activation": "silu"}, "activation 'silu' is not supported, only gelu,"),
+        ({"hidden_dim": 10**9}, "hidden_dim 1000000000, max_position_embeddings 64"),
+    ],
+)
+def test_a_distilbert_that_cannot_be_built_is_described_by_its_own_keys(tmp_path, changes, words):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**DISTILBERT, **changes}))
+    with pytest.raises(UserError) as error:
+        BertConfig.from_json_file(path)
+    assert words in str(error.value)
+    assert str(error.value).startswith(f"model configuration {path}: ")
+
+
+def test_a_network_may_have_no_token_types():
+    assert BertConfig(vocab_size=9, type_vocab_size=0).to_dict()["type_vocab_size"] == 0
+    with pytest.raises(UserError, match=r"type_vocab_size must be a whole number of at least 0, n"):
+        BertConfig(vocab_size=9, type_vocab_size=-1)
+
+
 @pytest.mark.parametrize("mark", ["architectures", "model_type", "transformers_version"])
 def test_a_single_hugging_face_key_is_enough(tmp_path, mark):
     path = tmp_path / "config.json"
@@ -208,6 +283,7 @@ def test_a_single_hugging_face_key_is_enough(tmp_path, mark):
     ("changes", "words"),
     [
         ({"model_type": "roberta"}, "model_type 'roberta' is not supported; give a model of type"),
+        ({"model_type": ["bert"]}, "model_type ['bert'] is not supported"),
         ({"position_embedding_type": "relative_key"}, "'relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder is set; only encoders"),
         ({"hidden_act": "silu"}, "hidden_act 'silu' is not supported, only gelu,"),

@@ -35,14 +35,14 @@ def write(path, *, training=True, **changes):
     return path
 
 
-def read(*paths, kept=KEPT, training=True):
+def read(*paths, kept=KEPT, training=True, type_vocab_size=2):
     """All batches of three, in the order of the files."""
     reader = BatchReader(
         RecordSet(paths),
         spec=SQUAD_TRAINING if training else SQUAD_PREDICTION,
         lengths={"max_seq_length": S},
         vocab_size=20,
-        type_vocab_size=2,
+        type_vocab_size=type_vocab_size,
         batch_size=3,
         indices=lambda position: np.arange(3 * position, 3 * position + 3),
         positions_kept=None if kept is None else lambda _: kept,
@@ -86,6 +86,17 @@ def test_a_value_out_of_range_is_named(tmp_path, feature, column, value, said):
         f"record 4 of {path} cannot be used: its {feature} contains {value}, but {said}; "
         "delete the file and make it again."
     )
+
+
+def test_a_network_without_segments_takes_any(tmp_path):
+    for value in (1, 2, 2**31 - 1):
+        path = write(tmp_path / str(value), segment_ids=(4, 0, value))
+        _, batch = read(path, type_vocab_size=0)
+        assert batch["segment_ids"][1, 0] == value
+    for value in (-1, 2**31):
+        path = write(tmp_path / str(value), segment_ids=(4, 0, value))
+        with pytest.raises(UserError, match=rf"^record 4 of .* segment_ids contains {value}, but"):
+            read(path, type_vocab_size=0)
 
 
 def test_no_token_is_cut_off(tmp_path):

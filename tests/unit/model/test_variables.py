@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,13 @@ def test_names_and_shapes_are_googles(session, config):
         **GOLDEN_NEXT_SENTENCE,
     }
     assert created_shapes(session, config) == expected
+
+
+def test_without_token_types_they_have_no_embeddings(session, config):
+    expected = {**golden_body(), **GOLDEN_MASKED_LM}
+    del expected["bert/embeddings/token_type_embeddings"]
+    config = dataclasses.replace(config, type_vocab_size=0)
+    assert created_shapes(session, config, next_sentence=False) == expected
 
 
 def test_without_next_sentence_there_is_no_pooler(session, config):

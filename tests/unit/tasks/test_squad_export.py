@@ -1,5 +1,6 @@
 """A SavedModel gives the same answers as the model in memory."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -71,6 +72,22 @@ def test_outputs_equal_the_live_model(signatures, live, batch_size, seq_length):
     for name, expected in live.run(features).items():
         expected = np.maximum(expected, LOWEST) if expected.dtype == np.float32 else expected
         np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
+
+
+def test_segments_of_a_network_without_token_types_only_mark_the_context(tmp_path):
+    config = dataclasses.replace(CONFIG, type_vocab_size=0)
+    parts = find_model(write_model(tmp_path / "model", config=config))
+    live = predictor_of(parts, num_candidates=5, native_ops=False)
+    loaded = tf2.saved_model.load(str(export_squad(parts, tmp_path / "squad", num_candidates=5)))
+    features = make_features(3, 17)
+    found = call(loaded.signatures["serving_default"], features)
+    for name, expected in live.run(features).items():
+        expected = np.maximum(expected, LOWEST) if expected.dtype == np.float32 else expected
+        np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
+    features["segment_ids"] = np.zeros_like(features["segment_ids"])
+    without = call(loaded.signatures["serving_default"], features)
+    np.testing.assert_array_equal(without["start_logits"], found["start_logits"])
+    assert without["top_start_logits"].max() == LOWEST
 
 
 def test_places_without_a_candidate_are_finite(signatures):
