@@ -165,6 +165,11 @@ def variables_of(checkpoint: Path) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
+def content_of(directory: Path) -> dict[Path, bytes]:
+    """Every file below a directory."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
 def modes_of(directory: Path) -> dict[str, set[int]]:
     """The permissions of a directory's files, and of itself and the directories in it."""
     found: dict[str, set[int]] = {"file": set(), "directory": set()}

@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings, RunSettings
+from bert_tf.errors import UserError
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.manifest import Manifest, VocabularyEntry, describe_file, write_manifest
 from bert_tf.records.tfrecord import TFRecordWriter
-from tests.support import optimization_settings, runtime_settings
+from bert_tf.tasks import pretraining
+from tests.support import content_of, optimization_settings, runtime_settings
 
 S, P, V = 12, 3, 40
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -83,3 +86,16 @@ def pretraining_settings(directory: Path, *, vocabulary: str = "ab") -> Pretrain
         optimization=optimization_settings(),
         runtime=runtime_settings(precision="fp32"),
     )
+
+
+def refuse(settings: PretrainingSettings, *words: str) -> None:
+    """Runs and expects one sentence with the words, and that nothing was written."""
+    above = settings.run.output_dir.parent
+    before = content_of(above)
+    with pytest.raises(UserError) as error:
+        pretraining.run(settings)
+    assert content_of(above) == before
+    sentence = str(error.value)
+    assert "\n" not in sentence
+    for word in words:
+        assert word in sentence

@@ -96,10 +96,15 @@ class Source:
         """A variable of the run state, in its stored type."""
         return self.stored[name].file.read(self.stored[name].name)
 
-    def with_layers(self, layers: Sequence[int]) -> Source:
-        """A network with some of the encoder's layers, by number from 0, in the given order."""
+    def with_layers(self, layers: Sequence[int], *, segments: bool = True) -> Source:
+        """A network with some of the encoder's layers, by number from 0, in the given order.
+
+        Without ``segments`` it has no segment embeddings.
+        """
         stored = {}
         for name, array in self.stored.items():
+            if name == names.TOKEN_TYPE_EMBEDDINGS and not segments:
+                continue
             layer = _LAYER.match(name)
             if layer is None:
                 stored[name] = array

@@ -24,7 +24,6 @@ from bert_tf.checkpoint.tensorflow_file import (
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike
-from bert_tf.model.bert import TOKEN_TYPE_EMBEDDINGS
 from bert_tf.model.heads import Head
 
 _MOST_NAMES_IN_A_MESSAGE = 3
@@ -179,7 +178,7 @@ def check_initial(
     """
     source = open_source(checkpoint)
     if layers is not None:
-        source = source.with_layers(layers)
+        source = source.with_layers(layers, segments=config is None or config.type_vocab_size > 0)
     report = compare_source(source, network)
     lacking = missing_heads(report, heads)
     scopes = [*allowed_fresh, *_scopes_of(lacking, report)]
@@ -266,8 +265,8 @@ def describe_problem(
     if missing:
         return f"it lacks {_first(missing)}"
     ignores_segments = config is not None and not config.type_vocab_size
-    if ignores_segments and TOKEN_TYPE_EMBEDDINGS in report.unexpected:
-        return f"it has {TOKEN_TYPE_EMBEDDINGS}, but the network's type_vocab_size is 0"
+    if ignores_segments and names.TOKEN_TYPE_EMBEDDINGS in report.unexpected:
+        return f"it has {names.TOKEN_TYPE_EMBEDDINGS}, but the network's type_vocab_size is 0"
     return ""
 
 

@@ -133,6 +133,9 @@ _DISTILBERT_ROWS = (
     *_output(TAGGING, "classifier"),
 )
 
+# Networks without segments lack them.
+TOKEN_TYPE_EMBEDDINGS = "bert/embeddings/token_type_embeddings"
+
 _GOOGLE_LAYER = re.compile(r"(?<=^bert/encoder/layer_)\d+(?=/)")
 _HUGGINGFACE_LAYER = re.compile(r"(?<=\.layer\.)\d+(?=\.)")
 _OLD_LAYER_NORM = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")

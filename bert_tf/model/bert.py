@@ -21,7 +21,6 @@ from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
 
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
-TOKEN_TYPE_EMBEDDINGS = "bert/embeddings/token_type_embeddings"
 
 _EMBEDDING_DROPOUT_SITE = 0
 
@@ -53,7 +52,9 @@ def bert_specs(config: BertConfig, *, pooler: bool) -> list[VariableSpec]:
     scope = "bert/embeddings"
     specs = [VariableSpec(WORD_EMBEDDINGS, (config.vocab_size, hidden))]
     if config.type_vocab_size:
-        specs.append(VariableSpec(TOKEN_TYPE_EMBEDDINGS, (config.type_vocab_size, hidden)))
+        specs.append(
+            VariableSpec(f"{scope}/token_type_embeddings", (config.type_vocab_size, hidden))
+        )
     specs += [
         VariableSpec(f"{scope}/position_embeddings", (config.max_position_embeddings, hidden)),
         *layer_norm_specs(f"{scope}/LayerNorm", width=hidden),

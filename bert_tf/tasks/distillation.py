@@ -10,6 +10,7 @@ from typing import Any
 from bert_tf.checkpoint.formats import Source, open_source
 from bert_tf.checkpoint.loading import compare_source, missing_heads
 from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
+from bert_tf.checkpoint.names import is_run_state
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary
 from bert_tf.config.bert_config import BertConfig, read_config
 from bert_tf.config.settings import DistillationSettings
@@ -24,6 +25,7 @@ from bert_tf.tasks.distillation_task import (
     DistillationTask,
     initial_layers,
 )
+from bert_tf.text.tokenizer_files import Vocabulary
 from bert_tf.training.context import RunContext
 from bert_tf.training.job import Model
 
@@ -94,9 +96,20 @@ def _open_teacher(settings: DistillationSettings) -> Teacher:
 def _sha256(source: Source) -> str:
     digest = hashlib.sha256()
     for name in sorted(source.shapes):
-        if name.startswith(("bert/", "cls/", "output_")):
+        # A run's own checkpoints have moments beside the weights, under the same scopes.
+        if name.startswith(("bert/", "cls/", "output_")) and not is_run_state(name):
             digest.update(name.encode() + source.read(name).tobytes())
     return digest.hexdigest()
+
+
+def check_vocabulary(teacher: Teacher, used: Vocabulary | None) -> None:
+    """Raises UserError for a teacher that is known to have another vocabulary than the data's."""
+    problem, _ = other_vocabulary(teacher.files, used)
+    if problem:
+        raise UserError(
+            f"--teacher_checkpoint={teacher.path}: {problem}; teacher and student must have the "
+            "same vocabulary."
+        )
 
 
 def student_config(settings: DistillationSettings, teacher: BertConfig) -> BertConfig:
@@ -201,12 +214,7 @@ def _check_sizes(task: DistillationTask, context: RunContext, *, max_seq_length:
 
 def _check_files(model: Model, teacher: Teacher, task: DistillationTask) -> None:
     """Compares vocabularies, and looks for the heads that are needed."""
-    problem, _ = other_vocabulary(teacher.files, model.vocabulary)
-    if problem:
-        raise UserError(
-            f"--teacher_checkpoint={teacher.path}: {problem}; teacher and student must have the "
-            "same vocabulary."
-        )
+    check_vocabulary(teacher, model.vocabulary)
     if SOFT_TARGETS not in task.compared_terms():
         return
     shapes = {spec.name: spec.shape for spec in task.teacher.specs()}
@@ -226,7 +234,15 @@ def _with_start(
 ) -> tuple[RunContext, Sequence[int] | None]:
     """The context with the weights to start from, and which layers of them; None for all."""
     chosen, run = settings.student_layers, context.settings
-    if context.start.checkpoint is not None or run.init_checkpoint:
+    if context.start.checkpoint is not None:
+        return context, None
+    if run.init_checkpoint:
+        if chosen:
+            raise UserError(
+                "--student_layers chooses layers of the teacher, but "
+                f"--init_checkpoint={run.init_checkpoint} gives the weights to start from; drop "
+                "one of them."
+            )
         return context, None
     if chosen:
         _check_layers(chosen, teacher, student)
@@ -247,6 +263,8 @@ def _with_start(
         f"the student starts from layers {', '.join(map(str, layers))} of its teacher's "
         f"{teacher.num_hidden_layers}"
     )
+    if teacher.type_vocab_size and not student.type_vocab_size:
+        context.message("the student has no segment embeddings, so its teacher's are left out")
     run = dataclasses.replace(run, init_checkpoint=settings.teacher_checkpoint)
     return dataclasses.replace(context, settings=run), layers
 

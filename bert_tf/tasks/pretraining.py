@@ -18,10 +18,17 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.tasks.distillation import Teacher, open_teacher, student_config, with_teacher
+from bert_tf.tasks.distillation import (
+    Teacher,
+    check_vocabulary,
+    open_teacher,
+    student_config,
+    with_teacher,
+)
 from bert_tf.tasks.pretraining_model import find_model
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.teacher_targets import TargetSource, make_targets
+from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
 from bert_tf.training.evaluation import LossEvaluation, Results
@@ -45,7 +52,7 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
     teacher = None
     if settings.distillation is not None and settings.run.do_train:
         teacher = open_teacher(settings.distillation, context)
-        settings = _with_students_network(settings, teacher, context)
+        settings = _with_students_network(settings, teacher, context, data.vocabulary)
     found = find_model(settings, context, data.vocabulary)
     config = found.config
     for note in found.notes:
@@ -104,14 +111,21 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
 
 
 def _with_students_network(
-    settings: PretrainingSettings, teacher: Teacher, context: RunContext
+    settings: PretrainingSettings,
+    teacher: Teacher,
+    context: RunContext,
+    records: RecordVocabulary | None,
 ) -> PretrainingSettings:
     """The settings of a student: unless it has an architecture, it is the teacher's, made smaller.
 
-    Only rank 0 needs the result.
+    Only rank 0 needs the result. Raises UserError for ``records`` of another vocabulary than the
+    teacher's.
     """
     files = settings.tokenizer_files
     if context.ranks.is_chief:
+        if records is not None:
+            used = vocabulary_named_in(records.manifest_file, records.entry.sha256)
+            check_vocabulary(teacher, used)
         files = files.with_vocabulary_of(teacher.files.tokenizer_files)
     network = settings.network
     has_weights = context.start.checkpoint or settings.run.init_checkpoint

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.small_pretraining import make_data_of_documentation
+from tests.small_pretraining import make_data_of_documentation, write_bert_config
 from tests.support import skip_without
 from tools.hosts import find_obstacle
 
@@ -18,3 +18,11 @@ def _hosts_can_be_made():
 def data(tmp_path_factory):
     """A data directory with stored masks."""
     return make_data_of_documentation(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def bert_config(tmp_path_factory):
+    """The configuration of a network for it."""
+    path = tmp_path_factory.mktemp("config") / "bert_config.json"
+    write_bert_config(path)
+    return path

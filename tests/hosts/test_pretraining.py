@@ -6,10 +6,7 @@ import sys
 
 import pytest
 
-from tests.small_pretraining import (
-    flags_of_a_short_run,
-    write_bert_config,
-)
+from tests.small_pretraining import flags_of_a_short_run
 from tests.support import environment, run
 from tools.hosts import Hosts
 
@@ -18,13 +15,6 @@ pytestmark = pytest.mark.parallel
 SCRIPT = "run_pretraining.py"
 TRAIN_AND_EVALUATE = ["--do_train", "--do_eval"]
 LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
-
-
-@pytest.fixture(scope="module")
-def bert_config(tmp_path_factory):
-    path = tmp_path_factory.mktemp("config") / "bert_config.json"
-    write_bert_config(path)
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,12 @@ An update exchanges each gradient once, however many micro batches it has; with 
 round. Beside the gradients there is one small vector, each term's weight in the global batch.
 """
 
-import collections
-import json
-
 import numpy as np
 import pytest
 
 from tests.parallel.updates_program import UPDATES, cuts
 from tests.support import mpirun, requires_horovod
+from tests.timeline import read_timeline, rounds
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.timeout(1800)]
 
@@ -19,24 +17,6 @@ PROGRAM = "tests/parallel/updates_program.py"
 RANKS = 2
 CUTS = {f"{micro}x{steps}x{RANKS}": steps for micro, steps in cuts(RANKS, "adam")}
 KINDS = ("adam", "every-micro-batch")
-
-
-def read_timeline(path):
-    """Tensor name -> its allreduces and their rounds on the wire, each [(first, last)] in us."""
-    tensors = {}
-    began = collections.defaultdict(list)
-    exchanges = collections.defaultdict(lambda: {"ALLREDUCE": [], "MPI_ALLREDUCE": []})
-    for event in json.loads(path.read_text()):
-        tensor, name = event.get("pid"), event.get("name")
-        if name == "process_name":
-            tensors[tensor] = event["args"].get("name")
-        elif event["ph"] == "B":
-            began[tensor].append((name, event["ts"]))
-        elif event["ph"] == "E":  # of what began last
-            name, first = began[tensor].pop()
-            if name in ("ALLREDUCE", "MPI_ALLREDUCE"):
-                exchanges[tensors[tensor]][name].append((first, event["ts"]))
-    return exchanges
 
 
 def exchanges_of(timeline, kind, cut):
@@ -48,15 +28,6 @@ def exchanges_of(timeline, kind, cut):
     on_the_wire = [span for found in gradients.values() for span in found["MPI_ALLREDUCE"]]
     counts = {name: len(found["ALLREDUCE"]) for name, found in gradients.items()}
     return counts, others, rounds(on_the_wire)
-
-
-def rounds(spans):
-    """How many exchanges there were: those of the tensors that travel together overlap."""
-    count, last = 0, -1.0
-    for first, end in sorted(spans):
-        count += first > last
-        last = max(last, end)
-    return count
 
 
 def launch(directory, groups, kinds=KINDS, **variables):

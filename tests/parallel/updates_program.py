@@ -17,11 +17,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.config.settings import CommunicationSettings
+from bert_tf.config.settings import CommunicationSettings, DistillationSettings
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import connect
+from bert_tf.tasks.distillation_task import DistillationTask
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training.xla import count_compiled_clusters
@@ -61,6 +62,7 @@ KINDS = {
     "bf16": Kind(dropout=0.1, precision="bf16"),
     "fp16": Kind(dropout=0.1, precision="fp16"),
     "squad": Kind(dropout=0.1, task="squad"),
+    "distillation": Kind(dropout=0.1, task="distillation"),
     "tensorflow": Kind(dropout=0.1, native=False),
     "xla": Kind(dropout=0.1, native=False, xla=True),
     "every-micro-batch": Kind(allreduce_every_micro_batch=True),
@@ -105,7 +107,7 @@ def global_batches(task):
     }
 
 
-def make_network(kind, *, native):
+def make_network(kind, *, native, seed):
     config = BertConfig(
         vocab_size=V,
         hidden_size=16,
@@ -117,8 +119,20 @@ def make_network(kind, *, native):
         attention_probs_dropout_prob=kind.dropout,
     )
     options = ForwardOptions(policy_for(kind.precision)).with_native_layers(native)
-    task = SpanTask(config) if kind.task == "squad" else PretrainingTask(config)
-    return create_network(task, options, seed=3)
+    return create_network(TASKS[kind.task](config), options, seed=seed)
+
+
+def make_distillation(config):
+    """The task of a student whose teacher has two layers."""
+    taller = dataclasses.replace(config, num_hidden_layers=2)
+    tasks = (
+        PretrainingTask(network, next_sentence=False, score_all_tokens=True)
+        for network in (config, taller)
+    )
+    return DistillationTask(*tasks, DistillationSettings("teacher", top_k_targets=20))
+
+
+TASKS = {"pretraining": PretrainingTask, "squad": SpanTask, "distillation": make_distillation}
 
 
 def run_updates(ranks, kind, plan, scope):
@@ -136,7 +150,8 @@ def run_updates(ranks, kind, plan, scope):
             )
             for name, value in mine.items()
         }
-        network = make_network(kind, native=reason is None)
+        # What other ranks start from is to be that of rank 0, a teacher included.
+        network = make_network(kind, native=reason is None, seed=3 + ranks.rank)
         rate = tf.constant(LEARNING_RATE)
         optimizer = OPTIMIZERS[kind.optimizer](rate, weight_decay=0.01, kernels=kernels)
         # A scale that grows on the way and that nothing overflows with.

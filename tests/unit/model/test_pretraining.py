@@ -20,19 +20,17 @@ from bert_tf.model.pretraining import (
     pretraining_specs,
 )
 from bert_tf.model.variables import create_variables
+from tests.torch_networks import (
+    random_values,
+    relative_errors,
+    torch_gradients,
+    torch_inputs,
+    torch_network,
+)
 from tests.unit.model.pretraining_sums import sums_of_heads
 
 TOLERANCE = 1e-5
 FP32 = ForwardOptions(policy_for("fp32"))
-
-
-def random_values(config, seed=0):
-    """Values for every variable, none of them trivial: biases are not 0, scales not 1."""
-    rng = np.random.RandomState(seed)
-    return {
-        spec.name: (rng.randn(*spec.shape) * 0.3 + spec.name.endswith("gamma")).astype(np.float32)
-        for spec in pretraining_specs(config)
-    }
 
 
 def constants(batch):
@@ -69,45 +67,15 @@ def run_ours(config, batch, values):
         return session.run((outputs, dict(zip(names, dense_gradients))))
 
 
-def to_torch_name(name):
-    replacements = [
-        ("layer_", "layer."),
-        ("cls/seq_relationship/output_weights", "cls/seq_relationship/weight"),
-        ("output_bias", "bias"),
-        ("kernel", "weight"),
-        ("gamma", "weight"),
-        ("beta", "bias"),
-        ("_embeddings", "_embeddings.weight"),
-        ("/", "."),
-    ]
-    for ours, theirs in replacements:
-        name = name.replace(ours, theirs)
-    return name
-
-
 def run_theirs(config, batch, values):
     """The same in float64, so that any difference is due to our float32 arithmetic."""
+    model = torch_network("BertForPreTraining", config, values)
     torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    activation = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}[config.hidden_act]
-    # pad_token_id=None: otherwise torch leaves the padding token's row out of the gradient.
-    settings = {**config.to_dict(), "hidden_act": activation, "pad_token_id": None}
-    model = transformers.BertForPreTraining(
-        transformers.BertConfig(**settings, attn_implementation="eager")
-    )
-    model = model.double().eval()
-    parameters = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, value in values.items():
-            transposed = value.T if name.endswith("kernel") else value
-            parameters[to_torch_name(name)].copy_(torch.tensor(transposed))
     labels = np.full(batch["input_ids"].shape, -100)
     for row, column in zip(*np.nonzero(batch["masked_lm_weights"])):
         labels[row, batch["masked_lm_positions"][row, column]] = batch["masked_lm_ids"][row, column]
     result = model(
-        input_ids=torch.tensor(batch["input_ids"], dtype=torch.long),
-        attention_mask=torch.tensor(batch["input_mask"], dtype=torch.long),
-        token_type_ids=torch.tensor(batch["segment_ids"], dtype=torch.long),
+        **torch_inputs(batch),
         labels=torch.tensor(labels),
         next_sentence_label=torch.tensor(batch["next_sentence_labels"][:, 0], dtype=torch.long),
         output_hidden_states=True,
@@ -123,32 +91,13 @@ def run_theirs(config, batch, values):
         "embeddings": hidden[0],
         **{f"layer {i}": layer for i, layer in enumerate(hidden[1:])},
     }
-    gradients = {}
-    for name in values:
-        gradient = parameters[to_torch_name(name)].grad.numpy()
-        gradients[name] = gradient.T if name.endswith("kernel") else gradient
-    return outputs, gradients
-
-
-def relative_errors(gradients, expected):
-    """Per variable, max|difference| / max|expected|.
-
-    A key's bias adds the same number to all scores of a query, which softmax ignores: its
-    gradient is zero in theory and rounding noise in any program. It is compared with the size of
-    the gradient of the query's bias of the same layer, the like quantity that is not zero.
-    """
-    assert gradients.keys() == expected.keys()
-    errors = {}
-    for name, value in expected.items():
-        size = np.max(np.abs(expected[name.replace("key/bias", "query/bias")]))
-        errors[name] = np.max(np.abs(gradients[name] - value)) / size
-    return errors
+    return outputs, torch_gradients(model, values)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_erf", "relu"])
 def test_outputs_and_gradients_agree_with_transformers(config, batch, activation):
     config = dataclasses.replace(config, hidden_act=activation)
-    values = random_values(config)
+    values = random_values(pretraining_specs(config))
     our_outputs, our_gradients = run_ours(config, batch, values)
     their_outputs, their_gradients = run_theirs(config, batch, values)
     errors = relative_errors(our_gradients, their_gradients)
@@ -159,7 +108,7 @@ def test_outputs_and_gradients_agree_with_transformers(config, batch, activation
 
 
 def test_padding_and_unused_slots_do_not_change_the_loss(config, batch):
-    values = random_values(config)
+    values = random_values(pretraining_specs(config))
     outputs, gradients = run_ours(config, batch, values)
     padded = batch["input_mask"] == 0
     unused = batch["masked_lm_weights"] == 0

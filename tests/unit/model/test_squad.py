@@ -9,6 +9,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.squad import SpanLogits, span_logits, span_sums, squad_specs
 from bert_tf.model.variables import create_variables
+from tests.torch_networks import torch_inputs, torch_network
 
 FP32 = ForwardOptions(policy_for("fp32"))
 B, S = 3, 12
@@ -59,33 +60,11 @@ def logits_and_weights(features):
 
 def test_logits_are_those_of_transformers():
     torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     features = features_of(LENGTHS)
     logits, weights = logits_and_weights(features)
-    peer = transformers.BertForQuestionAnswering(
-        transformers.BertConfig(
-            **{**CONFIG.to_dict(), "hidden_act": "gelu_new"}, layer_norm_eps=1e-12
-        )
-    ).eval()
-    state = {}
-    for name, value in weights.items():
-        name = name.replace("cls/squad/output_weights", "qa_outputs.weight")
-        name = name.replace("cls/squad/output_bias", "qa_outputs.bias")
-        name = name.replace("/", ".").replace("layer_", "layer.")
-        name = name.replace("gamma", "weight").replace("beta", "bias")
-        if name.endswith("kernel"):
-            name, value = name.replace("kernel", "weight"), value.T
-        name = f"{name}.weight" if name.endswith("_embeddings") else name
-        state[name] = torch.tensor(value)
-    missing, unexpected = peer.load_state_dict(state, strict=False)
-    assert not unexpected
-    assert all("position_ids" in name for name in missing)
+    peer = torch_network("BertForQuestionAnswering", CONFIG, weights)
     with torch.no_grad():
-        expected = peer(
-            torch.tensor(features["input_ids"]).long(),
-            attention_mask=torch.tensor(features["input_mask"]),
-            token_type_ids=torch.tensor(features["segment_ids"]).long(),
-        )
+        expected = peer(**torch_inputs(features))
     tokens = features["input_mask"] == 1  # scores at padding are not used
     for ours, theirs in zip(logits, (expected.start_logits, expected.end_logits)):
         np.testing.assert_allclose(ours[tokens], theirs.numpy()[tokens], atol=1e-5)

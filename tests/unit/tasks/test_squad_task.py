@@ -12,6 +12,7 @@ from bert_tf.squad.examples import read_squad
 from bert_tf.tasks import squad as squad_task
 from tests.end_to_end.squad_files import LENGTHS, write_squad
 from tests.small_span_model import CONFIG, VOCABULARY, write_model
+from tests.support import content_of
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +50,6 @@ def wrong_files(tmp_path):
     return directory
 
 
-def content(directory):
-    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
 EPOCHS = "the at most 189 steps of --num_train_epochs=3"
 WRONG = {
     "warm-up beyond all epochs": (
@@ -79,7 +76,7 @@ def test_a_refused_run_leaves_nothing(start, others, tmp_path, monkeypatch, flag
     with pytest.raises(UserError) as error:
         squad_task.run(settings_of(start, output_dir, *given))
     assert words.format(start=start) in str(error.value)
-    assert not content(output_dir)
+    assert not content_of(output_dir)
     assert not (dry_run and output_dir.exists())
 
 
@@ -93,12 +90,12 @@ def test_a_warm_up_longer_than_the_epochs_of_the_records(start, tmp_path):
 @pytest.mark.parametrize("wrong", ["vocabulary", "heads"])
 def test_another_model_in_the_output_directory_is_left_alone(start, others, tmp_path, wrong):
     output_dir = write_model(tmp_path / "out")
-    before = content(output_dir)
+    before = content_of(output_dir)
     flags, words = WRONG[wrong]
     with pytest.raises(UserError, match="cannot resume from") as error:
         squad_task.run(settings_of(start, output_dir, flags.format(others=others)))
     assert words.format(start=output_dir) in str(error.value)
-    assert content(output_dir) == before
+    assert content_of(output_dir) == before
 
 
 def test_only_the_first_questions_are_answered_and_scored(start, tmp_path, capsys):

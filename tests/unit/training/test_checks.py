@@ -22,8 +22,8 @@ from bert_tf.training.start_point import COUNTS, StartPoint
 from bert_tf.training.trainer import build_update, create_run_state
 from tests.jobs import job_of, run_context
 from tests.small_span_model import CONFIG as SPAN_CONFIG
-from tests.support import optimization_settings, runtime_settings
-from tests.tiny_pretraining import CONFIG, pretraining_settings, write_records
+from tests.support import content_of, optimization_settings, runtime_settings
+from tests.tiny_pretraining import CONFIG, pretraining_settings, refuse, write_records
 
 VOCABULARY = "ab" * 32
 LABELS = ("start_positions", "end_positions")
@@ -59,23 +59,6 @@ def changed(settings, *, config=None, **changes):
         path.write_text(json.dumps({**CONFIG.to_dict(), **config}))
         parts["bert_config_file"] = path
     return dataclasses.replace(settings, **parts)
-
-
-def content(directory):
-    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-def refuse(settings, *words):
-    """Runs and expects one sentence with the words, and that nothing was written."""
-    above = settings.run.output_dir.parent
-    before = content(above)
-    with pytest.raises(UserError) as error:
-        pretraining.run(settings)
-    assert content(above) == before
-    sentence = str(error.value)
-    assert "\n" not in sentence
-    for word in words:
-        assert word in sentence
 
 
 def alone(settings):
@@ -125,7 +108,7 @@ def test_weights_of_another_network_are_refused(settings, tmp_path):
 
 
 def test_an_evaluation_leaves_the_description_of_the_model_as_it_is(settings):
-    before = content(settings.run.output_dir)
+    before = content_of(settings.run.output_dir)
     pretraining.run(alone(changed(settings, config={"hidden_dropout_prob": 0.0})))
     for name in ("bert_config.json", "run.json"):
         path = settings.run.output_dir / name
@@ -193,9 +176,9 @@ def test_a_dry_run_checks_the_weights_to_start_from(settings, tmp_path):
 
 
 def test_a_dry_run_that_only_evaluates(settings, capsys):
-    before = content(settings.run.output_dir)
+    before = content_of(settings.run.output_dir)
     assert pretraining.run(changed(alone(settings), dry_run=True)) is None
-    assert content(settings.run.output_dir) == before
+    assert content_of(settings.run.output_dir) == before
     assert "this was a dry run: nothing was trained or written" in capsys.readouterr().out
 
 
@@ -361,11 +344,11 @@ def test_without_changes_nothing_is_reported(settings, capsys):
 
 
 def test_fewer_steps_than_are_done(settings, capsys):
-    before = content(settings.run.output_dir)
+    before = content_of(settings.run.output_dir)
     pretraining.run(changed(settings, num_train_steps=1))
     line = "model.ckpt-2 is at step 2, beyond the last step (1); raise --num_train_steps"
     assert line in capsys.readouterr().out
-    assert content(settings.run.output_dir) == before
+    assert content_of(settings.run.output_dir) == before
 
 
 DAMAGED = {
