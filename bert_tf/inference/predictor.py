@@ -37,6 +37,7 @@ class Predictor:
         precision: str | PrecisionPolicy = "fp32",
         native_ops: bool | None = None,
         threads: int | None = None,
+        gpu: int | None = None,
         portable: bool = False,
     ) -> None:
         """Restores the weights.
@@ -47,6 +48,7 @@ class Predictor:
           precision: ``fp32``, ``bf16`` or ``fp16``, or a type for each class of operation.
           native_ops: as in ``arithmetic.prediction_options``.
           threads: cores to use; None for all.
+          gpu: index of the GPU to use if there are several; None leaves it to TensorFlow.
           portable: whether the graph must be loadable with only TensorFlow and a checkpoint's
             variables; it then has no native operations, whatever ``native_ops``.
 
@@ -66,7 +68,7 @@ class Predictor:
             self.network = network
             self.inputs = {n: tf.placeholder(tf.int32, [None, None], n) for n in task.inputs}
             self.predictions = network.predictions(self.inputs)
-            settings = SessionSettings(threads=threads or available_cores())
+            settings = SessionSettings(threads=threads or available_cores(), gpu=gpu)
             self.session = tf.Session(config=session_config(settings))
             with explained_reading(checkpoint):
                 self.session.run(tf.global_variables_initializer())

@@ -64,7 +64,7 @@ def encode(
     Returns:
       The output of each layer, [B, S, N * H] float32.
     """
-    score_bias = (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
+    score_bias = padding_bias(input_mask)
     policy, dropout = options.policy, options.dropout
     blocks = blocks_for(options, input_mask)
     stream = blocks.stream(x)
@@ -78,6 +78,11 @@ def encode(
             stream = layer(stream, score_bias, scoped, sites=sites)
         outputs.append(blocks.output(stream))
     return outputs
+
+
+def padding_bias(input_mask: tf.Tensor) -> tf.Tensor:
+    """What is added to attention's scores of each key: [B, S] float32, 0 for tokens."""
+    return (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
 
 
 @dataclasses.dataclass(frozen=True)
