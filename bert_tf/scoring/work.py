@@ -68,7 +68,7 @@ class Batch(NamedTuple):
 
 
 class BatchInputs(NamedTuple):
-    """What a network is fed.
+    """What a network is fed, and what counts of its losses.
 
     Attributes:
       input_ids, segment_ids: [B, S].
@@ -81,6 +81,15 @@ class BatchInputs(NamedTuple):
     positions: np.ndarray
     label_ids: np.ndarray
     is_scored: np.ndarray
+
+    def features(self) -> dict[str, np.ndarray]:
+        """The inputs of ``tasks.scoring_task.ScoringTask``."""
+        return {
+            "input_ids": self.input_ids,
+            "segment_ids": self.segment_ids,
+            "masked_lm_positions": self.positions,
+            "masked_lm_ids": self.label_ids,
+        }
 
 
 class CopyScores(NamedTuple):

@@ -312,15 +312,7 @@ def _compute(
 
 def _score(predictor: Predictor, work: Work, number: int) -> CopyScores:
     inputs = work.inputs(work.batches[number])
-    found = predictor.run(
-        {
-            "input_ids": inputs.input_ids,
-            "segment_ids": inputs.segment_ids,
-            "masked_lm_positions": inputs.positions,
-            "masked_lm_ids": inputs.label_ids,
-        }
-    )
-    return sum_losses(found[LOSSES], inputs)
+    return sum_losses(predictor.run(inputs.features())[LOSSES], inputs)
 
 
 def _check_finite(scores: dict[int, CopyScores], work: Work, checkpoint: Checkpoint) -> None:
