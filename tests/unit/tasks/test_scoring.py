@@ -268,7 +268,7 @@ def test_a_checkpoint_without_the_head(tmp_path):
 def test_another_vocabulary(directory, tmp_path):
     other = tmp_path / "vocab.txt"
     other.write_text("".join(f"{entry}\n" for entry in [*ENTRIES[:5], *ENTRIES[:4:-1]]))
-    files = TokenizerFiles(other, do_lower_case=False)
+    files = TokenizerFiles(other)
     with pytest.raises(UserError, match="different vocabulary"):
         scoring.run(settings_of(directory, tmp_path / "out", tokenizer_files=files))
 
