@@ -54,7 +54,7 @@ def test_what_it_prints_and_writes(single):
     tokens = sum(range(1, 40))
     assert content["counts"]["tokens"] == content["counts"]["words"] == tokens
     assert content["results"][0]["pseudo"]["tokens"] == tokens
-    assert f"39 of 39 texts to score\n84 sequences (25 texts cut into several), {tokens} tok" in (
+    assert f"39 of 39 texts to score\n75 sequences (25 texts cut into several), {tokens} tok" in (
         done.stdout
     )
     assert "Salazar et al. 2020" in done.stdout
@@ -95,7 +95,7 @@ def test_antiberty_has_its_known_loss(tmp_path):
         pytest.skip("needs the package antiberty")
     directory = Path(spec.submodule_search_locations[0], "trained_models")
     description = importlib.metadata.metadata("antiberty").get_payload()
-    chains = list(dict.fromkeys(re.findall(r'"([A-Z]{100,})"', description)))
+    chains = list(dict.fromkeys(re.findall(r'"([A-Z]{100,})"', description)))[:2]
     (tmp_path / "chains.txt").write_text("\n".join(" ".join(chain) for chain in chains))
     run(
         SCRIPT,
