@@ -226,22 +226,20 @@ def encode_words(
     text: str, tokenizer: Tokenizer, *, wikitext: bool = False
 ) -> tuple[list[int], list[int]]:
     """The ids of a text, and for each the number of its word (text between white space)."""
-    starts = [match.start() for match in _WORD.finditer(text)]
+    ends = [match.end() for match in _WORD.finditer(text)]
     ids: list[int] = []
     places: list[int] = []
     offset = 0
     for part in text.split(WIKITEXT_UNKNOWN) if wikitext else [text]:
         if offset:
             ids.append(tokenizer.unk_id)
-            places.append(offset - 1)
+            places.append(offset - len(WIKITEXT_UNKNOWN))
         encoding = tokenizer.encode_with_offsets(part)
         ids += encoding.ids
-        # The last character: SentencePiece counts the blank before a word to it.
-        places += [
-            offset + max(start, end - 1) for start, end in zip(encoding.starts, encoding.ends)
-        ]
+        places += [offset + start for start in encoding.starts]
         offset += len(part) + len(WIKITEXT_UNKNOWN)
-    return ids, [bisect.bisect_right(starts, place) - 1 for place in places]
+    # SentencePiece counts the blank before a word to it: a place behind a word is in the next one.
+    return ids, [bisect.bisect_right(ends, place) for place in places]
 
 
 def _parts(ids: Sequence[int], longest: int) -> Iterator[Sequence[int]]:

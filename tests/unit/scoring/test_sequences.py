@@ -1,7 +1,10 @@
 """From texts and records to sequences: pieces, words, counts."""
 
+import io
+
 import numpy as np
 import pytest
+import sentencepiece
 
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED
@@ -35,6 +38,28 @@ def tokenizer(tmp_path_factory):
 )
 def test_words_of_tokens(tokenizer, text, ids, words):
     assert encode_words(text, tokenizer) == (ids, words)
+
+
+def test_words_of_sentencepiece(tmp_path):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([f"the cat number {n} sat on mat {n % 7}" for n in range(200)]),
+        model_writer=model,
+        vocab_size=40,
+        minloglevel=2,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols="[CLS],[SEP],[MASK]",
+    )
+    (tmp_path / "spm.model").write_bytes(model.getvalue())
+    tokenizer = load_tokenizer(spm_model_file=tmp_path / "spm.model", do_lower_case=False)
+    text = "the number cat 9 sat"
+    ids, words = encode_words(text, tokenizer)
+    starts = [piece.startswith("\u2581") for piece in tokenizer.convert_ids_to_tokens(ids)]
+    assert words == (np.cumsum(starts) - 1).tolist()
+    assert words[-1] == 4
 
 
 def test_the_unknown_words_of_wikitext(tokenizer):

@@ -107,6 +107,15 @@ def test_masks_depend_on_seed_and_draw_but_not_on_batches(sequences):
     assert masks(seed=10) != one
 
 
+def test_a_sequence_with_fewer_tokens_than_a_draw_has_room_for():
+    ids = np.array([7, *[SEP] * 19], np.int32)  # round(0.15 x 20) is 3
+    sequence = TokenSequence(0, ids, np.zeros_like(ids), ids != SEP)
+    [batch] = (work := work_of([sequence], metrics=("masked",), num_draws=1)).batches
+    inputs = work.inputs(batch)
+    assert inputs.positions.shape == (1, 3)
+    assert inputs.is_scored.tolist() == [[True, False, False]]
+
+
 def test_unscored_losses_do_not_count():
     is_scored = np.array([[True, False], [True, True]])
     inputs = BatchInputs(*[np.zeros([2, 2])] * 4, is_scored)
