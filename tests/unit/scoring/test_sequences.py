@@ -60,6 +60,10 @@ def test_words_of_sentencepiece(tmp_path):
     starts = [piece.startswith("\u2581") for piece in tokenizer.convert_ids_to_tokens(ids)]
     assert words == (np.cumsum(starts) - 1).tolist()
     assert words[-1] == 4
+    blank = tokenizer.convert_tokens_to_ids(["\u2581"])[0]
+    ids, words = encode_words("cat \u2603", tokenizer)
+    assert ids[-2:] == [blank, tokenizer.unk_id]
+    assert words[-2:] == [1, 1]
 
 
 def test_the_unknown_words_of_wikitext(tokenizer):
