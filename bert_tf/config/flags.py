@@ -245,25 +245,13 @@ def _define_optimizer_flags(define: Definer, default: str) -> None:
 
 @flag_group("Precision, compiler, ranks and threads")
 def define_runtime_flags(define: Definer) -> None:
-    """Defines the flags for precision, compiler, ranks and threads that all scripts share."""
-    define.boolean("horovod", False, "Train on all ranks started by mpirun or horovodrun.")
-    define.number(
-        "rank_timeout",
-        RuntimeSettings.rank_timeout_seconds,
-        "Seconds after which a silent or hanging rank ends the job; 0: never.",
+    """Defines the flags for precision, compiler, ranks and threads of the training scripts."""
+    define_computing_flags(
+        define,
+        native_ops="Update the weights with natively compiled operations, in one pass over memory "
+        "(default: on CPUs, if they are built and faster).",
     )
     _define_communication_flags(define)
-    define.choice(
-        "precision",
-        RuntimeSettings.precision,
-        ["auto", "fp32", "bf16", "fp16"],
-        "Data type of dense and attention products; auto measures which is fastest here.",
-    )
-    define.string(
-        "precision_policy",
-        None,
-        "JSON file: class of operation -> data type, where it should differ from --precision.",
-    )
     define.boolean("manual_fp16", False, "NVIDIA's name for --precision=fp16.")
     define.boolean("amp", False, "Use TensorFlow's graph rewrite instead of --precision.")
     define.boolean("use_fp16", None, "The name of --amp in NVIDIA's older scripts.")
@@ -276,33 +264,53 @@ def define_runtime_flags(define: Definer) -> None:
     define.number(
         "init_loss_scale", RuntimeSettings.initial_loss_scale, "Initial loss scale, with fp16."
     )
-    define.boolean("allow_slow_fp16", False, "Compute in float16 even on a CPU.")
-    define.boolean(
-        "native_ops",
-        None,
-        "Update the weights with natively compiled operations, in one pass over memory "
-        "(default: on CPUs, if they are built and faster).",
-    )
     define.boolean(
         "recompute",
         False,
         "Keep only each layer's input for the backward pass and recompute the layer there: "
         "less memory, slower steps, the same results.",
     )
+    define.boolean(
+        "deterministic", False, "Produce the same bits in every run, at some cost in speed."
+    )
+    define.boolean("verbose_logging", False, "NVIDIA's name for --verbose.")
+
+
+@flag_group("Precision, ranks and threads")
+def define_computing_flags(define: Definer, *, native_ops: str) -> None:
+    """Defines the flags for precision, ranks and threads of all scripts, trained or not.
+
+    ``native_ops`` is the help text of that flag.
+    """
+    define.boolean("horovod", False, "Use all ranks started by mpirun or horovodrun.")
+    define.number(
+        "rank_timeout",
+        RuntimeSettings.rank_timeout_seconds,
+        "Seconds after which a silent or hanging rank ends the job; 0: never.",
+    )
+    define.choice(
+        "precision",
+        RuntimeSettings.precision,
+        ["auto", "fp32", "bf16", "fp16"],
+        "Data type of dense and attention products; auto measures which is fastest here.",
+    )
+    define.string(
+        "precision_policy",
+        None,
+        "JSON file: class of operation -> data type, where it should differ from --precision.",
+    )
+    define.boolean("allow_slow_fp16", False, "Compute in float16 even on a CPU.")
+    define.boolean("native_ops", None, native_ops)
     define.integer(
         "num_threads",
         None,
         "Threads per rank (its share of the cores, or half of that if measured to be faster).",
     )
-    define.boolean(
-        "deterministic", False, "Produce the same bits in every run, at some cost in speed."
-    )
     define.boolean("verbose", False, "Show TensorFlow's messages.")
-    define.boolean("verbose_logging", False, "NVIDIA's name for --verbose.")
 
 
 # In all scripts; see RunSettings.host_flags.
-_HOST_FLAGS = frozenset({
+HOST_FLAGS = frozenset({
     "output_dir", "dllog_path", "init_checkpoint", "bert_config_file", "vocab_file",
     "spm_model_file", "precision_policy", "num_threads", "verbose", "verbose_logging",
 })  # fmt: skip
@@ -362,7 +370,7 @@ def run_settings(
         do_eval=values[do_eval].value,
         eval_batch_size=values[eval_batch_size].value,
         max_eval_steps=values[max_eval_steps].value if max_eval_steps else None,
-        host_flags=_HOST_FLAGS.union(host_flags),
+        host_flags=HOST_FLAGS.union(host_flags),
         **{name: values[name].value for name in same_names},
     )
 
@@ -432,6 +440,23 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
         )
     if not 1 <= values.init_loss_scale <= 2.0**32:
         raise UserError(f"--init_loss_scale={values.init_loss_scale} must be in [1, 2**32].")
+    return dataclasses.replace(
+        computing_settings(values),
+        communication=_communication_settings(values),
+        precision=precision,
+        amp=amp,
+        use_xla=None if values.use_xla == AUTO else values.use_xla,
+        initial_loss_scale=values.init_loss_scale,
+        deterministic=values.deterministic,
+        recompute=values.recompute,
+        precision_flag="--manual_fp16" if values.manual_fp16 else "--precision=fp16",
+        amp_flag=f"--{amp_name}",
+        verbose=values.verbose or values.verbose_logging,
+    )
+
+
+def computing_settings(values: flags.FlagValues) -> RuntimeSettings:
+    """Settings from the flags of :func:`define_computing_flags`, defaults for all others."""
     if values.rank_timeout and not _LEAST_RANK_TIMEOUT <= values.rank_timeout <= 1e6:
         raise UserError(
             f"--rank_timeout={values.rank_timeout:g} must be 0, for no limit, or at least "
@@ -440,20 +465,12 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
     return RuntimeSettings(
         horovod=values.horovod,
         rank_timeout_seconds=values.rank_timeout,
-        communication=_communication_settings(values),
-        precision=precision,
+        precision=values.precision,
         policy_changes=policy_changes(values.precision_policy),
-        amp=amp,
-        use_xla=None if values.use_xla == AUTO else values.use_xla,
-        initial_loss_scale=values.init_loss_scale,
         allow_slow_fp16=values.allow_slow_fp16,
         native_ops=values.native_ops,
         num_threads=values.num_threads,
-        deterministic=values.deterministic,
-        recompute=values.recompute,
-        precision_flag="--manual_fp16" if values.manual_fp16 else "--precision=fp16",
-        amp_flag=f"--{amp_name}",
-        verbose=values.verbose or values.verbose_logging,
+        verbose=values.verbose,
     )
 
 

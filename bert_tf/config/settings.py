@@ -15,6 +15,10 @@ from typing import Any
 from bert_tf.config.optimizers import Options
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
+# What run_evaluation.py computes, and what it takes for a text in a text file.
+METRICS = MASKED, PSEUDO = "masked", "pseudo"
+TEXT_UNITS = LINE, DOCUMENT = "line", "document"
+
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
@@ -326,3 +330,43 @@ class ClassificationSettings(FinetuningSettings):
     do_predict: bool
     predict_batch_size: int
     predict_file: Path | None
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """Perplexities of a masked language model.
+
+    Attributes:
+      bert_config_file: None uses the file stored with ``run.init_checkpoint``.
+      tokenizer_files: override those stored with ``run.init_checkpoint``.
+      all_checkpoints: evaluate every checkpoint in the directory ``run.init_checkpoint``.
+      input_files: texts, tables or records.
+      has_records: whether they are pre-training records.
+      text_unit: one of ``TEXT_UNITS``.
+      text_column: name or number, from 1, of the column of a table; None for text files.
+      wikitext: undo the markers of WikiText.
+      score_unknown: score [UNK]; otherwise it is context only.
+      max_seq_length: most tokens of a sequence of a text.
+      sample: share of the texts to score, in (0, 1].
+      metrics: some of ``METRICS``.
+      num_draws, masked_lm_prob: how masks are drawn for the masked perplexity.
+      batch_tokens: most tokens in a batch of a rank.
+    """
+
+    bert_config_file: Path | None
+    tokenizer_files: TokenizerFiles
+    all_checkpoints: bool
+    input_files: tuple[Path, ...]
+    has_records: bool
+    text_unit: str
+    text_column: str | None
+    wikitext: bool
+    score_unknown: bool
+    max_seq_length: int
+    sample: float
+    metrics: tuple[str, ...]
+    num_draws: int
+    masked_lm_prob: float
+    batch_tokens: int
+    run: RunSettings
+    runtime: RuntimeSettings

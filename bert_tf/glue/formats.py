@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_tf.errors import UserError
-from bert_tf.files import require_file
+from bert_tf.files import read_lines, require_file
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 
@@ -167,7 +167,7 @@ def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> G
       UserError: the file cannot be read, has other columns, an invalid label or no rows; the
         message names the line.
     """
-    lines = _lines(require_file(path, flag=flag), flag=flag)
+    lines = read_lines(path, flag=flag)
     names = lines[0].split("\t") if lines else []
     needed = (*task.sentences, *((task.label,) if needs_labels else ()))
     if set(task.sentences) <= set(names):
@@ -203,21 +203,6 @@ def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> G
 
 def _columns(count: int) -> str:
     return "1 column" if count == 1 else f"{count} columns"
-
-
-def _lines(path: Path, *, flag: str) -> list[str]:
-    """The lines of a file without line ends, and without an empty last line."""
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"--{flag}: line {line} of {path} is not UTF-8; convert the file."
-        ) from error
-    # Not str.splitlines, which also splits at other characters.
-    lines = [line[:-1] if line.endswith("\r") else line for line in text.split("\n")]
-    return lines[:-1] if not lines[-1] else lines
 
 
 def _label(task: GlueTask, text: str, *, where: str) -> float:

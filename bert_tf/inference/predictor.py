@@ -39,6 +39,7 @@ class Predictor:
         native_ops: bool | None = None,
         options: ForwardOptions | None = None,
         threads: int | None = None,
+        gpu: int | None = None,
         portable: bool = False,
     ) -> None:
         """Restores the weights.
@@ -51,6 +52,7 @@ class Predictor:
           options: how layers are computed, as ``arithmetic.measured_options`` has chosen; used
             instead of ``precision`` and ``native_ops``.
           threads: cores to use; None for all.
+          gpu: index of the GPU to use if there are several; None leaves it to TensorFlow.
           portable: whether the graph must be loadable with only TensorFlow and a checkpoint's
             variables; it then has no native operations, whatever ``native_ops`` and ``options``.
 
@@ -73,7 +75,7 @@ class Predictor:
             self.network = network
             self.inputs = {n: tf.placeholder(tf.int32, [None, None], n) for n in task.inputs}
             self.predictions = network.predictions(self.inputs)
-            settings = SessionSettings(threads=threads or available_cores())
+            settings = SessionSettings(threads=threads or available_cores(), gpu=gpu)
             self.session = tf.Session(config=session_config(settings))
             with explained_reading(checkpoint):
                 self.session.run(tf.global_variables_initializer())

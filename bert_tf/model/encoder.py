@@ -78,7 +78,7 @@ def encode(
     Returns:
       The outputs of each layer.
     """
-    score_bias = (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
+    score_bias = padding_bias(input_mask)
     policy, dropout = options.policy, options.dropout
     blocks = blocks_for(options, input_mask)
     stream = blocks.stream(x)
@@ -92,6 +92,11 @@ def encode(
             stream, scores = layer(stream, score_bias, scoped, sites=sites)
         outputs.append(LayerOutput(blocks.output(stream), scores))
     return outputs
+
+
+def padding_bias(input_mask: tf.Tensor) -> tf.Tensor:
+    """What is added to attention's scores of each key: [B, S] float32, 0 for tokens."""
+    return (1.0 - tf.cast(input_mask, tf.float32)) * _PADDING_BIAS
 
 
 @dataclasses.dataclass(frozen=True)

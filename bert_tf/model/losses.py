@@ -47,38 +47,51 @@ def classification_sums(
       weights: [examples] float32, 0 for examples that only pad the batch.
       policy: its ``loss`` is the type of the cross entropy.
     """
-    losses = computed_in(
-        policy.loss,
-        lambda scores: tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=scores),
-        logits,
-    )
-    best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-    return _weighted_sums(losses, best, labels, weights)
+    return _weighted_sums(*_losses(logits, labels, policy=policy), labels, weights)
 
 
 def score_sums(
     scores: ClassScores, labels: tf.Tensor, weights: tf.Tensor, *, options: ForwardOptions
 ) -> Sums:
-    """As :func:`classification_sums`, for many classes: native layers compute no logits tensor.
+    """As :func:`classification_sums`, for many classes: native layers compute no logits tensor."""
+    return _weighted_sums(*score_losses(scores, labels, options=options), labels, weights)
 
-    The native operation reads the product directly, adds the bias and finds the best class in one
-    pass, and keeps one number per example for the backward pass.
+
+def score_losses(
+    scores: ClassScores, labels: tf.Tensor, *, options: ForwardOptions
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The cross entropy and the best class of each example: float32 and integer [examples].
+
+    With native layers a single operation reads the product directly, adds the bias and finds the
+    best class in one pass, and keeps one number per example for the backward pass.
     """
     policy = options.policy
     native = options.native_layers and {policy.logits, policy.loss} == {tf.float32}
     if not native or scores.product.dtype not in (tf.float32, tf.bfloat16):
-        return classification_sums(scores.logits(policy), labels, weights, policy=policy)
+        return _losses(scores.logits(policy), labels, policy=policy)
     labels = tf.cast(labels, tf.int32)
     losses, best, _ = native_operations().bert_tf_softmax_loss(
         product=scores.product, bias=scores.bias, labels=labels
     )
-    return _weighted_sums(losses, best, labels, weights)
+    return losses, best
+
+
+def _losses(
+    logits: tf.Tensor, labels: tf.Tensor, *, policy: PrecisionPolicy
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As :func:`score_losses`, from [examples, classes] logits."""
+    losses = computed_in(
+        policy.loss,
+        lambda scores: tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=scores),
+        logits,
+    )
+    return losses, tf.argmax(logits, axis=-1, output_type=labels.dtype)
 
 
 def _weighted_sums(
     losses: tf.Tensor, best: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> Sums:
-    correct = tf.cast(tf.equal(best, labels), tf.float32)
+    correct = tf.cast(tf.equal(best, tf.cast(labels, best.dtype)), tf.float32)
     return Sums(
         loss=tf.reduce_sum(weights * losses),
         weight=tf.reduce_sum(weights),

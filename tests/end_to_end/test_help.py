@@ -12,7 +12,8 @@ slow = {"tensorflow", "horovod", "numpy"}
 atexit.register(lambda: print("loaded:", sorted(slow & set(sys.modules))))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-SCRIPTS = ["run_pretraining.py", "run_squad.py", "run_classifier.py"]
+TRAINING = ["run_pretraining.py", "run_squad.py", "run_classifier.py"]
+SCRIPTS = [*TRAINING, "run_evaluation.py"]
 
 
 def last_words(*command):
@@ -27,12 +28,14 @@ def last_words(*command):
 def test_help(script, flag):
     text, done, loaded = last_words(script, flag)
     assert done.returncode == 0
-    for name in ("--bert_config_file", "--precision_policy", "--num_train_steps"):
+    names = ["--bert_config_file", "--precision_policy"]
+    names.append("--num_train_steps" if script in TRAINING else "--text_column")
+    for name in names:
         assert f"{name}:" in text
     assert loaded == "loaded: []"
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", TRAINING)
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -45,6 +48,28 @@ def test_help(script, flag):
 )
 def test_wrong_flags(script, flags, sentence):
     _, done, loaded = last_words(script, *flags)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert loaded == "loaded: []"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ([], "error: --output_dir is required"),
+        (["--metrics=perplexity"], "'perplexity' is none of masked, pseudo"),
+        (["--sample=0"], "--sample=0 must be above 0 and at most 1"),
+        (["--max_seq_length=2"], "--max_seq_length=2 must be at least 3"),
+        (["--num_draws=0"], "--num_draws=0 must be at least 1"),
+        (["--input_file=nowhere.txt"], "--input_file: no file matches 'nowhere.txt'"),
+        (["--input_file=setup.py,a.tfrecord"], "no file matches 'a.tfrecord'"),
+        (["--rank_timeout=1"], "--rank_timeout=1 must be 0"),
+    ],
+)
+def test_wrong_flags_of_an_evaluation(flags, sentence):
+    needed = ["--output_dir=out", "--init_checkpoint=model", "--input_file=setup.py"]
+    given = [*needed, *flags] if flags else []
+    _, done, loaded = last_words("run_evaluation.py", *given)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert loaded == "loaded: []"

@@ -1,0 +1,222 @@
+"""How long a pseudo-perplexity takes, here and in the loops that others score sentences with.
+
+    python -m benchmarks.scoring --input_file=wikitext-2-valid.tokens --vocab_file=vocab.txt
+
+Every token of ``--sequences`` texts, spread over the file, is masked in turn. Ours is the code of
+run_evaluation.py. The peers are loops with transformers on torch, written here after public tools,
+which need old packages: ``transformers-...`` has the copies of a sentence in batches of up to
+``--peer_batch_size`` and takes logits at all positions, as mlm-scoring and minicons do;
+``naive-...`` has one copy in a batch. The weights are random, as the time does not depend on them.
+Who takes part and how is as in benchmarks.pretraining_step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from benchmarks.results import Result
+from benchmarks.script import (
+    REQUIRED,
+    check_length,
+    network_from_flags,
+    run_benchmark,
+    start_tensorflow,
+    threads_from_flags,
+)
+from benchmarks.speed.comparison import Figures, compare, comparison_flags
+from benchmarks.speed.load import ForeignLoad
+from benchmarks.speed.process import Found
+from benchmarks.speed.steps import Job
+from benchmarks.speed.subjects import BERT_BASE, MALLOC, Subject, by_name
+from bert_tf.config.settings import PSEUDO
+from bert_tf.files import require_file
+from bert_tf.input.masking import MaskingSettings
+from bert_tf.records.manifest import SPECIAL_NAMES
+from bert_tf.scoring.sequences import SequenceSettings, TokenSequence, sequences_of_texts
+from bert_tf.scoring.texts import TextSettings, read_texts
+from bert_tf.scoring.work import Work, WorkSettings, sum_losses
+from bert_tf.text.loading import load_tokenizer
+
+_MODULE = "benchmarks.scoring"
+_MIB = 1 << 20
+
+
+def _peers(precision: str) -> list[Subject]:
+    settings = {"precision": precision}
+    return [
+        Subject(f"transformers-{precision}", _MODULE, settings),
+        Subject(f"transformers-{precision}-malloc", _MODULE, settings, MALLOC),
+        Subject(f"naive-{precision}", _MODULE, {**settings, "one_by_one": True}),
+    ]
+
+
+SUBJECTS = by_name(
+    Subject("ours", _MODULE, {"precision": "auto", "ours": True}),
+    Subject("ours-fp32", _MODULE, {"precision": "fp32", "ours": True}),
+    *_peers("fp32"),
+    *_peers("bf16"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoringJob(Job):
+    """What all subjects score.
+
+    Attributes:
+      sequences: the tokens of each, with [CLS] and [SEP].
+      mask_id: of [MASK].
+      batch_tokens: of ours.
+      peer_batch_size: most copies in a batch of a peer.
+      threads: cores to use.
+    """
+
+    sequences: tuple[tuple[int, ...], ...]
+    mask_id: int
+    batch_tokens: int
+    peer_batch_size: int
+    threads: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens to score."""
+        return sum(len(sequence) - 2 for sequence in self.sequences)
+
+
+def score(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Times the scores of all tokens, after those of the longest and the shortest sequence."""
+    job, settings = ScoringJob.from_json(request), request["settings"]
+    run = _ours(job, settings) if settings.get("ours") else _peer(job, settings)
+    in_order = sorted(job.sequences, key=len)
+    run([in_order[0], in_order[-1]])
+    load, started = ForeignLoad(), time.perf_counter()
+    run(job.sequences)
+    return {"seconds": time.perf_counter() - started, "foreign_share": load.share()}
+
+
+def _ours(job: ScoringJob, settings: Mapping[str, Any]):
+    start_tensorflow()
+    from bert_tf.inference.arithmetic import measured_options
+    from bert_tf.inference.predictor import Predictor
+    from bert_tf.tasks.scoring_task import LOSSES, ScoringTask
+
+    longest = max(map(len, job.sequences))
+    options, _ = measured_options(
+        job.network,
+        precision=settings["precision"],
+        sequences=max(1, job.batch_tokens // longest),
+        length=longest,
+    )
+    predictor = Predictor(
+        ScoringTask(job.network),
+        None,
+        precision=options.policy,
+        native_ops=options.native_layers,
+        threads=job.threads,
+    )
+    masking = MaskingSettings(
+        masked_lm_prob=0.15,
+        max_predictions_per_seq=1,
+        vocab_size=job.network.vocab_size,
+        special_ids={**dict.fromkeys(SPECIAL_NAMES, 0), "mask": job.mask_id},
+    )
+
+    def run(sequences) -> None:
+        made = [_token_sequence(number, ids) for number, ids in enumerate(sequences)]
+        work = Work(made, WorkSettings((PSEUDO,), job.batch_tokens, num_draws=1, seed=0), masking)
+        for batch in work.batches:
+            inputs = work.inputs(batch)
+            found = predictor.run(inputs.features())
+            sum_losses(found[LOSSES], inputs)
+
+    return run
+
+
+def _token_sequence(number: int, ids) -> TokenSequence:
+    ids = np.array(ids, np.int32)
+    is_scored = np.ones(len(ids), bool)
+    is_scored[[0, -1]] = False
+    return TokenSequence(number, ids, np.zeros_like(ids), is_scored)
+
+
+def _peer(job: ScoringJob, settings: Mapping[str, Any]):
+    import torch
+    import transformers
+
+    from benchmarks.speed.huggingface import autocast, peer_config
+
+    torch.set_num_threads(job.threads)
+    model = transformers.BertForMaskedLM(peer_config(job.network)).eval()
+    size = 1 if settings.get("one_by_one") else job.peer_batch_size
+
+    def run(sequences) -> None:
+        with torch.inference_mode(), autocast(settings["precision"]):
+            for sequence in sequences:
+                ids = torch.tensor(sequence)
+                places = torch.arange(1, len(ids) - 1)
+                copies = ids.repeat(len(places), 1)
+                copies[torch.arange(len(places)), places] = job.mask_id
+                for part, chosen in zip(copies.split(size), places.split(size)):
+                    logits = model(part).logits[torch.arange(len(part)), chosen].float()
+                    scores = torch.log_softmax(logits, dim=-1)
+                    scores.gather(1, ids[chosen][:, None]).double().sum().item()
+
+    return run
+
+
+def measure() -> Iterator[Result]:
+    """Runs the comparison of the flags."""
+    values = flags.FLAGS
+    network = network_from_flags(BERT_BASE)
+    check_length("seq_length", values.seq_length, network)
+    tokenizer = load_tokenizer(vocab_file=require_file(values.vocab_file, flag="vocab_file"))
+    texts = read_texts([Path(values.input_file)], TextSettings(), flag="input_file")
+    made = sequences_of_texts(texts, tokenizer, SequenceSettings(values.seq_length)).sequences
+    kept = min(values.sequences, len(made))
+    job = ScoringJob(
+        network=network,
+        sequences=tuple(
+            tuple(made[number * len(made) // kept].ids.tolist()) for number in range(kept)
+        ),
+        mask_id=tokenizer.mask_id,
+        batch_tokens=values.batch_tokens,
+        peer_batch_size=values.peer_batch_size,
+        threads=threads_from_flags(),
+    )
+    config = {
+        "network": network.to_dict(),
+        "sequences": kept,
+        "tokens": job.tokens,
+        "mean_length": float(np.mean([len(sequence) for sequence in job.sequences])),
+        "batch_tokens": job.batch_tokens,
+        "peer_batch_size": job.peer_batch_size,
+        "threads": job.threads,
+    }
+
+    def figures(found: Found) -> Figures:
+        return {
+            "pseudo-perplexity": (job.tokens / found["seconds"], "tokens/s"),
+            "peak memory": (found["peak_memory_bytes"] / _MIB, "MiB"),
+        }
+
+    yield from compare(SUBJECTS, job.to_json(), "score", figures, config=config)
+
+
+FLAGS = {
+    **comparison_flags(SUBJECTS, "threads", "bert_config_file", "seq_length"),
+    "input_file": (REQUIRED, "Texts, one a line."),
+    "vocab_file": (REQUIRED, "Uncased WordPiece vocabulary, no larger than the network's."),
+    "sequences": (20, "Sequences to score.", 1),
+    "batch_tokens": (2048, "Tokens in a batch of ours.", 1),
+    "peer_batch_size": (32, "Most copies in a batch of a peer.", 1),
+}
+
+
+if __name__ == "__main__":
+    run_benchmark(FLAGS, measure)

@@ -1,0 +1,90 @@
+"""The network's output where it is read, for predictions that read a few positions.
+
+A position of the last layer depends on the keys and values of all positions, but only on its own
+query. The rest of that layer, five sixths of its products, is needed only where its output is read.
+
+Dimensions: B sequences, S positions, P chosen positions, N heads, H width of a head, D = N * H.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.model.bert import bert_output
+from bert_tf.model.blocks import DropoutSite, blocks_for
+from bert_tf.model.encoder import padding_bias
+from bert_tf.model.layers import product
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.variables import Variables
+
+_NO_DROPOUT = DropoutSite(None, 0, 0.0)
+
+
+def output_at_positions(
+    variables: Variables,
+    config: BertConfig,
+    features: Mapping[str, tf.Tensor],
+    positions: tf.Tensor,
+    options: ForwardOptions,
+) -> tf.Tensor:
+    """The last layer's output at the chosen positions, [B, P, D] float32, without dropout.
+
+    Equal to ``bert_output(...).sequence_output`` there, up to rounding.
+
+    Args:
+      variables, config, features: as for ``bert.bert_output``.
+      positions: [B, P] integers in [0, S).
+      options: how to compute the forward pass.
+    """
+    options = options.with_dropout(None)
+    last = config.num_hidden_layers - 1
+    if last == 0:  # a network has at least one layer
+        outputs = bert_output(variables, config, features, options).sequence_output
+        return tf.gather(outputs, positions, batch_dims=1)
+    below = dataclasses.replace(config, num_hidden_layers=last)
+    inputs = bert_output(variables, below, features, options).sequence_output
+    with variables.scope(f"bert/encoder/layer_{last}") as layer:
+        return _layer_at_positions(
+            inputs, features["input_mask"], positions, layer, config=config, options=options
+        )
+
+
+def _layer_at_positions(
+    x: tf.Tensor,
+    input_mask: tf.Tensor,
+    positions: tf.Tensor,
+    variables: Variables,
+    *,
+    config: BertConfig,
+    options: ForwardOptions,
+) -> tf.Tensor:
+    """One encoder layer, [B, S, D] -> [B, P, D]; see ``encoder.py`` for the whole of it."""
+    heads = config.num_attention_heads
+    everywhere = blocks_for(options, input_mask)
+    chosen = blocks_for(options, tf.ones_like(positions))
+    with variables.scope("attention/self") as scoped:
+        query, key, value = everywhere.project_heads(everywhere.stream(x), scoped, heads=heads)
+        by_head = tf.tile(positions[:, tf.newaxis], [1, heads, 1])
+        scores = tf.matmul(tf.gather(query, by_head, batch_dims=2), key, transpose_b=True)
+        probabilities = chosen.attention_probabilities(
+            scores, padding_bias(input_mask), site=_NO_DROPOUT
+        )
+        context = chosen.merge_heads(tf.matmul(probabilities, value))
+    residual = chosen.stream(tf.gather(x, positions, batch_dims=1))
+    with variables.scope("attention/output") as scoped:
+        attended = chosen.close_residual(
+            product(context, scoped["dense/kernel"], policy=options.policy),
+            residual,
+            scoped,
+            site=_NO_DROPOUT,
+        )
+    with variables.scope("intermediate/dense") as scoped:
+        widened = product(attended.operand, scoped["kernel"], policy=options.policy)
+        widened = chosen.activated(widened, scoped, config.hidden_act)
+    with variables.scope("output") as scoped:
+        closed = product(widened, scoped["dense/kernel"], policy=options.policy)
+        return chosen.output(chosen.close_residual(closed, attended, scoped, site=_NO_DROPOUT))

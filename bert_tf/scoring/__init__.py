@@ -1,0 +1,4 @@
+"""Scoring texts with a masked language model: texts, masks, definitions and files.
+
+This package does not need TensorFlow.
+"""

@@ -1,0 +1,130 @@
+"""Scores kept on disk while they are computed, so that a run that was killed continues.
+
+In ``scores/`` of the output directory ``plan.json`` says what is computed. Each checkpoint has a
+directory there, to which files of finished batches are added; ``result.json`` is written when all
+are, and ends it. Every file appears under its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_tf.errors import UserError
+from bert_tf.files import atomic_open, read_json_object, remove_partial_files, write_json
+from bert_tf.scoring.work import Batch, CopyScores
+
+DIRECTORY = "scores"
+PLAN_NAME = "plan.json"
+RESULT_NAME = "result.json"
+
+Plan = Mapping[str, Any]
+
+
+def read_plan(output_dir: Path) -> Plan | None:
+    """What an earlier evaluation in the directory computes, None if there is none."""
+    path = output_dir / DIRECTORY / PLAN_NAME
+    return read_json_object(path, what="evaluation plan") if path.is_file() else None
+
+
+def settle_plan(output_dir: Path, plan: Plan) -> None:
+    """Writes the plan of a new evaluation.
+
+    Raises UserError if the directory has scores of another one.
+    """
+    directory = output_dir / DIRECTORY
+    earlier = read_plan(output_dir)
+    if earlier is None:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_json(directory / PLAN_NAME, plan)
+        return
+    differing = [name for name in {**earlier, **plan} if earlier.get(name) != plan.get(name)]
+    if differing:
+        shown = ", ".join(f"{name} {earlier.get(name)}, not {plan.get(name)}" for name in differing)
+        raise UserError(
+            f"--output_dir: {directory} has scores of another evaluation ({shown}); repeat that "
+            "one, choose another directory, or delete this one to start anew."
+        )
+
+
+class PartialScores:
+    """The scores of one checkpoint."""
+
+    def __init__(self, output_dir: Path, name: str, *, weights_sha256: str) -> None:
+        """Opens what is there, and drops it if it is of other weights.
+
+        Args:
+          output_dir: that of the evaluation, whose plan is settled.
+          name: the checkpoint's.
+          weights_sha256: a digest of its weights.
+        """
+        self._directory = output_dir / DIRECTORY / name
+        known = self._directory / "weights.json"
+        weights = {"weights_sha256": weights_sha256}
+        if self._directory.exists() and (
+            not known.is_file() or read_json_object(known, what="scored weights") != weights
+        ):
+            shutil.rmtree(self._directory)
+        self._directory.mkdir(exist_ok=True)
+        remove_partial_files(self._directory)
+        if not known.is_file():
+            write_json(known, weights)
+        self._found: dict[int, CopyScores] = {}
+
+    def result(self) -> dict[str, Any] | None:
+        """The checkpoint's finished result, None if there is none."""
+        path = self._directory / RESULT_NAME
+        return read_json_object(path, what="evaluation result") if path.is_file() else None
+
+    def load(self, batches: Sequence[Batch]) -> set[int]:
+        """Reads the scores that are there; returns the numbers of the batches that have them.
+
+        A file that cannot be read is removed: its batches are computed again.
+        """
+        for path in sorted(self._directory.glob("*.npz")):
+            try:
+                with np.load(path) as arrays:
+                    numbers, losses, counts = (arrays[k] for k in ("numbers", "losses", "counts"))
+                    sizes = [batches[n].stop - batches[n].start for n in numbers.tolist()]
+                    ends = np.cumsum(sizes)[:-1]
+                    if not sum(sizes) == len(losses) == len(counts):
+                        raise ValueError("other numbers of copies")
+                    parts = zip(np.split(losses, ends), np.split(counts, ends))
+            except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
+                path.unlink()
+                continue
+            self._found.update(zip(numbers.tolist(), (CopyScores(*part) for part in parts)))
+        return set(self._found)
+
+    def add(self, scores: Mapping[int, CopyScores]) -> None:
+        """Adds the scores of batches, by number, and writes them to disk."""
+        if not scores:
+            return
+        self._found.update(scores)
+        losses, counts = (np.concatenate(arrays) for arrays in zip(*scores.values()))
+        path = self._directory / f"{min(scores):08d}.npz"
+        with atomic_open(path, "wb") as file:
+            np.savez(file, numbers=np.array(list(scores)), losses=losses, counts=counts)
+
+    def of_metric(self, batches: Sequence[Batch], metric: str) -> CopyScores:
+        """The scores of all copies of a metric, in their order; all must be there."""
+        found = [self._found[n] for n, batch in enumerate(batches) if batch.metric == metric]
+        return CopyScores(*(np.concatenate(arrays) for arrays in zip(*found)))
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Writes the result and drops the scores that it was made from."""
+        write_json(self._directory / RESULT_NAME, result)
+        for path in self._directory.glob("*.npz"):
+            path.unlink()
+
+
+def finished_results(output_dir: Path) -> list[dict[str, Any]]:
+    """The results of all checkpoints with one, by step and name."""
+    paths: Iterable[Path] = (output_dir / DIRECTORY).glob(f"*/{RESULT_NAME}")
+    found = [read_json_object(path, what="evaluation result") for path in paths]
+    return sorted(found, key=lambda result: (result["step"] or 0, result["checkpoint"]))
