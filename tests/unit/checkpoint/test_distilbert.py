@@ -124,7 +124,7 @@ def test_an_untied_masked_lm_head_is_left_out_and_cannot_fill_masks(tmp_path):
     )
     assert not any(name.startswith("cls/") for name in source.stored)
     assert "vocab_transform.weight" in source.stored
-    with pytest.raises(UserError, match="has no masked-word head"):
+    with pytest.raises(UserError, match="has no masked-LM head"):
         MaskFiller(source.config, vocabulary(tmp_path), tmp_path / "untied")
     check_initial(tmp_path / "untied", shapes_of(bert_specs(CONFIG, pooler=False)), config=CONFIG)
 

@@ -245,7 +245,7 @@ def test_a_bare_encoder_can_teach_hidden_states(tmp_path):
     pretraining.run(distilling(tmp_path / "run", bare, alpha_ce=0.0, changes=DRY))
     refuse(
         distilling(tmp_path / "other", bare),
-        f"--teacher_checkpoint={bare} has no masked-word head, so it gives no soft targets",
+        f"--teacher_checkpoint={bare} has no masked-LM head, so it gives no soft targets",
         "or give --alpha_ce=0.",
     )
 

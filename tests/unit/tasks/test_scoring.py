@@ -261,7 +261,7 @@ def test_scores_that_are_not_finite(tmp_path):
 
 def test_a_checkpoint_without_the_head(tmp_path):
     google_model(tmp_path / "model", "BertModel")
-    with pytest.raises(UserError, match=r"has no masked-word head .* run_pretraining\.py"):
+    with pytest.raises(UserError, match=r"has no masked-LM head .* run_pretraining\.py"):
         scoring.run(settings_of(tmp_path / "model", tmp_path / "out"))
 
 
