@@ -23,6 +23,8 @@ DIRECTORY = "scores"
 PLAN_NAME = "plan.json"
 RESULT_NAME = "result.json"
 
+_LONGEST_SHOWN = 40  # of two values; hashes tell nothing
+
 Plan = Mapping[str, Any]
 
 
@@ -45,11 +47,18 @@ def settle_plan(output_dir: Path, plan: Plan) -> None:
         return
     differing = [name for name in {**earlier, **plan} if earlier.get(name) != plan.get(name)]
     if differing:
-        shown = ", ".join(f"{name} {earlier.get(name)}, not {plan.get(name)}" for name in differing)
+        shown = ", ".join(
+            _difference(name, earlier.get(name), plan.get(name)) for name in differing
+        )
         raise UserError(
             f"--output_dir: {directory} has scores of another evaluation ({shown}); repeat that "
             "one, choose another directory, or delete this one to start anew."
         )
+
+
+def _difference(name: str, earlier: Any, now: Any) -> str:
+    values = f" {earlier}, not {now}"
+    return name if len(values) > _LONGEST_SHOWN else name + values
 
 
 class PartialScores:

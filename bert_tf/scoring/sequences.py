@@ -238,7 +238,6 @@ def encode_words(
         ids += encoding.ids
         places += [offset + start for start in encoding.starts]
         offset += len(part) + len(WIKITEXT_UNKNOWN)
-    # SentencePiece has pieces of only the blank before a word, which belong to that word.
     return ids, [bisect.bisect_right(ends, place) for place in places]
 
 

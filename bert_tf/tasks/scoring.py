@@ -193,9 +193,8 @@ def _settle(
     output_dir, runtime = settings.run.output_dir, context.runtime
     earlier = context.ranks.broadcast(read_plan(output_dir) if context.ranks.is_chief else None)
     if earlier is not None and runtime.precision == "auto":
-        known = {name: earlier.get(f"--{name}") for name in ("precision", "native_ops")}
-        if runtime.native_ops is not None:
-            known["native_ops"] = runtime.native_ops
+        wanted = ("precision", "native_ops") if runtime.native_ops is None else ("precision",)
+        known = {name: earlier[f"--{name}"] for name in wanted if f"--{name}" in earlier}
         context = dataclasses.replace(context, runtime=dataclasses.replace(runtime, **known))
     context = choose_arithmetic(
         context,
@@ -213,15 +212,15 @@ def _settle(
         "--precision": context.precision,
         "--native_ops": context.options.native_layers,
         "--precision_policy": dict(runtime.policy_changes),
-        "texts (sha256)": sequences.sha256,
-        "vocabulary (sha256)": parts.tokenizer.vocab_sha256,
+        "sha256 of the texts": sequences.sha256,
+        "sha256 of the vocabulary": parts.tokenizer.vocab_sha256,
         "network": parts.config.to_dict(),
     }
     if MASKED in settings.metrics:
         plan["--num_draws"] = settings.num_draws
         plan["--masked_lm_prob"] = settings.masked_lm_prob
     if not settings.all_checkpoints:
-        plan["weights (sha256)"] = found[0].weights_sha256
+        plan["sha256 of the weights"] = found[0].weights_sha256
     if context.keeps_files:
         settle_plan(output_dir, plan)
     layers = "native" if context.options.native_layers else "TensorFlow's"
@@ -288,10 +287,8 @@ def _compute(
     with contextlib.closing(predictor.session):
         in_round = 1
         while pending:
-            now, pending = (
-                pending[: in_round * ranks.world_size],
-                pending[in_round * ranks.world_size :],
-            )
+            size = in_round * ranks.world_size
+            now, pending = pending[:size], pending[size:]
             started = time.monotonic()
             found = {
                 number: _score(predictor, work, number)

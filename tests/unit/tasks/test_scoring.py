@@ -197,7 +197,7 @@ def test_a_finished_run_computes_nothing(directory, tmp_path, monkeypatch, capsy
 
 def test_other_settings_are_refused(directory, tmp_path):
     scoring.run(settings_of(directory, tmp_path, metrics=("pseudo",)))
-    with pytest.raises(UserError, match=r"another evaluation \(--max_seq_length 8, not 7, texts "):
+    with pytest.raises(UserError, match=r"\(--max_seq_length 8, not 7, sha256 of the texts\)"):
         scoring.run(settings_of(directory, tmp_path, metrics=("pseudo",), max_seq_length=7))
 
 
