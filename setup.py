@@ -19,7 +19,13 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=find_packages(include=["bert_tf", "bert_tf.*", "data_prep", "data_prep.*"]),
-    py_modules=["run_classifier", "run_evaluation", "run_pretraining", "run_squad"],
+    py_modules=[
+        "run_classifier",
+        "run_distillation",
+        "run_evaluation",
+        "run_pretraining",
+        "run_squad",
+    ],
     package_data={
         "bert_tf.native": ["*.cc", "*.inc"],
         "bert_tf.report": ["*.html", "*.css", "*.js"],
@@ -67,6 +73,7 @@ setup(
             "bert-tf-squad = run_squad:run",
             "bert-tf-classify = run_classifier:run",
             "bert-tf-evaluate = run_evaluation:run",
+            "bert-tf-distill = run_distillation:run",
         ]
     },
 )

@@ -6,6 +6,7 @@ import pytest
 from absl import flags
 
 from bert_tf.config.classification_flags import define_classification_flags
+from bert_tf.config.distillation_flags import define_distillation_flags
 from bert_tf.config.nvidia_defaults import PRETRAINING, SQUAD
 from bert_tf.config.pretraining_flags import define_pretraining_flags
 from bert_tf.config.squad_flags import define_squad_flags
@@ -18,6 +19,7 @@ VALUES = {"int": "3", "float": "3", "bool": "true"}
 TABLES = [
     *("records", "pretraining", "squad", "classification"),
     *("pretraining", "squad", "pretraining", "squad"),
+    *("distillation", "squad"),
 ]
 
 # What the peers' parsers define, by their sources.
@@ -70,6 +72,7 @@ def parser_of(kind):
     values = flags.FlagValues()
     {
         "pretraining": define_pretraining_flags,
+        "distillation": define_distillation_flags,
         "squad": define_squad_flags,
         "classification": define_classification_flags,
     }[kind](values)

@@ -15,12 +15,14 @@ import pytest
 from absl import flags
 
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.distillation_flags import define_distillation_flags, distillation_settings
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
-from bert_tf.training.plans import resolve_plans
+from bert_tf.training.plans import batch_plan, resolve_plans
 from tests.support import ROOT
 
 # Those that give a network; the others only change defaults (config/test_nvidia_defaults.py).
 FLAG_FILES = sorted((ROOT / "recipes").glob("bert_*.flags"))
+DISTILLATION = ROOT / "recipes/distilbert.flags"
 CONFIGS = sorted((ROOT / "recipes").glob("bert_*.json"))
 CONTAINER_FILE = ROOT / "recipes/Containerfile"
 
@@ -41,7 +43,7 @@ def test_architectures(path):
     assert BertConfig.from_json_file(path).to_dict().items() >= json.loads(path.read_text()).items()
 
 
-@pytest.mark.parametrize("path", FLAG_FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*FLAG_FILES, DISTILLATION], ids=lambda path: path.name)
 def test_a_recipe_says_where_it_comes_from(path):
     comments = "".join(line for line in path.read_text().splitlines(True) if line[0] == "#")
     for part in ("Source:", "Expected:", "Add --in"):
@@ -97,6 +99,34 @@ def test_lamb_as_published(phase, length, tmp_path, monkeypatch):
     found = settings.optimization
     assert settings.data.max_seq_length == length
     assert (found.optimizer, found.decay_power) == ("lamb", 0.5)
+
+
+@pytest.mark.parametrize(("ranks", "accumulation_steps"), [(1, 400), (8, 50), (16, 25)])
+def test_distilbert_as_published(ranks, accumulation_steps, tmp_path, monkeypatch):
+    """The command and the defaults of Hugging Face's example, on the paper's 8 GPUs."""
+    monkeypatch.chdir(ROOT)
+    records = tmp_path / "part-00000.tfrecord"
+    records.touch()
+    values = flags.FlagValues()
+    define_distillation_flags(values)
+    arguments = [f"--flagfile={DISTILLATION}", f"--input_file={records}", f"--eval_file={records}"]
+    values(["program", *arguments, f"--output_dir={tmp_path}", "--teacher_checkpoint=bert"])
+    settings = distillation_settings(values)
+    found = settings.distillation
+    assert (found.alpha_ce, found.alpha_label, found.alpha_cos) == (5, 2, 1)
+    assert (found.temperature, found.restrict_ce_to_mask) == (2, False)
+    assert found.student_layers == (0, 2, 4, 7, 9, 11)
+    assert not settings.next_sentence
+    assert (settings.num_train_epochs, settings.warmup_proportion) == (3, 0.05)
+    optimization = settings.optimization
+    assert (optimization.learning_rate, optimization.weight_decay) == (5e-4, 0)
+    assert optimization.clip_norm == 5
+    [(pattern, factor)] = optimization.rate_factors
+    assert re.search(pattern, "bert/embeddings/position_embeddings")
+    assert factor == 0
+    batch = batch_plan(optimization, SimpleNamespace(world_size=ranks))
+    assert batch.accumulation_steps == accumulation_steps
+    assert batch.global_batch_size == 5 * 50 * 8
 
 
 def instructions():
@@ -193,7 +223,7 @@ def test_the_environment_is_made_from_the_files_that_are_there(build_directory):
             [sys.executable, *arguments], cwd=build_directory, check=True, capture_output=True
         )
     sources = (build_directory / "bert_tf.egg-info/SOURCES.txt").read_text()
-    for name in ("bert_tf/__init__.py", "data_prep/__init__.py", "run_squad.py"):
+    for name in ("bert_tf/__init__.py", "data_prep/__init__.py", "run_distillation.py"):
         assert name in sources
 
 
