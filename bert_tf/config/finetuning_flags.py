@@ -44,7 +44,7 @@ def define_finetuning_flags(
     ``define_task_flags`` defines those of its task; ``examples`` is the word for a record's
     contents in help texts, ``label_flag`` as for ``define_teacher_flags``.
     """
-    _define_model_flags(define)
+    define_model_flags(define)
     define_task_flags(define)
     _define_length_flags(define, examples)
     define_teacher_flags(define, _TEACHER_DEFAULTS, label_flag=label_flag)
@@ -54,7 +54,7 @@ def define_finetuning_flags(
 
 
 @flag_group("Model")
-def _define_model_flags(define: Definer) -> None:
+def define_model_flags(define: Definer) -> None:
     """Defines the network and its vocabulary, for weights that are not stored with them."""
     default = " (default: the one stored with --init_checkpoint)."
     define.string("bert_config_file", None, f"JSON file of the model's architecture{default}")
