@@ -14,7 +14,9 @@ from bert_tf.commands.convert import convert
 from bert_tf.config.settings import DistillationSettings
 from bert_tf.model.pretraining import pretraining_specs
 from bert_tf.tasks import pretraining
+from bert_tf.tasks.distillation import open_teacher
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from tests.jobs import run_context
 from tests.support import variables_of
 from tests.tiny_pretraining import CONFIG, S, V, pretraining_settings, refuse
 from tests.torch_networks import random_values
@@ -188,21 +190,36 @@ def test_a_narrower_student_learns_a_projection_of_its_own(teacher, tmp_path):
     assert {"hidden_squared_error", "attention_squared_error"} < json.loads(line).keys()
 
 
-def test_a_teacher_in_another_format_is_the_same_teacher(distilled, teacher, tmp_path):
-    """So is one that was trained further moments ago, whose moments are in its checkpoint."""
+@pytest.fixture(scope="module", name="converted")
+def teacher_of_huggingface(teacher):
+    directory = teacher.parent / "converted"
+    convert(open_source(teacher), directory, "huggingface")
+    return directory
+
+
+def test_a_hash_is_that_of_the_weights(teacher, converted, tmp_path):
+    """In every format; beside moments, as in the checkpoints of a run; and with other files."""
+
+    def hash_of(path):
+        return open_teacher(DistillationSettings(str(path)), run_context()).weights_sha256
+
     shape = weights_of(teacher)["bert/encoder/layer_0/output/dense/kernel"].shape
     moments = {MOMENT: np.full(shape, 0.5, np.float32)}
-    others = [write_teacher(tmp_path / "run_of_its_own", state=moments), tmp_path / "converted"]
-    convert(open_source(teacher), others[-1], "huggingface")
+    expected = hash_of(teacher)
+    assert hash_of(write_teacher(tmp_path / "run_of_its_own", state=moments)) == expected
+    assert hash_of(converted) == expected
+    assert hash_of(write_teacher(tmp_path / "bare", head=False)) != expected
+
+
+def test_a_teacher_in_another_format_is_the_same_teacher(distilled, converted, tmp_path):
+    """Gradients are the same to the bit, and with them the moments."""
+    settings = distilling(tmp_path / "run", converted)
+    pretraining.run(settings)
     section = record_of(distilled)["ledger"]["distillation"]
-    expected = start_of(distilled)
-    for other in others:
-        settings = distilling(tmp_path / f"from_{other.name}", other)
-        pretraining.run(settings)
-        found = record_of(settings)["ledger"]["distillation"]
-        assert found == {**section, "teacher": str(other)}
-        for name, value in expected.items():
-            np.testing.assert_array_equal(start_of(settings)[name], value, err_msg=name)
+    assert record_of(settings)["ledger"]["distillation"] == {**section, "teacher": str(converted)}
+    found = start_of(settings)
+    for name, value in start_of(distilled).items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def resumed(settings, **changes):
