@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from absl import flags
 
-from bert_tf import environment
 from bert_tf.config.evaluation_flags import define_evaluation_flags, evaluation_settings
 from bert_tf.config.flags import run_script
-from bert_tf.ranks.launched import end_with_launcher
+from bert_tf.ranks.launched import prepare_process
 
 
 def main() -> None:
     """Turns flags into settings and runs the evaluation."""
     settings = evaluation_settings(flags.FLAGS)
-    runtime = settings.runtime
-    if runtime.horovod:
-        end_with_launcher()
-    environment.prepare_environment(verbose=runtime.verbose, use_xla=False)
+    prepare_process(settings.runtime)
     # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
     from bert_tf.tasks import scoring
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from absl import flags
 
-from bert_tf import environment
 from bert_tf.config.flags import run_script
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
-from bert_tf.ranks.launched import end_with_launcher
+from bert_tf.ranks.launched import prepare_process
 
 
 def main() -> None:
     """Turns flags into settings and runs the task."""
     settings = pretraining_settings(flags.FLAGS)
-    runtime = settings.runtime
-    if runtime.horovod:
-        end_with_launcher()
-    environment.prepare_environment(verbose=runtime.verbose, use_xla=runtime.use_xla is not False)
+    prepare_process(settings.runtime)
     # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
     from bert_tf.tasks import pretraining
 

@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from bert_tf import environment
+from bert_tf.config.settings import RuntimeSettings
 from bert_tf.environment import launched_rank, launcher_variable
 from bert_tf.errors import UserError
 from bert_tf.ranks.failures import ENDED, STATUS, write_last_words
@@ -134,6 +136,14 @@ class Lineage:
 
 
 @functools.cache
+def prepare_process(runtime: RuntimeSettings) -> None:
+    """What a script does before it loads TensorFlow: sets its environment, follows its launcher."""
+    if runtime.horovod:
+        end_with_launcher()
+    use_xla = runtime.use_xla is not False
+    environment.prepare_environment(verbose=runtime.verbose, use_xla=use_xla)
+
+
 def end_with_launcher() -> None:
     """Ends this process within a second of its launcher's end, whatever it is doing; acts once.
 

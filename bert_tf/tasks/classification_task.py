@@ -13,7 +13,7 @@ from typing import ClassVar
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import INPUTS, BertConfig
-from bert_tf.model.bert import bert_output, bert_specs, pooled_output
+from bert_tf.model.bert import bert_specs, pooled_output
 from bert_tf.model.distillation import Decisions
 from bert_tf.model.dropout import apply_dropout
 from bert_tf.model.heads import Head, project_to_classes
@@ -22,6 +22,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.tasks.encoder_task import EncoderTask
 
 LABEL = "label"
 LABELS = "labels"
@@ -36,7 +37,7 @@ _POOLED_SITE = (1 << 16) - 1  # dropout site, beyond those of all layers
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationTask:
+class ClassificationTask(EncoderTask):
     """One class, or one score, per sequence.
 
     The methods are those of :class:`bert_tf.model.distillation.DistilledTask`; labels are [B] or
@@ -71,13 +72,6 @@ class ClassificationTask:
             VariableSpec(OUTPUT_BIAS, (self.num_classes,), "zeros"),
         ]
 
-    def outputs(
-        self, variables: Variables, features: Features, options: ForwardOptions
-    ) -> tf.Tensor:
-        """The logits, [B, num_classes] float32."""
-        hidden = bert_output(variables, self.config, features, options).sequence_output
-        return self.head_outputs(hidden, variables, features, options)
-
     def head_outputs(
         self,
         sequence_output: tf.Tensor,
@@ -85,7 +79,7 @@ class ClassificationTask:
         features: Features,
         options: ForwardOptions,
     ) -> tf.Tensor:
-        """As :meth:`outputs`, from those of the encoder."""
+        """The logits, [B, num_classes] float32, from the encoder's output."""
         del features
         pooled = pooled_output(sequence_output, variables, policy=options.policy)
         rate = self.config.hidden_dropout_prob

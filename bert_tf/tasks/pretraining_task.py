@@ -10,7 +10,6 @@ from typing import ClassVar
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import INPUTS, BertConfig
-from bert_tf.model.bert import bert_output
 from bert_tf.model.distillation import Decisions
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD, Head
 from bert_tf.model.losses import ACCURACY, ClassScores
@@ -27,13 +26,14 @@ from bert_tf.model.shapes import shape_of
 from bert_tf.model.sums import Sums, Terms, means
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.tasks.encoder_task import EncoderTask
 
 MASKED_LM = "masked_lm"
 NEXT_SENTENCE = "next_sentence"
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingTask:
+class PretrainingTask(EncoderTask):
     """Masked LM and next-sentence prediction; either can be left out.
 
     The methods are those of :class:`bert_tf.model.distillation.DistilledTask`.
@@ -80,13 +80,6 @@ class PretrainingTask:
             self.config, masked_lm=self.masked_lm, next_sentence=self.next_sentence
         )
 
-    def outputs(
-        self, variables: Variables, features: Features, options: ForwardOptions
-    ) -> PretrainingOutputs:
-        """The outputs of the heads."""
-        hidden = bert_output(variables, self.config, features, options).sequence_output
-        return self.head_outputs(hidden, variables, features, options)
-
     def head_outputs(
         self,
         sequence_output: tf.Tensor,
@@ -94,7 +87,7 @@ class PretrainingTask:
         features: Features,
         options: ForwardOptions,
     ) -> PretrainingOutputs:
-        """As :meth:`outputs`, from those of the encoder."""
+        """The scores of words and of next sentences, from the encoder's output."""
         positions = None
         if self.masked_lm:
             positions = features["masked_lm_positions"]

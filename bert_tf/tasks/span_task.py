@@ -10,7 +10,6 @@ from typing import ClassVar
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import INPUTS, BertConfig
-from bert_tf.model.bert import bert_output
 from bert_tf.model.distillation import Decisions
 from bert_tf.model.losses import ACCURACY, ClassScores
 from bert_tf.model.options import ForwardOptions
@@ -27,12 +26,13 @@ from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.squad.spans import SpanCandidates
+from bert_tf.tasks.encoder_task import EncoderTask
 
 POSITION = "position"
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanTask:
+class SpanTask(EncoderTask):
     """Predicts an answer's first and last position: two decisions per sequence, one loss term.
 
     The methods are those of :class:`bert_tf.model.distillation.DistilledTask`.
@@ -55,13 +55,6 @@ class SpanTask:
         """The variables of BERT without the pooler, and of the span head."""
         return squad_specs(self.config)
 
-    def outputs(
-        self, variables: Variables, features: Features, options: ForwardOptions
-    ) -> SpanLogits:
-        """The logits of each position."""
-        hidden = bert_output(variables, self.config, features, options).sequence_output
-        return self.head_outputs(hidden, variables, features, options)
-
     def head_outputs(
         self,
         sequence_output: tf.Tensor,
@@ -69,7 +62,7 @@ class SpanTask:
         features: Features,
         options: ForwardOptions,
     ) -> SpanLogits:
-        """As :meth:`outputs`, from those of the encoder."""
+        """The logits of each position, from the encoder's output."""
         del features
         return span_head(sequence_output, variables, options)
 
