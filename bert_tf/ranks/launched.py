@@ -135,7 +135,6 @@ class Lineage:
         )
 
 
-@functools.cache
 def prepare_process(runtime: RuntimeSettings) -> None:
     """What a script does before it loads TensorFlow: sets its environment, follows its launcher."""
     if runtime.horovod:
@@ -144,6 +143,7 @@ def prepare_process(runtime: RuntimeSettings) -> None:
     environment.prepare_environment(verbose=runtime.verbose, use_xla=use_xla)
 
 
+@functools.cache
 def end_with_launcher() -> None:
     """Ends this process within a second of its launcher's end, whatever it is doing; acts once.
 
