@@ -1,0 +1,187 @@
+"""A teacher's soft targets on disk: the real job in this process, on a tiny network."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from bert_tf.errors import UserError
+from bert_tf.inference.predictor import Predictor
+from bert_tf.records.layouts import PRETRAINING_MASKED
+from bert_tf.records.manifest import describe_file, read_manifest, write_manifest
+from bert_tf.records.tfrecord import TFRecordWriter
+from bert_tf.tasks import pretraining, teacher_targets
+from bert_tf.tasks.pretraining_task import PretrainingTask
+from bert_tf.tasks.teacher_targets import MANIFEST_NAME, TargetFiles
+from tests.support import variables_of
+from tests.tiny_pretraining import P, S, V, refuse
+from tests.unit.tasks.test_distillation import TEACHER, distilling, write_teacher
+
+RECORDS, K, TEMPERATURE = 10, 5, 2.0
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Three pieces of 4, 4 and 2 records, computed in batches of 2."""
+    monkeypatch.setattr(teacher_targets, "_RECORDS_OF_A_PIECE", 4)
+    monkeypatch.setattr(teacher_targets, "_BATCH_SIZE", 2)
+    monkeypatch.setattr(teacher_targets, "_BATCHES_OF_A_PIECE", 2)
+    teacher_targets._open_piece.cache_clear()
+
+
+@pytest.fixture(scope="module", name="teacher")
+def shared_teacher(tmp_path_factory):
+    return write_teacher(tmp_path_factory.mktemp("teacher") / "model")
+
+
+def records():
+    """Sequences with three masked words each, the last of which has no weight in every second."""
+    rng = np.random.default_rng(4)
+    positions = np.stack([rng.permutation(np.arange(1, S - 1))[:P] for _ in range(RECORDS)])
+    weights = np.ones([RECORDS, P], np.float32)
+    weights[::2, -1] = 0
+    return {
+        "input_ids": rng.integers(5, V, [RECORDS, S]),
+        "input_mask": np.ones([RECORDS, S], np.int64),
+        "segment_ids": np.zeros([RECORDS, S], np.int64),
+        "masked_lm_positions": np.sort(positions),
+        "masked_lm_ids": rng.integers(5, V, [RECORDS, P]),
+        "masked_lm_weights": weights,
+        "next_sentence_labels": np.zeros([RECORDS, 1], np.int64),
+    }
+
+
+def with_stored_masks(settings):
+    """The run on records that store their masks, in place of the others."""
+    [path] = settings.data.train_files
+    manifest = read_manifest(path.parent)
+    with TFRecordWriter(path) as writer:
+        for record in PRETRAINING_MASKED.encode_batch(records()):
+            writer.write(record)
+    outputs = (describe_file(path, count=RECORDS),)
+    write_manifest(path.parent, dataclasses.replace(manifest, outputs=outputs))
+    return settings
+
+
+def run_of(directory, teacher, cache, *, masks=True, steps=3, **settings):
+    given = {
+        "alpha_cos": 0.0,
+        "restrict_ce_to_mask": True,
+        "top_k_targets": K,
+        "teacher_cache": cache,
+        **settings,
+    }
+    changes = {"learning_rate": 1e-2, "num_train_steps": steps, "micro_batch_size": 4}
+    found = distilling(directory, teacher, changes=changes, **given)
+    return with_stored_masks(found) if masks else found
+
+
+def losses_of(settings):
+    lines = (settings.run.output_dir / "log.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def bytes_of(cache):
+    return {path.name: path.read_bytes() for path in sorted(cache.glob("*.npy"))}
+
+
+@pytest.fixture(name="cached")
+def finished_run(teacher, tmp_path):
+    settings = run_of(tmp_path / "cached", teacher, tmp_path / "targets")
+    pretraining.run(settings)
+    return settings
+
+
+def test_the_targets_are_the_teachers_most_probable_words(cached, teacher, tmp_path):
+    predictor = Predictor(PretrainingTask(TEACHER, next_sentence=False), teacher)
+    found = predictor.run(records())["masked_lm_probabilities"].astype(np.float64)
+    heated = found ** (1 / TEMPERATURE)
+    heated /= heated.sum(axis=-1, keepdims=True)
+    files = TargetFiles(tmp_path / "targets", RECORDS, P, K, V)
+    order = np.array([9, 0, 4, 3])
+    classes, probabilities = files.read(order)
+    np.testing.assert_array_equal(classes, np.argsort(-heated[order], axis=-1)[..., :K])
+    known = -np.sort(-heated[order], axis=-1)[..., :K]
+    np.testing.assert_allclose(probabilities, known, rtol=1e-3)
+    pieces = list((tmp_path / "targets").glob("*.npy"))
+    assert len(pieces) == files.num_pieces == 3
+    assert files.num_bytes == sum(np.load(piece).nbytes for piece in pieces)
+
+
+def test_a_student_learns_the_same_from_them(cached, teacher, tmp_path):
+    online = run_of(tmp_path / "online", teacher, None)
+    pretraining.run(online)
+    for with_cache, without in zip(losses_of(cached), losses_of(online)):
+        for name in ("loss", "soft_targets_divergence", "gradient_norm"):
+            assert with_cache[name] == pytest.approx(without[name], rel=5e-3), name
+    names = variables_of(cached.run.output_dir / "model.ckpt-3").keys()
+    assert names == variables_of(online.run.output_dir / "model.ckpt-3").keys()
+
+
+def test_they_are_computed_once(cached, teacher, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "targets").glob("*.npy")}
+    again = run_of(tmp_path / "again", teacher, tmp_path / "targets")
+    pretraining.run(again)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    first, second = (variables_of(s.run.output_dir / "model.ckpt-3") for s in (cached, again))
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+
+@pytest.mark.parametrize("missing", ["000000", "000001", "000002"])
+def test_a_missing_piece_is_computed_again(cached, teacher, tmp_path, missing):
+    before = bytes_of(tmp_path / "targets")
+    (tmp_path / "targets" / f"targets-{missing}.npy").unlink()
+    teacher_targets._open_piece.cache_clear()
+    pretraining.run(run_of(tmp_path / "again", teacher, tmp_path / "targets"))
+    assert bytes_of(tmp_path / "targets") == before
+
+
+def test_targets_of_another_run_are_refused(cached, teacher, tmp_path):
+    refuse(
+        run_of(tmp_path / "other", teacher, tmp_path / "targets", temperature=3.0),
+        f"--cache_teacher={tmp_path / 'targets'} has targets with another temperature (2.0, not "
+        "3.0); choose another directory or delete this one.",
+    )
+
+
+def test_records_without_masks_are_refused(teacher, tmp_path):
+    refuse(
+        run_of(tmp_path / "run", teacher, tmp_path / "targets", masks=False),
+        "--cache_teacher needs records that store their masks",
+        "make records with stored masks, or drop the flag.",
+    )
+    assert not (tmp_path / "targets").exists()
+
+
+def test_a_full_disk_is_refused_before_anything_is_computed(teacher, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(teacher_targets.shutil, "disk_usage", lambda _: usage._replace(free=100))
+    with pytest.raises(UserError, match=r"its disk has .* GiB free; choose another disk, or"):
+        pretraining.run(run_of(tmp_path / "run", teacher, tmp_path / "targets"))
+    assert not list((tmp_path / "targets").glob("*.npy"))
+
+
+def test_a_dry_run_writes_nothing(teacher, tmp_path, capsys):
+    settings = run_of(tmp_path / "run", teacher, tmp_path / "targets")
+    run = dataclasses.replace(settings.run, dry_run=True)
+    pretraining.run(dataclasses.replace(settings, run=run))
+    assert not (tmp_path / "targets").exists()
+    assert f"targets of {RECORDS} records take" in capsys.readouterr().out
+
+
+def test_a_damaged_piece_is_named(cached, teacher, tmp_path):
+    path = tmp_path / "targets" / "targets-000001.npy"
+    path.write_bytes(path.read_bytes()[:50])
+    teacher_targets._open_piece.cache_clear()
+    with pytest.raises(UserError, match=r"targets-000001.npy cannot be read .* delete the file"):
+        pretraining.run(run_of(tmp_path / "other", teacher, tmp_path / "targets"))
+
+
+def test_the_manifest_says_what_they_are_of(cached, tmp_path):
+    contents = json.loads((tmp_path / "targets" / MANIFEST_NAME).read_text())
+    assert contents["targets"] == K
+    assert contents["predictions"] == P
+    assert contents["temperature"] == TEMPERATURE
