@@ -176,6 +176,7 @@ class Naming:
       model_type: the network in a ``config.json``.
       class_prefix: the beginning of its classes' names.
       prefix: precedes the names of the bare network in a model with a head.
+      rows: the table of names.
       copies: arrays of the masked-LM decoder -> Google's names of the variables that they copy.
     """
 
@@ -191,6 +192,7 @@ class Naming:
         self.model_type = model_type
         self.class_prefix = class_prefix
         self.prefix = f"{model_type}."
+        self.rows = rows
         self.copies = copies
         self._parts = parts
         self._by_google = {row.google: row for row in rows}

@@ -22,7 +22,8 @@ KINDS = ("adam", "every-micro-batch")
 def exchanges_of(timeline, kind, cut):
     """(allreduces of each gradient, of anything else, rounds of gradients on the wire)."""
     scope = f"{kind}.{cut}/"
-    own = {name: found for name, found in timeline.items() if name.startswith(scope)}
+    reduced = {name: found for name, found in timeline.items() if found["ALLREDUCE"]}
+    own = {name: found for name, found in reduced.items() if name.startswith(scope)}
     gradients = {name: found for name, found in own.items() if "SummedGradients" in name}
     others = {name: len(found["ALLREDUCE"]) for name, found in own.items() if name not in gradients}
     on_the_wire = [span for found in gradients.values() for span in found["MPI_ALLREDUCE"]]

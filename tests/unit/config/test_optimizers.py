@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_tf.checkpoint.names import ROWS, is_optimizer_state, is_run_state
+from bert_tf.checkpoint.names import BERT, is_optimizer_state, is_run_state
 from bert_tf.config.optimizers import OPTIMIZERS, OptimizerRow, Option, optimizer_row, slot_names
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
@@ -11,7 +11,7 @@ from tests.support import optimization_settings
 
 def test_slot_names_differ_from_weight_names():
     """In checkpoints, slots are recognised by the last component of their names."""
-    weights = {row.google.rpartition("/")[2] for row in ROWS}
+    weights = {row.google.rpartition("/")[2] for row in BERT.rows}
     assert weights > {"kernel", "bias", "gamma", "output_weights"}
     assert not weights & slot_names()
 

@@ -290,7 +290,7 @@ def test_fewer_targets_are_a_part_of_the_divergence():
     ],
 )
 def test_no_more_targets_are_looked_up_than_there_can_be(changes, most):
-    assert distilbert(**changes)._most_targets() == most
+    assert distilbert(**changes).most_targets() == most
 
 
 FINETUNING = DistillationSettings("teacher", alpha_ce=0.5, alpha_label=0.5, alpha_cos=2.0)
