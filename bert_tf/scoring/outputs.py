@@ -59,7 +59,7 @@ def write_texts(path: Path, sequences: Sequences, scores: np.ndarray | None) -> 
         file.write("\n" if scores is None else "\tpseudo_log_likelihood\n")
         for place, text in enumerate(sequences.texts):
             words = "" if text.words is None else text.words
-            score = "" if scores is None else f"\t{scores[place]!r}"
+            score = "" if scores is None else f"\t{float(scores[place])!r}"
             file.write(f"{text.number}\t{text.tokens}\t{words}{score}\n")
 
 

@@ -362,7 +362,7 @@ def test_scores_of_attention_in_half_precision_are_compared_in_float32():
         found = session.run(attention_distances(given["s0"], given["t0"], tf.ones([1, 2])))
     s, t = (v.astype(np.float16) * np.float16(200) for v in values.values())
     expected = ((s.astype(np.float64) - t) ** 2).sum()
-    assert expected > 2 * np.finfo(np.float16).max, "float16 would overflow"
+    assert expected > 2 * float(np.finfo(np.float16).max), "float16 would overflow"
     np.testing.assert_allclose(found, [expected], rtol=1e-5)
 
 
