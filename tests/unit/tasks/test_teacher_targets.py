@@ -22,13 +22,14 @@ from tests.unit.tasks.test_distillation import TEACHER, distilling, write_teache
 RECORDS, K, TEMPERATURE = 10, 5, 2.0
 
 
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces():
     """Three pieces of 4, 4 and 2 records, computed in batches of 2."""
-    monkeypatch.setattr(teacher_targets, "_RECORDS_OF_A_PIECE", 4)
-    monkeypatch.setattr(teacher_targets, "_BATCH_SIZE", 2)
-    monkeypatch.setattr(teacher_targets, "_BATCHES_OF_A_PIECE", 2)
-    teacher_targets._open_piece.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(teacher_targets, "_RECORDS_OF_A_PIECE", 4)
+        patch.setattr(teacher_targets, "_BATCH_SIZE", 2)
+        patch.setattr(teacher_targets, "_BATCHES_OF_A_PIECE", 2)
+        yield
 
 
 @pytest.fixture(scope="module", name="teacher")
@@ -87,11 +88,19 @@ def bytes_of(cache):
     return {path.name: path.read_bytes() for path in sorted(cache.glob("*.npy"))}
 
 
-@pytest.fixture(name="cached")
-def finished_run(teacher, tmp_path):
-    settings = run_of(tmp_path / "cached", teacher, tmp_path / "targets")
+@pytest.fixture(scope="module", name="finished")
+def finished_run(small_pieces, teacher, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("finished")
+    settings = run_of(directory / "cached", teacher, directory / "targets")
     pretraining.run(settings)
     return settings
+
+
+@pytest.fixture(name="cached")
+def copied_targets(finished, tmp_path):
+    """The finished run, with a copy of its targets in ``tmp_path``."""
+    shutil.copytree(finished.distillation.teacher_cache, tmp_path / "targets")
+    return finished
 
 
 def test_the_targets_are_the_teachers_most_probable_words(cached, teacher, tmp_path):
@@ -130,11 +139,11 @@ def test_they_are_computed_once(cached, teacher, tmp_path):
         np.testing.assert_array_equal(value, second[name], err_msg=name)
 
 
-@pytest.mark.parametrize("missing", ["000000", "000001", "000002"])
-def test_a_missing_piece_is_computed_again(cached, teacher, tmp_path, missing):
+@pytest.mark.parametrize("missing", [["000000"], ["000001", "000002"]], ids=["first", "others"])
+def test_missing_pieces_are_computed_again(cached, teacher, tmp_path, missing):
     before = bytes_of(tmp_path / "targets")
-    (tmp_path / "targets" / f"targets-{missing}.npy").unlink()
-    teacher_targets._open_piece.cache_clear()
+    for piece in missing:
+        (tmp_path / "targets" / f"targets-{piece}.npy").unlink()
     pretraining.run(run_of(tmp_path / "again", teacher, tmp_path / "targets"))
     assert bytes_of(tmp_path / "targets") == before
 
@@ -175,7 +184,6 @@ def test_a_dry_run_writes_nothing(teacher, tmp_path, capsys):
 def test_a_damaged_piece_is_named(cached, teacher, tmp_path):
     path = tmp_path / "targets" / "targets-000001.npy"
     path.write_bytes(path.read_bytes()[:50])
-    teacher_targets._open_piece.cache_clear()
     with pytest.raises(UserError, match=r"targets-000001.npy cannot be read .* delete the file"):
         pretraining.run(run_of(tmp_path / "other", teacher, tmp_path / "targets"))
 
