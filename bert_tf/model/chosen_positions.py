@@ -16,8 +16,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import bert_output
 from bert_tf.model.blocks import DropoutSite, blocks_for
-from bert_tf.model.encoder import padding_bias
-from bert_tf.model.layers import product
+from bert_tf.model.encoder import close_layer, padding_bias
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.variables import Variables
 
@@ -75,16 +74,13 @@ def _layer_at_positions(
         )
         context = chosen.merge_heads(tf.matmul(probabilities, value))
     residual = chosen.stream(tf.gather(x, positions, batch_dims=1))
-    with variables.scope("attention/output") as scoped:
-        attended = chosen.close_residual(
-            product(context, scoped["dense/kernel"], policy=options.policy),
-            residual,
-            scoped,
-            site=_NO_DROPOUT,
-        )
-    with variables.scope("intermediate/dense") as scoped:
-        widened = product(attended.operand, scoped["kernel"], policy=options.policy)
-        widened = chosen.activated(widened, scoped, config.hidden_act)
-    with variables.scope("output") as scoped:
-        closed = product(widened, scoped["dense/kernel"], policy=options.policy)
-        return chosen.output(chosen.close_residual(closed, attended, scoped, site=_NO_DROPOUT))
+    stream = close_layer(
+        context,
+        residual,
+        variables,
+        config=config,
+        policy=options.policy,
+        blocks=chosen,
+        sites=lambda _: _NO_DROPOUT,
+    )
+    return chosen.output(stream)

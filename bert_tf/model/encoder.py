@@ -125,12 +125,33 @@ def _encoder_layer(
     sites: _Sites,
 ) -> tuple[Stream, tf.Tensor | None]:
     """Self-attention and feed-forward, each with a residual; also returns attention's scores."""
-    multiply = functools.partial(product, policy=policy)
     with variables.scope("attention/self") as scoped:
         heads = blocks.project_heads(x, scoped, heads=config.num_attention_heads)
         context, scores = _attend(
             *heads, score_bias, blocks=blocks, site=sites(_ATTENTION_PROBABILITIES)
         )
+    stream = close_layer(
+        context, x, variables, config=config, policy=policy, blocks=blocks, sites=sites
+    )
+    return stream, scores
+
+
+def close_layer(
+    context: tf.Tensor,
+    x: Stream,
+    variables: Variables,
+    *,
+    config: BertConfig,
+    policy: PrecisionPolicy,
+    blocks: PlainBlocks,
+    sites: Callable[[int], DropoutSite],
+) -> Stream:
+    """The part of a layer in which positions are independent: all that follows the attention.
+
+    ``context`` are the merged heads at the positions of the layer's input ``x``; ``sites`` maps a
+    number within the layer to its call site of dropout.
+    """
+    multiply = functools.partial(product, policy=policy)
     with variables.scope("attention/output") as scoped:
         attended = blocks.close_residual(
             multiply(context, scoped["dense/kernel"]), x, scoped, site=sites(_ATTENTION_OUTPUT)
@@ -139,10 +160,9 @@ def _encoder_layer(
         widened = multiply(attended.operand, scoped["kernel"])
         widened = blocks.activated(widened, scoped, config.hidden_act)
     with variables.scope("output") as scoped:
-        stream = blocks.close_residual(
+        return blocks.close_residual(
             multiply(widened, scoped["dense/kernel"]), attended, scoped, site=sites(_OUTPUT)
         )
-    return stream, scores
 
 
 def _recomputed_layer(
