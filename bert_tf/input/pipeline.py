@@ -27,6 +27,7 @@ __all__ = [
     "check_records",
     "evaluation_dataset",
     "inspect_records",
+    "record_reader",
     "training_dataset",
 ]
 
@@ -81,7 +82,7 @@ def training_dataset(
     def keys(position: int) -> np.ndarray:
         return example_keys(seed, position, batch.start + np.arange(batch.size))
 
-    reader = _reader(records, indices, batch_size=batch.size)
+    reader = record_reader(records, indices, batch_size=batch.size)
     masked = _masker(records, keys, batch_size=batch.size)
     return dataset_of_positions(
         start_position, end_position, lambda position: masked(position, reader.read(position))
@@ -121,7 +122,7 @@ def evaluation_dataset(
         masked_lm_weights = features["masked_lm_weights"] * weights[:, None]
         return {**features, "masked_lm_weights": masked_lm_weights, EXAMPLE_WEIGHTS: weights}
 
-    reader = _reader(records, indices, batch_size=batch.size)
+    reader = record_reader(records, indices, batch_size=batch.size)
     masked = _masker(records, keys, batch_size=batch.size)
     return dataset_of_positions(
         0,
@@ -130,9 +131,10 @@ def evaluation_dataset(
     )
 
 
-def _reader(
+def record_reader(
     records: PretrainingRecords, indices: Callable[[int], np.ndarray], *, batch_size: int
 ) -> BatchReader:
+    """Reads batches as they are stored, without drawing masks; see :class:`BatchReader`."""
     return BatchReader(
         records.record_set,
         spec=records.info.spec,

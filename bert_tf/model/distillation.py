@@ -44,10 +44,12 @@ class DistilledTask(Task, Protocol):
     Attributes:
       loss_name: what the loss of its labels is, for metrics.
       num_classes: the classes of a decision, 1 for a regression, None for positions.
+      score_all_tokens: whether there is a decision at every token, instead of one for each label.
     """
 
     loss_name: str
     num_classes: int | None
+    score_all_tokens: bool
 
     def head_outputs(
         self,

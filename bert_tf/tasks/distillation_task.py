@@ -143,17 +143,12 @@ class DistillationTask:
         decided = weights[next(iter(self.student.terms))]
         tokens = tf.reduce_sum(tf.cast(features["input_mask"], tf.float32), axis=1)
         found = {
-            SOFT_TARGETS: tf.reduce_sum(tokens) if self.scores_all_tokens else decided,
+            SOFT_TARGETS: tf.reduce_sum(tokens) if self.student.score_all_tokens else decided,
             COSINE: tf.reduce_sum(tokens),
             HIDDEN: tf.reduce_sum(tokens),
             ATTENTION: tf.reduce_sum(tf.square(tokens)),
         }
         return {**weights, **{term: found[term] for term in self._factors()}}
-
-    @property
-    def scores_all_tokens(self) -> bool:
-        """Whether soft targets are compared at every token, not only where there is a label."""
-        return getattr(self.student, "score_all_tokens", False)
 
     def losses(
         self, outputs: DistillationOutputs, features: Features, options: ForwardOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
@@ -20,6 +20,7 @@ class EncoderTask:
     """
 
     config: BertConfig
+    score_all_tokens: ClassVar[bool] = False
 
     def outputs(self, variables: Variables, features: Features, options: ForwardOptions) -> Any:
         """The outputs of the heads."""

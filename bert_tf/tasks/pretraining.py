@@ -76,7 +76,7 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
     check_start(context, model, optimization)
     targets = None
     if teacher is not None and settings.distillation.teacher_cache:
-        source = TargetSource(model.task, teacher, data.train_records, data.train_info)
+        source = TargetSource(model.task, teacher, data.for_training(teacher.config))
         targets = make_targets(source, settings.distillation.teacher_cache, context)
 
     def train_input(batch: BatchPlan) -> tf.data.Dataset:

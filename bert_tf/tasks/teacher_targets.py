@@ -23,11 +23,10 @@ from bert_tf.errors import UserError
 from bert_tf.files import atomic_open, make_output_dir, read_json_object, write_json
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
+from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.distillation import SoftTargets
 from bert_tf.model.task import create_network
 from bert_tf.progress import Progress
-from bert_tf.records.info import RecordInfo
-from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.distillation import Teacher
 from bert_tf.tasks.distillation_task import CLASSES, PROBABILITIES, DistillationTask
 from bert_tf.training.context import RunContext
@@ -139,13 +138,12 @@ class TargetSource:
     Attributes:
       task: what the student learns.
       teacher: the opened teacher.
-      records, info: the training records, which store their masks.
+      records: the training records, which store their masks, for the teacher's network.
     """
 
     task: DistillationTask
     teacher: Teacher
-    records: RecordSet
-    info: RecordInfo
+    records: PretrainingRecords
 
 
 def make_targets(source: TargetSource, directory: Path, context: RunContext) -> TargetFiles:
@@ -160,7 +158,7 @@ def make_targets(source: TargetSource, directory: Path, context: RunContext) -> 
       UserError: for records without masks, for targets of another teacher, of other records or
         settings, and if there is not enough disk space.
     """
-    task, info = source.task, source.info
+    task, info = source.task, source.records.info
     if not info.masked:
         raise UserError(
             f"--cache_teacher needs records that store their masks, but those of {info.first_file} "
@@ -280,24 +278,15 @@ def _compute(
 
 def _reader(source: TargetSource, pieces: list[int]) -> BatchReader:
     """Reads the records of some pieces, which must be in ascending order, in batches."""
-    info, config = source.info, source.task.teacher.config
+    last = source.records.info.num_records - 1
 
     def indices(position: int) -> np.ndarray:
         piece, batch = divmod(position, _BATCHES_OF_A_PIECE)
         first = pieces[piece] * _RECORDS_OF_A_PIECE + batch * _BATCH_SIZE
         # Only the last piece may be shorter; what is read beyond it is not used.
-        return np.minimum(np.arange(first, first + _BATCH_SIZE), info.num_records - 1)
+        return np.minimum(np.arange(first, first + _BATCH_SIZE), last)
 
-    return BatchReader(
-        source.records,
-        spec=info.spec,
-        lengths=info.lengths,
-        names=info.names,
-        vocab_size=config.vocab_size,
-        type_vocab_size=config.type_vocab_size,
-        batch_size=_BATCH_SIZE,
-        indices=indices,
-    )
+    return record_reader(source.records, indices, batch_size=_BATCH_SIZE)
 
 
 def _fill(rows: np.ndarray, found: SoftTargets) -> None:

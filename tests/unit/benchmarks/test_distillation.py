@@ -43,7 +43,7 @@ def test_ours_and_the_peer_distil_the_same(restrict):
     task = task_of(job)
     assert task.student.config == job.student
     assert (job.student.num_hidden_layers, task.teacher.config) == (2, NETWORK)
-    assert task.scores_all_tokens is not restrict
+    assert task.student.score_all_tokens is not restrict
 
 
 @pytest.mark.parametrize("restrict", [False, True])
