@@ -34,7 +34,7 @@ _RULES = [
         ("optimizer and clip", r"^BertTf(GlobalNorm|AdamW|Lamb)$", ""),
         ("gelu and its bias", r"^BertTfBiasGelu", ""),
         ("bias, dropout, residual and norm", r"^BertTfResidualNorm", ""),
-        ("softmax and losses", r"^BertTfSoftmaxDropout", ""),
+        ("softmax and losses", r"^BertTf(SoftmaxDropout|Divergence)", ""),
         ("heads and their biases", r"^BertTfSplitHeads", ""),
         ("optimizer and clip", r"^ResourceApply|^Assign|^L2Loss$", ""),
         ("optimizer and clip", "", r"^(cond|AdamW|Lamb|global_norm|mul(_\d+)?$|truediv(_\d+)?$)"),

@@ -242,6 +242,21 @@ def native_operations():
         product_, bias = operation.inputs
         return operations.bert_tf_bias_gelu_grad(product=product_, bias=bias, dy=dy)
 
+    @tf.RegisterGradient("BertTfDivergence")
+    def _divergence(operation, dlosses, *_):
+        product_, bias, known_product, known_bias = operation.inputs
+        dproduct, dbias = operations.bert_tf_divergence_grad(
+            product=product_,
+            bias=bias,
+            known_product=known_product,
+            known_bias=known_bias,
+            log_totals=operation.outputs[1],
+            known_log_totals=operation.outputs[2],
+            dlosses=dlosses,
+            temperature=operation.get_attr("temperature"),
+        )
+        return dproduct, dbias, None, None
+
     @tf.RegisterGradient("BertTfMergeHeads")
     def _merge_heads(operation, dmerged):
         _, places, row_of = operation.inputs

@@ -93,13 +93,23 @@ def most_probable(
 
 
 def divergence_from_all(
-    student: ClassScores, teacher: tf.Tensor, *, temperature: float, options: ForwardOptions
+    student: ClassScores, teacher: ClassScores, *, temperature: float, options: ForwardOptions
 ) -> tf.Tensor:
     """The Kullback-Leibler divergence of the student's classes from the teacher's, [N] float32.
 
-    Both at the given temperature; ``teacher`` are scores, [N, C] float32.
+    Both at the given temperature. With native layers a single operation reads both products, [N, C]
+    each, and keeps two numbers per decision for the backward pass.
     """
-    known = tf.stop_gradient(teacher) / temperature
+    if student.have_native_losses(options) and teacher.product.dtype == student.product.dtype:
+        divergences, _, _ = native_operations().bert_tf_divergence(
+            product=student.product,
+            bias=student.bias,
+            known_product=tf.stop_gradient(teacher.product),
+            known_bias=tf.stop_gradient(teacher.bias),
+            temperature=temperature,
+        )
+        return divergences
+    known = tf.stop_gradient(teacher.logits(options.policy)) / temperature
     learnt = student.logits(options.policy) / temperature
     probabilities = tf.nn.softmax(known)
     cross_entropy = tf.nn.softmax_cross_entropy_with_logits_v2(probabilities, learnt)
@@ -142,8 +152,7 @@ def _log_totals(
     The native operation needs no tensor of scores: it gives the cross entropy of one ``label`` [N],
     whose ``score`` [N, 1] completes it.
     """
-    native = options.native_layers and scores.product.dtype in (tf.float32, tf.bfloat16)
-    if not native:
+    if not scores.have_native_losses(options):
         return tf.reduce_logsumexp(scores.logits(options.policy), axis=-1, keepdims=True)
     losses, _, _ = native_operations().bert_tf_softmax_loss(
         product=scores.product, bias=scores.bias, labels=label

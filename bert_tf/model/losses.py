@@ -31,6 +31,12 @@ class ClassScores(NamedTuple):
         with tf.name_scope("logits"):
             return computed_in(policy.logits, tf.nn.bias_add, self.product, self.bias)
 
+    def have_native_losses(self, options: ForwardOptions) -> bool:
+        """Whether losses may be native operations, which read the product and need no logits."""
+        policy = options.policy
+        native = options.native_layers and {policy.logits, policy.loss} == {tf.float32}
+        return native and self.product.dtype in (tf.float32, tf.bfloat16)
+
     def rows(self, indices: tf.Tensor) -> ClassScores:
         """The scores of some of the examples."""
         return ClassScores(tf.gather(self.product, indices), self.bias)
@@ -65,10 +71,8 @@ def score_losses(
     With native layers a single operation reads the product directly, adds the bias and finds the
     best class in one pass, and keeps one number per example for the backward pass.
     """
-    policy = options.policy
-    native = options.native_layers and {policy.logits, policy.loss} == {tf.float32}
-    if not native or scores.product.dtype not in (tf.float32, tf.bfloat16):
-        return _losses(scores.logits(policy), labels, policy=policy)
+    if not scores.have_native_losses(options):
+        return _losses(scores.logits(options.policy), labels, policy=options.policy)
     labels = tf.cast(labels, tf.int32)
     losses, best, _ = native_operations().bert_tf_softmax_loss(
         product=scores.product, bias=scores.bias, labels=labels

@@ -94,6 +94,21 @@ struct LossArgs {
 };
 
 template <class T>
+struct DivergenceArgs {
+  int64_t rows, classes;
+  float scale;  // of the scores: 1 / temperature
+  const T* product;
+  const float* bias;
+  const T* known_product;
+  const float* known_bias;
+  float* losses;
+  float *log_totals, *known_log_totals;  // log-sum-exp of each row
+  const float* dlosses;
+  T* dproduct;
+  float* dbias;
+};
+
+template <class T>
 struct HeadsArgs {
   int64_t heads, size;
   Places places;
@@ -239,6 +254,15 @@ using SummedRows = std::function<void(int64_t begin, int64_t end, float* sums)>;
 void ForRows(OpKernelContext* context, int64_t rows, int64_t cost, const Rows& compute) {
   auto* workers = context->device()->tensorflow_cpu_worker_threads()->workers;
   workers->ParallelFor(rows, cost, compute);
+}
+
+// Divides classes among the threads, so that each sums its part of a bias's gradient; `cost` is that
+// of a class.
+void ForClasses(OpKernelContext* context, int64_t classes, int64_t cost, const Rows& compute) {
+  const int64_t blocks = (classes + kClassesOfABlock - 1) / kClassesOfABlock;
+  ForRows(context, blocks, cost * kClassesOfABlock, [&](int64_t begin, int64_t end) {
+    compute(begin * kClassesOfABlock, std::min(classes, end * kClassesOfABlock));
+  });
 }
 
 // The same with `width` sums over all rows, which are added in the order of the blocks; the tensors
@@ -535,11 +559,85 @@ class SoftmaxLossGradOp : public OpKernel {
     args.dlosses = Read<float>(context->input(4));
     args.dproduct = Write<T>(dproduct);
     args.dbias = Write<float>(dbias);
-    // The classes are divided among the threads, so that each sums its part of the bias's gradient.
-    const int64_t blocks = (args.classes + kClassesOfABlock - 1) / kClassesOfABlock;
-    ForRows(context, blocks, 2 * args.rows * kClassesOfABlock, [&](int64_t begin, int64_t end) {
-      BERT_TF_RUN(SoftmaxLossGrad, args, begin * kClassesOfABlock,
-                  std::min(args.classes, end * kClassesOfABlock));
+    ForClasses(context, args.classes, 2 * args.rows, [&](int64_t begin, int64_t end) {
+      BERT_TF_RUN(SoftmaxLossGrad, args, begin, end);
+    });
+  }
+};
+
+// Base class of kernels that compare two distributions, with the attribute temperature.
+class DivergenceKernel : public OpKernel {
+ public:
+  explicit DivergenceKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("temperature", &temperature_));
+    OP_REQUIRES(context, temperature_ > 0,
+                InvalidArgument("the temperature must be positive, not ", temperature_));
+  }
+
+ protected:
+  // Reads and checks the first inputs: product and bias, and those that are known.
+  template <class T>
+  tensorflow::Status ReadBoth(OpKernelContext* context, DivergenceArgs<KernelType<T>>* args) {
+    const Tensor &product = context->input(0), &bias = context->input(1);
+    const Tensor &known = context->input(2), &known_bias = context->input(3);
+    args->rows = product.dim_size(0);
+    args->classes = product.dim_size(1);
+    args->scale = 1.0f / temperature_;
+    args->product = Read<T>(product);
+    args->bias = Read<float>(bias);
+    args->known_product = Read<T>(known);
+    args->known_bias = Read<float>(known_bias);
+    if (product.shape() != known.shape() || bias.NumElements() != args->classes ||
+        known_bias.NumElements() != args->classes) {
+      return InvalidArgument("scores are ", product.shape().DebugString(), " and ",
+                             known.shape().DebugString(), ", the biases ",
+                             bias.shape().DebugString(), " and ",
+                             known_bias.shape().DebugString());
+    }
+    return tensorflow::OkStatus();
+  }
+
+ private:
+  float temperature_;
+};
+
+template <class T>
+class DivergenceOp : public DivergenceKernel {
+ public:
+  using DivergenceKernel::DivergenceKernel;
+
+  void Compute(OpKernelContext* context) override {
+    DivergenceArgs<KernelType<T>> args{};
+    OP_REQUIRES_OK(context, ReadBoth<T>(context, &args));
+    float** outputs[] = {&args.losses, &args.log_totals, &args.known_log_totals};
+    for (int i = 0; i < 3; ++i) {
+      Tensor* output;
+      OP_REQUIRES_OK(context, context->allocate_output(i, TensorShape({args.rows}), &output));
+      *outputs[i] = Write<float>(output);
+    }
+    ForRows(context, args.rows, 6 * args.classes,
+            [&](int64_t begin, int64_t end) { BERT_TF_RUN(Divergence, args, begin, end); });
+  }
+};
+
+template <class T>
+class DivergenceGradOp : public DivergenceKernel {
+ public:
+  using DivergenceKernel::DivergenceKernel;
+
+  void Compute(OpKernelContext* context) override {
+    DivergenceArgs<KernelType<T>> args{};
+    OP_REQUIRES_OK(context, ReadBoth<T>(context, &args));
+    Tensor *dproduct, *dbias;
+    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &dproduct));
+    OP_REQUIRES_OK(context, context->allocate_output(1, context->input(1).shape(), &dbias));
+    args.log_totals = const_cast<float*>(Read<float>(context->input(4)));
+    args.known_log_totals = const_cast<float*>(Read<float>(context->input(5)));
+    args.dlosses = Read<float>(context->input(6));
+    args.dproduct = Write<T>(dproduct);
+    args.dbias = Write<float>(dbias);
+    ForClasses(context, args.classes, 4 * args.rows, [&](int64_t begin, int64_t end) {
+      BERT_TF_RUN(DivergenceGrad, args, begin, end);
     });
   }
 };
@@ -807,6 +905,35 @@ REGISTER_OP("BertTfSoftmaxLossGrad")
     .Attr("T: {float, bfloat16}")
     .SetShapeFn(LikeInputs({0, 1}));
 
+REGISTER_OP("BertTfDivergence")
+    .Input("product: T")
+    .Input("bias: float")
+    .Input("known_product: T")
+    .Input("known_bias: float")
+    .Output("losses: float")
+    .Output("log_totals: float")
+    .Output("known_log_totals: float")
+    .Attr("T: {float, bfloat16}")
+    .Attr("temperature: float")
+    .SetShapeFn([](InferenceContext* c) {
+      for (int i = 0; i < 3; ++i) c->set_output(i, c->Vector(c->Dim(c->input(0), 0)));
+      return OkStatus();
+    });
+
+REGISTER_OP("BertTfDivergenceGrad")
+    .Input("product: T")
+    .Input("bias: float")
+    .Input("known_product: T")
+    .Input("known_bias: float")
+    .Input("log_totals: float")
+    .Input("known_log_totals: float")
+    .Input("dlosses: float")
+    .Output("dproduct: T")
+    .Output("dbias: float")
+    .Attr("T: {float, bfloat16}")
+    .Attr("temperature: float")
+    .SetShapeFn(LikeInputs({0, 1}));
+
 REGISTER_OP("BertTfSplitHeads")
     .Input("joined: T")
     .Input("bias: float")
@@ -867,6 +994,8 @@ BERT_TF_REGISTER_BOTH(SoftmaxDropout);
 BERT_TF_REGISTER_BOTH(SoftmaxDropoutGrad);
 BERT_TF_REGISTER_BOTH(SoftmaxLoss);
 BERT_TF_REGISTER_BOTH(SoftmaxLossGrad);
+BERT_TF_REGISTER_BOTH(Divergence);
+BERT_TF_REGISTER_BOTH(DivergenceGrad);
 BERT_TF_REGISTER_BOTH(SplitHeads);
 BERT_TF_REGISTER_BOTH(SplitHeadsGrad);
 BERT_TF_REGISTER_BOTH(MergeHeads);

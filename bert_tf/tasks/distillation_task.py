@@ -224,11 +224,11 @@ class DistillationTask:
             targets = self.soft_targets(outputs.teacher, features, options)
         else:
             known = self.teacher.decisions(outputs.teacher, features, options)
-            known_scores = known.scores.logits(options.policy)
             if self.student.num_classes == 1:
+                known_scores = known.scores.logits(options.policy)
                 return squared_difference(scores, known_scores), weights
             values = divergence_from_all(
-                scores, known_scores, temperature=temperature, options=options
+                scores, known.scores, temperature=temperature, options=options
             )
             return values, weights
         values = divergence_from_most_probable(

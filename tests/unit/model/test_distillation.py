@@ -90,9 +90,13 @@ SCORES = {
 
 
 def from_all(options, temperature):
-    return lambda product, bias, teacher: divergence_from_all(
-        ClassScores(product, bias), teacher, temperature=temperature, options=options
-    )
+    def build(product, bias, teacher):
+        known = ClassScores(tf.cast(teacher, product.dtype), tf.zeros([C]))
+        return divergence_from_all(
+            ClassScores(product, bias), known, temperature=temperature, options=options
+        )
+
+    return build
 
 
 def from_most(options, temperature, most, least):
@@ -215,10 +219,12 @@ def session_of_divergences():
     with tf.Graph().as_default(), tf.Session() as session:
         fed = {name: tf.placeholder(tf.float32, [1, 6]) for name in ("student", "teacher")}
         most, least = tf.placeholder(tf.int32, []), tf.placeholder(tf.float32, [])
-        student = ClassScores(fed["student"], tf.zeros([6]))
+        student, teacher = (
+            ClassScores(fed[name], tf.zeros([6])) for name in ("student", "teacher")
+        )
         targets = most_probable(fed["teacher"], temperature=2.0, most=most, least_probability=least)
         both = [
-            divergence_from_all(student, fed["teacher"], temperature=2.0, options=FP32),
+            divergence_from_all(student, teacher, temperature=2.0, options=FP32),
             divergence_from_most_probable(student, targets, temperature=2.0, options=FP32),
         ]
         yield lambda s, t, k, p: session.run(

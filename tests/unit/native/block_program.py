@@ -18,6 +18,7 @@ D = N * H
 # The rows' places; the others have none. Two are not in order.
 PLACES = [place for place in range(B * S) if place % 5 != 2]
 PLACES[3:5] = PLACES[4], PLACES[3]
+TEMPERATURE = 1.75
 THRESHOLD = round(0.3 * 65536)
 KEY, COUNTER = 0x0123456789ABCDEF, (2**32 - 3, 77 << 16 | 5)  # the counter's low word overflows
 
@@ -43,6 +44,8 @@ def inputs(dtype):
         "dvalue": normal(B, N, S, H),
         "context": normal(B, N, S, H),
         "dmerged": normal(len(PLACES), D),
+        "learnt": normal(ROWS, CLASSES, scale=4.0),
+        "known": normal(ROWS, CLASSES, scale=4.0),
     }
     padding = np.where(np.arange(S) < np.array([[S], [5], [1]]), 0, -10000).astype(np.float32)
     dlosses = normal(ROWS)
@@ -59,6 +62,8 @@ def inputs(dtype):
         "word_bias": normal(CLASSES),
         "labels": draw.integers(CLASSES, size=ROWS).astype(np.float32),
         "dlosses": dlosses,
+        "learnt_bias": normal(CLASSES),
+        "known_bias": normal(CLASSES),
     }
     given = {name: tf.cast(tf.constant(value), dtype) for name, value in in_dtype.items()}
     return {**given, **{name: tf.constant(value) for name, value in in_float.items()}}
@@ -92,8 +97,15 @@ def compute(dtype):
     loss = native.bert_tf_softmax_loss(
         product=given["words"], bias=given["word_bias"], labels=tf.cast(given["labels"], tf.int32)
     )
+    divergence = native.bert_tf_divergence(
+        product=given["learnt"],
+        bias=given["learnt_bias"],
+        known_product=given["known"],
+        known_bias=given["known_bias"],
+        temperature=TEMPERATURE,
+    )
     found = {"gelu": y, "full": full, "half": half, **softmax._asdict(), **heads._asdict()}
-    found.update(loss._asdict(), merged=merged)
+    found.update(loss._asdict(), merged=merged, divergences=divergence.losses)
     gradients = {
         ("inner", "inner_bias"): ([y], ["dinner"]),
         ("product", "bias", "residual", "gamma", "beta"): ([full, half], ["dy", "dhalf"]),
@@ -101,6 +113,7 @@ def compute(dtype):
         ("joined", "joined_bias"): (heads, ["dquery", "dkey", "dvalue"]),
         ("context",): ([merged], ["dmerged"]),
         ("words", "word_bias"): ([loss.losses], ["dlosses"]),
+        ("learnt", "learnt_bias"): ([divergence.losses], ["dlosses"]),
     }
     for names, (outputs, given_gradients) in gradients.items():
         of_inputs = tf.gradients(
@@ -138,12 +151,21 @@ def compute_not_numbers(dtype):
     loss = native.bert_tf_softmax_loss(
         product=logits, bias=tf.zeros([width]), labels=tf.zeros([chosen.size], tf.int32)
     )
+    divergence = native.bert_tf_divergence(
+        product=logits,
+        bias=tf.zeros([width]),
+        known_product=tf.zeros_like(logits),
+        known_bias=tf.zeros([width]),
+        temperature=2.0,
+    )
     found = {
         "gelu": y,
         "gelu's gradient": tf.gradients(y, zeros)[0],
         "probabilities": softmax.probabilities,
         "losses": loss.losses,
         "loss's gradient": tf.gradients(loss.losses, logits)[0],
+        "divergences": divergence.losses,
+        "divergence's gradient": tf.gradients(divergence.losses, logits)[0],
     }
     return {name: tf.cast(tensor, tf.float32) for name, tensor in found.items()}
 

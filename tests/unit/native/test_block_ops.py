@@ -11,6 +11,7 @@ from tests.unit.native.block_program import (
     COUNTER,
     KEY,
     PLACES,
+    TEMPERATURE,
     THRESHOLD,
     B,
     D,
@@ -190,6 +191,56 @@ def test_softmax_loss(found):
     assert_close(found, "gradient of word_bias", d.sum(0), exact)
 
 
+def test_divergence(found):
+    def distribution(name):
+        scores = (found[name] + found[f"{name}_bias"]).astype(float) / TEMPERATURE
+        return scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+
+    learnt, known = distribution("learnt"), distribution("known")
+    divergences = (np.exp(known) * (known - learnt)).sum(-1)
+    exact = TOLERANCE["float32"]
+    assert_close(found, "divergences", divergences, exact)
+    d = (np.exp(learnt) - np.exp(known)) * found["dlosses"][:, None] / TEMPERATURE
+    assert_close(found, "gradient of learnt", d)
+    assert_close(found, "gradient of learnt_bias", d.sum(0), exact)
+
+
+def divergence_of(known, learnt, *, bias=(0.0, 0.0, 0.0), temperature=1.0):
+    known, learnt = (tf.constant(scores, tf.float32) for scores in (known, learnt))
+    found = native_operations().bert_tf_divergence(
+        product=learnt,
+        bias=tf.constant(bias),
+        known_product=known,
+        known_bias=tf.zeros([3]),
+        temperature=temperature,
+    )
+    return found.losses, tf.gradients(found.losses, learnt)[0]
+
+
+def test_equal_distributions_do_not_diverge():
+    """Whatever the size of their scores, and although these differ by a constant."""
+    scores = np.array([[1e4, 1e4 - 3, -1e4], [0.1, -0.2, 0.3]])
+    with tf.Graph().as_default(), tf.Session() as session:
+        losses, gradients = session.run(divergence_of(scores, scores + [[64.0], [0.0]]))
+    assert losses.tolist() == [0, 0]
+    np.testing.assert_allclose(gradients, 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("known", "bias", "temperature", "said"),
+    [
+        ([[1.0, 2.0]], (0.0, 0.0, 0.0), 1.0, r"scores are \[1,3\] and \[1,2\]"),
+        ([[1.0, 2.0, 3.0]], (0.0, 0.0), 1.0, r"the biases \[2\] and \[3\]"),
+        ([[1.0, 2.0, 3.0]], (0.0, 0.0, 0.0), 0.0, "temperature must be positive, not 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(known, bias, temperature, said):
+    with tf.Graph().as_default(), tf.Session() as session:
+        losses, _ = divergence_of(known, np.ones([1, 3]), bias=bias, temperature=temperature)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+            session.run(losses)
+
+
 def test_the_first_of_equal_classes_is_best_and_a_label_must_be_one():
     with tf.Graph().as_default(), tf.Session() as session:
         labels = tf.placeholder(tf.int32, [2])
@@ -207,7 +258,7 @@ def test_the_first_of_equal_classes_is_best_and_a_label_must_be_one():
 def test_what_is_not_a_number_stays_so_whatever_its_bits(computed, instructions):
     """Also where it is rounded to bfloat16, whose bits would be those of infinity."""
     found = {n: a for n, a in computed[instructions].items() if n.startswith("not a number/")}
-    assert len(found) == 10
+    assert len(found) == 14
     assert not_numbers().size > 3000
     assert np.isnan(not_numbers()).all()
     for name, array in found.items():
