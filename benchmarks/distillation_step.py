@@ -5,6 +5,8 @@
 The teacher is the network of --bert_config_file (BERT-base), the student has half of its layers;
 the losses are those of the published DistilBERT, soft targets at all tokens or, with
 --restrict_ce_to_mask, at masked ones. Who takes part and how is as in benchmarks.pretraining_step.
+Those with a cached teacher compute its targets at masked words once for three epochs; their step is
+an epoch's share.
 """
 
 from __future__ import annotations

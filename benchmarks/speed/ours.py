@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, NamedTuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmarks.script import start_tensorflow
@@ -91,9 +92,18 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def running_step(
-    job: StepJob, settings: Settings, *, one_operation_at_a_time: bool = False
+    job: StepJob,
+    settings: Settings,
+    *,
+    one_operation_at_a_time: bool = False,
+    task: Task | None = None,
+    further: Mapping[str, np.ndarray] | None = None,
 ) -> Iterator[RunningStep]:
-    """The update that training runs, ready to be run; its session is closed at the end."""
+    """The update that training runs, ready to be run; its session is closed at the end.
+
+    ``task`` is what is trained if not what the job says, and ``further`` are features that it needs
+    besides the job's.
+    """
     job = dataclasses.replace(job, threads=settings.threads or job.threads)
     ranks = SingleProcess(job.threads)
     hardware = probe_hardware()
@@ -118,12 +128,12 @@ def running_step(
     config = session_config(SessionSettings(ranks.threads, use_xla=settings.xla, amp=settings.amp))
     if one_operation_at_a_time:
         config.inter_op_parallelism_threads = 1
-    batch = job.batch(job.sequences)
+    batch = {**job.batch(job.sequences), **(further or {})}
     with tf.Graph().as_default(), tf.Session(config=config) as session:
         tf.set_random_seed(1)
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in batch.items()}
         options = dataclasses.replace(options, recompute=settings.recompute)
-        network = create_network(task_of(job), options, seed=1)
+        network = create_network(task or task_of(job), options, seed=1)
         rate = schedules.SCHEDULES["polynomial"](
             tf.train.get_or_create_global_step().read_value(),
             peak_rate=RECIPE.learning_rate,

@@ -9,6 +9,7 @@ from typing import Any
 from bert_tf.config.bert_config import BertConfig
 
 OURS = "benchmarks.speed.ours"
+CACHED_TEACHER = "benchmarks.speed.cached_teacher"
 GOOGLE = "benchmarks.speed.google_bert"
 TRANSFORMERS = "benchmarks.speed.huggingface"
 LIMIT = "benchmarks.speed.products"
@@ -106,7 +107,13 @@ _NOT_PREDICTING = ("ours-xla", "ours-amp", "ours-fp32-xla", "limit-fp32", "limit
 PREDICTING = {name: s for name, s in SUBJECTS.items() if name not in _NOT_PREDICTING}
 
 # Without google-research/bert, which has no distillation, and the limits, which have no teacher.
-DISTILLING = {name: s for name, s in SUBJECTS.items() if s.module in (OURS, TRANSFORMERS)}
+DISTILLING = by_name(
+    *(s for s in SUBJECTS.values() if s.module in (OURS, TRANSFORMERS)),
+    *(
+        Subject(f"ours-{precision}-cached-teacher", CACHED_TEACHER, {"precision": precision})
+        for precision in ("fp32", "bf16")
+    ),
+)
 
 # google-research/bert cannot compute activations again.
 IN_MEMORY = by_name(

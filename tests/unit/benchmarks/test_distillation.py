@@ -1,13 +1,16 @@
 """The benchmarks of distillation: the peer's step, and the published study."""
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
 
 from benchmarks.distillation_study import STUDY, predicted_minutes
+from benchmarks.speed import cached_teacher
 from benchmarks.speed.ours import task_of
 from benchmarks.speed.steps import DISTILLATION, StepJob
+from benchmarks.speed.subjects import DISTILLING
 from bert_tf.config.bert_config import BertConfig
 
 NETWORK = BertConfig(
@@ -44,6 +47,29 @@ def test_ours_and_the_peer_distil_the_same(restrict):
     assert task.student.config == job.student
     assert (job.student.num_hidden_layers, task.teacher.config) == (2, NETWORK)
     assert task.student.score_all_tokens is not restrict
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_kept_teacher_is_a_subject_that_is_compared_with_the_peer(precision):
+    subject = DISTILLING[f"ours-{precision}-cached-teacher"]
+    assert subject.module == cached_teacher.__name__
+    assert subject.is_compared_with(DISTILLING[f"transformers-{precision}-malloc"])
+    task = cached_teacher.task_of(JOB)
+    assert (task.student.config, task.teacher.config) == (JOB.student, NETWORK)
+    assert not task.teacher_specs()
+    assert task.most_targets() == cached_teacher.TARGETS
+
+
+def test_an_epochs_share_of_a_kept_teachers_step():
+    found = cached_teacher.train(
+        {
+            **JOB.to_json(),
+            "settings": {"precision": "fp32", "native": False},
+            "started": time.monotonic(),
+        }
+    )
+    assert found["loss"] > 0
+    assert found["seconds"] < found["first_step_seconds"]
 
 
 @pytest.mark.parametrize("restrict", [False, True])

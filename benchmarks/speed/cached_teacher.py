@@ -1,0 +1,86 @@
+"""Distillation from a teacher's targets that are kept: epochs share its single pass.
+
+As with --cache_teacher of run_distillation.py: soft targets at masked words only, bounded in
+number, and no comparison of hidden states. Reading the targets (1 KiB a sequence) is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable
+
+import tensorflow.compat.v1 as tf
+
+from benchmarks.script import start_tensorflow
+from benchmarks.speed.ours import Settings, running_step
+from benchmarks.speed.steps import StepJob, time_steps
+from bert_tf.config.settings import DistillationSettings
+from bert_tf.model.distillation import SoftTargets
+from bert_tf.model.options import ForwardOptions
+from bert_tf.model.precision import policy_for
+from bert_tf.model.task import create_network
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.tasks.distillation_task import CLASSES, PROBABILITIES, DistillationTask
+from bert_tf.tasks.pretraining_task import PretrainingTask
+from bert_tf.tuning.hardware import probe_hardware
+from bert_tf.tuning.native_ops import reason_against_native_ops
+from bert_tf.tuning.session import SessionSettings, session_config
+
+EPOCHS = 3  # of the published run
+TARGETS = 16
+
+
+def train(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Times the teacher's pass and the student's updates of all epochs; seconds are an epoch's."""
+    start_tensorflow()
+    job, settings = StepJob.from_json(request), Settings(**request["settings"])
+    task = task_of(job)
+    with _teacher(job, task, settings) as find_targets:
+        found = find_targets()
+        shape = [job.sequences, job.predictions, TARGETS]
+        targets = {
+            CLASSES: found.classes.reshape(shape),
+            PROBABILITIES: found.probabilities.reshape(shape),
+        }
+        with running_step(job, settings, task=task, further=targets) as step:
+
+            def all_epochs() -> float:
+                find_targets()
+                losses = [step.run() for _ in range(EPOCHS)]
+                return losses[0]
+
+            timed = time_steps(job, all_epochs, started=request["started"])
+            return {**timed, **step.chosen, "seconds": timed["seconds"] / EPOCHS}
+
+
+def task_of(job: StepJob) -> DistillationTask:
+    """The student learns from labels and from targets that are kept."""
+    networks = (PretrainingTask(n, next_sentence=False) for n in (job.student, job.network))
+    settings = DistillationSettings(
+        "", restrict_ce_to_mask=True, alpha_cos=0.0, top_k_targets=TARGETS, teacher_cache="kept"
+    )
+    return DistillationTask(*networks, settings)
+
+
+@contextlib.contextmanager
+def _teacher(
+    job: StepJob, task: DistillationTask, settings: Settings
+) -> Iterator[Callable[[], SoftTargets]]:
+    """The teacher's pass over the sequences of a step; its session is closed at the end."""
+    ranks = SingleProcess(job.threads)
+    reason = reason_against_native_ops(
+        settings.native_ops, has_gpu=probe_hardware().has_gpu, ranks=ranks
+    )
+    options = ForwardOptions(policy_for(settings.precision)).with_native_layers(reason is None)
+    config = session_config(SessionSettings(ranks.threads))
+    batch = job.batch(job.sequences)
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        fed = {name: tf.placeholder(v.dtype, v.shape, name=name) for name, v in batch.items()}
+        network = create_network(task.teacher, options, seed=1)
+        outputs = task.teacher.outputs(network.variables, fed, options)
+        targets = task.soft_targets(outputs, fed, options)
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        run = session.make_callable(targets, feed_list=list(fed.values()))
+        values = [batch[name] for name in fed]
+        yield lambda: SoftTargets(*run(*values))
