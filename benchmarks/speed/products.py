@@ -1,7 +1,8 @@
 """The matrix products of a training step and nothing else: no training can be faster.
 
 All products of the encoder and the heads, forward and backward, in float32 or bfloat16, one after
-the other; query, key and value are one product.
+the other; query, key and value are one product. In distillation the teacher's have no backward
+pass.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from benchmarks.script import start_tensorflow
-from benchmarks.speed.steps import PRETRAINING, StepJob, time_steps
+from benchmarks.speed.steps import DISTILLATION, SPANS, StepJob, time_steps
+from bert_tf.config.bert_config import BertConfig
 
 _TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
 
@@ -20,7 +22,8 @@ _TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
 class Product(NamedTuple):
     """[matrices, rows, inner] by [matrices, inner, columns].
 
-    ``transposed``: the right side lies in memory as [matrices, columns, inner].
+    ``transposed``: the right side lies in memory as [matrices, columns, inner]. ``trained``: there
+    is a backward pass.
     """
 
     matrices: int
@@ -28,16 +31,35 @@ class Product(NamedTuple):
     inner: int
     columns: int
     transposed: bool = False
+    trained: bool = True
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions."""
+        """Multiplications and additions of the forward pass."""
         return 2 * self.matrices * self.rows * self.inner * self.columns
 
 
 def forward_products(job: StepJob) -> Iterator[Product]:
-    """The products of a micro batch's forward pass."""
-    network, batch_size, seq_length = job.network, job.batch_size, job.seq_length
+    """The products of a micro batch's forward pass, with those of a teacher."""
+    tokens, masked = job.batch_size * job.seq_length, job.batch_size * job.predictions
+    hidden = job.network.hidden_size
+    if job.task == DISTILLATION:
+        compared = masked if job.restrict_ce_to_mask else tokens
+        for network, trained in ((job.student, True), (job.network, False)):
+            for product in (*_encoder(job, network), *_words(network, compared)):
+                yield product._replace(trained=trained)
+        return
+    yield from _encoder(job, job.network)
+    if job.task == SPANS:
+        yield Product(1, tokens, hidden, 2, transposed=True)
+        return
+    yield from _words(job.network, masked)
+    yield Product(1, job.batch_size, hidden, hidden)
+    yield Product(1, job.batch_size, hidden, 2, transposed=True)
+
+
+def _encoder(job: StepJob, network: BertConfig) -> Iterator[Product]:
+    batch_size, seq_length = job.batch_size, job.seq_length
     tokens, hidden, heads = (
         batch_size * seq_length,
         network.hidden_size,
@@ -51,18 +73,17 @@ def forward_products(job: StepJob) -> Iterator[Product]:
         yield Product(1, tokens, hidden, hidden)
         yield Product(1, tokens, hidden, network.intermediate_size)
         yield Product(1, tokens, network.intermediate_size, hidden)
-    if job.task != PRETRAINING:
-        yield Product(1, tokens, hidden, 2, transposed=True)
-        return
-    yield Product(1, batch_size * job.predictions, hidden, hidden)
-    yield Product(1, batch_size * job.predictions, hidden, network.vocab_size, transposed=True)
-    yield Product(1, batch_size, hidden, hidden)
-    yield Product(1, batch_size, hidden, 2, transposed=True)
+
+
+def _words(network: BertConfig, tokens: int) -> Iterator[Product]:
+    """The masked-LM head at some tokens."""
+    yield Product(1, tokens, network.hidden_size, network.hidden_size)
+    yield Product(1, tokens, network.hidden_size, network.vocab_size, transposed=True)
 
 
 def step_operations(products: Iterator[Product]) -> int:
     """Multiplications and additions of a step: the backward pass has two products for each."""
-    return 3 * sum(product.operations for product in products)
+    return sum(product.operations * (3 if product.trained else 1) for product in products)
 
 
 def build_products(products: Iterator[Product], precision: str) -> tf.Operation:
@@ -73,13 +94,16 @@ def build_products(products: Iterator[Product], precision: str) -> tf.Operation:
 
 
 def _with_gradients(product: Product, dtype: tf.DType) -> list[tf.Tensor]:
-    """A product and those for the gradients of its two sides."""
-    matrices, rows, inner, columns, transposed = product
+    """A product and, if it is trained, those for the gradients of its two sides."""
+    matrices, rows, inner, columns, transposed, trained = product
     left, output = _held(matrices, rows, inner, dtype), _held(matrices, rows, columns, dtype)
     right = _held(matrices, *((columns, inner) if transposed else (inner, columns)), dtype)
     of_right = (output, left) if transposed else (left, output)
+    forward = tf.matmul(left, right, transpose_b=transposed)
+    if not trained:
+        return [forward]
     return [
-        tf.matmul(left, right, transpose_b=transposed),
+        forward,
         tf.matmul(output, right, transpose_b=not transposed),
         tf.matmul(*of_right, transpose_a=True),
     ]

@@ -106,9 +106,9 @@ PADDED = Subject("ours-padded", OURS, {"precision": "auto", "by_length": False})
 _NOT_PREDICTING = ("ours-xla", "ours-amp", "ours-fp32-xla", "limit-fp32", "limit-bf16")
 PREDICTING = {name: s for name, s in SUBJECTS.items() if name not in _NOT_PREDICTING}
 
-# Without google-research/bert, which has no distillation, and the limits, which have no teacher.
+# Without google-research/bert, which has no distillation.
 DISTILLING = by_name(
-    *(s for s in SUBJECTS.values() if s.module in (OURS, TRANSFORMERS)),
+    *(s for s in SUBJECTS.values() if s.module != GOOGLE),
     *(
         Subject(f"ours-{precision}-cached-teacher", CACHED_TEACHER, {"precision": precision})
         for precision in ("fp32", "bf16")

@@ -13,7 +13,7 @@ from benchmarks.speed.products import (
     session_config,
     step_operations,
 )
-from benchmarks.speed.steps import PRETRAINING, SPANS, StepJob
+from benchmarks.speed.steps import DISTILLATION, PRETRAINING, SPANS, StepJob
 from benchmarks.speed.subjects import BERT_BASE
 from bert_tf.config.bert_config import BertConfig
 
@@ -47,6 +47,17 @@ def test_operations_of_a_span_step():
     assert step_operations(products) == 3 * (closed_formula(8, 384) + head)
 
 
+@pytest.mark.parametrize("restrict", [False, True])
+def test_operations_of_a_distillation_step(restrict):
+    """The student has half of the layers; a teacher has a forward pass alone."""
+    job = StepJob(BERT_BASE, DISTILLATION, 16, 128, predictions=20, restrict_ce_to_mask=restrict)
+    compared = 16 * (20 if restrict else 128)
+    words = 2 * compared * (768**2 + 768 * 30522)
+    teacher = closed_formula(16, 128)
+    student = teacher / 2
+    assert step_operations(forward_products(job)) == 3 * (student + words) + teacher + words
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
     "product", [Product(1, 3, 5, 7), Product(1, 3, 5, 7, True), Product(2, 3, 5, 7, True)]
@@ -61,13 +72,20 @@ def test_a_product_has_two_gradients(product, precision):
             for operation in tf.get_default_graph().get_operations()
             if "MatMul" in operation.type
         ]
-    m, rows, inner, columns, transposed = product
+    m, rows, inner, columns, transposed, _ = product
     stack = () if m == 1 else (m,)
     right = (columns, inner) if transposed else (inner, columns)
     expected = [((rows, columns), inner), ((rows, inner), columns), (right, rows)]
     assert len(found) == 3
     for values, (shape, length) in zip(found, expected):
         np.testing.assert_array_equal(values, np.full((*stack, *shape), length))
+
+
+def test_a_teachers_product_has_none():
+    with tf.Graph().as_default():
+        build_products(iter([Product(1, 3, 5, 7, trained=False)]), "fp32")
+        operations = tf.get_default_graph().get_operations()
+    assert sum("MatMul" in operation.type for operation in operations) == 1
 
 
 def test_equal_products_are_all_computed():
