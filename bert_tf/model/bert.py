@@ -70,6 +70,8 @@ def bert_output(
     config: BertConfig,
     features: Mapping[str, tf.Tensor],
     options: ForwardOptions,
+    *,
+    read: tf.Tensor | None = None,
 ) -> BertOutput:
     """Embeds and encodes a batch.
 
@@ -79,6 +81,7 @@ def bert_output(
       features: integers [B, S]: ``input_ids`` in [0, vocab_size), ``input_mask``, 1 for a token
         and 0 for padding, ``segment_ids`` in [0, type_vocab_size), any if that is 0.
       options: how to compute the forward pass.
+      read: where the last layer's output is read, as for ``encoder.encode``.
 
     Raises:
       UserError: the sequences are longer than ``max_position_embeddings``.
@@ -95,7 +98,7 @@ def bert_output(
             options.dropout, embedded, config.hidden_dropout_prob, site=_EMBEDDING_DROPOUT_SITE
         )
     with variables.scope("bert/encoder") as encoder:
-        layers = encode(embedded, features["input_mask"], encoder, config, options)
+        layers = encode(embedded, features["input_mask"], encoder, config, options, read=read)
     hidden, scores = map(list, zip(*layers))
     return BertOutput(hidden[-1], hidden, embedded, scores)
 

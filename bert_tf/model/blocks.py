@@ -85,6 +85,16 @@ class PlainBlocks:
         """The output of a layer, [B, S, D] float32."""
         return stream.full
 
+    def narrowed(self, read: tf.Tensor) -> PlainBlocks:
+        """Blocks that compute at least where ``read``, [B, S] integers, is not 0: everywhere."""
+        del read
+        return self
+
+    def handed_to(self, narrowed: PlainBlocks, stream: Stream) -> Stream:
+        """The stream as the input of these blocks or of narrowed ones."""
+        del narrowed
+        return stream
+
     def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
         """Query, scaled by 1 / sqrt(H), key and value: [B, N, S, H] each, in attention's type.
 
@@ -162,6 +172,16 @@ class NativeBlocks(PlainBlocks):
     def output(self, stream: Stream) -> tf.Tensor:
         """As :meth:`PlainBlocks.output`, with zeros for rows that were not computed."""
         return self._rows.spread(stream.full)
+
+    def narrowed(self, read: tf.Tensor) -> NativeBlocks:
+        """As :meth:`PlainBlocks.narrowed`, without most of the other rows."""
+        return NativeBlocks(self._policy, rows_of_tokens(read))
+
+    def handed_to(self, narrowed: NativeBlocks, stream: Stream) -> Stream:
+        """As :meth:`PlainBlocks.handed_to`."""
+        if narrowed is self:
+            return stream
+        return self.rebuilt(self._rows.rows_at(narrowed._rows.places, stream.full))
 
     def project_heads(self, x: Stream, variables: Variables, *, heads: int) -> list[tf.Tensor]:
         """As :meth:`PlainBlocks.project_heads`."""

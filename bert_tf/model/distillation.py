@@ -51,6 +51,9 @@ class DistilledTask(Task, Protocol):
     num_classes: int | None
     score_all_tokens: bool
 
+    def positions_read(self, features: Features) -> tf.Tensor | None:
+        """Where the heads read the encoder's output, [B, S] integers; None for everywhere."""
+
     def head_outputs(
         self,
         sequence_output: tf.Tensor,

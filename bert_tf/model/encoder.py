@@ -65,6 +65,8 @@ def encode(
     variables: Variables,
     config: BertConfig,
     options: ForwardOptions,
+    *,
+    read: tf.Tensor | None = None,
 ) -> list[LayerOutput]:
     """Runs all layers.
 
@@ -74,6 +76,9 @@ def encode(
       variables: narrowed to the scope of the encoder.
       config: sizes and dropout rates.
       options: how to compute the layers.
+      read: [B, S] integers, 0 where nothing reads the last layer's output; None if all of it is
+        read. Native layers are free to give zeros there: three quarters of the last layer's
+        products follow its attention, and are needed only where the output is read.
 
     Returns:
       The outputs of each layer.
@@ -85,12 +90,15 @@ def encode(
     layer = functools.partial(_encoder_layer, config=config, policy=policy, blocks=blocks)
     if options.recompute and dropout is not None:
         layer = functools.partial(_recomputed_layer, layer, blocks=blocks)
+    closings = [blocks] * config.num_hidden_layers
+    if read is not None and not options.recompute:
+        closings[-1] = blocks.narrowed(read)
     outputs = []
-    for index in range(config.num_hidden_layers):
+    for index, closing in enumerate(closings):
         sites = _Sites(config, dropout, first=1 + _SITES_PER_LAYER * index)
         with variables.scope(f"layer_{index}") as scoped:
-            stream, scores = layer(stream, score_bias, scoped, sites=sites)
-        outputs.append(LayerOutput(blocks.output(stream), scores))
+            stream, scores = layer(stream, score_bias, scoped, closing=closing, sites=sites)
+        outputs.append(LayerOutput(closing.output(stream), scores))
     return outputs
 
 
@@ -122,16 +130,27 @@ def _encoder_layer(
     config: BertConfig,
     policy: PrecisionPolicy,
     blocks: PlainBlocks,
+    closing: PlainBlocks,
     sites: _Sites,
 ) -> tuple[Stream, tf.Tensor | None]:
-    """Self-attention and feed-forward, each with a residual; also returns attention's scores."""
+    """Self-attention and feed-forward, each with a residual; also returns attention's scores.
+
+    ``closing`` are the blocks for what follows the attention, and for the stream that is returned.
+    """
     with variables.scope("attention/self") as scoped:
         heads = blocks.project_heads(x, scoped, heads=config.num_attention_heads)
-        context, scores = _attend(
+        attended, scores = _attend(
             *heads, score_bias, blocks=blocks, site=sites(_ATTENTION_PROBABILITIES)
         )
+        context = closing.merge_heads(attended)
     stream = close_layer(
-        context, x, variables, config=config, policy=policy, blocks=blocks, sites=sites
+        context,
+        blocks.handed_to(closing, x),
+        variables,
+        config=config,
+        policy=policy,
+        blocks=closing,
+        sites=sites,
     )
     return stream, scores
 
@@ -172,6 +191,7 @@ def _recomputed_layer(
     variables: Variables,
     *,
     blocks: PlainBlocks,
+    closing: PlainBlocks,
     sites: _Sites,
 ) -> tuple[Stream, None]:
     """``layer`` with recomputation; only ``full`` of its input and output streams is kept."""
@@ -181,7 +201,7 @@ def _recomputed_layer(
         full, bias, position, first_example, *values = tensors
         placed = dataclasses.replace(sites, dropout=sites.dropout.at(position, first_example))
         scoped = Variables(dict(zip(weights, values)))
-        stream, _ = layer(blocks.rebuilt(full), bias, scoped, sites=placed)
+        stream, _ = layer(blocks.rebuilt(full), bias, scoped, closing=closing, sites=placed)
         return stream.full
 
     inputs = [x.full, score_bias, *sites.dropout.place, *weights.values()]
@@ -197,10 +217,7 @@ def _attend(
     blocks: PlainBlocks,
     site: DropoutSite,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The means of the values with heads concatenated, and the scores that weight them.
-
-    ``query``, ``key`` and ``value`` are [B, N, S, H].
-    """
+    """The means of the values, [B, N, S, H] as ``query``, ``key`` and ``value``; their scores."""
     scores = tf.matmul(query, key, transpose_b=True)  # [B, N, S, S]
     weights = blocks.attention_probabilities(scores, score_bias, site=site)
-    return blocks.merge_heads(tf.matmul(weights, value)), scores
+    return tf.matmul(weights, value), scores

@@ -47,6 +47,12 @@ class TokenRows(NamedTuple):
 
         return gathered(flat)
 
+    def rows_at(self, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        """Of [R, D] the rows of places [M], as [M, D]; any row for a place without one."""
+        if not self.complete:
+            places = tf.maximum(tf.gather(tf.reshape(self.row_of, [-1]), places), 0)
+        return tf.gather(rows, places)
+
     def spread(self, rows: tf.Tensor) -> tf.Tensor:
         """[R, D] as [B, S, D], with zeros for places without a row."""
         B, S = shape_of(self.row_of)
@@ -57,6 +63,17 @@ class TokenRows(NamedTuple):
         """[R, D] as [B * S, D]."""
         B, S = shape_of(self.row_of)
         return tf.scatter_nd(self.places[:, tf.newaxis], rows, [B * S, shape_of(rows)[-1]])
+
+
+def mask_of_positions(input_mask: tf.Tensor, *positions: tf.Tensor) -> tf.Tensor:
+    """[B, S] int32: 1 at the ``positions``, [B, P] integers each, of the sequences, 0 elsewhere."""
+    B, S = shape_of(input_mask)
+    chosen = tf.concat([tf.cast(part, tf.int32) for part in positions], axis=1)
+    places = tf.reshape(tf.range(B)[:, tf.newaxis] * S + chosen, [-1, 1])
+    ones = tf.ones_like(places[:, 0])
+    return tf.reshape(
+        tf.tensor_scatter_nd_update(tf.zeros([B * S], tf.int32), places, ones), [B, S]
+    )
 
 
 def all_rows(input_mask: tf.Tensor) -> TokenRows:

@@ -21,6 +21,7 @@ from bert_tf.model.losses import ACCURACY, ClassScores, classification_sums
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
 from bert_tf.model.task import Features, num_sequences
+from bert_tf.model.token_rows import mask_of_positions
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.tasks.encoder_task import EncoderTask
 
@@ -71,6 +72,11 @@ class ClassificationTask(EncoderTask):
             VariableSpec(OUTPUT_WEIGHTS, (self.num_classes, self.config.hidden_size)),
             VariableSpec(OUTPUT_BIAS, (self.num_classes,), "zeros"),
         ]
+
+    def positions_read(self, features: Features) -> tf.Tensor:
+        """That of [CLS]."""
+        mask = features["input_mask"]
+        return mask_of_positions(mask, tf.zeros_like(mask[:, :1]))
 
     def head_outputs(
         self,

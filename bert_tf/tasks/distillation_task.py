@@ -121,14 +121,15 @@ class DistillationTask:
         self, variables: Variables, features: Features, options: ForwardOptions
     ) -> DistillationOutputs:
         """The forward passes of both networks, the teacher's without dropout."""
-        encoded = bert_output(variables, self.config, features, options)
+        read = self._positions_read(features)
+        encoded = bert_output(variables, self.config, features, options, read=read)
         heads = self.student.head_outputs(encoded.sequence_output, variables, features, options)
         if self.settings.teacher_cache:
             return DistillationOutputs(heads, encoded, None, None)
         options = options.with_dropout(None)
         known_heads = None
         with variables.scope(TEACHER) as scoped:
-            known = bert_output(scoped, self.teacher.config, features, options)
+            known = bert_output(scoped, self.teacher.config, features, options, read=read)
             if self._has(SOFT_TARGETS):
                 known_heads = self.teacher.head_outputs(
                     known.sequence_output, scoped, features, options
@@ -136,6 +137,12 @@ class DistillationTask:
         if self._projects:
             encoded = _projected(encoded, variables[_PROJECTION])
         return DistillationOutputs(heads, encoded, known_heads, known)
+
+    def _positions_read(self, features: Features) -> tf.Tensor | None:
+        """Where the networks' outputs are read: by the heads, or everywhere to be compared."""
+        if self._has(COSINE) or self._has(HIDDEN):
+            return None
+        return self.student.positions_read(features)
 
     def weights(self, features: Features) -> dict[str, tf.Tensor]:
         """The student's weights; the numbers of decisions, tokens or pairs of tokens."""

@@ -24,8 +24,14 @@ class EncoderTask:
 
     def outputs(self, variables: Variables, features: Features, options: ForwardOptions) -> Any:
         """The outputs of the heads."""
-        hidden = bert_output(variables, self.config, features, options).sequence_output
+        read = self.positions_read(features)
+        encoded = bert_output(variables, self.config, features, options, read=read)
+        hidden = encoded.sequence_output
         return self.head_outputs(hidden, variables, features, options)
+
+    def positions_read(self, features: Features) -> tf.Tensor | None:
+        """Where the heads read the encoder's output, [B, S] integers; None for everywhere."""
+        del features
 
     def head_outputs(
         self,

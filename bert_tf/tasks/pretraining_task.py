@@ -25,6 +25,7 @@ from bert_tf.model.pretraining import (
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.sums import Sums, Terms, means
 from bert_tf.model.task import Features, num_sequences
+from bert_tf.model.token_rows import mask_of_positions
 from bert_tf.model.variables import Variables, VariableSpec
 from bert_tf.tasks.encoder_task import EncoderTask
 
@@ -79,6 +80,16 @@ class PretrainingTask(EncoderTask):
         return pretraining_specs(
             self.config, masked_lm=self.masked_lm, next_sentence=self.next_sentence
         )
+
+    def positions_read(self, features: Features) -> tf.Tensor | None:
+        """The masked positions, and that of [CLS] for next sentences."""
+        if self.score_all_tokens:
+            return None
+        mask = features["input_mask"]
+        parts = [features["masked_lm_positions"]] if self.masked_lm else []
+        if self.next_sentence:
+            parts.append(tf.zeros_like(mask[:, :1]))
+        return mask_of_positions(mask, *parts)
 
     def head_outputs(
         self,
