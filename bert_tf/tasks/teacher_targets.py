@@ -27,6 +27,7 @@ from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.distillation import SoftTargets
 from bert_tf.model.task import create_network
 from bert_tf.progress import Progress
+from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.tasks.distillation import Teacher
 from bert_tf.tasks.distillation_task import CLASSES, PROBABILITIES, DistillationTask
 from bert_tf.training.context import RunContext
@@ -39,6 +40,13 @@ _BATCH_SIZE = 64
 _BATCHES_OF_A_PIECE = _RECORDS_OF_A_PIECE // _BATCH_SIZE
 _MOST_OPEN_PIECES = 1024
 _MOST_SHORT_CLASSES = 1 << 16
+
+# Of what ranks may have different, unless their flags differ.
+_MESSAGE_NAMES = {
+    "data_sha256": "training data",
+    "num_records": "number of records",
+    "predictions": "masked tokens of a record",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,14 +164,10 @@ def make_targets(source: TargetSource, directory: Path, context: RunContext) -> 
 
     Raises:
       UserError: for records without masks, for targets of another teacher, of other records or
-        settings, and if there is not enough disk space.
+        settings, if there is not enough disk space, and before anything is written if ranks have
+        different records.
     """
     task, info = source.task, source.records.info
-    if not info.masked:
-        raise UserError(
-            f"--cache_teacher needs records that store their masks, but those of {info.first_file} "
-            "are masked anew in every epoch; make records with stored masks, or drop the flag."
-        )
     found = TargetFiles(
         directory,
         info.num_records,
@@ -171,21 +175,22 @@ def make_targets(source: TargetSource, directory: Path, context: RunContext) -> 
         task.most_targets(),
         task.student.num_classes,
     )
+    contents = _contents(found, source)
+    # Each rank computes the pieces of its own records.
+    check_same_on_all_ranks(
+        context.ranks, {_MESSAGE_NAMES.get(name, name): value for name, value in contents.items()}
+    )
+    if not info.masked:
+        raise UserError(
+            f"--cache_teacher needs records that store their masks, but those of {info.first_file} "
+            "are masked anew in every epoch; make records with stored masks, or drop the flag."
+        )
     context.message(
         f"the teacher's targets of {found.num_records} records take {_gib(found.num_bytes)} GiB in "
         f"{directory}"
     )
     if context.settings.dry_run:
         return found
-    contents = {
-        "data_sha256": info.data_sha256,
-        "teacher_sha256": source.teacher.weights_sha256,
-        "num_records": found.num_records,
-        "predictions": found.predictions,
-        "targets": found.targets,
-        "temperature": task.settings.temperature,
-        "min_target_probability": task.settings.min_target_probability,
-    }
     if not context.ranks.is_chief:
         return _compute_missing(found, source, context)
     make_output_dir(directory, flag="cache_teacher")
@@ -195,6 +200,20 @@ def make_targets(source: TargetSource, directory: Path, context: RunContext) -> 
         _check_space(found, missing)
         write_json(directory / MANIFEST_NAME, contents)
         return _compute_missing(found, source, context)
+
+
+def _contents(files: TargetFiles, source: TargetSource) -> dict[str, Any]:
+    """What a directory's targets are of."""
+    settings = source.task.settings
+    return {
+        "data_sha256": source.records.info.data_sha256,
+        "teacher_sha256": source.teacher.weights_sha256,
+        "num_records": files.num_records,
+        "predictions": files.predictions,
+        "targets": files.targets,
+        "temperature": settings.temperature,
+        "min_target_probability": settings.min_target_probability,
+    }
 
 
 def _check_contents(directory: Path, contents: Mapping[str, Any]) -> None:

@@ -14,12 +14,15 @@ from bert_tf.records.manifest import describe_file, read_manifest, write_manifes
 from bert_tf.records.tfrecord import TFRecordWriter
 from bert_tf.tasks import pretraining, teacher_targets
 from bert_tf.tasks.pretraining_task import PretrainingTask
-from bert_tf.tasks.teacher_targets import MANIFEST_NAME, TargetFiles
+from bert_tf.tasks.teacher_targets import MANIFEST_NAME, TargetFiles, make_targets
+from tests.jobs import run_context
 from tests.support import variables_of
-from tests.tiny_pretraining import P, S, V, refuse
-from tests.unit.tasks.test_distillation import TEACHER, distilling, write_teacher
+from tests.thread_ranks import run_ranks
+from tests.tiny_pretraining import CONFIG, P, S, V, refuse
+from tests.unit.tasks.test_distillation import distilling, write_teacher
 
 RECORDS, K, TEMPERATURE = 10, 5, 2.0
+TEACHER = dataclasses.replace(CONFIG, num_hidden_layers=2)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,7 +37,7 @@ def small_pieces():
 
 @pytest.fixture(scope="module", name="teacher")
 def shared_teacher(tmp_path_factory):
-    return write_teacher(tmp_path_factory.mktemp("teacher") / "model")
+    return write_teacher(tmp_path_factory.mktemp("teacher") / "model", TEACHER)
 
 
 def records():
@@ -88,18 +91,39 @@ def bytes_of(cache):
     return {path.name: path.read_bytes() for path in sorted(cache.glob("*.npy"))}
 
 
+def times_of(cache):
+    return {path.name: path.stat().st_mtime_ns for path in sorted(cache.glob("*.npy"))}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A run with a cache: its settings, and what it called ``make_targets`` with."""
+
+    settings: object
+    source: object
+    context: object
+
+
 @pytest.fixture(scope="module", name="finished")
 def finished_run(small_pieces, teacher, tmp_path_factory):
     directory = tmp_path_factory.mktemp("finished")
     settings = run_of(directory / "cached", teacher, directory / "targets")
-    pretraining.run(settings)
-    return settings
+    given = []
+
+    def noting(source, targets, context):
+        given.extend([source, context])
+        return make_targets(source, targets, context)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretraining, "make_targets", noting)
+        pretraining.run(settings)
+    return Finished(settings, *given)
 
 
 @pytest.fixture(name="cached")
 def copied_targets(finished, tmp_path):
     """The finished run, with a copy of its targets in ``tmp_path``."""
-    shutil.copytree(finished.distillation.teacher_cache, tmp_path / "targets")
+    shutil.copytree(finished.settings.distillation.teacher_cache, tmp_path / "targets")
     return finished
 
 
@@ -122,30 +146,69 @@ def test_the_targets_are_the_teachers_most_probable_words(cached, teacher, tmp_p
 def test_a_student_learns_the_same_from_them(cached, teacher, tmp_path):
     online = run_of(tmp_path / "online", teacher, None)
     pretraining.run(online)
-    for with_cache, without in zip(losses_of(cached), losses_of(online)):
+    for with_cache, without in zip(losses_of(cached.settings), losses_of(online)):
         for name in ("loss", "soft_targets_divergence", "gradient_norm"):
             assert with_cache[name] == pytest.approx(without[name], rel=5e-3), name
-    names = variables_of(cached.run.output_dir / "model.ckpt-3").keys()
+    names = variables_of(cached.settings.run.output_dir / "model.ckpt-3").keys()
     assert names == variables_of(online.run.output_dir / "model.ckpt-3").keys()
 
 
-def test_they_are_computed_once(cached, teacher, tmp_path):
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "targets").glob("*.npy")}
-    again = run_of(tmp_path / "again", teacher, tmp_path / "targets")
+def test_they_are_computed_once(cached, tmp_path, monkeypatch):
+    monkeypatch.setattr(teacher_targets, "_compute", None)
+    before = times_of(tmp_path / "targets")
+    make_targets(cached.source, tmp_path / "targets", cached.context)
+    assert times_of(tmp_path / "targets") == before
+
+
+def test_a_run_computes_the_missing_first_piece_again(cached, teacher, tmp_path):
+    targets = tmp_path / "targets"
+    before, [first, *others] = bytes_of(targets), times_of(targets).items()
+    (targets / first[0]).unlink()
+    again = run_of(tmp_path / "again", teacher, targets)
     pretraining.run(again)
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    first, second = (variables_of(s.run.output_dir / "model.ckpt-3") for s in (cached, again))
-    for name, value in first.items():
-        np.testing.assert_array_equal(value, second[name], err_msg=name)
+    assert bytes_of(targets) == before
+    assert list(times_of(targets).items())[1:] == others
+    known, found = (
+        variables_of(s.run.output_dir / "model.ckpt-3") for s in (cached.settings, again)
+    )
+    for name, value in known.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("missing", [["000000"], ["000001", "000002"]], ids=["first", "others"])
-def test_missing_pieces_are_computed_again(cached, teacher, tmp_path, missing):
-    before = bytes_of(tmp_path / "targets")
-    for piece in missing:
-        (tmp_path / "targets" / f"targets-{piece}.npy").unlink()
-    pretraining.run(run_of(tmp_path / "again", teacher, tmp_path / "targets"))
-    assert bytes_of(tmp_path / "targets") == before
+def test_missing_later_pieces_are_computed_again(cached, tmp_path):
+    targets = tmp_path / "targets"
+    before = bytes_of(targets)
+    for piece in ("000001", "000002"):
+        (targets / f"targets-{piece}.npy").unlink()
+    make_targets(cached.source, targets, cached.context)
+    assert bytes_of(targets) == before
+
+
+def test_ranks_with_different_records_fill_no_cache_together(finished, tmp_path):
+    """As many records of the same shape, and fewer: nothing is written, not even a directory."""
+    records = finished.source.records
+
+    def sentences(**changes):
+        info = dataclasses.replace(records.info, **changes)
+        other = dataclasses.replace(
+            finished.source, records=dataclasses.replace(records, info=info)
+        )
+
+        def make(rank):
+            settings = finished.settings.run
+            context = run_context(ranks=rank, settings=settings)
+            make_targets((finished.source, other)[rank.rank], tmp_path / "targets", context)
+
+        found = run_ranks(2, make)
+        assert [type(error) for error in found] == [UserError] * 2
+        assert not (tmp_path / "targets").exists()
+        return {str(error) for error in found}
+
+    [sentence] = sentences(data_sha256="f00")
+    assert "rank 1 on host" in sentence
+    assert f"in training data (f00 instead of {records.info.data_sha256}); give every" in sentence
+    [sentence] = sentences(data_sha256="f00", num_records=9, masked=False)
+    assert f"number of records (9 instead of {RECORDS}); give every rank the same." in sentence
 
 
 def test_targets_of_another_run_are_refused(cached, teacher, tmp_path):
