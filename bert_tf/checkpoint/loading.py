@@ -89,18 +89,20 @@ class LoadingReport:
 def compare(checkpoint: PathLike, network: Mapping[str, Sequence[int]]) -> LoadingReport:
     """Compares a TensorFlow checkpoint's variables with a network's, given as name -> shape."""
     file = TensorflowCheckpoint(resolve_checkpoint(checkpoint))
-    return _compare(file.path, {name: entry.shape for name, entry in file.entries.items()}, network)
+    shapes = {name: entry.shape for name, entry in file.entries.items()}
+    return compare_shapes(file.path, shapes, network)
 
 
 def compare_source(source: Source, network: Mapping[str, Sequence[int]]) -> LoadingReport:
     """Compares a checkpoint of any format with a network; the report includes its origin."""
-    report = _compare(source.path, source.shapes, network)
+    report = compare_shapes(source.path, source.shapes, network)
     return dataclasses.replace(report, origin=source.describe(), notes=source.notes)
 
 
-def _compare(
+def compare_shapes(
     checkpoint: str, stored: Mapping[str, Shape], network: Mapping[str, Sequence[int]]
 ) -> LoadingReport:
+    """Compares the shapes of a checkpoint that was opened before with those of a network."""
     wanted = {name: tuple(shape) for name, shape in network.items()}
     common = [name for name in wanted if name in stored]
     extra = sorted(stored.keys() - wanted.keys())

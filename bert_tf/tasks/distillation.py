@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.formats import Source, open_source
-from bert_tf.checkpoint.loading import compare_source, missing_heads
+from bert_tf.checkpoint.loading import compare_shapes, missing_heads
 from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
 from bert_tf.checkpoint.names import is_run_state
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary
@@ -52,12 +53,14 @@ class Teacher:
       path: its checkpoint, as given by the user.
       config: its architecture.
       files: what is stored with its weights.
+      shapes: of its variables, by name.
       weights_sha256: a hash of its weights, the same in every format.
     """
 
     path: str
     config: BertConfig
     files: ModelFiles
+    shapes: Mapping[str, Shape]
     weights_sha256: str
 
 
@@ -90,7 +93,13 @@ def _open_teacher(settings: DistillationSettings) -> Teacher:
             f"--teacher_checkpoint={path} comes without a configuration; give "
             "--teacher_config_file."
         )
-    return Teacher(path, config.with_explicit_gelu(), source.files, _sha256(source))
+    return Teacher(
+        path,
+        config=config.with_explicit_gelu(),
+        files=source.files,
+        shapes=source.shapes,
+        weights_sha256=_sha256(source),
+    )
 
 
 def _sha256(source: Source) -> str:
@@ -217,8 +226,8 @@ def _check_files(model: Model, teacher: Teacher, task: DistillationTask) -> None
     check_vocabulary(teacher, model.vocabulary)
     if SOFT_TARGETS not in task.compared_terms():
         return
-    shapes = {spec.name: spec.shape for spec in task.teacher.specs()}
-    report = compare_source(open_source(teacher.path), shapes)
+    network = {spec.name: spec.shape for spec in task.teacher.specs()}
+    report = compare_shapes(teacher.path, teacher.shapes, network)
     for head in missing_heads(report, task.teacher.heads):
         raise UserError(
             f"--teacher_checkpoint={teacher.path} has no {head.name}, so it gives no soft targets; "

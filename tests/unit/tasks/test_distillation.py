@@ -13,7 +13,7 @@ from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.commands.convert import convert
 from bert_tf.config.settings import DistillationSettings
 from bert_tf.model.pretraining import pretraining_specs
-from bert_tf.tasks import pretraining
+from bert_tf.tasks import distillation, pretraining
 from bert_tf.tasks.distillation import open_teacher
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.jobs import run_context
@@ -221,6 +221,18 @@ def test_a_teacher_in_another_format_is_the_same_teacher(distilled, converted, t
     found = start_of(settings)
     for name, value in start_of(distilled).items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_teacher_is_opened_and_hashed_once(teacher, tmp_path, monkeypatch):
+    opened, hashed = [], []
+
+    def count(calls, action):
+        return lambda *arguments: calls.append(arguments) or action(*arguments)
+
+    monkeypatch.setattr(distillation, "open_source", count(opened, distillation.open_source))
+    monkeypatch.setattr(distillation, "_sha256", count(hashed, distillation._sha256))
+    pretraining.run(distilling(tmp_path / "run", teacher, changes=DRY))
+    assert len(opened) == len(hashed) == 1
 
 
 def resumed(settings, **changes):
