@@ -58,7 +58,8 @@ def define_teacher_flags(
         "student_layers",
         None,
         "The teacher's layers that a student without --init_checkpoint starts from, "
-        "comma-separated, from 0 (default: evenly spread, every second for half as many).",
+        "comma-separated, from 0 (default: evenly spread, every second for half as many); none: it "
+        "starts from random weights.",
     )
     define.number(
         "alpha_ce",
@@ -131,8 +132,14 @@ def distillation_settings(values: flags.FlagValues) -> PretrainingSettings:
         optimization = dataclasses.replace(
             optimization, rate_factors=((_POSITION_EMBEDDINGS, 0.0),)
         )
+    of_teacher = teacher_settings(values, label_flag="alpha_mlm")
+    if values.freeze_pos_embs and of_teacher.student_layers == ():
+        raise UserError(
+            "--freeze_pos_embs would keep the random values that --student_layers=none starts "
+            "from; drop one of them."
+        )
     distillation = dataclasses.replace(
-        teacher_settings(values, label_flag="alpha_mlm"),
+        of_teacher,
         restrict_ce_to_mask=values.restrict_ce_to_mask,
         min_target_probability=values.min_target_probability,
         top_k_targets=values.top_k_targets,
@@ -197,7 +204,11 @@ def teacher_settings(values: flags.FlagValues, *, label_flag: str) -> Distillati
 def _layers(text: str | None) -> tuple[int, ...] | None:
     if not text:
         return None
+    if text == "none":
+        return ()
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UserError(f"--student_layers={text} must be comma-separated whole numbers.") from None
+        raise UserError(
+            f"--student_layers={text} must be comma-separated whole numbers, or none."
+        ) from None

@@ -203,7 +203,7 @@ class DistillationSettings:
       teacher_checkpoint: the teacher's weights, in any format that is read.
       teacher_config_file: its architecture; None uses the one stored with the weights.
       student_layers: the teacher's layers, from 0, that the student's start from; None spreads them
-        evenly.
+        evenly, and a student with none of them starts from random weights.
       alpha_ce: weight of the divergence from the teacher's soft targets, times temperature^2.
       alpha_label: weight of the loss on labels.
       alpha_cos: weight of 1 - cosine of the last hidden states.

@@ -246,12 +246,15 @@ def _with_start(
     if context.start.checkpoint is not None:
         return context, None
     if run.init_checkpoint:
-        if chosen:
+        if chosen is not None:
             raise UserError(
-                "--student_layers chooses layers of the teacher, but "
+                "--student_layers chooses layers of the teacher, or random weights, but "
                 f"--init_checkpoint={run.init_checkpoint} gives the weights to start from; drop "
                 "one of them."
             )
+        return context, None
+    if chosen == ():
+        context.message("the student starts from random weights (--student_layers=none)")
         return context, None
     if chosen:
         _check_layers(chosen, teacher, student)

@@ -62,6 +62,10 @@ def test_every_flag_has_its_field(parse, tmp_path):
     )
 
 
+def test_no_layers_of_the_teacher(parse):
+    assert parse("--student_layers=none").distillation.student_layers == ()
+
+
 def test_position_embeddings_that_stay_as_they_are(parse):
     optimization = parse("--freeze_pos_embs").optimization
     frozen = [
@@ -91,8 +95,12 @@ REFUSED = {
         r"--min_target_probability=-0.1 must be in \[0, 1\).",
     ),
     "no targets": (["--top_k_targets=0"], "--top_k_targets=0 must be at least 1."),
-    "no layers": (["--student_layers=0,two"], "--student_layers=0,two must be comma-separated"),
+    "no layers": (["--student_layers=0,two"], "--student_layers=0,two must be .*, or none."),
     "half a list": (["--student_layers=0,"], "--student_layers=0, must be comma-separated"),
+    "position embeddings that stay random": (
+        ["--freeze_pos_embs", "--student_layers=none"],
+        "--freeze_pos_embs would keep the random values that --student_layers=none starts from",
+    ),
     "no configuration": (
         ["--teacher_config_file=nowhere.json"],
         "--teacher_config_file: nowhere.json does not exist",

@@ -162,6 +162,17 @@ def test_chosen_layers_in_their_order(teacher, tmp_path, capsys):
     assert "the student starts from layers 3, 1, 1 of its teacher's 4" in capsys.readouterr().out
 
 
+def test_a_student_with_none_of_its_teachers_layers(distilled, teacher, tmp_path, capsys):
+    found = with_layers(tmp_path, teacher, ())
+    said = capsys.readouterr().out
+    assert "the student starts from random weights (--student_layers=none)" in said
+    known = start_of(distilled)
+    assert found.keys() == known.keys()
+    for name in ("bert/embeddings/word_embeddings", "bert/encoder/layer_1/output/dense/kernel"):
+        # Truncated at two standard deviations of 0.02; the teacher's are larger.
+        assert np.abs(found[name]).max() <= 0.04 < np.abs(known[name]).max()
+
+
 OTHER_SIZES = {
     "wider": ({"intermediate_size": 6}, "its intermediate_size is 6 and its teacher's 8"),
     "deeper": ({"num_hidden_layers": 5}, "it has more layers"),
@@ -346,13 +357,14 @@ def test_refused_before_anything_is_written(
     refuse(dataclasses.replace(settings, distillation=distillation), words)
 
 
-def test_layers_of_a_student_that_starts_from_other_weights(teacher, tmp_path):
+@pytest.mark.parametrize("layers", [(0, 2), ()], ids=["some", "none"])
+def test_layers_of_a_student_that_starts_from_other_weights(teacher, tmp_path, layers):
     changes = {"init_checkpoint": str(teacher)}
-    settings = distilling(tmp_path / "run", teacher, student_layers=(0, 2), changes=changes)
+    settings = distilling(tmp_path / "run", teacher, student_layers=layers, changes=changes)
     refuse(
         settings,
-        f"--student_layers chooses layers of the teacher, but --init_checkpoint={teacher} gives "
-        "the weights to start from; drop one of them.",
+        f"--student_layers chooses layers of the teacher, or random weights, but "
+        f"--init_checkpoint={teacher} gives the weights to start from; drop one of them.",
     )
 
 
