@@ -166,8 +166,8 @@ def end_if_launcher_is_gone() -> None:
     if lineage.is_cut():
         write_last_words(
             f"error: rank {launched_rank()} on host {socket.gethostname()}: the launcher that "
-            f"started it (process {lineage.launcher}) is gone; start again to resume from the "
-            "latest checkpoint.\n"
+            f"started it (process {lineage.launcher}) is gone; start again: training resumes "
+            "from its latest checkpoint.\n"
         )
         os._exit(STATUS[ENDED])
 

@@ -25,7 +25,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Callable, NoReturn
 
 import tensorflow.compat.v1 as tf
@@ -313,7 +312,7 @@ def watched(
         links,
         timeout_seconds=timeout_seconds,
         records_read=records_read,
-        how_to_resume=lambda: _how_to_resume(settings.output_dir, look=ranks.is_chief),
+        how_to_resume=lambda: _how_to_resume(settings, look=ranks.is_chief),
     )
     watch.start()
     try:
@@ -324,8 +323,11 @@ def watched(
         watch.stop()
 
 
-def _how_to_resume(output_dir: Path, *, look: bool) -> str:
+def _how_to_resume(settings: RunSettings, *, look: bool) -> str:
     """Advice after a failure; ``look`` for the latest checkpoint on rank 0, which wrote it."""
+    if not settings.do_train:  # an evaluation saves no checkpoints
+        return "start again"
+    output_dir = settings.output_dir
     found: list[str | None] = []
 
     def read() -> None:
@@ -337,7 +339,9 @@ def _how_to_resume(output_dir: Path, *, look: bool) -> str:
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         reader.join(_SECONDS_TO_READ)
-    if found == [None]:
-        return "start again (no checkpoint was saved yet)"
-    name = found[0] if found else f"the latest checkpoint in {output_dir}"
-    return f"start again to resume from {name}, which is intact"
+    if not found:
+        return f"start again to resume from the latest checkpoint in {output_dir}, if one was saved"
+    if found[0] is not None:
+        return f"start again to resume from {found[0]}, which is intact"
+    origin = f" from {settings.init_checkpoint}" if settings.init_checkpoint else ""
+    return f"start again{origin} (no checkpoint was saved in {output_dir} yet)"

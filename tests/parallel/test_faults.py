@@ -85,7 +85,8 @@ def assert_lost(done, tmp_path, expected, *, status):
     (sentence,) = done.sentences
     assert re.match(f"error: {expected}", sentence), sentence
     assert f"on host {HOST}" in sentence
-    assert sentence.endswith("which is intact.")
+    # Rank 0 alone, if it is there, knows its checkpoint.
+    assert sentence.endswith(("which is intact.", "if one was saved."))
     assert done.returncode == status
     assert newest_step(tmp_path) == 3
 

@@ -1,6 +1,7 @@
 """What a rank's watch notices, says and does, on real connections inside one process."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import queue
@@ -9,9 +10,11 @@ import socket
 import tempfile
 import threading
 import types
+from pathlib import Path
 
 import pytest
 
+from bert_tf.config.settings import RunSettings
 from bert_tf.errors import UserError
 from bert_tf.ranks import failures
 from bert_tf.ranks.distribution import SingleProcess
@@ -433,7 +436,7 @@ def test_a_rank_fails_though_nobody_can_read_why(job, nobody_reads, monkeypatch,
 
 
 def test_a_watch_of_several_ranks_begins_and_ends(tmp_path):
-    settings = types.SimpleNamespace(output_dir=tmp_path)
+    settings = RunSettings(tmp_path)
 
     def work(ranks):
         with watched(ranks, settings, timeout_seconds=5.0, records_read=int) as found:
@@ -444,7 +447,7 @@ def test_a_watch_of_several_ranks_begins_and_ends(tmp_path):
 
 
 def test_no_watch_without_other_ranks_or_a_timeout(tmp_path):
-    settings = types.SimpleNamespace(output_dir=tmp_path)
+    settings = RunSettings(tmp_path)
     with watched(SingleProcess(), settings, timeout_seconds=5.0, records_read=int) as found:
         assert type(found) is NoWatch
 
@@ -455,20 +458,33 @@ def test_no_watch_without_other_ranks_or_a_timeout(tmp_path):
     assert run_ranks(2, work) == [(NoWatch, False)] * 2
 
 
-@pytest.mark.parametrize(("newest", "says"), [
-    (None, "start again (no checkpoint was saved yet)"),
-    ("out/model.ckpt-5", "start again to resume from out/model.ckpt-5, which is intact"),
+TRAINING = RunSettings(Path("out"), do_train=True)
+IF_SAVED = "start again to resume from the latest checkpoint in out, if one was saved"
+
+
+@pytest.mark.parametrize(("newest", "init_checkpoint", "says"), [
+    (None, None, "start again (no checkpoint was saved in out yet)"),
+    (None, "bert", "start again from bert (no checkpoint was saved in out yet)"),
+    ("out/model.ckpt-5", "bert", "start again to resume from out/model.ckpt-5, which is intact"),
 ])  # fmt: skip
-def test_how_to_resume(monkeypatch, newest, says):
+def test_how_to_resume(monkeypatch, newest, init_checkpoint, says):
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
-    assert watch._how_to_resume("out", look=True) == says
-    other = "start again to resume from the latest checkpoint in out, which is intact"
-    assert watch._how_to_resume("out", look=False) == other
+    settings = dataclasses.replace(TRAINING, init_checkpoint=init_checkpoint)
+    assert watch._how_to_resume(settings, look=True) == says
+    assert watch._how_to_resume(settings, look=False) == IF_SAVED
+
+
+@pytest.mark.parametrize("newest", [None, "out/model.ckpt-5"])
+@pytest.mark.parametrize("look", [True, False])
+def test_an_evaluation_has_no_checkpoint_to_resume_from(monkeypatch, newest, look):
+    monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: newest)
+    settings = RunSettings(Path("out"), init_checkpoint="bert", do_eval=True)
+    assert watch._how_to_resume(settings, look=look) == "start again"
 
 
 def test_a_disk_that_hangs_does_not_keep_the_sentence_back(monkeypatch):
     monkeypatch.setattr(watch, "_SECONDS_TO_READ", 0.2)
     hangs = threading.Event()
     monkeypatch.setattr(watch.tf.train, "latest_checkpoint", lambda directory: hangs.wait(LIMIT))
-    assert "the latest checkpoint in out" in watch._how_to_resume("out", look=True)
+    assert watch._how_to_resume(TRAINING, look=True) == IF_SAVED
     hangs.set()
