@@ -14,6 +14,8 @@ from typing import Any, Callable, Union
 from bert_tf.errors import UserError
 
 _FLOAT32_BYTES = 4
+# Closer to 1 little is left of 1 - beta in float32.
+_LARGEST_BETA = 0.999999
 
 OptionValue = Union[bool, float, None]
 Options = Mapping[str, OptionValue]
@@ -69,6 +71,17 @@ class OptimizerRow:
         return {name: given.get(name, option.default) for name, option in self.options.items()}
 
 
+def _moments_problem(options: Options) -> str | None:
+    for name, option in _MOMENTS.items():
+        if not 0 <= options[name] <= _LARGEST_BETA:
+            return f"--{option.flag}={options[name]:g} must be in [0, {_LARGEST_BETA}]."
+    return None
+
+
+def _lamb_problem(options: Options) -> str | None:
+    return _moments_problem(options) or _trust_ratio_problem(options)
+
+
 def _trust_ratio_problem(options: Options) -> str | None:
     least, most = options["min_trust_ratio"], options["max_trust_ratio"]
     if least is not None and least < 0:
@@ -83,6 +96,17 @@ def _trust_ratio_problem(options: Options) -> str | None:
     return None
 
 
+_MOMENTS = {
+    "beta_1": Option(
+        0.9, flag="adam_beta1", help_text="Decay of the mean of gradients, of AdamW and LAMB."
+    ),
+    "beta_2": Option(
+        0.999,
+        flag="adam_beta2",
+        help_text="Decay of the mean of squared gradients, of AdamW and LAMB.",
+    ),
+}
+
 OPTIMIZERS: dict[str, OptimizerRow] = {
     "adam": OptimizerRow(
         title="AdamW",
@@ -94,8 +118,10 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
                 flag="adam_bias_correction",
                 help_text="Adam with bias correction (google-research/bert has none).",
             ),
+            **_MOMENTS,
         },
         has_native_form=True,
+        problem_of=_moments_problem,
     ),
     "lamb": OptimizerRow(
         title="LAMB",
@@ -103,6 +129,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
         slots=("adam_m", "adam_v"),
         options={
             "bias_correction": Option(True),
+            **_MOMENTS,
             "min_trust_ratio": Option(
                 None,
                 flag="min_trust_ratio",
@@ -115,7 +142,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
             ),
         },
         has_native_form=True,
-        problem_of=_trust_ratio_problem,
+        problem_of=_lamb_problem,
     ),
 }
 

@@ -121,6 +121,7 @@ def test_distilbert_as_published(ranks, accumulation_steps, tmp_path, monkeypatc
     optimization = settings.optimization
     assert (optimization.learning_rate, optimization.weight_decay) == (5e-4, 0)
     assert optimization.clip_norm == 5
+    assert optimization.optimizer_options["beta_2"] == 0.98
     [(pattern, factor)] = optimization.rate_factors
     assert re.search(pattern, "bert/embeddings/position_embeddings")
     assert factor == 0

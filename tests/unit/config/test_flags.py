@@ -122,14 +122,20 @@ def test_no_clip(parse):
 
 
 def test_options_belong_to_their_optimizer(parse):
-    assert parse().optimization.optimizer_options == {"bias_correction": False}
+    betas = {"beta_1": 0.9, "beta_2": 0.999}
+    assert parse().optimization.optimizer_options == {"bias_correction": False, **betas}
     corrected = parse("--adam_bias_correction").optimization
-    assert corrected.optimizer_options == {"bias_correction": True}
+    assert corrected.optimizer_options == {"bias_correction": True, **betas}
     lamb = ["--optimizer_type=lamb"]
-    unbounded = {"min_trust_ratio": None, "max_trust_ratio": None}
+    unbounded = {"min_trust_ratio": None, "max_trust_ratio": None, **betas}
     assert parse(*lamb).optimization.optimizer_options == unbounded
     bounded = parse(*lamb, "--min_trust_ratio=0.01", "--max_trust_ratio=0.3").optimization
-    assert bounded.optimizer_options == {"min_trust_ratio": 0.01, "max_trust_ratio": 0.3}
+    bounds = {"min_trust_ratio": 0.01, "max_trust_ratio": 0.3}
+    assert bounded.optimizer_options == {**bounds, **betas}
+    for optimizer in ("adam", "lamb"):
+        given = [f"--optimizer_type={optimizer}", "--adam_beta1=0.8", "--adam_beta2=0.98"]
+        found = parse(*given).optimization.optimizer_options
+        assert (found["beta_1"], found["beta_2"]) == (0.8, 0.98)
     # The default of a boolean does not count as given.
     assert parse(*lamb, "--noadam_bias_correction") == parse(*lamb)
 
@@ -152,6 +158,8 @@ def test_options_belong_to_their_optimizer(parse):
             "--min_trust_ratio=0.5 --max_trust_ratio=0.3 --optimizer_type=lamb",
             "--min_trust_ratio=0.5 is greater than --max_trust_ratio=0.3; give",
         ),
+        ("--adam_beta1=-0.1", r"--adam_beta1=-0.1 must be in \[0, 0.999999\]\."),
+        ("--adam_beta2=1 --optimizer_type=lamb", "--adam_beta2=1 must be in"),
     ],
 )
 def test_contradictory_options(parse, given, sentence):

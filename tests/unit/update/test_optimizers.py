@@ -50,24 +50,26 @@ class Reference:
         lamb=False,
         bias_correction=False,
         bounds=(0, np.inf),
+        betas=(BETA_1, BETA_2),
         rate_factor=lambda name: 1.0,
     ):
         self.weights = {name: value.astype(np.float64) for name, value in weights.items()}
         self.m = {name: np.zeros_like(value) for name, value in self.weights.items()}
         self.v = {name: np.zeros_like(value) for name, value in self.weights.items()}
         self.lamb, self.bias_correction, self.bounds = lamb, bias_correction, bounds
-        self.rate_factor = rate_factor
+        self.betas, self.rate_factor = betas, rate_factor
         self.updates = 0
 
     def apply(self, gradients, rate):
         self.updates += 1
+        beta_1, beta_2 = self.betas
         for name, gradient in gradients.items():
             if self.rate_factor(name) == 0:
                 continue
-            m = self.m[name] = BETA_1 * self.m[name] + (1 - BETA_1) * gradient
-            v = self.v[name] = BETA_2 * self.v[name] + (1 - BETA_2) * gradient**2
+            m = self.m[name] = beta_1 * self.m[name] + (1 - beta_1) * gradient
+            v = self.v[name] = beta_2 * self.v[name] + (1 - beta_2) * gradient**2
             if self.bias_correction:
-                m, v = m / (1 - BETA_1**self.updates), v / (1 - BETA_2**self.updates)
+                m, v = m / (1 - beta_1**self.updates), v / (1 - beta_2**self.updates)
             update = m / (np.sqrt(v) + EPSILON)
             weight = self.weights[name]
             if name in DECAYING:
@@ -134,6 +136,12 @@ class Graph:
 CASES = {
     "AdamW as google's": (AdamW, {}, {}, None),
     "AdamW with bias correction": (AdamW, {"bias_correction": True}, {"bias_correction": True}, 1),
+    "AdamW with other betas": (
+        AdamW,
+        {"bias_correction": True, "beta_1": 0.875, "beta_2": 0.984375},
+        {"bias_correction": True, "betas": (0.875, 0.984375)},
+        None,
+    ),
     "LAMB": (Lamb, {}, {"lamb": True, "bias_correction": True}, None),
     "LAMB with bounds and clip": (
         Lamb,
