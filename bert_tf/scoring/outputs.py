@@ -106,7 +106,7 @@ def can_draw() -> bool:
 
 def draw_training(path: Path, results: Sequence[Result]) -> None:
     """Draws the perplexities per token of checkpoints over their steps."""
-    from matplotlib.ticker import ScalarFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     with _Picture(path, x="step (optimizer updates)", y="perplexity per token") as axes:
         for metric in METRICS:
@@ -121,7 +121,10 @@ def draw_training(path: Path, results: Sequence[Result]) -> None:
             if all(ends and None not in ends for ends in intervals):
                 axes.fill_between(steps, *zip(*intervals), alpha=0.2)
         axes.set_yscale("log")
+        # Between 1,000 and 10,000 there are labels too, and in a narrower range at even steps.
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.legend()
 
 

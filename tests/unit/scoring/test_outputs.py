@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 
 from bert_tf.scoring import outputs
 from tests.unit.scoring.counted_sequences import sequences_of
@@ -61,3 +62,27 @@ def test_pictures(tmp_path):
     outputs.draw_texts(tmp_path / "texts.png", sequences, np.array([-6.0, -2.0]))
     for name in ("training.png", "texts.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([9000.0, 500.0], {500, 1000, 2000, 5000}), ([18.5, 15.5], {16, 17, 18})],
+)
+def test_perplexities_can_be_read_off(tmp_path, monkeypatch, values, expected):
+    shown = []
+
+    class Noting(outputs._Picture):
+        def __exit__(self, *error):
+            self._figure.canvas.draw()
+            least, most = self._axes.get_ylim()
+            for axis_tick in self._axes.yaxis.get_major_ticks():
+                if least <= axis_tick.get_loc() <= most:
+                    shown.append(float(axis_tick.label1.get_text()))
+            return super().__exit__(*error)
+
+    monkeypatch.setattr(outputs, "_Picture", Noting)
+    pseudo = [{**PSEUDO, "per_token": value} for value in values]
+    results = [{"step": i, "masked": None, "pseudo": found} for i, found in enumerate(pseudo)]
+    outputs.draw_training(tmp_path / "training.png", results)
+    assert expected <= set(shown)
+    assert len(shown) < 12
