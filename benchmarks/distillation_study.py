@@ -3,15 +3,17 @@
     python -m benchmarks.distillation_study --json=distillation_study.json
 
 The study went from an allreduce after each micro batch of 9 sequences to larger micro batches, to
-one allreduce in 50 of them, and to more GPUs. Part one takes the same steps on two hosts (network
-namespaces, which need root; ``--links=`` leaves it out) with a teacher of ``--bert_config_file``
-and a student of half its layers: seconds of as many sequences as --epochs epochs of --records have.
+one allreduce in 50 of them, and to more GPUs. Part one takes the same steps on two ranks, on hosts
+of each of ``--links`` (network namespaces, which need root; ``loopback`` is one host, ``--links=``
+leaves part one out), with a teacher of ``--bert_config_file`` and a student of half its layers:
+minutes of as many sequences as --epochs epochs of --records have.
 Part two fits the time of a sequence and of an allreduce to two of the published rows, and predicts
 the others. Neither has several rings, which are a property of NCCL's network plug-ins.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,7 +24,7 @@ from benchmarks import communication_model as model
 from benchmarks.cases import Case
 from benchmarks.communication_model import Link
 from benchmarks.delayed_allreduce import NETWORK, RANKS
-from benchmarks.rank_jobs import Job, describe_link, run_on_link
+from benchmarks.rank_jobs import LOOPBACK, Job, describe_link, run_on_link
 from benchmarks.results import Result, printed, result, spread_result
 from benchmarks.script import run_benchmark, shared_flags
 from benchmarks.speed.steps import DISTILLATION
@@ -68,23 +70,24 @@ def predicted_minutes(row: Row) -> float:
 
 
 def measure(link: str) -> Iterator[Result]:
-    """The first steps on two hosts: the time of three epochs, and its ratio to the first row's."""
-    values = flags.FLAGS
-    sequences = values.epochs * values.records
-    medians = []
-    for row in STUDY[:3]:
-        case = _ONCE if row.is_delayed else _EVERY
+    """The first steps on two ranks: the time of all epochs, and its ratio to the first row's."""
+    medians: list[float] = []
+    for size, rows in itertools.groupby(STUDY[:3], key=lambda row: row.micro_batch_size):
         job = Job.from_flags(NETWORK).with_flags(
-            micro_batch_size=row.micro_batch_size, task=DISTILLATION, micro_batches_a_turn=_STEPS
+            micro_batch_size=size, task=DISTILLATION, micro_batches_a_turn=_STEPS
         )
-        found = run_on_link(job, [case], link)
-        updates = sequences / (RANKS * row.micro_batch_size * _STEPS)
-        taken = [seconds * updates / 60 for seconds in found.seconds[case]]
+        cases = {row: _ONCE if row.is_delayed else _EVERY for row in rows}
+        # In one job cases take turns, so that what disturbs one disturbs the other.
+        found = run_on_link(job, list(cases.values()), link)
+        sequences = flags.FLAGS.epochs * flags.FLAGS.records
         config = job.described(**found.details, link=describe_link(link), sequences=sequences)
-        measured = spread_result(f"{row.name}, {RANKS} hosts", taken, "minutes", config)
-        medians.append(measured["value"])
-        yield measured
-        yield result(f"{row.name}, to the first", medians[-1] / medians[0], "ratio", config)
+        updates = sequences / (RANKS * size * _STEPS)
+        for row, case in cases.items():
+            minutes = [seconds * updates / 60 for seconds in found.seconds[case]]
+            measured = spread_result(row.name, minutes, "minutes", config)
+            medians.append(measured["value"])
+            yield measured
+            yield result(f"{row.name}, to the first", medians[-1] / medians[0], "ratio", config)
 
 
 def print_study() -> Iterator[Result]:
@@ -105,13 +108,13 @@ def print_study() -> Iterator[Result]:
 def run() -> Iterator[Result]:
     """Runs the benchmark from its flags."""
     for link in flags.FLAGS.links:
-        print(f"\n{describe_link(link)}, {RANKS} hosts", flush=True)
+        print(f"\n{describe_link(link)}, {RANKS} ranks", flush=True)
         yield from printed(measure(link))
     yield from print_study()
 
 
 FLAGS = {
-    "links": (["1000"], "Mbit/s of each link to measure on, or loopback."),
+    "links": (["200", "1000", LOOPBACK], "Mbit/s of each link to measure on, or loopback."),
     "epochs": (3, "Passes over the records.", 1),
     "records": (100_000, "Sequences of an epoch.", 1),
     **shared_flags("bert_config_file", "precision", "json", seq_length=64, turns=3),

@@ -5,8 +5,12 @@ import time
 
 import numpy as np
 import pytest
+from absl import flags
 
-from benchmarks.distillation_study import STUDY, predicted_minutes
+from benchmarks import distillation_study
+from benchmarks.distillation_study import STUDY, measure, predicted_minutes
+from benchmarks.rank_jobs import Measured
+from benchmarks.script import define_flags
 from benchmarks.speed import cached_teacher
 from benchmarks.speed.ours import task_of
 from benchmarks.speed.steps import DISTILLATION, StepJob
@@ -38,6 +42,31 @@ def test_the_study_is_computation_and_allreduces():
     for row in STUDY[3:]:
         slower = communication * allreduces[2] * ring[row.gpus] / ring[8]
         assert predicted_minutes(row) == pytest.approx(8 / row.gpus * (computation + slower))
+
+
+def test_minutes_follow_from_the_time_of_an_update(monkeypatch):
+    """Ranks that take 2 ms for a sequence and 30 ms for an allreduce, in 60,000 sequences."""
+    jobs = []
+
+    def run_on_link(job, cases, link):
+        jobs.append((job.flags["micro_batch_size"], [str(case) for case in cases], link))
+        computation = 50 * job.flags["micro_batch_size"] * 0.002
+        allreduces = {"every_micro_batch": 50, "delayed": 1}
+        seconds = {c: [computation + 0.03 * allreduces[c.kind]] * 3 for c in cases}
+        return Measured(seconds, {"hosts": 2})
+
+    values = flags.FlagValues()
+    define_flags(distillation_study.FLAGS, values)
+    values(["program", "--records=20000"])
+    monkeypatch.setattr(flags, "FLAGS", values)
+    monkeypatch.setattr(distillation_study, "run_on_link", run_on_link)
+    found = {row["name"]: row["value"] for row in measure("100")}
+    each, both = ["every_micro_batch:50:none"], ["every_micro_batch:50:none", "delayed:50:none"]
+    assert jobs == [(9, each, "100"), (16, both, "100")]
+    minutes = [30_000 / 60 * (0.002 + share * 0.03) for share in (1 / 9, 1 / 16, 1 / 800)]
+    for row, expected in zip(STUDY, minutes):
+        assert found[row.name] == pytest.approx(expected)
+        assert found[f"{row.name}, to the first"] == pytest.approx(expected / minutes[0])
 
 
 @pytest.mark.parametrize("restrict", [False, True])
