@@ -12,7 +12,7 @@ import numpy as np
 from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.files import PathLike
 from bert_tf.glue import features as glue_features
-from bert_tf.glue.formats import DEV, GLUE_TASKS, TRAIN, find_file, read_glue
+from bert_tf.glue.formats import DEV, GLUE_TASKS, TRAIN, find_split, read_glue
 from bert_tf.model.task import Task
 from bert_tf.records.layouts import UNIQUE_IDS
 from bert_tf.records.sequences import SequenceRecords
@@ -136,7 +136,7 @@ def glue_case(
     glue = GLUE_TASKS[name]
 
     def read(split: str) -> Sequences:
-        path = find_file(glue, glue_dir / glue.name, split, flag="glue_dir")
+        path = find_split(glue, glue_dir / glue.name, split, flag="glue_dir")
         file = read_glue(glue, path, flag="glue_dir", needs_labels=True)
         records = glue_features.build_features(
             file,

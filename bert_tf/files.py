@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Union
 
@@ -102,6 +102,19 @@ def require_file(path: PathLike, *, flag: str) -> Path:
     if path.stat().st_size == 0:
         raise UserError(f"--{flag}: {path} is empty.")
     return path
+
+
+def find_file(directory: Path, names: Sequence[str], *, flag: str, advice: str) -> Path:
+    """The first file of a directory that has one of these names.
+
+    Raises UserError if there is none, with ``advice`` on what to give as ``flag``, and as
+    :func:`require_file`.
+    """
+    found = next((directory / name for name in names if (directory / name).exists()), None)
+    if found is None:
+        lacking = " and no ".join(names) if len(names) < 3 else f"file {' or '.join(names)}"
+        raise UserError(f"--{flag}: {directory} has no {lacking}; {advice}.")
+    return require_file(found, flag=flag)
 
 
 def read_lines(path: PathLike, *, flag: str) -> list[str]:

@@ -19,6 +19,7 @@ from bert_tf.config.flags import (
     define_runtime_flags,
     optimization_settings,
     optional_file,
+    require,
     run_settings,
     runtime_settings,
 )
@@ -84,6 +85,61 @@ def _define_length_flags(define: Definer, examples: str) -> None:
         "features_dir", None, f"Directory of the {examples}' records (output_dir/features)."
     )
     define.integer("num_workers", 0, "Processes that write records; 0 means one per core.")
+
+
+def define_directory_flags(
+    define: Definer, *, files: str, predictions: str, max_seq_length: str
+) -> None:
+    """Defines what is done with the files of a directory, and the length of sequences.
+
+    The arguments are words of help texts: the files, what is written, and the length's own text.
+    """
+    define.string("data_dir", None, f"Directory of {files}.")
+    define.boolean("do_eval", False, "Evaluate on the development set.")
+    define.boolean("do_predict", False, f"Predict the test set and write {predictions}.")
+    define.string("eval_file", None, "File to evaluate instead of the one in --data_dir.")
+    define.string("predict_file", None, "File to predict instead of the one in --data_dir.")
+    define.integer(
+        "eval_batch_size",
+        RunSettings.eval_batch_size,
+        "Sequences per evaluation batch and rank.",
+    )
+    define.integer("predict_batch_size", 8, "Sequences per prediction batch and rank.")
+    define.integer("max_seq_length", 128, max_seq_length)
+
+
+def directory_settings(
+    kind: type[_Settings], values: flags.FlagValues, **task_settings: Any
+) -> _Settings:
+    """As :func:`finetuning_settings`, for the flags of :func:`define_directory_flags`.
+
+    Raises UserError also for a directory that is missing but needed.
+    """
+    at_least_one(values, "predict_batch_size")
+    run = finetuning_run_settings(
+        values,
+        do_eval="do_eval",
+        eval_batch_size="eval_batch_size",
+        file_flags=("data_dir", "eval_file", "predict_file"),
+        does=("do_predict",),
+    )
+    evaluates = values.do_eval and not values.eval_file
+    if values.do_train or evaluates or (values.do_predict and not values.predict_file):
+        require(values, "data_dir")
+    data_dir = Path(values.data_dir) if values.data_dir else None
+    if data_dir is not None and not data_dir.is_dir():
+        raise UserError(
+            f"--data_dir={data_dir} is not a directory; give the directory of the task's files."
+        )
+    return finetuning_settings(
+        kind,
+        values,
+        run,
+        data_dir=data_dir,
+        eval_file=optional_file(values, "eval_file"),
+        predict_file=optional_file(values, "predict_file"),
+        **task_settings,
+    )
 
 
 def finetuning_run_settings(

@@ -314,22 +314,32 @@ class SquadSettings(FinetuningSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationSettings(FinetuningSettings):
+class DirectorySettings(FinetuningSettings):
+    """Fine-tuning and prediction on the files of a directory.
+
+    Attributes:
+      data_dir: directory of the files; None if none of them is read.
+      do_predict: predict a file without labels and write the results.
+      predict_batch_size: sequences per prediction batch and rank.
+      eval_file, predict_file: None uses those in ``data_dir``.
+    """
+
+    data_dir: Path | None
+    do_predict: bool
+    predict_batch_size: int
+    eval_file: Path | None
+    predict_file: Path | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationSettings(DirectorySettings):
     """Fine-tuning and prediction for classification and regression of sentences and pairs.
 
     Attributes:
       task_name: a key of ``glue.formats.GLUE_TASKS``.
-      data_dir: directory of the task's files; None if none of them is read.
-      do_predict: predict a file without labels and write the results.
-      predict_batch_size: sequences per prediction batch and rank.
-      predict_file: None uses the one in ``data_dir``.
     """
 
     task_name: str
-    data_dir: Path | None
-    do_predict: bool
-    predict_batch_size: int
-    predict_file: Path | None
 
 
 @dataclasses.dataclass(frozen=True)

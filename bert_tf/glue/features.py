@@ -17,19 +17,19 @@ import numpy as np
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike
 from bert_tf.glue.formats import GlueFile, GlueTask, Row
-from bert_tf.progress import Progress
 from bert_tf.records.layouts import CLASSIFICATION_PREDICTION, CLASSIFICATION_TRAINING, RecordSpec
 from bert_tf.records.sequences import (
     EncodedSequences,
     SequenceRecords,
     SequenceStage,
+    encode_and_write,
+    padded,
     without_ids,
-    write_sequences,
 )
 from bert_tf.records.stage import Built
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.workers import batched, ordered_map, resolve_num_workers
+from bert_tf.workers import resolve_num_workers
 
 STAGE = "glue_features"
 
@@ -105,26 +105,17 @@ class RowEncoder:
 
     def __call__(self, rows: Sequence[Row]) -> EncodedSequences:
         """Encodes rows, in order."""
-        shape = len(rows), self._max_seq_length
-        input_ids = np.full(shape, self._tokenizer.pad_id, np.int32)
-        segment_ids = np.zeros(shape, np.uint8)
-        lengths = np.zeros(len(rows), np.int32)
-        cut = 0
-        for n, row in enumerate(rows):
-            ids, segments, is_cut = sequence_of(row, self._tokenizer, self._max_seq_length)
-            lengths[n] = len(ids)
-            input_ids[n, : len(ids)] = ids
-            segment_ids[n, : len(ids)] = segments
-            cut += is_cut
+        size = self._max_seq_length
+        encoded = [sequence_of(row, self._tokenizer, size) for row in rows]
+        ids, segments, are_cut = map(list, zip(*encoded))
         features = {
-            "input_ids": input_ids,
-            "input_mask": (np.arange(self._max_seq_length) < lengths[:, None]).astype(np.uint8),
-            "segment_ids": segment_ids,
+            "input_ids": padded(ids, size, fill=self._tokenizer.pad_id),
+            "input_mask": padded([[1] * len(row) for row in ids], size),
+            "segment_ids": padded(segments, size),
             "labels": np.array([[row.label or 0.0] for row in rows], np.float32),
         }
-        features = {feature.name: features[feature.name] for feature in self._spec.features}
-        counts = {"examples": len(rows), "cut_examples": cut}
-        return EncodedSequences(self._spec.encode_batch(features), lengths, counts)
+        counts = {"examples": len(rows), "cut_examples": sum(are_cut)}
+        return EncodedSequences.of(self._spec, features, counts)
 
 
 def sequence_of(
@@ -154,12 +145,13 @@ def _write(
     num_workers: int,
     directory: Path,
 ) -> Built:
-    progress = Progress(STAGE, len(file.rows), "examples")
-    encoded = ordered_map(
-        make_encoder, batched(file.rows, _ROWS_PER_BATCH), num_workers=num_workers, what=STAGE
+    return encode_and_write(
+        directory,
+        file.rows,
+        make_encoder,
+        items_per_batch=_ROWS_PER_BATCH,
+        num_workers=num_workers,
+        stage=STAGE,
+        unit="examples",
+        total=len(file.rows),
     )
-    built = write_sequences(
-        directory, encoded, first_id=0, counts={}, progress=progress, unit="examples"
-    )
-    progress.finish()
-    return built

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_tf.errors import UserError
-from bert_tf.files import read_lines, require_file
+from bert_tf.files import find_file, read_lines
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 
@@ -142,16 +142,12 @@ def _normalized(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def find_file(task: GlueTask, data_dir: Path, split: str, *, flag: str) -> Path:
+def find_split(task: GlueTask, data_dir: Path, split: str, *, flag: str) -> Path:
     """The file of a split; raises UserError if the directory has none."""
     names = [name.format(split=split) for name in task.file_names]
-    found = [data_dir / name for name in names if (data_dir / name).exists()]
-    if not found:
-        raise UserError(
-            f"--{flag}: {data_dir} has no {' and no '.join(names)}; give the directory of "
-            f"{task.name}'s files."
-        )
-    return require_file(found[0], flag=flag)
+    return find_file(
+        data_dir, names, flag=flag, advice=f"give the directory of {task.name}'s files"
+    )
 
 
 def read_glue(task: GlueTask, path: Path, *, flag: str, needs_labels: bool) -> GlueFile:

@@ -7,9 +7,9 @@ layout is ``unique_ids``, which counts the records.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from bert_tf.records.manifest import (
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, RecordFile, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.workers import batched, ordered_map
+
+Item = TypeVar("Item")
 
 RECORDS_NAME = "features.tfrecord"
 LENGTHS_NAME = "lengths.npy"
@@ -154,10 +157,69 @@ class EncodedSequences(NamedTuple):
     lengths: np.ndarray
     counts: Mapping[str, int]
 
+    @classmethod
+    def of(
+        cls, spec: RecordSpec, features: Mapping[str, np.ndarray], counts: Mapping[str, int]
+    ) -> EncodedSequences:
+        """The records of a layout :func:`without_ids`.
+
+        ``features`` are [N, L] arrays, ``input_mask`` among them; those that the layout lacks are
+        left out.
+        """
+        lengths = features["input_mask"].sum(axis=1, dtype=np.int32)
+        kept = {feature.name: features[feature.name] for feature in spec.features}
+        return cls(spec.encode_batch(kept), lengths, counts)
+
 
 def without_ids(spec: RecordSpec) -> RecordSpec:
     """The part of a layout that does not depend on the records before."""
     return RecordSpec(f"{spec.name}_without_ids", spec.features[1:])
+
+
+def padded(rows: Sequence[Sequence[int]], width: int, *, fill: int = 0) -> np.ndarray:
+    """int32 [N, width]: each of the rows, none of them longer, and ``fill`` after it."""
+    array = np.full((len(rows), width), fill, np.int32)
+    for padded_row, row in zip(array, rows):
+        padded_row[: len(row)] = row
+    return array
+
+
+def encode_and_write(
+    directory: Path,
+    items: Iterable[Item],
+    make_encoder: Callable[[], Callable[[list[Item]], EncodedSequences]],
+    *,
+    items_per_batch: int,
+    num_workers: int,
+    stage: str,
+    unit: str,
+    total: int,
+    first_id: int = 0,
+    counts: Mapping[str, int] | None = None,
+) -> Built:
+    """Encodes items on several cores and writes their records, for a stage.
+
+    Args:
+      directory, first_id, counts, unit: as for :func:`write_sequences`.
+      items: what the records are made of.
+      make_encoder: makes an encoder of lists of items, in each process.
+      items_per_batch: the length of these lists.
+      num_workers: as for ``workers.ordered_map``.
+      stage: its name.
+      total: how many of the unit there are.
+    """
+    progress = Progress(stage, total, unit)
+    batches = batched(items, items_per_batch)
+    built = write_sequences(
+        directory,
+        ordered_map(make_encoder, batches, num_workers=num_workers, what=stage),
+        first_id=first_id,
+        counts=counts or {},
+        progress=progress,
+        unit=unit,
+    )
+    progress.finish()
+    return built
 
 
 def write_sequences(

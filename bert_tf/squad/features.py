@@ -17,21 +17,20 @@ from typing import Any, Callable
 
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike
-from bert_tf.progress import Progress
 from bert_tf.records.layouts import SQUAD_PREDICTION, SQUAD_TRAINING
 from bert_tf.records.sequences import (
     RECORDS_NAME,
     SequenceRecords,
     SequenceStage,
+    encode_and_write,
     without_ids,
-    write_sequences,
 )
 from bert_tf.records.stage import Built
 from bert_tf.squad.examples import MOST_MOVED, Example, SquadFile
 from bert_tf.squad.paragraphs import Paragraph, ParagraphEncoder, Question
 from bert_tf.squad.windows import WindowSettings, cut_windows
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from bert_tf.workers import batched, ordered_map, resolve_num_workers
+from bert_tf.workers import resolve_num_workers
 
 STAGE = "squad_features"
 FIRST_UNIQUE_ID = 1_000_000_000  # as in google-research/bert
@@ -127,27 +126,23 @@ def _write(
     num_workers: int,
     directory: Path,
 ) -> Built:
-    progress = Progress(STAGE, len(squad.examples), "questions")
-    results = ordered_map(
-        make_encoder,
-        batched(_paragraphs(squad, training), _PARAGRAPHS_PER_BATCH),
-        num_workers=num_workers,
-        what=STAGE,
-    )
-    built = write_sequences(
+    built = encode_and_write(
         directory,
-        results,
+        _paragraphs(squad, training),
+        make_encoder,
+        items_per_batch=_PARAGRAPHS_PER_BATCH,
+        num_workers=num_workers,
+        stage=STAGE,
+        unit="questions",
+        total=len(squad.examples),
         first_id=FIRST_UNIQUE_ID,
         counts={
             "unusable_answers": len(squad.unusable) if training else 0,
             "moved_answers": len(squad.moved) if training else 0,
         },
-        progress=progress,
-        unit="questions",
     )
     if not built.outputs[RECORDS_NAME]:
         raise UserError(f"{squad.path} has no text to look for answers in; give another file.")
-    progress.finish()
     return built
 
 

@@ -65,10 +65,7 @@ class ParagraphEncoder:
                     question.is_impossible,
                 )
         counts["windows"] = len(rows)
-        features = rows.features()
-        lengths = features["input_mask"].sum(axis=1, dtype=np.int32)
-        features = {feature.name: features[feature.name] for feature in self._spec.features}
-        return EncodedSequences(self._spec.encode_batch(features), lengths, counts)
+        return EncodedSequences.of(self._spec, rows.features(), counts)
 
 
 def tokens_of(encoding: Encoding, start: int, end: int) -> tuple[int, int] | None:

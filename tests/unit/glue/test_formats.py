@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bert_tf.errors import UserError
-from bert_tf.glue.formats import GLUE_TASKS, Row, find_file, find_task, read_glue
+from bert_tf.glue.formats import GLUE_TASKS, Row, find_split, find_task, read_glue
 
 FILES = {
     "cola": 'gj04\t1\t\tHe said "no.\ngj04\t0\t*\tMe no.\n',
@@ -110,7 +110,7 @@ def test_the_file_of_a_split(tmp_path):
     task = GLUE_TASKS["sts-b"]
     sentence = r"--data_dir: .* has no dev\.tsv and no sts-dev\.csv; give .* STS-B's files"
     with pytest.raises(UserError, match=sentence):
-        find_file(task, tmp_path, "dev", flag="data_dir")
+        find_split(task, tmp_path, "dev", flag="data_dir")
     for name in ("sts-dev.csv", "dev.tsv"):
         (tmp_path / name).write_text("content")
-        assert find_file(task, tmp_path, "dev", flag="data_dir") == tmp_path / name
+        assert find_split(task, tmp_path, "dev", flag="data_dir") == tmp_path / name

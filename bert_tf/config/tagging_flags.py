@@ -1,0 +1,44 @@
+"""The flags of run_ner.py and the settings made from them."""
+
+from __future__ import annotations
+
+from absl import flags
+
+from bert_tf.command_line import flag_group
+from bert_tf.config.distillation_flags import teacher_settings
+from bert_tf.config.finetuning_flags import (
+    define_directory_flags,
+    define_finetuning_flags,
+    directory_settings,
+)
+from bert_tf.config.flags import Definer, require, warn_of_ignored
+from bert_tf.config.settings import DirectorySettings
+
+_LABEL_FLAG = "alpha_label"
+_IGNORED = {"task_name": str, "do_prepare": bool}
+
+
+def define_tagging_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of run_ner.py."""
+    define_finetuning_flags(
+        Definer(values), _define_tagging_flags, examples="sentences", label_flag=_LABEL_FLAG
+    )
+
+
+@flag_group("Words and labels")
+def _define_tagging_flags(define: Definer) -> None:
+    define_directory_flags(
+        define,
+        files="the files train, dev (or devel, valid) and test, each .txt, .tsv or .conll",
+        predictions="predictions.txt",
+        max_seq_length="Maximum tokens of a sequence; a longer sentence makes several.",
+    )
+    define.ignored(_IGNORED, "NVIDIA's; the files say what is labelled")
+
+
+def tagging_settings(values: flags.FlagValues) -> DirectorySettings:
+    """Turns parsed flags into settings; raises UserError for invalid flags."""
+    warn_of_ignored(values, also=_IGNORED)
+    require(values, "output_dir")
+    distillation = teacher_settings(values, label_flag=_LABEL_FLAG)
+    return directory_settings(DirectorySettings, values, distillation=distillation)
