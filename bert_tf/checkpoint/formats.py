@@ -14,6 +14,7 @@ import numpy as np
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import ArrayFile, Shape
+from bert_tf.checkpoint.label_file import LABELS_NAME, Labels
 from bert_tf.checkpoint.model_files import (
     SAFETENSORS_SUFFIX,
     SHARD_INDEX_SUFFIXES,
@@ -79,6 +80,11 @@ class Source:
         return self.files.tokenizer_files
 
     @property
+    def labels(self) -> Labels | None:
+        """The labels of its head for words, by number; None without such a head."""
+        return self.files.labels
+
+    @property
     def shapes(self) -> dict[str, Shape]:
         """Name and shape of every variable, run state included."""
         return {
@@ -113,6 +119,12 @@ class Source:
                 if int(layer["number"]) == kept:
                     stored[f"{layer['scope']}{number}{name[layer.end() :]}"] = array
         return dataclasses.replace(self, stored=stored)
+
+    def without(self, variables: Iterable[str]) -> Source:
+        """The same without some of its variables."""
+        left_out = set(variables)
+        kept = {name: array for name, array in self.stored.items() if name not in left_out}
+        return dataclasses.replace(self, stored=kept)
 
     def is_plain_tensorflow(self, wanted: Iterable[str]) -> bool:
         """Whether TensorFlow can read the wanted variables as float32 from ``path`` directly."""
@@ -161,7 +173,21 @@ def open_source(path: PathLike) -> Source:
         )
     else:
         source = _open_tensorflow(path, files)
+    source = dataclasses.replace(source, files=_with_labels_of_head(source))
     return dataclasses.replace(source, notes=(*files.notes, *source.notes, *_notes_on(source)))
+
+
+def _with_labels_of_head(source: Source) -> ModelFiles:
+    """The files, with labels only if there is a head; UserError if they are those of another."""
+    if names.CLASSES not in names.heads_of(source.stored):
+        return dataclasses.replace(source.files, labels=None)
+    labels, bias = source.labels, source.shapes.get(f"{names.CLASSES}output_bias")
+    if labels is not None and bias is not None and bias != (len(labels),):
+        raise UserError(
+            f"{source.path}: {len(labels)} labels are stored with it, but its head has "
+            f"{' x '.join(map(str, bias))} classes; restore {LABELS_NAME} or config.json there."
+        )
+    return source.files
 
 
 def _may_be_tensorflow(path: Path) -> bool:
@@ -194,7 +220,7 @@ def _open_pytorch(path: Path, files: ModelFiles) -> Source:
     located = _locate(path)
     naming = names.naming_of(located)
     origin = "nvidia" if any(".dense_act." in name for name in located) else "huggingface"
-    tagging = "BertForTokenClassification" in str(files.settings.get("architectures"))
+    has_relu = any(names.PRE_CLASSIFIER in name for name in located)
     stored: dict[str, StoredArray] = {}
     decoder: dict[str, StoredArray] = {}
     for name, file in located.items():
@@ -202,7 +228,8 @@ def _open_pytorch(path: Path, files: ModelFiles) -> Source:
         if canonical in naming.copies:
             decoder[canonical] = StoredArray(file, name)
         elif not names.is_constant(canonical):
-            row = naming.by_huggingface(canonical, tagging=tagging)
+            is_unread = has_relu and canonical.startswith(names.CLASSIFIER)
+            row = None if is_unread else naming.by_huggingface(canonical)
             key = row.google if row else name
             if key in stored:
                 raise UserError(
@@ -211,7 +238,7 @@ def _open_pytorch(path: Path, files: ModelFiles) -> Source:
                 )
             stored[key] = StoredArray(file, name, row is not None and row.transposed)
     stored, notes = _join_decoder(stored, decoder, naming.copies)
-    if naming is names.DISTILBERT and any(names.PRE_CLASSIFIER in name for name in located):
+    if has_relu:
         notes += (
             "warning: pre_classifier is a layer of DistilBERT's head for classes of a text, for "
             "which this network has BERT's pooler, so the head is left out",

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.formats import Source, open_source
+from bert_tf.checkpoint.label_file import Labels
 from bert_tf.checkpoint.same_model import other_function
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
@@ -178,7 +179,7 @@ def check_initial(
       UserError: a variable outside these scopes is missing, or a shape, the number of attention
         heads or the activation differs.
     """
-    source = open_source(checkpoint)
+    source = open_with_heads(checkpoint, heads)
     if layers is not None:
         source = source.with_layers(layers, segments=config is None or config.type_vocab_size > 0)
     report = compare_source(source, network)
@@ -197,6 +198,22 @@ def check_initial(
             "use the bert_config that the checkpoint was made with, or another checkpoint."
         )
     return source, dataclasses.replace(report, notes=(*report.notes, *notes))
+
+
+def open_with_heads(checkpoint: PathLike, heads: Sequence[Head]) -> Source:
+    """As ``formats.open_source``, without a head of another task that is named as one of these."""
+    source = open_source(checkpoint)
+    return source.without(variables_of_other_heads(source.labels, heads))
+
+
+def variables_of_other_heads(labels: Labels | None, heads: Sequence[Head]) -> set[str]:
+    """Variables of a checkpoint with these labels that belong to another head than they say.
+
+    Heads for classes of words and of a text have the same names; only one for words has labels.
+    """
+    of_words = labels is not None
+    others = [head for head in heads if head.of_words not in (None, of_words)]
+    return {name for head in others for name in head.scopes}
 
 
 def initialise_from_checkpoint(

@@ -1,4 +1,4 @@
-"""Files that accompany weights in a model directory: configuration, vocabulary, casing, record.
+"""Files that accompany weights in a model directory: configuration, vocabulary, labels, record.
 
 This module does not need TensorFlow.
 """
@@ -12,6 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_tf.checkpoint.label_file import (
+    LABELS_NAME,
+    Labels,
+    labels_of_settings,
+    read_labels,
+    write_labels,
+)
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.config.bert_config import (
     CONFIG_NAME,
@@ -36,7 +43,14 @@ TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 _VOCABULARY_SHA256 = "vocabulary_sha256"
 
 # The files in our own model directories, besides the weights.
-MODEL_FILES = (CONFIG_NAME, VOCAB_NAME, SPM_NAME, TOKENIZER_CONFIG_NAME, RUN_RECORD_NAME)
+MODEL_FILES = (
+    CONFIG_NAME,
+    VOCAB_NAME,
+    SPM_NAME,
+    TOKENIZER_CONFIG_NAME,
+    RUN_RECORD_NAME,
+    LABELS_NAME,
+)
 
 SAFETENSORS_SUFFIX = ".safetensors"
 PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
@@ -69,6 +83,7 @@ class ModelFiles:
       settings: the complete contents of the configuration file.
       run_record: what the training of the weights recorded.
       named_vocabulary: the one whose hash tokenizer_config.json has, see :func:`name_vocabulary`.
+      labels: those of a head for words, by number.
     """
 
     config: BertConfig | None = None
@@ -78,6 +93,7 @@ class ModelFiles:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     run_record: RunRecord | None = None
     named_vocabulary: Vocabulary | None = None
+    labels: Labels | None = None
 
 
 def model_files(path: PathLike) -> ModelFiles:
@@ -116,6 +132,7 @@ def model_files(path: PathLike) -> ModelFiles:
         settings=values,
         run_record=read_run_record(directory),
         named_vocabulary=vocabulary_named_in(tokenizer_config, vocabulary_sha256),
+        labels=labels_of_settings(values, config_file) or read_labels(directory),
     )
 
 
@@ -142,7 +159,10 @@ def require_checkpoint(path: PathLike, *, flag: str) -> None:
 
 
 def write_model_files(
-    directory: PathLike, config: BertConfig, tokenizer_files: TokenizerFiles
+    directory: PathLike,
+    config: BertConfig,
+    tokenizer_files: TokenizerFiles,
+    labels: Labels | None = None,
 ) -> None:
     """Makes ``directory`` a model directory; existing files are replaced.
 
@@ -151,12 +171,14 @@ def write_model_files(
       config: written as ``bert_config.json``, with an unambiguous GELU.
       tokenizer_files: the vocabulary is copied; the casing is written to
         ``tokenizer_config.json`` unless it is None.
+      labels: of a head for words, by number; None for a model without one.
     """
     directory = Path(directory)
     write_json(directory / CONFIG_NAME, config.with_explicit_gelu().to_dict())
     tokenizer_files.copy_to(directory)
     if tokenizer_files.do_lower_case is not None:
         write_tokenizer_config(directory, tokenizer_files)
+    write_labels(directory, labels)
 
 
 def write_tokenizer_config(

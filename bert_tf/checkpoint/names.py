@@ -60,21 +60,20 @@ _DENSE_OF_A_LAYER = (
 MASKED_LM = "cls/predictions/"
 NEXT_SENTENCE = "cls/seq_relationship/"
 SQUAD = "cls/squad/"
-# google-research/bert's run_classifier.py has its head at the root.
-CLASSIFICATION = ""
-# There is no published TensorFlow name for tagging: NVIDIA's run_ner.py has its head at the root.
-TAGGING = "cls/tagging/"
+# google-research/bert's run_classifier.py has its head for classes of a text at the root, NVIDIA's
+# run_ner.py the one for classes of a word.
+CLASSES = ""
 
 POOLER = "bert/pooler/"
-HEADS = (MASKED_LM, NEXT_SENTENCE, SQUAD, TAGGING, CLASSIFICATION)
+HEADS = (MASKED_LM, NEXT_SENTENCE, SQUAD, CLASSES)
 
 # The arrays of the masked-LM decoder that copy other variables.
 DECODER_WEIGHT = "cls.predictions.decoder.weight"
 DECODER_BIAS = "cls.predictions.decoder.bias"
 _DISTILBERT_DECODER_WEIGHT = "vocab_projector.weight"
 
-# A part of DistilBERT's head for classes of a text: a dense layer with ReLU in place of the pooler.
-PRE_CLASSIFIER = "pre_classifier."
+# DistilBERT's head for classes of a text has a dense layer with ReLU in place of the pooler.
+PRE_CLASSIFIER, CLASSIFIER = "pre_classifier.", "classifier."
 
 
 def _embeddings(huggingface: str, *tables: str) -> list[Row]:
@@ -103,8 +102,7 @@ _BERT_ROWS = (
     *_layer_norm("cls/predictions/transform/LayerNorm", "cls.predictions.transform.LayerNorm"),
     *_output(NEXT_SENTENCE, "cls.seq_relationship"),
     *_output(SQUAD, "qa_outputs"),
-    *_output(TAGGING, "classifier"),
-    *_output(CLASSIFICATION, "classifier"),
+    *_output(CLASSES, "classifier"),
 )
 
 _DISTILBERT_LAYER = "distilbert.transformer.layer.{n}"
@@ -130,7 +128,7 @@ _DISTILBERT_ROWS = (
     *_dense("cls/predictions/transform/dense", "vocab_transform"),
     *_layer_norm("cls/predictions/transform/LayerNorm", "vocab_layer_norm"),
     *_output(SQUAD, "qa_outputs"),
-    *_output(TAGGING, "classifier"),
+    *_output(CLASSES, "classifier"),
 )
 
 # Networks without segments lack them.
@@ -196,22 +194,15 @@ class Naming:
         self.copies = copies
         self._parts = parts
         self._by_google = {row.google: row for row in rows}
-        # Hugging Face's classes share "classifier".
-        tagging = {r.huggingface: r for r in rows if r.google.startswith(TAGGING)}
-        others = {r.huggingface: r for r in rows if not r.google.startswith(TAGGING)}
-        self._by_huggingface = {True: {**others, **tagging}, False: others}
+        self._by_huggingface = {row.huggingface: row for row in rows}
 
     def by_google(self, name: str) -> Row | None:
         """The row of one of Google's names with the layer filled in; None if there is none."""
         return _look_up(name, self._by_google, _GOOGLE_LAYER)
 
-    def by_huggingface(self, name: str, *, tagging: bool) -> Row | None:
-        """Like :meth:`by_google`, for a name in :meth:`canonical` form.
-
-        ``tagging``: whether ``classifier`` labels tokens rather than sequences, which its name does
-          not tell.
-        """
-        return _look_up(name, self._by_huggingface[tagging], _HUGGINGFACE_LAYER)
+    def by_huggingface(self, name: str) -> Row | None:
+        """Like :meth:`by_google`, for a name in :meth:`canonical` form."""
+        return _look_up(name, self._by_huggingface, _HUGGINGFACE_LAYER)
 
     def canonical(self, name: str) -> str:
         """A name in a PyTorch checkpoint in the spelling of today's classes with a head.

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from bert_tf.checkpoint import names
 from bert_tf.checkpoint.arrays import Shape
+from bert_tf.checkpoint.label_file import Labels
 from bert_tf.checkpoint.model_files import (
     CONFIG_NAME,
     HUGGINGFACE_CONFIG_NAME,
@@ -33,8 +34,7 @@ Arrays = Mapping[str, np.ndarray]
 # Of several heads the first says which class opens the directory, after "Bert" or "DistilBert".
 _ARCHITECTURES = (
     ({names.SQUAD}, "ForQuestionAnswering"),
-    ({names.CLASSIFICATION}, "ForSequenceClassification"),
-    ({names.TAGGING}, "ForTokenClassification"),
+    ({names.CLASSES}, "ForSequenceClassification"),
     ({names.MASKED_LM, names.NEXT_SENTENCE}, "ForPreTraining"),
     ({names.MASKED_LM}, "ForMaskedLM"),
     ({names.NEXT_SENTENCE}, "ForNextSentencePrediction"),
@@ -45,24 +45,27 @@ _ARCHITECTURES = (
 _HUGGINGFACE_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}
 
 
-def network_shapes(config: BertConfig, stored: Mapping[str, Shape]) -> dict[str, Shape]:
+def network_shapes(
+    config: BertConfig, stored: Mapping[str, Shape], *, labels: Labels | None = None
+) -> dict[str, Shape]:
     """Every variable of the network that a checkpoint seems to be of: BERT and the heads in it.
 
     Args:
       config: the architecture.
       stored: what the checkpoint holds, under Google's names. A task head's number of classes is
         taken from it.
+      labels: ``Source.labels``.
     """
     heads = names.heads_of(stored)
     pools = any(name.startswith(names.POOLER) for name in stored)
-    needs_pooler = not heads.isdisjoint({names.NEXT_SENTENCE, names.CLASSIFICATION})
+    needs_pooler = names.NEXT_SENTENCE in heads or (names.CLASSES in heads and labels is None)
     specs = bert_specs(config, pooler=pools or needs_pooler)
     if names.MASKED_LM in heads:
         specs += masked_lm_specs(config)
     if names.NEXT_SENTENCE in heads:
         specs += next_sentence_specs(config)
     shapes = {spec.name: tuple(spec.shape) for spec in specs}
-    for head in heads & {names.SQUAD, names.TAGGING, names.CLASSIFICATION}:
+    for head in heads & {names.SQUAD, names.CLASSES}:
         weights, bias = f"{head}output_weights", f"{head}output_bias"
         classes = (stored.get(weights) or stored[bias])[0]
         shapes.update({weights: (classes, config.hidden_size), bias: (classes,)})
@@ -123,7 +126,7 @@ def _write_tensorflow(directory: Path, target: str, arrays: Arrays, files: Model
         write_checkpoint(str(directory / name), arrays)
         # The name alone: the directory can be moved.
         tf.train.update_checkpoint_state(str(directory), name)
-    write_model_files(directory, files.config, files.tokenizer_files)
+    write_model_files(directory, files.config, files.tokenizer_files, files.labels)
     if target != "bert_tf" and files.config.hidden_act == "gelu_tanh":
         named_as_google = dataclasses.replace(files.config, hidden_act="gelu")
         write_json(directory / CONFIG_NAME, named_as_google.to_dict())
@@ -134,7 +137,7 @@ def _write_huggingface(
 ) -> list[str]:
     """Returns the names of weights that DistilBERT, the form of some networks, does not have."""
     naming = _naming_for(files.config)
-    _check_huggingface_has_place(naming, names.heads_of(weights), run_state)
+    _check_huggingface_has_place(naming, names.heads_of(weights), files, run_state)
     rows = {name: naming.by_google(name) for name in weights}
     heads = names.heads_of(name for name, row in rows.items() if row)
     config = huggingface_config(files, heads, _num_labels(weights))
@@ -160,18 +163,15 @@ def _write_huggingface(
     return [name for name, row in rows.items() if row is None]
 
 
-def _check_huggingface_has_place(naming: names.Naming, heads: set[str], run_state: Arrays) -> None:
+def _check_huggingface_has_place(
+    naming: names.Naming, heads: set[str], files: ModelFiles, run_state: Arrays
+) -> None:
     if run_state:
         raise UserError(
             "--include_optimizer: a Hugging Face directory has no place for an optimizer's state; "
             "leave the flag out."
         )
-    if heads >= {names.CLASSIFICATION, names.TAGGING}:
-        raise UserError(
-            "the checkpoint has a head for classes and one for tags, and Hugging Face one name for "
-            "both; convert it to another format."
-        )
-    if naming is names.DISTILBERT and names.CLASSIFICATION in heads:
+    if naming is names.DISTILBERT and names.CLASSES in heads and files.labels is None:
         raise UserError(
             "the checkpoint has a head for classes of a text and no token types, and DistilBERT, "
             "Hugging Face's form of a network without them, has no pooler for that head; convert "
@@ -204,6 +204,8 @@ def huggingface_config(
     else:
         settings.update(layer_norm_eps=1e-12, position_embedding_type="absolute")
     class_name = next(name for needed, name in _ARCHITECTURES if needed <= heads)
+    if class_name == "ForSequenceClassification" and files.labels is not None:
+        class_name = "ForTokenClassification"
     settings.update(
         model_type=naming.model_type,
         architectures=[f"{naming.class_prefix}{class_name}"],
@@ -212,6 +214,8 @@ def huggingface_config(
     )
     if num_labels is not None:
         labels = files.settings.get("id2label")
+        if files.labels is not None:
+            labels = {str(index): label for index, label in enumerate(files.labels)}
         if not isinstance(labels, dict) or len(labels) != num_labels:
             labels = {str(index): f"LABEL_{index}" for index in range(num_labels)}
         settings["id2label"] = labels
@@ -220,10 +224,8 @@ def huggingface_config(
 
 
 def _num_labels(weights: Arrays) -> int | None:
-    for head in (names.CLASSIFICATION, names.TAGGING):
-        if f"{head}output_bias" in weights:
-            return len(weights[f"{head}output_bias"])
-    return None
+    bias = weights.get(f"{names.CLASSES}output_bias")
+    return None if bias is None else len(bias)
 
 
 def _pad_id(files: ModelFiles) -> int:

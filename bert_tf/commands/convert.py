@@ -59,7 +59,8 @@ def convert(
         raise UserError(
             f"no configuration was found for {source.path}; give the model's --bert_config_file."
         )
-    report = compare_source(source, network_shapes(source.config, source.shapes))
+    shapes = network_shapes(source.config, source.shapes, labels=source.labels)
+    report = compare_source(source, shapes)
     problem = describe_problem(report, config=source.config)
     if problem:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The two pre-training heads: masked language model and next sentence.
+"""The two pre-training heads, masked language model and next sentence, and the one for classes.
 
 Dimensions: B sequences, S positions, P predictions per sequence, D = hidden_size, V = vocab_size.
 """
@@ -11,8 +11,10 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.bert import WORD_EMBEDDINGS
+from bert_tf.model.dropout import apply_dropout
 from bert_tf.model.layers import activate, dense, layer_norm, operand
 from bert_tf.model.losses import ClassScores
+from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy
 from bert_tf.model.shapes import shape_of
 from bert_tf.model.variables import Variables, VariableSpec, dense_specs, layer_norm_specs
@@ -26,18 +28,25 @@ class Head(NamedTuple):
       scopes: scopes of its output variables; without any of these a checkpoint lacks the head.
       trained_by: the script that trains it.
       only_reader_of: a scope of variables that nothing else in the network reads.
+      of_words: whether its classes are those of words or of a text, where both have the same names
+        and the labels stored with a checkpoint tell which head it has; None for other heads.
     """
 
     name: str
     scopes: tuple[str, ...]
     trained_by: str
     only_reader_of: str | None = None
+    of_words: bool | None = None
 
 
 MASKED_LM_HEAD = Head("masked-LM head", ("cls/predictions",), "run_pretraining.py")
 NEXT_SENTENCE_HEAD = Head(
     "next-sentence head", ("cls/seq_relationship",), "run_pretraining.py", "bert/pooler"
 )
+
+# The names of google-research/bert's run_classifier.py and NVIDIA's run_ner.py, without a scope.
+OUTPUT_WEIGHTS, OUTPUT_BIAS = "output_weights", "output_bias"
+_CLASSES_SITE = (1 << 16) - 1  # dropout site, beyond those of all layers
 
 
 def masked_lm_specs(config: BertConfig) -> list[VariableSpec]:
@@ -96,6 +105,23 @@ def next_sentence_logits(
         return project_to_classes(
             pooled, head["output_weights"], head["output_bias"], policy=policy
         )
+
+
+def class_specs(config: BertConfig, num_classes: int) -> list[VariableSpec]:
+    """The variables of a head for classes of a text or of words."""
+    return [
+        VariableSpec(OUTPUT_WEIGHTS, (num_classes, config.hidden_size)),
+        VariableSpec(OUTPUT_BIAS, (num_classes,), "zeros"),
+    ]
+
+
+def class_logits(
+    x: tf.Tensor, variables: Variables, *, config: BertConfig, options: ForwardOptions
+) -> tf.Tensor:
+    """[B, ..., D] -> [rows, classes] float32, a row for each vector: dropout and a dense layer."""
+    x = apply_dropout(options.dropout, x, config.hidden_dropout_prob, site=_CLASSES_SITE)
+    head = variables[OUTPUT_WEIGHTS], variables[OUTPUT_BIAS]
+    return project_to_classes(tf.reshape(x, [-1, x.shape[-1]]), *head, policy=options.policy)
 
 
 def gather_positions(sequence_output: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:

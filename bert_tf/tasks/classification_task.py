@@ -15,8 +15,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.model.bert import bert_specs, pooled_output
 from bert_tf.model.distillation import Decisions
-from bert_tf.model.dropout import apply_dropout
-from bert_tf.model.heads import Head, project_to_classes
+from bert_tf.model.heads import OUTPUT_BIAS, OUTPUT_WEIGHTS, Head, class_logits, class_specs
 from bert_tf.model.losses import ACCURACY, ClassScores, classification_sums
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums, Terms
@@ -28,13 +27,13 @@ from bert_tf.tasks.encoder_task import EncoderTask
 LABEL = "label"
 LABELS = "labels"
 
-# google-research/bert's names, without a scope.
-OUTPUT_WEIGHTS, OUTPUT_BIAS = "output_weights", "output_bias"
 CLASSIFICATION_HEAD = Head(
-    "classification head", (OUTPUT_WEIGHTS, OUTPUT_BIAS), "run_classifier.py", "bert/pooler"
+    "classification head",
+    (OUTPUT_WEIGHTS, OUTPUT_BIAS),
+    "run_classifier.py",
+    "bert/pooler",
+    of_words=False,
 )
-
-_POOLED_SITE = (1 << 16) - 1  # dropout site, beyond those of all layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +68,7 @@ class ClassificationTask(EncoderTask):
         """The variables of BERT with its pooler, and of the head."""
         return [
             *bert_specs(self.config, pooler=True),
-            VariableSpec(OUTPUT_WEIGHTS, (self.num_classes, self.config.hidden_size)),
-            VariableSpec(OUTPUT_BIAS, (self.num_classes,), "zeros"),
+            *class_specs(self.config, self.num_classes),
         ]
 
     def positions_read(self, features: Features) -> tf.Tensor:
@@ -88,10 +86,7 @@ class ClassificationTask(EncoderTask):
         """The logits, [B, num_classes] float32, from the encoder's output."""
         del features
         pooled = pooled_output(sequence_output, variables, policy=options.policy)
-        rate = self.config.hidden_dropout_prob
-        pooled = apply_dropout(options.dropout, pooled, rate, site=_POOLED_SITE)
-        head = variables[OUTPUT_WEIGHTS], variables[OUTPUT_BIAS]
-        return project_to_classes(pooled, *head, policy=options.policy)
+        return class_logits(pooled, variables, config=self.config, options=options)
 
     def decisions(
         self, outputs: tf.Tensor, features: Features, options: ForwardOptions

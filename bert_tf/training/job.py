@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.label_file import Labels
 from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings
@@ -36,6 +37,7 @@ class Model:
       initial_layers: the layers of the initial checkpoint, from 0, that the network's layers start
         from; None for all.
       ledger: further sections of the run's ledger.
+      labels: of a head for words, by number, to be stored with the model.
     """
 
     task: Task
@@ -45,6 +47,7 @@ class Model:
     evaluated: Task | None = None
     initial_layers: Sequence[int] | None = None
     ledger: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    labels: Labels | None = None
 
     @property
     def config(self) -> BertConfig:
@@ -52,8 +55,8 @@ class Model:
         return self.task.config
 
     def write_files(self, directory: Path) -> None:
-        """Writes configuration and tokenizer files, which make ``directory`` a model directory."""
-        write_model_files(directory, self.config, self.tokenizer_files)
+        """Writes configuration, vocabulary and labels, which make it a model directory."""
+        write_model_files(directory, self.config, self.tokenizer_files, self.labels)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_every_name_that_google_released_is_in_the_table(list_names):
     for name in found:
         row = names.BERT.by_google(name)
         canonical = names.BERT.canonical(row.huggingface)
-        assert names.BERT.by_huggingface(canonical, tagging=False) == row
+        assert names.BERT.by_huggingface(canonical) == row
         theirs[row.huggingface] = name
     assert len(theirs) == len(found) == 142
     assert row_of("bert/encoder/layer_7/output/dense/kernel") == (
@@ -94,7 +94,7 @@ def test_names_that_are_not_in_the_table():
         assert names.BERT.by_google(name) is None
     for naming in (names.BERT, names.DISTILBERT):
         name = "distilbert.transformer.layer.0.ffn.weight"
-        assert naming.by_huggingface(name, tagging=False) is None
+        assert naming.by_huggingface(name) is None
 
 
 def test_directories_and_files_name_the_same_model(theirs, google):

@@ -47,6 +47,9 @@ DISTILBERT_SIZES = {
     "max_position_embeddings": 16,
 }
 
+# Those of a head for words.
+LABELS = ("B-A", "I-A", "O")
+
 DISTILBERT_CLASSES = (
     "DistilBertModel",
     "DistilBertForMaskedLM",
@@ -97,7 +100,7 @@ def huggingface_outputs(model):
 def our_outputs(checkpoint, class_name):
     """What this toolkit computes from any checkpoint, under the same names."""
     source = open_source(checkpoint)
-    shapes = network_shapes(source.config, source.shapes)
+    shapes = network_shapes(source.config, source.shapes, labels=source.labels)
     with tf.Graph().as_default(), tf.Session() as session:
         specs = [VariableSpec(name, shape) for name, shape in shapes.items()]
         variables = create_variables(specs, initializer_range=0.02)
@@ -152,8 +155,8 @@ def _build(variables: Variables, config: BertConfig, class_name: str):
         start, end = tf.unstack(classes(hidden, names.SQUAD), axis=-1)
         return {"start_logits": start, "end_logits": end}
     if class_name == "BertForSequenceClassification":
-        return {"logits": classes(pooled(), names.CLASSIFICATION)}
-    return {"logits": classes(hidden, names.TAGGING)}
+        return {"logits": classes(pooled(), names.CLASSES)}
+    return {"logits": classes(hidden, names.CLASSES)}
 
 
 def save_google(directory, class_name, *, activation="gelu", extra=None, seed=1):
@@ -161,7 +164,8 @@ def save_google(directory, class_name, *, activation="gelu", extra=None, seed=1)
     config = BertConfig(**SIZES, hidden_act=activation)
     if class_name.startswith("DistilBert"):
         config = dataclasses.replace(config, type_vocab_size=0)
-    shapes = network_shapes(config, _names_of(class_name))
+    labels = LABELS if class_name.endswith("TokenClassification") else None
+    shapes = network_shapes(config, _names_of(class_name), labels=labels)
     generator = np.random.default_rng(seed)
     arrays = {
         name: generator.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()
@@ -170,7 +174,7 @@ def save_google(directory, class_name, *, activation="gelu", extra=None, seed=1)
     write_checkpoint(str(directory / "bert_model.ckpt"), {**arrays, **(extra or {})})
     vocab = directory.parent / "entries.txt"
     vocab.write_text("[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\n" + "".join(f"w{i}\n" for i in range(35)))
-    write_model_files(directory, config, TokenizerFiles(vocab, do_lower_case=False))
+    write_model_files(directory, config, TokenizerFiles(vocab, do_lower_case=False), labels)
     text = (directory / "bert_config.json").read_text()
     (directory / "bert_config.json").write_text(text.replace("gelu_tanh", "gelu"))
     return arrays
@@ -188,9 +192,9 @@ def _names_of(class_name):
         "BertForNextSentencePrediction": next_sentence,
         "BertForQuestionAnswering": {"cls/squad/output_bias": (2,)},
         "BertForSequenceClassification": {"output_bias": (3,)},
-        "BertForTokenClassification": {"cls/tagging/output_bias": (3,)},
+        "BertForTokenClassification": {"output_bias": (3,)},
         "DistilBertModel": {},
         "DistilBertForMaskedLM": masked_lm,
         "DistilBertForQuestionAnswering": {"cls/squad/output_bias": (2,)},
-        "DistilBertForTokenClassification": {"cls/tagging/output_bias": (3,)},
+        "DistilBertForTokenClassification": {"output_bias": (3,)},
     }[class_name]

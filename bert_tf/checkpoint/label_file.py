@@ -1,0 +1,67 @@
+"""The labels of a head for words, beside its weights: ``labels.txt`` or Hugging Face's settings.
+
+``labels.txt`` has a label per line, in the order of the head's classes. A head for classes of a
+text has the same variables, so the labels also tell which of the two a checkpoint has. This module
+does not need TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_tf.errors import UserError
+from bert_tf.files import atomic_open
+
+LABELS_NAME = "labels.txt"
+
+# Their numbers are their places.
+Labels = tuple[str, ...]
+
+
+def read_labels(directory: Path) -> Labels | None:
+    """The labels in a model directory, None without the file; UserError if it is damaged."""
+    path = directory / LABELS_NAME
+    if not path.is_file():
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"labels {path}: the file cannot be read ({error}); restore it.") from error
+    labels = tuple(text.split("\n")[:-1])
+    if not labels or "" in labels or len(set(labels)) < len(labels) or not text.endswith("\n"):
+        raise UserError(
+            f"labels {path}: it must have a different label on every line; restore the file."
+        )
+    return labels
+
+
+def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
+    """Writes ``labels.txt``; None removes it, since it would say what the new weights are."""
+    path = directory / LABELS_NAME
+    if labels is None:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_open(path) as file:
+        file.writelines(f"{label}\n" for label in labels)
+
+
+def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels | None:
+    """The labels in Hugging Face's ``config.json`` of a token classification model, None in others.
+
+    Where they are not named, they have transformers' names. Raises UserError for a malformed list.
+    """
+    if "BertForTokenClassification" not in str(settings.get("architectures")):
+        return None
+    named = settings.get("id2label")
+    if named is None:
+        count = settings.get("num_labels", 2)
+        named = {index: f"LABEL_{index}" for index in range(count if isinstance(count, int) else 0)}
+    by_number = {str(n): name for n, name in named.items()} if isinstance(named, Mapping) else {}
+    labels = tuple(by_number.get(str(index)) for index in range(len(by_number)))
+    if not labels or not all(isinstance(name, str) and name for name in labels):
+        raise UserError(
+            f"{source}: its id2label must name classes 0, 1, 2 and so on; correct the file."
+        )
+    return labels
