@@ -23,6 +23,7 @@ setup(
         "run_classifier",
         "run_distillation",
         "run_evaluation",
+        "run_ner",
         "run_pretraining",
         "run_squad",
     ],
@@ -63,6 +64,7 @@ setup(
             "pytest-xdist",
             "ruff",
             "selenium; python_version >= '3.10'",
+            "seqeval",
             "torch",
             "transformers<5",
         ],
@@ -72,6 +74,7 @@ setup(
             "bert-tf-pretrain = run_pretraining:run",
             "bert-tf-squad = run_squad:run",
             "bert-tf-classify = run_classifier:run",
+            "bert-tf-ner = run_ner:run",
             "bert-tf-evaluate = run_evaluation:run",
             "bert-tf-distill = run_distillation:run",
         ]

@@ -25,6 +25,9 @@ SEQUENCE = "max_seq_length"
 PREDICTIONS = "max_predictions_per_seq"
 ONE = "one"
 
+# Features by which words are found, and labelled.
+WORD_STARTS, LABEL_IDS = "word_starts", "label_ids"
+
 # Further upper bounds for the values of a feature, besides SEQUENCE.
 VOCABULARY = "vocab_size"
 SEGMENTS = "type_vocab_size"
@@ -195,7 +198,7 @@ PRETRAINING_UNMASKED = RecordSpec(
         Feature("input_ids", "int64", SEQUENCE, VOCABULARY),
         Feature("input_mask", "int64", SEQUENCE, TWO),
         Feature("segment_ids", "int64", SEQUENCE, SEGMENTS),
-        Feature("word_starts", "int64", SEQUENCE, TWO),
+        Feature(WORD_STARTS, "int64", SEQUENCE, TWO),
         Feature("next_sentence_labels", "int64", ONE, TWO),
     ),
 )
@@ -230,6 +233,18 @@ CLASSIFICATION_PREDICTION = RecordSpec("classification_prediction", SQUAD_PREDIC
 CLASSIFICATION_TRAINING = RecordSpec(
     "classification_training",
     (*CLASSIFICATION_PREDICTION.features, Feature("labels", "float32", ONE, FINITE)),
+)
+
+# word_starts is 1 where a word begins; label_ids has its label there, and 0 elsewhere. Special
+# tokens are no words here.
+TAGGING_PREDICTION = RecordSpec(
+    "tagging_prediction",
+    (*SQUAD_PREDICTION.features, Feature(WORD_STARTS, "int64", SEQUENCE, TWO)),
+)
+
+TAGGING_TRAINING = RecordSpec(
+    "tagging_training",
+    (*TAGGING_PREDICTION.features, Feature(LABEL_IDS, "int64", SEQUENCE, INT32)),
 )
 
 

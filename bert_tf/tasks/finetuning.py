@@ -12,7 +12,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -481,13 +481,17 @@ class PredictionEvaluation:
 
 
 def _assemble(
-    parts: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_records: int
+    parts: Sequence[tuple[np.ndarray, Mapping[str, np.ndarray]]], num_records: int
 ) -> dict[str, np.ndarray]:
-    """Merges (record indices, predictions) parts into arrays in the records' order."""
+    """Merges (record indices, predictions) parts into arrays in the records' order.
+
+    Those of a batch may have fewer positions than those of another: zeros follow.
+    """
     arrays: dict[str, np.ndarray] = {}
-    for indices, values in parts:
-        for name, value in values.items():
-            if name not in arrays:
-                arrays[name] = np.zeros((num_records, *value.shape[1:]), value.dtype)
-            arrays[name][indices] = value
+    for name in parts[0][1]:
+        values = [(indices, found[name]) for indices, found in parts]
+        shape = np.max([value.shape[1:] for _, value in values], axis=0, initial=0)
+        arrays[name] = np.zeros((num_records, *shape.astype(int)), values[0][1].dtype)
+        for indices, value in values:
+            arrays[name][(indices, *map(slice, value.shape[1:]))] = value
     return arrays

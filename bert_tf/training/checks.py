@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -11,6 +12,8 @@ from bert_tf.checkpoint.model_files import model_files
 from bert_tf.checkpoint.same_model import known_configs, other_vocabulary
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
+from bert_tf.files import PathLike
+from bert_tf.model.heads import Head
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import Task, create_network
 from bert_tf.training.context import RunContext
@@ -73,10 +76,26 @@ def check_start(context: RunContext, model: Model, optimization: OptimizationSet
         _check_resumed(context, model, optimization)
     elif context.settings.init_checkpoint:
         _check_initial(context, model)
-    elif not context.settings.do_train:
+    else:
+        check_trains(context)
+
+
+def check_trains(context: RunContext) -> None:
+    """Raises UserError for a run without weights that does not train any."""
+    if not context.settings.do_train:
         raise UserError(
             f"{context.settings.output_dir} contains no checkpoint; train first, or give "
             "--init_checkpoint."
+        )
+
+
+def check_has_heads(checkpoint: PathLike, missing: Sequence[Head], context: RunContext) -> None:
+    """Raises UserError for a run that only evaluates a network without some of its heads."""
+    if missing and not context.settings.do_train:
+        names = " and no ".join(head.name for head in missing)
+        raise UserError(
+            f"{checkpoint} has no {names}, so there is nothing to evaluate yet; train with "
+            "--do_train first."
         )
 
 
@@ -133,12 +152,7 @@ def _check_initial(context: RunContext, model: Model) -> None:
         layers=model.initial_layers,
     )
     missing = loading.missing_heads(report, heads, context.settings.allowed_fresh)
-    if missing and not context.settings.do_train:
-        names = " and no ".join(head.name for head in missing)
-        raise UserError(
-            f"{report.checkpoint} has no {names}, so there is nothing to evaluate yet; train with "
-            "--do_train first."
-        )
+    check_has_heads(report.checkpoint, missing, context)
     problem, notes = other_vocabulary(source.files, model.vocabulary)
     if problem:
         raise UserError(

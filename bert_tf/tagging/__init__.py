@@ -1,0 +1,1 @@
+"""Labelled words: files, sequences and scores, without TensorFlow."""

@@ -1,0 +1,28 @@
+"""Fine-tunes BERT to label words, such as those of names, and predicts and scores them."""
+
+from __future__ import annotations
+
+from absl import flags
+
+from bert_tf.config.flags import run_script
+from bert_tf.config.tagging_flags import define_tagging_flags, tagging_settings
+from bert_tf.ranks.launched import prepare_process
+
+
+def main() -> None:
+    """Turns flags into settings and runs the task."""
+    settings = tagging_settings(flags.FLAGS)
+    prepare_process(settings.runtime)
+    # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
+    from bert_tf.tasks import tagging
+
+    tagging.run(settings)
+
+
+def run() -> None:
+    """The console script."""
+    run_script(define_tagging_flags, main)
+
+
+if __name__ == "__main__":
+    run()
