@@ -26,6 +26,7 @@ from bert_tf.tasks.distillation_task import (
 )
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.span_task import SpanTask
+from bert_tf.tasks.tagging_task import TaggingTask
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import NoLossScale
 from bert_tf.update.optimizers import AdamW
@@ -60,6 +61,13 @@ TALLER = dataclasses.replace(STUDENT, num_hidden_layers=2, intermediate_size=16)
 OF_TWO_LAYERS = dataclasses.replace(STUDENT, num_hidden_layers=2)
 WIDER = dataclasses.replace(STUDENT, num_hidden_layers=3, hidden_size=18)
 FP32 = ForwardOptions(policy_for("fp32"))
+# Words of one to three pieces, between [CLS] and [SEP].
+WORD_STARTS = [
+    [0, 1, 1, 0, 0, 1, 0, 1, 0],
+    [0, 1, 0, 1, 1, 0, 0, 0, 0],
+    [0, 1, 0, 0, 0, 0, 0, 0, 0],
+    [0, 1, 1, 1, 0, 0, 0, 0, 0],
+]
 NATIVE = FP32.with_native_layers()
 SKIPPING = dataclasses.replace(NATIVE, skip_padding=True)
 
@@ -80,6 +88,8 @@ def batch():
         "start_positions": np.int32([[4], [0], [2], [1]]),
         "end_positions": np.int32([[6], [0], [2], [5]]),
         "labels": np.float32([2, 0, 1, 2]),
+        "word_starts": np.int32(WORD_STARTS),
+        "label_ids": np.int32(WORD_STARTS) * rng.randint(0, 3, [B, S]),
     }
 
 
@@ -348,6 +358,25 @@ def test_classification(num_classes):
         "cosine": 2 * distances_of_angles(learnt, known, tokens),
     }
     assert_same(losses_of(task), *expected_of(task, student, losses))
+
+
+@requires_native_ops
+@pytest.mark.parametrize("accumulation_steps", [1, 4])
+def test_labels_of_words(accumulation_steps):
+    """Both losses are means over the words of the global batch, hidden states' over all tokens."""
+    task = DistillationTask(TaggingTask(STUDENT, 3), TaggingTask(TALLER, 3), FINETUNING)
+    student, teacher = torch_networks("BertForTokenClassification", task, num_labels=3)
+    inputs = {**torch_inputs(BATCH), "output_hidden_states": True}
+    learnt, known = student(**inputs), teacher(**inputs)
+    is_word = torch.tensor(BATCH["word_starts"]).bool()
+    labels = torch.tensor(BATCH["label_ids"]).long()
+    losses = {
+        "label": 0.5 * F.cross_entropy(learnt.logits[is_word], labels[is_word]),
+        "soft_targets": 0.5 * kl_divergence(learnt.logits[is_word], known.logits[is_word], 2.0),
+        "cosine": 2 * distances_of_angles(learnt, known, inputs["attention_mask"].bool()),
+    }
+    found = update_of(task, options=SKIPPING, accumulation_steps=accumulation_steps)
+    assert_same(found, *expected_of(task, student, losses))
 
 
 def scores_of_attention(network):
