@@ -1,9 +1,10 @@
-"""What the tests of run_squad.py and run_classifier.py share."""
+"""What the tests of run_squad.py, run_classifier.py and run_ner.py share."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,14 +41,19 @@ def assert_same_plan(expected_dir: Path, found_dir: Path) -> None:
         assert found["steps"][name] == expected["steps"][name]
 
 
-def assert_resumes_to_the_same_bits(script: str, flags: list[str], directory: Path) -> None:
-    """Whether a run ends in the same bits if it is resumed in the middle."""
+def assert_resumes_to_the_same_bits(
+    script: str, flags: list[str], directory: Path, *, more_files: Sequence[str] = ()
+) -> None:
+    """Whether a run ends in the same bits if it is resumed in the middle.
+
+    ``more_files`` are needed for that besides the checkpoint.
+    """
     steps = ["--num_train_steps=6", "--save_checkpoints_steps=4"]
     common = [script, *flags, "--do_train", "--deterministic", *steps]
     whole, resumed = directory / "whole", directory / "resumed"
     run(*common, f"--output_dir={whole}")
     resumed.mkdir()
-    for path in whole.glob("model.ckpt-4.*"):
+    for path in (*whole.glob("model.ckpt-4.*"), *(whole / name for name in more_files)):
         shutil.copy(path, resumed)
     (resumed / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
     done = run(*common, f"--output_dir={resumed}")
