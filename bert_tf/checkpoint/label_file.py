@@ -26,11 +26,12 @@ def read_labels(directory: Path) -> Labels | None:
     if not path.is_file():
         return None
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"labels {path}: the file cannot be read ({error}); restore it.") from error
-    labels = tuple(text.split("\n")[:-1])
-    if not labels or "" in labels or len(set(labels)) < len(labels) or not text.endswith("\n"):
+    # Whoever writes the file may leave out the last line's end.
+    labels = tuple(text.removesuffix("\n").split("\n"))
+    if "" in labels or len(set(labels)) < len(labels):
         raise UserError(
             f"labels {path}: it must have a different label on every line; restore the file."
         )

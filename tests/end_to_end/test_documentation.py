@@ -16,8 +16,8 @@ from tests.support import ROOT, environment, requires_horovod
 
 PAGES = ["README.md", *(f"docs/{name}.md" for name in
          ("data", "single_machine", "many_machines", "precision", "xla", "checkpoints",
-          "question_answering", "classification", "evaluation", "domain_adaptation", "distillation",
-          "serving"))]  # fmt: skip
+          "question_answering", "classification", "tagging", "evaluation", "domain_adaptation",
+          "distillation", "serving"))]  # fmt: skip
 # Pages whose commands are not run here, and why.
 NOT_RUN = {
     "docs/architecture.md": "it has none",
@@ -70,7 +70,7 @@ def shortened(command):
 def directory(tmp_path_factory, text_file):
     """A directory that looks like a clone, with a text of the user's."""
     path = tmp_path_factory.mktemp("clone")
-    scripts = ("run_classifier.py", "run_distillation.py", "run_evaluation.py",
+    scripts = ("run_classifier.py", "run_distillation.py", "run_evaluation.py", "run_ner.py",
                "run_pretraining.py", "run_squad.py")  # fmt: skip
     rooms = ("benchmarks", "bert_tf", "data_prep", "recipes", "tools")
     for name in ("README.md", *rooms, *scripts):

@@ -12,7 +12,10 @@ slow = {"tensorflow", "horovod", "numpy"}
 atexit.register(lambda: print("loaded:", sorted(slow & set(sys.modules))))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-TRAINING = ["run_pretraining.py", "run_squad.py", "run_classifier.py", "run_distillation.py"]
+TRAINING = [
+    *("run_pretraining.py", "run_squad.py", "run_classifier.py", "run_ner.py"),
+    "run_distillation.py",
+]
 SCRIPTS = [*TRAINING, "run_evaluation.py"]
 
 

@@ -10,6 +10,7 @@ from bert_tf.config.distillation_flags import define_distillation_flags
 from bert_tf.config.nvidia_defaults import PRETRAINING, SQUAD
 from bert_tf.config.pretraining_flags import define_pretraining_flags
 from bert_tf.config.squad_flags import define_squad_flags
+from bert_tf.config.tagging_flags import define_tagging_flags
 from tests.support import ROOT
 from tests.unit.test_command_line import defined_by
 
@@ -18,7 +19,7 @@ VALUES = {"int": "3", "float": "3", "bool": "true"}
 # By the words before each table: which of our commands takes its flags.
 TABLES = [
     *("records", "pretraining", "squad", "classification"),
-    *("pretraining", "squad", "pretraining", "squad"),
+    *("pretraining", "squad", "tagging", "pretraining", "squad"),
     *("distillation", "squad"),
 ]
 
@@ -64,6 +65,12 @@ NVIDIA_SQUAD = """
     triton_model_version triton_server_url triton_model_overwrite triton_max_batch_size
     triton_dyn_batching_delay triton_engine_count use_fp16
 """
+NVIDIA_NER = """
+    task_name data_dir output_dir bert_config_file vocab_file dllog_path init_checkpoint
+    do_lower_case max_seq_length do_train do_eval do_predict train_batch_size eval_batch_size
+    predict_batch_size learning_rate num_train_epochs warmup_proportion save_checkpoints_steps
+    iterations_per_loop master horovod amp use_xla
+"""
 
 
 def parser_of(kind):
@@ -75,6 +82,7 @@ def parser_of(kind):
         "distillation": define_distillation_flags,
         "squad": define_squad_flags,
         "classification": define_classification_flags,
+        "tagging": define_tagging_flags,
     }[kind](values)
     return values
 
@@ -122,6 +130,7 @@ def test_flags_are_accepted_as_the_table_says(peer, kind, rows):
         ("google", GOOGLE_CLASSIFIER, "classification"),
         ("NVIDIA", NVIDIA_PRETRAINING, "pretraining"),
         ("NVIDIA", NVIDIA_SQUAD, "squad"),
+        ("NVIDIA", NVIDIA_NER, "tagging"),
     ],
 )
 def test_the_tables_have_every_flag_of_the_peer_and_all_are_accepted(peer, defined, kind):

@@ -3,7 +3,12 @@
 import pytest
 from absl import flags as absl_flags
 
-from bert_tf.config import classification_flags, distillation_flags, squad_flags
+from bert_tf.config import (
+    classification_flags,
+    distillation_flags,
+    squad_flags,
+    tagging_flags,
+)
 from bert_tf.config.settings import DistillationSettings
 from bert_tf.errors import UserError
 from bert_tf.model.bert import bert_specs
@@ -127,6 +132,12 @@ FINETUNINGS = {
         classification_flags.classification_settings,
         "alpha_label",
         ["--data_dir={directory}", "--task_name=SST-2", "--vocab_file={file}"],
+    ),
+    "ner": (
+        tagging_flags.define_tagging_flags,
+        tagging_flags.tagging_settings,
+        "alpha_label",
+        ["--data_dir={directory}", "--vocab_file={file}"],
     ),
 }
 

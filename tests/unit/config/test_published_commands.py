@@ -17,6 +17,7 @@ from bert_tf.config.classification_flags import (
 )
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 from bert_tf.config.squad_flags import define_squad_flags, squad_settings
+from bert_tf.config.tagging_flags import define_tagging_flags, tagging_settings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep import create_pretraining_data
 from data_prep.stage import settings_from_flags
@@ -101,6 +102,14 @@ NVIDIA_TRITON = (
   --dllog_path=$DIR/bert_dllog.json --horovod"""
 )
 
+# biobert/scripts/ner_bc5cdr-chem.sh
+NVIDIA_NER = """python /workspace/bert/run_ner.py --do_prepare=true --do_train=true --do_eval=true
+  --do_predict=true --task_name=bc5cdr --vocab_file=$BERT/vocab.txt
+  --bert_config_file=$BERT/bert_config.json --init_checkpoint=$DIR/biobert_uncased_base/model.ckpt
+  --num_train_epochs=10.0 --data_dir=$DIR/chem --output_dir=$DIR/ner --learning_rate=3.125e-6
+  --train_batch_size=8 --eval_batch_size=8 --predict_batch_size=8 --max_seq_length=128 --horovod
+  --amp --use_xla --do_lower_case=True"""
+
 PRETRAINING = {
     "google": GOOGLE_PRETRAINING,
     "phase 1": NVIDIA_PHASE_1,
@@ -147,6 +156,7 @@ def settings_of(tmp_path, monkeypatch, capsys):
             "run_pretraining.py": (define_pretraining_flags, pretraining_settings),
             "run_squad.py": (define_squad_flags, squad_settings),
             "run_classifier.py": (define_classification_flags, classification_settings),
+            "run_ner.py": (define_tagging_flags, tagging_settings),
         }.get(name, (None, _records_settings))
         if define:
             values = absl_flags.FlagValues()
@@ -253,3 +263,15 @@ def test_with_the_flag_file_they_train_as_in_nvidias_scripts(
         optimization.decay_power,
     )
     assert not optimization.allreduce_every_micro_batch or name.endswith("squad")
+
+
+def test_labels_of_words(settings_of, tmp_path):
+    (tmp_path / "chem").mkdir()
+    found = settings_of(NVIDIA_NER)
+    run, optimization = found.settings.run, found.settings.optimization
+    assert (run.do_train, run.do_eval, found.settings.do_predict) == (True, True, True)
+    assert (found.settings.data_dir, found.settings.max_seq_length) == (tmp_path / "chem", 128)
+    assert (optimization.micro_batch_size, optimization.learning_rate) == (8, 3.125e-6)
+    assert found.settings.runtime.amp
+    for name in ("task_name", "do_prepare"):
+        assert f"warning: --{name} has no effect here and is ignored." in found.said
