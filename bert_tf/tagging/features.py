@@ -11,10 +11,9 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable
 
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike
 from bert_tf.records.layouts import (
     LABEL_IDS,
     TAGGING_PREDICTION,
@@ -24,7 +23,6 @@ from bert_tf.records.layouts import (
 )
 from bert_tf.records.sequences import (
     EncodedSequences,
-    SequenceRecords,
     SequenceStage,
     encode_and_write,
     padded,
@@ -83,14 +81,6 @@ def feature_stage(
         spec,
         write=functools.partial(_write, file, encoder, num_workers),
     )
-
-
-def build_features(file: TaggedFile, output_dir: PathLike, **options: Any) -> SequenceRecords:
-    """Makes the records of a file in a directory of their own, unless it has them.
-
-    ``options`` and errors are those of :func:`feature_stage` and :meth:`SequenceStage.build`.
-    """
-    return feature_stage(file, **options).build(output_dir)
 
 
 def check_length(max_seq_length: int) -> None:

@@ -11,7 +11,7 @@ from bert_tf.records.layouts import TAGGING_TRAINING
 from bert_tf.records.sequences import without_ids
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tagging import features as stage
-from bert_tf.tagging.features import SentenceEncoder, build_features, feature_stage
+from bert_tf.tagging.features import SentenceEncoder, feature_stage
 from bert_tf.tagging.formats import Sentence, read_tagged
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.small_span_model import VOCABULARY
@@ -38,9 +38,8 @@ def tokens(ids):
 
 
 def test_records(tmp_path, file, tokenizer_files):
-    made = build_features(
-        file, tmp_path / "out", tokenizer_files=tokenizer_files, max_seq_length=6, labels=LABELS
-    )
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": LABELS}
+    made = feature_stage(file, **options).build(tmp_path / "out")
     assert made.lengths.tolist() == [5, 6, 4]
     assert made.counts == {"sentences": 2, "words": 7, "sequences": 3, "cut_sentences": 1}
     first, second, third = map(made.spec.decode, RecordSet(made.files).read([0, 1, 2]))
@@ -57,9 +56,8 @@ def test_records(tmp_path, file, tokenizer_files):
 
 
 def test_records_without_labels(tmp_path, file, tokenizer_files):
-    made = build_features(
-        file, tmp_path / "out", tokenizer_files=tokenizer_files, max_seq_length=6, labels=None
-    )
+    options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": None}
+    made = feature_stage(file, **options).build(tmp_path / "out")
     record = made.spec.decode(RecordSet(made.files).read([1])[0])
     assert record["word_starts"].tolist() == [0, 1, 0, 1, 1, 0]
     assert "label_ids" not in record
@@ -116,14 +114,17 @@ def test_records_do_not_depend_on_workers(tmp_path, file, tokenizer_files, monke
     monkeypatch.setattr(stage, "_SENTENCES_PER_BATCH", 1)
     monkeypatch.setattr(stage, "_SENTENCES_PER_WORKER", 1)
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": LABELS}
-    made = [build_features(file, tmp_path / str(n), num_workers=n, **options) for n in (1, 2)]
-    assert made[0].sha256 == made[1].sha256
+
+    def made_by(workers):
+        return feature_stage(file, num_workers=workers, **options).build(tmp_path / str(workers))
+
+    assert made_by(1).sha256 == made_by(2).sha256
 
 
 def test_records_are_made_again_for_other_labels(tmp_path, file, tokenizer_files):
     options = {"tokenizer_files": tokenizer_files, "max_seq_length": 6, "labels": LABELS}
     directory = tmp_path / "out"
-    made = build_features(file, directory, **options)
+    made = feature_stage(file, **options).build(directory)
     assert feature_stage(file, **options).find(directory).sha256 == made.sha256
     cased = dataclasses.replace(tokenizer_files, do_lower_case=False)
     others = ({"labels": ("O", "B", "A")}, {"labels": None}, {"max_seq_length": 7})
