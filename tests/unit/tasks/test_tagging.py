@@ -171,10 +171,20 @@ def places(start, tagger, classifier):
         found[name] = shutil.copytree(tagger, start.parent / name)
         (found[name] / "labels.txt").write_text(content)
     found["glue"] = shutil.copytree(classifier, start.parent / "glue")
-    ledger = {"data": {"task": "SST-2"}, "batch": {"global_batch": 4}}
-    record = {"ledger": ledger, "model": CONFIG.to_dict()}
-    (found["glue"] / "run.json").write_text(json.dumps(record))
+    write_record(found["glue"], "SST-2")
     return found
+
+
+def write_record(directory, task):
+    """As a run that trained on a task."""
+    ledger = {
+        "data": {"task": task},
+        "batch": {"global_batch": 4},
+        "steps": {"scaled_by_ranks": False},
+        "ranks": {"world_size": 1},
+    }
+    record = {"ledger": ledger, "model": CONFIG.to_dict()}
+    (directory / "run.json").write_text(json.dumps(record))
 
 
 @pytest.mark.parametrize(("flags", "words"), WRONG.values(), ids=WRONG)
@@ -254,6 +264,17 @@ def test_a_classifier_does_not_use_the_head_of_a_tagger(start, tagger, tmp_path,
     assert "has no classification head, so it starts from random weights" in said
     with pytest.raises(UserError, match="has no classification head, so there is nothing to"):
         classifying(start, tmp_path / "out", *flags, "--do_predict")
+
+
+def test_a_classifier_does_not_resume_a_tagger(start, tagger, tmp_path):
+    directory = shutil.copytree(tagger, tmp_path / "out")
+    write_record(directory, "labels of words")
+    with pytest.raises(UserError) as error:
+        classifying(start, directory, "--do_train")
+    assert str(error.value) == (
+        f"{directory}/model.ckpt-7 was trained on labels of words, not on SST-2; choose another "
+        "checkpoint or --output_dir."
+    )
 
 
 @pytest.mark.parametrize(
