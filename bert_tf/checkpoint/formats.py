@@ -220,7 +220,7 @@ def _open_pytorch(path: Path, files: ModelFiles) -> Source:
     located = _locate(path)
     naming = names.naming_of(located)
     origin = "nvidia" if any(".dense_act." in name for name in located) else "huggingface"
-    has_relu = any(names.PRE_CLASSIFIER in name for name in located)
+    classifies_texts = any(names.PRE_CLASSIFIER in name for name in located)
     stored: dict[str, StoredArray] = {}
     decoder: dict[str, StoredArray] = {}
     for name, file in located.items():
@@ -228,8 +228,8 @@ def _open_pytorch(path: Path, files: ModelFiles) -> Source:
         if canonical in naming.copies:
             decoder[canonical] = StoredArray(file, name)
         elif not names.is_constant(canonical):
-            is_unread = has_relu and canonical.startswith(names.CLASSIFIER)
-            row = None if is_unread else naming.by_huggingface(canonical)
+            is_left_out = classifies_texts and canonical.startswith(names.CLASSIFIER)
+            row = None if is_left_out else naming.by_huggingface(canonical)
             key = row.google if row else name
             if key in stored:
                 raise UserError(
@@ -238,7 +238,7 @@ def _open_pytorch(path: Path, files: ModelFiles) -> Source:
                 )
             stored[key] = StoredArray(file, name, row is not None and row.transposed)
     stored, notes = _join_decoder(stored, decoder, naming.copies)
-    if has_relu:
+    if classifies_texts:
         notes += (
             "warning: pre_classifier is a layer of DistilBERT's head for classes of a text, for "
             "which this network has BERT's pooler, so the head is left out",

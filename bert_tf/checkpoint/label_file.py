@@ -39,7 +39,7 @@ def read_labels(directory: Path) -> Labels | None:
 
 
 def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
-    """Writes ``labels.txt``; None removes it, since it would say what the new weights are."""
+    """Writes ``labels.txt``; None removes one, which would be taken for that of new weights."""
     path = directory / LABELS_NAME
     if labels is None:
         path.unlink(missing_ok=True)
@@ -48,13 +48,22 @@ def write_labels(directory: Path, labels: Sequence[str] | None) -> None:
         file.writelines(f"{label}\n" for label in labels)
 
 
-def labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels | None:
-    """The labels in Hugging Face's ``config.json`` of a token classification model, None in others.
+def find_labels(directory: Path, settings: Mapping[str, Any], config_file: Path) -> Labels | None:
+    """The labels of a model; None for one without a head for words.
 
-    Where they are not named, they have transformers' names. Raises UserError for a malformed list.
+    ``config_file`` is the model's, with ``settings``. If it is Hugging Face's, it also says whether
+    the model labels words. Raises UserError as :func:`read_labels`.
     """
-    if "BertForTokenClassification" not in str(settings.get("architectures")):
+    architectures = settings.get("architectures")
+    if architectures is None:
+        return read_labels(directory)
+    if "BertForTokenClassification" not in str(architectures):
         return None
+    return _labels_of_settings(settings, config_file)
+
+
+def _labels_of_settings(settings: Mapping[str, Any], source: Path) -> Labels:
+    """The labels in Hugging Face's settings, by transformers' names if they are not named."""
     named = settings.get("id2label")
     if named is None:
         count = settings.get("num_labels", 2)

@@ -203,17 +203,13 @@ def check_initial(
 def open_with_heads(checkpoint: PathLike, heads: Sequence[Head]) -> Source:
     """As ``formats.open_source``, without a head of another task that is named as one of these."""
     source = open_source(checkpoint)
-    return source.without(variables_of_other_heads(source.labels, heads))
+    return source.without(variables_of_another_head(source.labels, heads))
 
 
-def variables_of_other_heads(labels: Labels | None, heads: Sequence[Head]) -> set[str]:
-    """Variables of a checkpoint with these labels that belong to another head than they say.
-
-    Heads for classes of words and of a text have the same names; only one for words has labels.
-    """
-    of_words = labels is not None
-    others = [head for head in heads if head.of_words not in (None, of_words)]
-    return {name for head in others for name in head.scopes}
+def variables_of_another_head(labels: Labels | None, heads: Sequence[Head]) -> list[str]:
+    """The names in a checkpoint with these labels that one of ``heads`` has too, but not there."""
+    others = [head for head in heads if head.of_words not in (None, labels is not None)]
+    return [name for head in others for name in head.scopes]
 
 
 def initialise_from_checkpoint(

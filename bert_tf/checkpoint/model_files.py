@@ -12,13 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_tf.checkpoint.label_file import (
-    LABELS_NAME,
-    Labels,
-    labels_of_settings,
-    read_labels,
-    write_labels,
-)
+from bert_tf.checkpoint.label_file import LABELS_NAME, Labels, find_labels, write_labels
 from bert_tf.checkpoint.run_record import RUN_RECORD_NAME, RunRecord, read_run_record
 from bert_tf.config.bert_config import (
     CONFIG_NAME,
@@ -132,7 +126,7 @@ def model_files(path: PathLike) -> ModelFiles:
         settings=values,
         run_record=read_run_record(directory),
         named_vocabulary=vocabulary_named_in(tokenizer_config, vocabulary_sha256),
-        labels=labels_of_settings(values, config_file) or read_labels(directory),
+        labels=find_labels(directory, values, config_file),
     )
 
 

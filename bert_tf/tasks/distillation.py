@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_tf.checkpoint.arrays import Shape
 from bert_tf.checkpoint.formats import Source, open_source
-from bert_tf.checkpoint.loading import compare_shapes, missing_heads, variables_of_other_heads
+from bert_tf.checkpoint.loading import compare_shapes, missing_heads, variables_of_another_head
 from bert_tf.checkpoint.model_files import ModelFiles, require_checkpoint
 from bert_tf.checkpoint.names import is_run_state
 from bert_tf.checkpoint.same_model import other_function, other_vocabulary
@@ -227,7 +227,7 @@ def _check_files(model: Model, teacher: Teacher, task: DistillationTask) -> None
     if SOFT_TARGETS not in task.compared_terms():
         return
     heads = task.teacher.heads
-    of_others = variables_of_other_heads(teacher.files.labels, heads)
+    of_others = variables_of_another_head(teacher.files.labels, heads)
     stored = {name: shape for name, shape in teacher.shapes.items() if name not in of_others}
     network = {spec.name: spec.shape for spec in task.teacher.specs()}
     report = compare_shapes(teacher.path, stored, network)

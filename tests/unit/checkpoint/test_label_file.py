@@ -6,7 +6,7 @@ import pytest
 import transformers
 
 from bert_tf.checkpoint.formats import open_source
-from bert_tf.checkpoint.label_file import labels_of_settings, read_labels, write_labels
+from bert_tf.checkpoint.label_file import find_labels, read_labels, write_labels
 from bert_tf.checkpoint.loading import open_with_heads
 from bert_tf.checkpoint.model_files import model_files
 from bert_tf.commands.convert import convert
@@ -53,13 +53,14 @@ SETTINGS = {
 
 @pytest.mark.parametrize(("settings", "labels"), SETTINGS.values(), ids=SETTINGS)
 def test_labels_of_transformers(tmp_path, settings, labels):
-    assert labels_of_settings(settings, tmp_path) == labels
+    write_labels(tmp_path, ["of", "something", "else"])
+    assert find_labels(tmp_path, settings, tmp_path / "config.json") == labels
 
 
 @pytest.mark.parametrize("named", [{"1": "a"}, {"0": "a", "2": "b"}, {"0": 5}, {}, ["a"], "a"])
 def test_malformed_settings(tmp_path, named):
     with pytest.raises(UserError, match="its id2label must name classes 0, 1, 2 and so on"):
-        labels_of_settings({**TOKENS, "id2label": named}, tmp_path / "config.json")
+        find_labels(tmp_path, {**TOKENS, "id2label": named}, tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("target", ["google", "nvidia", "bert_tf"])
