@@ -47,6 +47,10 @@ WRONG = {
     "no directory": (["--do_eval", "--data_dir=nowhere"], "--data_dir=nowhere is not a directory"),
     "no test set": (["--do_predict", "--data_dir=."], "--data_dir: . has no test.tsv; give"),
     "no such file": (["--do_predict", "--predict_file=nowhere"], "--predict_file: nowhere does"),
+    "no labels to evaluate": (
+        ["--do_eval", "--eval_file={start}/../SST-2/test.tsv"],
+        "SST-2/test.tsv has no column 'label'",
+    ),
     "another task's file": (
         ["--do_eval", "--task_name=MRPC"],
         "dev.tsv has no column '#1 String'; give a file of MRPC",
@@ -93,11 +97,12 @@ def test_a_dry_run_counts_examples_and_leaves_nothing(start, tmp_path, capsys):
     assert "nothing was trained or written" in out
 
 
-def test_a_file_to_predict_needs_no_directory(start, tmp_path):
+@pytest.mark.parametrize("does", ["eval", "predict"])
+def test_a_file_that_is_given_needs_no_directory(start, tmp_path, does):
     file = start.parent / "SST-2" / "dev.tsv"
-    given = ["--do_predict", "--data_dir=", f"--predict_file={file}"]
+    given = [f"--do_{does}", "--data_dir=", f"--{does}_file={file}"]
     settings = settings_of(start, tmp_path / "out", *given)
-    assert (settings.data_dir, settings.predict_file) == (None, file)
+    assert (settings.data_dir, getattr(settings, f"{does}_file")) == (None, file)
 
 
 def test_scores_of_classes():
