@@ -57,6 +57,10 @@ class TaggingTask(EncoderTask):
         """The variables of BERT without the pooler, and of the head."""
         return [*bert_specs(self.config, pooler=False), *class_specs(self.config, self.num_classes)]
 
+    def positions_read(self, features: Features) -> tf.Tensor:
+        """The words' first pieces."""
+        return features[WORD_STARTS]
+
     def head_outputs(
         self,
         sequence_output: tf.Tensor,

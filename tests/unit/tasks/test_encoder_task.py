@@ -14,6 +14,7 @@ from bert_tf.tasks.classification_task import ClassificationTask
 from bert_tf.tasks.distillation_task import DistillationTask
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.span_task import SpanTask
+from bert_tf.tasks.tagging_task import TaggingTask
 from tests.support import requires_native_ops
 
 CONFIG = BertConfig(
@@ -37,6 +38,7 @@ TASKS = {
     "sentences": PretrainingTask(CONFIG, masked_lm=False),
     BOTH: PretrainingTask(CONFIG),
     "classes": CLASSES,
+    "labels": TaggingTask(CONFIG, 3),
     "distilled words": DistillationTask(
         WORDS, WORDS, DistillationSettings("", restrict_ce_to_mask=True, alpha_cos=0.0)
     ),
@@ -67,6 +69,8 @@ def features():
         "masked_lm_weights": np.float32([[1, 1, 0]] * B),
         "next_sentence_labels": draw.integers(2, size=(B, 1), dtype=np.int32),
         "labels": draw.integers(3, size=B).astype(np.float32),
+        "word_starts": mask * (np.arange(S) % 4 == 1),
+        "label_ids": mask * (np.arange(S) % 3),
         "start_positions": np.ones([B, 1], np.int32),
         "end_positions": np.full([B, 1], 2, np.int32),
     }
@@ -102,7 +106,7 @@ def test_what_no_head_reads_changes_nothing(name, precision, skip_padding, monke
     loss, gradients, rows = computed(TASKS[name], options)
     layers = [2 * STEP if skip_padding else B * S, STEP]
     assert rows == layers * (len(rows) // 2)
-    for task in (PretrainingTask, ClassificationTask):
+    for task in (PretrainingTask, ClassificationTask, TaggingTask):
         monkeypatch.setattr(task, "positions_read", lambda *_: None)
     expected_loss, expected, all_rows = computed(TASKS[name], options)
     assert all_rows == [layers[0]] * len(rows)
