@@ -134,13 +134,11 @@ def running_step(
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in batch.items()}
         options = dataclasses.replace(options, recompute=settings.recompute)
         network = create_network(task or task_of(job), options, seed=1)
-        rate = schedules.SCHEDULES["polynomial"](
+        rate = schedules.polynomial(
             tf.train.get_or_create_global_step().read_value(),
             peak_rate=RECIPE.learning_rate,
             total_steps=RECIPE.steps,
             warmup_steps=RECIPE.warmup_steps,
-            end_rate=0.0,
-            power=1.0,
         )
         optimizer = {"adamw": AdamW, "lamb": Lamb}[settings.optimizer_type]
         outputs = build_train_op(

@@ -23,7 +23,12 @@ from bert_tf.config.flags import (
     run_settings,
     runtime_settings,
 )
-from bert_tf.config.settings import DistillationSettings, FinetuningSettings, RunSettings
+from bert_tf.config.settings import (
+    DistillationSettings,
+    FinetuningSettings,
+    OptimizationSettings,
+    RunSettings,
+)
 from bert_tf.errors import UserError
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
@@ -171,10 +176,7 @@ def finetuning_settings(
     at_least_one(values, "max_seq_length")
     if values.seeds and values.dllog_path:
         raise UserError("--seeds makes several runs, but --dllog_path is a single file; drop one.")
-    if not 0 <= values.warmup_proportion <= 1:
-        raise UserError(f"--warmup_proportion={values.warmup_proportion} must be in [0, 1].")
-    if values.num_train_epochs <= 0:
-        raise UserError(f"--num_train_epochs={values.num_train_epochs} must be greater than 0.")
+    optimization, epochs, proportion = optimization_and_length(values)
     made = {
         **task_settings,
         "bert_config_file": optional_file(values, "bert_config_file"),
@@ -182,11 +184,28 @@ def finetuning_settings(
         "seeds": _seeds(values.seeds),
         "features_dir": Path(values.features_dir or run.output_dir / "features"),
         "run": run,
-        "optimization": optimization_settings(values),
+        "optimization": optimization,
+        "num_train_epochs": epochs,
+        "warmup_proportion": proportion,
         "runtime": runtime_settings(values),
     }
     same_names = {field.name for field in dataclasses.fields(kind)} - made.keys()
     return kind(**made, **{name: values[name].value for name in same_names})
+
+
+def optimization_and_length(
+    values: flags.FlagValues,
+) -> tuple[OptimizationSettings, float, float]:
+    """The optimization, and epochs and warm-up proportion for a run without steps.
+
+    Raises UserError for invalid flags.
+    """
+    epochs, proportion = values.num_train_epochs, values.warmup_proportion
+    if not 0 <= proportion <= 1:
+        raise UserError(f"--warmup_proportion={proportion} must be in [0, 1].")
+    if epochs <= 0:
+        raise UserError(f"--num_train_epochs={epochs} must be greater than 0.")
+    return optimization_settings(values), epochs, proportion
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from bert_tf.command_line import (
 )
 from bert_tf.config.optimizers import OPTIMIZERS, option_flags, options_from_flags
 from bert_tf.config.policy_file import policy_changes
+from bert_tf.config.schedules import DECAY_FORMS, OPTION_FLAGS, SCHEDULES, check_schedule
 from bert_tf.config.settings import (
     CommunicationSettings,
     OptimizationSettings,
@@ -195,23 +196,7 @@ def define_optimization_flags(
         ["none", "linear", "sqrt"],
         "Multiply the learning rate by 1, the number of ranks or its square root.",
     )
-    define.choice(
-        "lr_schedule",
-        OptimizationSettings.schedule,
-        ["polynomial", "google"],
-        "polynomial: warm-up, then decay from the peak; google: google-research/bert's schedule, "
-        "in which the decay begins at step 0.",
-    )
-    define.number(
-        "lr_decay_power",
-        OptimizationSettings.decay_power,
-        "Power of the polynomial decay; 1 means linear.",
-    )
-    define.number(
-        "end_learning_rate",
-        OptimizationSettings.end_learning_rate,
-        "Learning rate after the last step.",
-    )
+    _define_schedule_flags(define)
     _define_optimizer_flags(define, optimizer)
     define.number("weight_decay", OptimizationSettings.weight_decay, "Decoupled weight decay.")
     define.number_or_infinity(
@@ -233,6 +218,54 @@ def define_optimization_flags(
         False,
         "Communicate after each micro batch, for comparison.",
     )
+
+
+def _define_schedule_flags(define: Definer) -> None:
+    titles = "; ".join(f"{name}: {row.title}" for name, row in SCHEDULES.items())
+    define.choice("lr_schedule", OptimizationSettings.schedule, list(SCHEDULES), f"{titles}.")
+    define.number(
+        "lr_warmup_power",
+        OptimizationSettings.warmup_power,
+        "Power of the warm-up; 1 means linear.",
+    )
+    define.number(
+        "lr_decay_power",
+        OptimizationSettings.decay_power,
+        "Power of the polynomial decay; 1 means linear.",
+    )
+    define.number(
+        "lr_decay_share",
+        OptimizationSettings.decay_share,
+        "warmup_stable_decay: share of the steps in which the rate decays.",
+    )
+    define.choice(
+        "lr_decay_form",
+        OptimizationSettings.decay_form,
+        list(DECAY_FORMS),
+        "warmup_stable_decay: how the rate decays.",
+    )
+    define.number("lr_decay_rate", None, "exponential: factor in --lr_decay_steps, such as 0.9.")
+    define.integer(
+        "lr_decay_steps",
+        None,
+        "exponential: updates in which the rate is multiplied by --lr_decay_rate, on one rank.",
+    )
+    define.number(
+        "lr_cycle_start",
+        OptimizationSettings.cycle_start,
+        "one_cycle: share of the peak at which the cycle starts and ends.",
+    )
+    define.number(
+        "end_learning_rate",
+        OptimizationSettings.end_learning_rate,
+        "Learning rate after the last step.",
+    )
+    define.integer(
+        "rewarm_at_step",
+        None,
+        "Update, on one rank, after which the schedule begins again for the remaining ones.",
+    )
+    define.integer("num_rewarm_steps", None, "Warm-up updates after --rewarm_at_step, on one rank.")
 
 
 def _define_optimizer_flags(define: Definer, default: str) -> None:
@@ -376,7 +409,7 @@ def run_settings(
 
 
 def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
-    """Batch, schedule and optimizer settings from parsed flags."""
+    """Batch, schedule and optimizer settings from parsed flags; UserError for invalid values."""
     micro = _value_of_either(values, "train_batch_size", "micro_batch_size")
     if values.clip_norm < 0:
         raise UserError(
@@ -385,7 +418,7 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
     if values.weight_decay < 0:
         raise UserError(f"--weight_decay={values.weight_decay} must not be negative.")
     options = {flag: values[flag].value for flag in option_flags()}
-    return OptimizationSettings(
+    settings = OptimizationSettings(
         micro_batch_size=micro,
         accumulation_steps=values.num_accumulation_steps,
         global_batch_size=values.global_batch_size,
@@ -393,8 +426,10 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         num_warmup_steps=values.num_warmup_steps,
         learning_rate=values.learning_rate,
         end_learning_rate=values.end_learning_rate,
-        decay_power=values.lr_decay_power,
         schedule=values.lr_schedule,
+        **{option: values[flag].value for option, flag in OPTION_FLAGS.items()},
+        rewarm_at_step=values.rewarm_at_step,
+        num_rewarm_steps=values.num_rewarm_steps,
         scale_steps_by_ranks=values.scale_steps_by_ranks,
         learning_rate_scaling=values.learning_rate_scaling,
         optimizer=values.optimizer_type,
@@ -408,6 +443,8 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
             "train_batch_size" if values.micro_batch_size is None else "micro_batch_size"
         ),
     )
+    check_schedule(settings)
+    return settings
 
 
 def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:

@@ -23,7 +23,12 @@ from bert_tf.config.flags import (
     warn_of_ignored,
 )
 from bert_tf.config.nvidia_defaults import show_pretraining_default_differences
-from bert_tf.config.settings import DataSettings, PretrainingSettings, RunSettings
+from bert_tf.config.settings import (
+    DataSettings,
+    OptimizationSettings,
+    PretrainingSettings,
+    RunSettings,
+)
 from bert_tf.console import warn
 from bert_tf.errors import UserError
 from bert_tf.files import expand_record_files
@@ -169,12 +174,7 @@ def pretraining_settings(
         raise UserError(NO_MODEL)
     if not values.nsp and not values.mlm:
         raise UserError("--nsp=false --mlm=false leaves nothing to train; turn one of them on.")
-    epochs, proportion = _length(values)
-    optimization = optimization_settings(values)
-    if epochs is not None:
-        optimization = dataclasses.replace(optimization, num_train_steps=None)
-    if proportion is not None:
-        optimization = dataclasses.replace(optimization, num_warmup_steps=None)
+    optimization, epochs, proportion = optimization_and_length(values)
     return PretrainingSettings(
         bert_config_file=optional_file(values, "bert_config_file"),
         tokenizer_files=TokenizerFiles.from_flags(values),
@@ -194,6 +194,22 @@ def pretraining_settings(
         optimization=optimization,
         runtime=runtime_settings(values),
     )
+
+
+def optimization_and_length(
+    values: flags.FlagValues,
+) -> tuple[OptimizationSettings, float | None, float | None]:
+    """The optimization, epochs and warm-up proportion; None for a length that is given in steps.
+
+    The settings have no steps for a length that is not. Raises UserError for invalid flags.
+    """
+    epochs, proportion = _length(values)
+    optimization = optimization_settings(values)
+    if epochs is not None:
+        optimization = dataclasses.replace(optimization, num_train_steps=None)
+    if proportion is not None:
+        optimization = dataclasses.replace(optimization, num_warmup_steps=None)
+    return optimization, epochs, proportion
 
 
 def _starts_from_weights(values: flags.FlagValues) -> bool:

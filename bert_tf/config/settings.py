@@ -49,6 +49,17 @@ class OptimizationSettings:
       num_train_steps, num_warmup_steps: on one rank; None if a task counts in epochs.
       scale_steps_by_ranks: None keeps the setting of the run that is resumed; in a new run, on with
         Horovod.
+      learning_rate, end_learning_rate: the peak, and the rate after the last step.
+      schedule: its name in ``config.schedules.SCHEDULES``.
+      decay_power: power of the polynomial decay; 1 is linear.
+      warmup_power: power of the warm-up; 1 is linear.
+      decay_share, decay_form: the last part of the steps, in which ``warmup_stable_decay`` decays,
+        and one of ``config.schedules.DECAY_FORMS``.
+      decay_rate, decay_steps: the ``exponential`` schedule's factor, and the steps on one rank in
+        which the learning rate is multiplied by it.
+      cycle_start: the rate at which ``one_cycle`` starts, as a share of the peak.
+      rewarm_at_step, num_rewarm_steps: where the schedule begins again, with a warm-up of so many
+        steps, on one rank; None if it does not.
       optimizer: its name in ``config.optimizers.OPTIMIZERS``.
       optimizer_options: its options; defaults apply to those that are left out.
       micro_batch_flag: the name by which the user gave the micro batch size.
@@ -73,6 +84,14 @@ class OptimizationSettings:
     loss_normalization: str = "global_batch"
     allreduce_every_micro_batch: bool = False
     optimizer_options: Options = dataclasses.field(default_factory=dict)
+    warmup_power: float = 1.0
+    decay_share: float = 0.1
+    decay_form: str = "linear"
+    decay_rate: float | None = None
+    decay_steps: int | None = None
+    cycle_start: float = 0.1
+    rewarm_at_step: int | None = None
+    num_rewarm_steps: int | None = None
     micro_batch_flag: str = "train_batch_size"
     rate_factors: tuple[tuple[str, float], ...] = ()
 

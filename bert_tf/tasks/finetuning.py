@@ -146,7 +146,7 @@ def check_without_records(
     """
     resolve_num_workers(settings.num_workers)
     optimization = count_steps(settings, context, max_records, is_bound=True)
-    resolve_plans(optimization, context.ranks)
+    resolve_plans(optimization, context.ranks, trains=settings.run.do_train)
     check_start(context, model, settings.optimization)
 
 

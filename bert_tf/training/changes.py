@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_tf.checkpoint.run_record import RunRecord
+from bert_tf.config.schedules import DECAY_FORMS, SCHEDULES, default_of
 from bert_tf.files import finite_or_null
 from bert_tf.training.ledger import Ledger, show_value
-from bert_tf.update.schedules import SCHEDULES
+from bert_tf.update.schedules import Schedule
 
 # Ledger entries that are not settings: they differ from start to start, or follow from others.
 _NOT_SETTINGS = {
@@ -63,9 +64,12 @@ def learning_rate_jump(record: RunRecord, ledger: Ledger, *, step: int) -> str |
         del kinds
         return ledger[section][name]
 
-    if record.fact("learning_rate", "schedule", str) not in SCHEDULES:
+    before, after = (
+        _rates(sections, entry, step)
+        for sections, entry in ((record.ledger, record.fact), (ledger, ledger_entry))
+    )
+    if before is None or after is None:
         return None
-    before, after = _rates(record.fact, step), _rates(ledger_entry, step)
     one_step = max(abs(rates[1] - rates[0]) for rates in (before, after))
     old, new = before[0], after[0]
     if abs(new - old) <= one_step + 1e-6 * max(old, new):
@@ -73,18 +77,39 @@ def learning_rate_jump(record: RunRecord, ledger: Ledger, *, step: int) -> str |
     return f"the learning rate jumps at step {step}: {old:.3g} -> {new:.3g}"
 
 
-def _rates(entry: Callable[..., Any], step: int) -> tuple[float, float]:
-    """The learning rate of the update after ``step`` updates, and of the one after it."""
+def _rates(
+    sections: Mapping[str, Mapping[str, Any]], entry: Callable[..., Any], step: int
+) -> tuple[float, float] | None:
+    """The learning rate of the update after ``step`` updates, and of the one after it.
+
+    None for a schedule of another version's. ``entry`` returns an entry of ``sections``.
+    """
+    name = entry("learning_rate", "schedule", str)
+    if name not in SCHEDULES:
+        return None
+    found = sections["learning_rate"]
+    options = {}
+    for option in SCHEDULES[name].options:
+        default = default_of(option)
+        kinds = (str,) if isinstance(default, str) else (float, int)
+        # Records of earlier versions lack options that had no other value then.
+        is_missing = option not in found and default is not None
+        options[option] = default if is_missing else entry("learning_rate", option, *kinds)
+    if options.get("decay_form", DECAY_FORMS[0]) not in DECAY_FORMS:
+        return None
+    begins_again = found.get("rewarm_at_step") is not None
+    schedule = Schedule(
+        name,
+        peak_rate=entry("learning_rate", "peak", float, int),
+        total_steps=entry("steps", "train_steps", int),
+        warmup_steps=entry("steps", "warmup_steps", int),
+        end_rate=entry("learning_rate", "end", float, int),
+        options=options,
+        rewarm_at_step=entry("learning_rate", "rewarm_at_step", int) if begins_again else None,
+        rewarm_steps=entry("learning_rate", "rewarm_steps", int) if begins_again else 0,
+    )
     position = step + entry("steps", "schedule_offset", int)
-    schedule = SCHEDULES[entry("learning_rate", "schedule", str)]
-    settings = {
-        "peak_rate": entry("learning_rate", "peak", float, int),
-        "total_steps": entry("steps", "train_steps", int),
-        "warmup_steps": entry("steps", "warmup_steps", int),
-        "end_rate": entry("learning_rate", "end", float, int),
-        "power": entry("learning_rate", "decay_power", float, int),
-    }
-    return float(schedule(position, **settings)), float(schedule(position + 1, **settings))
+    return float(schedule.rate(position)), float(schedule.rate(position + 1))
 
 
 def _as_json(value: Any) -> Any:

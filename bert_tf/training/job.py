@@ -138,7 +138,7 @@ def make_job(
     ``optimization`` has been through ``checks.settle_scaling``; ``skip_padding`` is for batches
     that may be padded. Raises UserError for contradictory batch sizes and steps.
     """
-    batch, steps = resolve_plans(optimization, context.ranks)
+    batch, steps = resolve_plans(optimization, context.ranks, trains=context.settings.do_train)
     if data.counted_in_epochs or optimization.scale_steps_by_ranks:
         steps = steps.resumed(
             data_position=context.start.data_position,

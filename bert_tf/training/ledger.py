@@ -19,8 +19,10 @@ from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.training.plans import schedule_of
 from bert_tf.training.start_point import StartPoint
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
+from bert_tf.update.schedules import Schedule
 
 _PACKAGES = ("tensorflow-cpu", "tensorflow", "horovod", "numpy", "sentencepiece", "tokenizers")
 
@@ -70,10 +72,7 @@ def training_ledger(
         "learning_rate": {
             "requested": steps.requested_learning_rate,
             "scaling": optimization.learning_rate_scaling,
-            "peak": steps.learning_rate,
-            "end": optimization.end_learning_rate,
-            "schedule": optimization.schedule,
-            "decay_power": optimization.decay_power,
+            **schedule_entries(schedule_of(optimization, steps)),
         },
         "consumption": {
             "sequences": consumed,
@@ -90,6 +89,20 @@ def training_ledger(
         "precision": dict(precision),
         "data": dict(data),
     }
+
+
+def schedule_entries(schedule: Schedule) -> dict[str, Any]:
+    """The ledger's entries on a schedule, without its steps."""
+    entries = {
+        "peak": schedule.peak_rate,
+        "end": schedule.end_rate,
+        "schedule": schedule.name,
+        **schedule.options,
+        "rewarm_at_step": schedule.rewarm_at_step,
+    }
+    if schedule.rewarm_at_step is not None:
+        entries["rewarm_steps"] = schedule.rewarm_steps
+    return entries
 
 
 def _optimizer_section(optimization: OptimizationSettings, operations: str) -> dict[str, Any]:

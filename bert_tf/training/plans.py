@@ -6,24 +6,53 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from bert_tf.config.schedules import check_lengths, check_schedule, schedule_row
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
+from bert_tf.update.schedules import Schedule
 
 
 def resolve_plans(
-    optimization: OptimizationSettings, ranks: SingleProcess
+    optimization: OptimizationSettings, ranks: SingleProcess, *, trains: bool = True
 ) -> tuple[BatchPlan, StepPlan]:
-    """The batch and step plans; raises UserError for contradictory settings."""
-    return batch_plan(optimization, ranks), resolve_step_plan(
+    """The batch and step plans; raises UserError for contradictory settings.
+
+    The parts of the schedule need not fit into the steps of a run that does not train.
+    """
+    batch = batch_plan(optimization, ranks)
+    check_schedule(optimization)
+    steps = resolve_step_plan(
         num_train_steps=optimization.num_train_steps,
         num_warmup_steps=optimization.num_warmup_steps,
         learning_rate=optimization.learning_rate,
         world_size=ranks.world_size,
         scale_steps_by_ranks=optimization.scale_steps_by_ranks,
         learning_rate_scaling=optimization.learning_rate_scaling,
+    )
+    if trains:
+        check_lengths(optimization)
+    return batch, steps
+
+
+def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule:
+    """The learning rate's schedule, from settings that ``resolve_plans`` has checked."""
+    row = schedule_row(optimization.schedule)
+    options = {name: getattr(optimization, name) for name in row.options}
+    if "decay_steps" in options:
+        options["decay_steps"] /= steps.divisor
+    begins_again = optimization.rewarm_at_step is not None
+    return Schedule(
+        optimization.schedule,
+        peak_rate=steps.learning_rate,
+        total_steps=steps.num_train_steps,
+        warmup_steps=steps.num_warmup_steps,
+        end_rate=optimization.end_learning_rate,
+        options=options,
+        rewarm_at_step=steps.scaled(optimization.rewarm_at_step) if begins_again else None,
+        rewarm_steps=steps.scaled(optimization.num_rewarm_steps) if begins_again else 0,
     )
 
 

@@ -25,13 +25,13 @@ from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, create_network
 from bert_tf.training import evaluation, hooks, ledger
 from bert_tf.training.job import Job
+from bert_tf.training.plans import schedule_of
 from bert_tf.training.run_log import EVALUATIONS, read_history
 from bert_tf.training.start_point import ResumingSaver, find_start
 from bert_tf.training.summary import UpdateTimes, training_lines, training_totals
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.training.xla import XlaReport, compile_first_cluster
 from bert_tf.tuning.session import session_config
-from bert_tf.update import schedules
 from bert_tf.update.kernels import Kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import Optimizer, optimizer_class
@@ -309,14 +309,8 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
     ``features`` are [accumulation steps x micro batch, ...], this rank's part of a global batch.
     """
     optimization, steps = job.optimization, job.steps
-    learning_rate = schedules.SCHEDULES[optimization.schedule](
-        tf.train.get_or_create_global_step().read_value() + steps.schedule_offset,
-        peak_rate=steps.learning_rate,
-        total_steps=steps.num_train_steps,
-        warmup_steps=steps.num_warmup_steps,
-        end_rate=optimization.end_learning_rate,
-        power=optimization.decay_power,
-    )
+    step = tf.train.get_or_create_global_step().read_value()
+    learning_rate = schedule_of(optimization, steps).rate(step + steps.schedule_offset)
     return build_train_op(
         network,
         features,

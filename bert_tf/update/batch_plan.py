@@ -107,6 +107,7 @@ class StepPlan:
       requested_learning_rate, learning_rate: the peak, before and after scaling.
       schedule_offset: added to global_step to get the position in the schedule; not 0 in a run
         that was resumed with a different global batch size.
+      divisor: steps of one rank in a step of all ranks.
     """
 
     requested_train_steps: int
@@ -116,6 +117,11 @@ class StepPlan:
     requested_learning_rate: float
     learning_rate: float
     schedule_offset: int = 0
+    divisor: int = 1
+
+    def scaled(self, steps: int) -> int:
+        """Steps of all ranks, rounded up, for a number of steps of one rank."""
+        return math.ceil(steps / self.divisor)
 
     @property
     def last_step(self) -> int:
@@ -163,6 +169,7 @@ def resolve_step_plan(
     divisor = world_size if scale_steps_by_ranks else 1
     factor = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}
     return StepPlan(
+        divisor=divisor,
         requested_train_steps=num_train_steps,
         requested_warmup_steps=num_warmup_steps,
         num_train_steps=math.ceil(num_train_steps / divisor),

@@ -128,7 +128,11 @@ def test_flags_after_a_flag_file_take_precedence(monkeypatch):
 def test_the_drop_named_in_the_recipes():
     for steps, warmup, drop in ((7038, 2000, 0.846), (1564, 200, 0.934)):
         rates = schedules.google(
-            [warmup - 1, warmup], peak_rate=1.0, total_steps=steps, warmup_steps=warmup, power=0.5
+            [warmup - 1, warmup],
+            peak_rate=1.0,
+            total_steps=steps,
+            warmup_steps=warmup,
+            decay_power=0.5,
         )
         assert rates[0] > 0.99
         assert round(float(rates[1]), 3) == drop

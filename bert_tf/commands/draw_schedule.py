@@ -1,0 +1,131 @@
+"""Shows the learning rate of a run before it is started, over its updates and sequences.
+
+Takes a training script's flags, and thereby any recipe. Prints a table of some updates; --output is
+a picture of the whole curve, or a table with more rows.
+
+    python -m bert_tf.commands.draw_schedule --flagfile=recipes/bert_base_phase1.flags \\
+        --lr_schedule=cosine --output=curve.png
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from bert_tf import environment
+from bert_tf.command_line import flag_group, read_flag_files, run_command
+from bert_tf.config import finetuning_flags, pretraining_flags
+from bert_tf.config.classification_flags import define_classification_flags
+from bert_tf.config.distillation_flags import define_distillation_flags
+from bert_tf.config.flags import Definer, at_least_one
+from bert_tf.config.squad_flags import define_squad_flags
+from bert_tf.errors import UserError, exit_on_user_error
+from bert_tf.files import check_output_file
+
+_SUFFIXES = (".png", ".svg", ".pdf", ".tsv")
+
+
+class _Script(NamedTuple):
+    """A training script: what defines its flags, and what reads optimization and length."""
+
+    define_flags: Callable[[flags.FlagValues], None]
+    optimization_and_length: Callable[[flags.FlagValues], tuple[Any, ...]]
+
+
+_SCRIPTS = {
+    "run_pretraining.py": _Script(
+        pretraining_flags.define_pretraining_flags, pretraining_flags.optimization_and_length
+    ),
+    "run_distillation.py": _Script(
+        define_distillation_flags, pretraining_flags.optimization_and_length
+    ),
+    "run_squad.py": _Script(define_squad_flags, finetuning_flags.optimization_and_length),
+    "run_classifier.py": _Script(
+        define_classification_flags, finetuning_flags.optimization_and_length
+    ),
+}
+
+
+def define_flags(script: str = "run_pretraining.py") -> None:
+    """Defines the command's flags, to which those of ``script`` belong."""
+    _define_own_flags(Definer(flags.FLAGS), script)
+    _SCRIPTS[script].define_flags(flags.FLAGS)
+
+
+@flag_group("Curve")
+def _define_own_flags(define: Definer, script: str) -> None:
+    define.choice(
+        "script",
+        script,
+        list(_SCRIPTS),
+        "Whose flags these are; if not given, the first of the scripts that has all of them.",
+    )
+    define.string("output", None, f"File to write: {', '.join(_SUFFIXES[:-1])}, or .tsv (a table).")
+    define.integer("num_ranks", 1, "Ranks of the run.")
+    define.integer("num_records", None, "Training records, if the length is given in epochs.")
+
+
+def script_of(arguments: Sequence[str]) -> str:
+    """The script that --script names, or the one that lacks the fewest of the given flags.
+
+    Raises UserError for a flag file that cannot be read.
+    """
+    own = flags.FlagValues()
+    _define_own_flags(Definer(own), next(iter(_SCRIPTS)))
+    arguments = read_flag_files(arguments, own)
+    try:
+        own(["draw_schedule", *arguments], known_only=True)
+    except flags.Error:
+        return own["script"].default  # parsing all flags reports it
+    if own["script"].present:
+        return own.script
+    names = {text.lstrip("-").partition("=")[0] for text in arguments if text.startswith("-")}
+
+    def lacking(script: str) -> int:
+        values = flags.FlagValues()
+        _SCRIPTS[script].define_flags(values)
+        return sum(name not in values and name.removeprefix("no") not in values for name in names)
+
+    return min(_SCRIPTS, key=lacking)
+
+
+def main(_) -> None:
+    """Prints the table and writes the file."""
+    values = flags.FLAGS
+    environment.prepare_environment(verbose=False, use_xla=False)
+    at_least_one(values, "num_ranks")
+    at_least_one(values, "num_records")
+    output = None
+    if values.output:
+        output = check_output_file(values.output, flag="output")
+        if output.suffix not in _SUFFIXES:
+            raise UserError(f"--output={output} must end in one of {', '.join(_SUFFIXES)}.")
+    optimization, epochs, proportion = _SCRIPTS[values.script].optimization_and_length(values)
+    if optimization.scale_steps_by_ranks is None:
+        scales = values.horovod or values.num_ranks > 1
+        optimization = dataclasses.replace(optimization, scale_steps_by_ranks=scales)
+    # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+    from bert_tf.tasks import schedule_curve
+
+    curve = schedule_curve.planned_curve(
+        optimization,
+        num_ranks=values.num_ranks,
+        epochs=epochs,
+        warmup_proportion=proportion,
+        num_records=values.num_records,
+    )
+    print(f"{values.script}: {curve.title()}")
+    print(schedule_curve.short_table(curve))
+    if output is not None:
+        written = schedule_curve.write_curve(output, curve)
+        because = "" if written == output else f", not {output}, for matplotlib is not installed"
+        print(f"output is in {written}{because}")
+
+
+if __name__ == "__main__":
+    exit_on_user_error(lambda: define_flags(script_of(sys.argv[1:])))
+    run_command(main)
