@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from bert_tf.config.schedules import default_of
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open
@@ -19,7 +21,7 @@ from bert_tf.update.schedules import Schedule
 
 _MOST_POINTS = 2000
 _ROWS = 10
-_INCHES = (8, 4.5)
+_INCHES, _TITLE_WIDTH = (8, 4.5), 100
 _HEADINGS = ("update", "sequences", "learning_rate")
 
 
@@ -58,12 +60,19 @@ class Curve:
         return [(u, u * self.global_batch_size, float(rate)) for u, rate in zip(updates, rates)]
 
     def title(self) -> str:
-        """What the curve is of, in a line."""
+        """What the curve is of: the schedule, options other than the defaults, and the length."""
         schedule = self.schedule
-        options = "".join(f", {name} {show_value(value)}" for name, value in schedule.options.items())
+        parts = [schedule.name, f"peak {schedule.peak_rate:g}"]
+        parts += [
+            f"{name} {show_value(value)}"
+            for name, value in schedule.options.items()
+            if value != default_of(name)
+        ]
+        if schedule.rewarm_at_step is not None:
+            parts.append(f"again after update {schedule.rewarm_at_step:,}")
         return (
-            f"{schedule.name}, peak {schedule.peak_rate:g}{options}: {schedule.total_steps:,} "
-            f"updates of {self.global_batch_size:,} sequences"
+            f"{', '.join(parts)}: {schedule.total_steps:,} updates of {self.global_batch_size:,} "
+            "sequences"
         )
 
 
@@ -134,16 +143,16 @@ def _draw(path: Path, curve: Curve) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
     updates, _, rates = zip(*curve.points())
     batch = curve.global_batch_size
     figure, axes = pyplot.subplots(figsize=_INCHES, layout="constrained")
     axes.plot(updates, rates)
-    axes.set_title(curve.title(), fontsize=10)
+    figure.suptitle(textwrap.fill(curve.title(), _TITLE_WIDTH), fontsize=10)
     axes.set_xlabel("updates")
     axes.set_ylabel("learning rate")
-    axes.ticklabel_format(axis="y", scilimits=(-2, 2))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
     axes.set_xlim(0, curve.schedule.total_steps)
     axes.set_ylim(bottom=0)
     axes.grid(color="0.9")

@@ -62,7 +62,7 @@ def test_a_jump_is_more_than_a_step(changes, expected):
 
 def test_a_schedule_of_another_age_is_not_compared():
     before = ledger()
-    before["learning_rate"]["schedule"] = "cosine"
+    before["learning_rate"]["schedule"] = "step_wise"
     assert learning_rate_jump(record(before), ledger(peak=2e-3), step=50) is None
 
 
