@@ -15,6 +15,7 @@ from tests.support import ROOT
 INFINITE = {"clip_norm", "null_score_diff_threshold", "na_prob_thresh"}
 COMMANDS = [
     "bert_tf.commands.convert",
+    "bert_tf.commands.draw_schedule",
     "bert_tf.commands.export_squad",
     "bert_tf.commands.launch",
     "bert_tf.commands.ask",
@@ -86,7 +87,7 @@ def test_no_command_is_forgotten():
     found = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in sources
-        if "\ndef define_flags() -> None:" in path.read_text(encoding="utf-8")
+        if "\ndef define_flags(" in path.read_text(encoding="utf-8")
     }
     assert found == set(COMMANDS)
 

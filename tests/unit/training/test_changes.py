@@ -60,9 +60,45 @@ def test_a_jump_is_more_than_a_step(changes, expected):
     assert found == expected
 
 
+def with_schedule(name, **options):
+    found = ledger()
+    found["learning_rate"] = {"peak": 1e-3, "end": 0.0, "schedule": name, **options}
+    return found
+
+
+def test_schedules_are_compared_with_all_their_options():
+    cosine = with_schedule("cosine", warmup_power=1.0, rewarm_at_step=None)
+    half = r"the learning rate jumps at step 40: 0.00075 -> 0.000854"
+    assert learning_rate_jump(record(ledger()), cosine, step=40) == half
+    assert learning_rate_jump(record(cosine), cosine, step=40) is None
+    stable = with_schedule(
+        "warmup_stable_decay",
+        decay_share=0.5,
+        decay_form="linear",
+        warmup_power=1.0,
+        rewarm_at_step=None,
+    )
+    other = with_schedule("warmup_stable_decay", **{**stable["learning_rate"], "decay_share": 0.8})
+    assert learning_rate_jump(record(stable), stable, step=60) is None
+    assert "0.0008 -> 0.0005" in learning_rate_jump(record(stable), other, step=60)
+
+
+def test_going_on_with_a_second_phase_at_the_end_of_the_first_is_no_jump():
+    before = ledger()
+    after = ledger(steps=150)
+    after["learning_rate"].update(rewarm_at_step=100, rewarm_steps=10)
+    assert learning_rate_jump(record(before), after, step=99) is None
+    # Without, the rate is suddenly a third of its peak.
+    assert "0 -> 0.000385" in learning_rate_jump(record(before), ledger(steps=150), step=100)
+    jump = learning_rate_jump(record(ledger(steps=150)), after, step=105)
+    assert jump == "the learning rate jumps at step 105: 0.000346 -> 0.0006"
+
+
 def test_a_schedule_of_another_age_is_not_compared():
     before = ledger()
     before["learning_rate"]["schedule"] = "step_wise"
+    assert learning_rate_jump(record(before), ledger(peak=2e-3), step=50) is None
+    before = with_schedule("warmup_stable_decay", decay_form="in two steps")
     assert learning_rate_jump(record(before), ledger(peak=2e-3), step=50) is None
 
 
@@ -70,4 +106,7 @@ def test_a_record_without_its_schedule_is_damaged():
     before = ledger()
     del before["steps"]["warmup_steps"]
     with pytest.raises(UserError, match=r"no usable steps.warmup_steps; restore the file or"):
+        learning_rate_jump(record(before), ledger(), step=50)
+    before = with_schedule("exponential", decay_steps=10)
+    with pytest.raises(UserError, match=r"no usable learning_rate.decay_rate"):
         learning_rate_jump(record(before), ledger(), step=50)

@@ -91,6 +91,25 @@ def test_the_numbers_of_a_run_on_two_ranks():
     assert found["data"] == {"sha256": "abc", "train_records": 3000}
 
 
+def test_a_schedule_shows_its_own_options_and_its_second_phase():
+    rates = make_ledger(schedule="exponential", decay_power=1.0, decay_rate=0.9, decay_steps=25)[
+        "learning_rate"
+    ]
+    assert rates == {
+        "requested": 1e-4,
+        "scaling": "linear",
+        "peak": 2e-4,
+        "end": 1e-6,
+        "schedule": "exponential",
+        "decay_rate": 0.9,
+        "decay_steps": 12.5,
+        "warmup_power": 1.0,
+        "rewarm_at_step": None,
+    }
+    rates = make_ledger(rewarm_at_step=500, num_rewarm_steps=31)["learning_rate"]
+    assert (rates["rewarm_at_step"], rates["rewarm_steps"]) == (250, 16)
+
+
 def test_ranks_of_one_host_name_it_once():
     class OneHost(TwoRanks):
         def gather(self, value):

@@ -18,6 +18,7 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import VariableSpec
 from bert_tf.tasks import pretraining
 from bert_tf.training import hooks, memory, trainer
+from bert_tf.training.plans import resolve_plans, schedule_of
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
 from bert_tf.update.optimizers import AdamW, Lamb
 from tests import momentum_optimizer
@@ -147,6 +148,21 @@ def test_what_happens_to_gradients_is_what_flags_say(built, given, name, expecte
         (("--lr_schedule=google",), [0.0, RATE * 0.4, 0.0]),
         (("--num_warmup_steps=0",), [RATE, RATE * 0.4, 0.0]),
         (("--num_train_steps=18",), [RATE / 2, RATE * 0.75, RATE / 2]),
+        (("--lr_warmup_power=2",), [RATE / 4, RATE / 2, 0.0]),
+        (("--lr_schedule=constant",), [RATE / 2, RATE, RATE]),
+        (("--lr_schedule=cosine", "--end_learning_rate=0.1"), [RATE / 2, 0.3, 0.1]),
+        (("--lr_schedule=warmup_stable_decay", "--lr_decay_share=0.8"), [RATE / 2, RATE / 2, 0.0]),
+        (
+            ("--lr_schedule=warmup_stable_decay", "--lr_decay_share=0.8", "--lr_decay_form=1-sqrt"),
+            [RATE / 2, RATE * (1 - 0.5**0.5), 0.0],
+        ),
+        (("--lr_schedule=one_cycle", "--lr_cycle_start=0.2"), [RATE * 0.6, RATE / 7.5, 0.0]),
+        (
+            ("--lr_schedule=exponential", "--lr_decay_rate=0.25", "--lr_decay_steps=8"),
+            [RATE / 2, RATE / 2, RATE / 4],
+        ),
+        # Step 6 is the first of the second phase.
+        (("--rewarm_at_step=6", "--num_rewarm_steps=4"), [RATE / 2, RATE / 4, RATE]),
     ],
 )
 def test_the_learning_rate_is_the_one_that_flags_describe(built, given, rates):
@@ -159,6 +175,37 @@ def test_the_learning_rate_is_the_one_that_flags_describe(built, given, rates):
             session.run(global_step.assign(step))
             found.append(session.run(learning_rate))
     np.testing.assert_allclose(found, rates, rtol=1e-6, atol=1e-9)
+
+
+def test_all_steps_of_a_schedule_are_those_of_one_rank():
+    given = ("--num_train_steps=101", "--rewarm_at_step=50", "--num_rewarm_steps=9")
+    settings = optimization(
+        *given, "--lr_schedule=exponential", "--lr_decay_rate=0.5", "--lr_decay_steps=10"
+    )
+    for scaled, expected in ((False, (101, 2, 50, 9, 10)), (True, (26, 1, 13, 3, 2.5))):
+        settings = dataclasses.replace(settings, scale_steps_by_ranks=scaled)
+        _, steps = resolve_plans(settings, SimpleNamespace(world_size=4))
+        found = schedule_of(settings, steps)
+        assert expected == (
+            found.total_steps,
+            found.warmup_steps,
+            found.rewarm_at_step,
+            found.rewarm_steps,
+            found.options["decay_steps"],
+        )
+
+
+def test_only_a_run_that_trains_needs_room_for_its_schedule():
+    settings = optimization("--lr_schedule=one_cycle", "--num_train_steps=3")
+    settings = dataclasses.replace(settings, scale_steps_by_ranks=False)
+    ranks = SimpleNamespace(world_size=1)
+    resolve_plans(settings, ranks, trains=False)
+    with pytest.raises(UserError, match=r"must be from 1 to half of --num_train_steps=3"):
+        resolve_plans(settings, ranks)
+    # Settings from Python have not been through flags.
+    settings = dataclasses.replace(settings, cycle_start=2.0)
+    with pytest.raises(UserError, match=r"--lr_cycle_start=2 must be in"):
+        resolve_plans(settings, ranks, trains=False)
 
 
 @pytest.mark.parametrize("initial", [2.0**20, 8.0])
