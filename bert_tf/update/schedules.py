@@ -26,46 +26,133 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.schedules import COSINE, LINEAR, SQRT
 
 
-def _joined(decay: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the warm-up to ``decay(array, step, ...)``, the rate from ``warmup_steps`` on."""
+def _joined(share_of_peak: Callable[..., Any]) -> Callable[..., Any]:
+    """A schedule from what follows its warm-up: a share of the way from ``end_rate`` to the peak.
 
-    @functools.wraps(decay)
+    ``share_of_peak(array, step, total_steps, warmup_steps, ...)`` applies from ``warmup_steps`` on.
+    """
+
+    @functools.wraps(share_of_peak)
     def schedule(
         step: Any,
         *,
         peak_rate: float,
+        total_steps: int,
         warmup_steps: int = 0,
+        end_rate: float = 0.0,
         start_rate: float = 0.0,
         warmup_power: float = 1.0,
-        **settings: Any,
+        **options: Any,
     ) -> Any:
         array, step = _as_array(step)
-        share = array.clip((step + 1.0) / max(warmup_steps, 1), 0.0, 1.0) ** warmup_power
-        warmup = _between(start_rate, peak_rate, share)
-        after = decay(array, step, peak_rate=peak_rate, warmup_steps=warmup_steps, **settings)
-        return array.where(step < warmup_steps, warmup, after)
+        warmup = _warmup(array, step, start_rate, peak_rate, warmup_steps, warmup_power)
+        share = share_of_peak(array, step, total_steps, warmup_steps, **options)
+        return array.where(step < warmup_steps, warmup, _between(end_rate, peak_rate, share))
 
+    del schedule.__wrapped__  # its signature is not that of the schedule
     return schedule
 
 
 @_joined
 def polynomial(
-    array: Any,
-    step: Any,
-    *,
-    peak_rate: float,
-    total_steps: int,
-    warmup_steps: int,
-    end_rate: float = 0.0,
-    decay_power: float = 1.0,
+    array: Any, step: Any, total_steps: int, warmup_steps: int, *, decay_power: float = 1.0
 ) -> Any:
     """Warm-up, then a decay as ``remaining ** decay_power``; 1 is linear.
 
     ``remaining`` runs from 1 at ``warmup_steps`` to 0 at ``total_steps``, from where on the rate is
     ``end_rate``. The last update, one step earlier, still has a rate above it.
     """
+    return _remaining(array, step, warmup_steps, total_steps - warmup_steps) ** decay_power
+
+
+@_joined
+def constant(array: Any, step: Any, total_steps: int, warmup_steps: int) -> Any:
+    """Warm-up, then the peak, however many steps there are."""
+    del total_steps, warmup_steps
+    return array.clip(step, 1.0, 1.0)
+
+
+@_joined
+def cosine(array: Any, step: Any, total_steps: int, warmup_steps: int) -> Any:
+    """Warm-up, then ``(1 + cos(pi * x)) / 2`` with ``x`` from 0 to 1 at ``total_steps``.
+
+    The annealing of Loshchilov and Hutter 2017 (SGDR, equation 5), without restarts.
+    """
     remaining = _remaining(array, step, warmup_steps, total_steps - warmup_steps)
-    return _between(end_rate, peak_rate, remaining**decay_power)
+    return _half_cosine(array, remaining)
+
+
+@_joined
+def warmup_stable_decay(
+    array: Any,
+    step: Any,
+    total_steps: int,
+    warmup_steps: int,
+    *,
+    decay_share: float = 0.1,
+    decay_form: str = LINEAR,
+) -> Any:
+    """Warm-up, the peak, and a decay in the last ``decay_share`` of all steps.
+
+    The schedule of MiniCPM (Hu et al. 2024, section 4), with forms that Hägele et al. 2024 compare:
+    ``linear``, ``cosine`` and ``1-sqrt``, the last one being ``1 - sqrt(x)`` with ``x`` from 0 to
+    1. A share of less than one step has no decay before ``total_steps``.
+    """
+    decay_steps = min(decay_share * total_steps, total_steps - warmup_steps)
+    remaining = _remaining(array, step, total_steps - decay_steps, decay_steps)
+    if decay_form == COSINE:
+        return _half_cosine(array, remaining)
+    if decay_form == SQRT:
+        # Equal to 1 - sqrt(x), without the cancellation near the end.
+        return remaining / (1.0 + (1.0 - remaining) ** 0.5)
+    return remaining
+
+
+@_joined
+def exponential(
+    array: Any,
+    step: Any,
+    total_steps: int,
+    warmup_steps: int,
+    *,
+    decay_rate: float,
+    decay_steps: float,
+) -> Any:
+    """Warm-up, then ``decay_rate ** ((step - warmup_steps) / decay_steps)``, without an end.
+
+    DeepSpeed's bing_bert trains with it: its ``warmup_linear_decay_exp`` has ``warmup_power`` 1,
+    ``warmup_exp_decay_exp`` (the ``EE`` of its scripts) has 2. There the first update has rate 0,
+    and without a warm-up the rate never decays. ``end_rate`` is approached, not reached.
+    """
+    del total_steps
+    return decay_rate ** array.clip((step - warmup_steps) / decay_steps, 0.0, math.inf)
+
+
+def one_cycle(
+    step: Any,
+    *,
+    peak_rate: float,
+    total_steps: int,
+    warmup_steps: int,
+    end_rate: float = 0.0,
+    cycle_start: float = 0.1,
+) -> Any:
+    """A triangle of two times ``warmup_steps``, then a linear way down to ``end_rate``.
+
+    The cycle rises from ``cycle_start * peak_rate`` and falls back to it; in the rest of the steps
+    the rate is annihilated (Smith and Topin 2018, "Super-convergence", section 3).
+    """
+    array, step = _as_array(step)
+    start_rate, cycle_end = cycle_start * peak_rate, 2 * warmup_steps
+    rise = _warmup(array, step, start_rate, peak_rate, warmup_steps, 1.0)
+    fall = _remaining(array, step, warmup_steps, warmup_steps)
+    rest = _remaining(array, step, cycle_end, total_steps - cycle_end)
+    after = array.where(
+        step < cycle_end,
+        _between(start_rate, peak_rate, fall),
+        _between(end_rate, start_rate, rest),
+    )
+    return array.where(step < warmup_steps, rise, after)
 
 
 def google(
@@ -90,120 +177,16 @@ def google(
     return array.where(step < warmup_steps, warmup, decay)
 
 
-@_joined
-def constant(array: Any, step: Any, *, peak_rate: float, warmup_steps: int, **_: float) -> Any:
-    """Warm-up, then the peak, however many steps there are."""
-    del warmup_steps
-    return array.clip(step, peak_rate, peak_rate)
-
-
-@_joined
-def cosine(
-    array: Any,
-    step: Any,
-    *,
-    peak_rate: float,
-    total_steps: int,
-    warmup_steps: int,
-    end_rate: float = 0.0,
-) -> Any:
-    """Warm-up, then ``(1 + cos(pi * x)) / 2`` with ``x`` from 0 to 1 at ``total_steps``.
-
-    The annealing of Loshchilov and Hutter 2017 (SGDR, equation 5), without restarts.
-    """
-    remaining = _remaining(array, step, warmup_steps, total_steps - warmup_steps)
-    return _between(end_rate, peak_rate, _half_cosine(array, remaining))
-
-
-@_joined
-def warmup_stable_decay(
-    array: Any,
-    step: Any,
-    *,
-    peak_rate: float,
-    total_steps: int,
-    warmup_steps: int,
-    end_rate: float = 0.0,
-    decay_share: float = 0.1,
-    decay_form: str = LINEAR,
-) -> Any:
-    """Warm-up, the peak, and a decay in the last ``decay_share`` of all steps.
-
-    The schedule of MiniCPM (Hu et al. 2024, section 4), with forms that Hägele et al. 2024 compare:
-    ``linear``, ``cosine`` and ``1-sqrt``, the last one being ``1 - sqrt(x)`` with ``x`` from 0 to
-    1. A share of less than one step has no decay before ``total_steps``.
-    """
-    decay_steps = min(decay_share * total_steps, total_steps - warmup_steps)
-    remaining = _remaining(array, step, total_steps - decay_steps, decay_steps)
-    if decay_form == COSINE:
-        remaining = _half_cosine(array, remaining)
-    elif decay_form == SQRT:
-        # Equal to 1 - sqrt(x), without the cancellation near the end.
-        remaining = remaining / (1.0 + (1.0 - remaining) ** 0.5)
-    return _between(end_rate, peak_rate, remaining)
-
-
-def one_cycle(
-    step: Any,
-    *,
-    peak_rate: float,
-    total_steps: int,
-    warmup_steps: int,
-    end_rate: float = 0.0,
-    cycle_start: float = 0.1,
-) -> Any:
-    """A triangle of two times ``warmup_steps``, then a linear way down to ``end_rate``.
-
-    The cycle rises from ``cycle_start * peak_rate`` and falls back to it; in the rest of the steps
-    the rate is annihilated (Smith and Topin 2018, "Super-convergence", section 3).
-    """
-    start_rate, cycle_end = cycle_start * peak_rate, 2 * warmup_steps
-
-    @_joined
-    def cycle(array: Any, step: Any, *, peak_rate: float, warmup_steps: int) -> Any:
-        fall = _remaining(array, step, warmup_steps, warmup_steps)
-        rest = _remaining(array, step, cycle_end, total_steps - cycle_end)
-        return array.where(
-            step < cycle_end,
-            _between(start_rate, peak_rate, fall),
-            _between(end_rate, start_rate, rest),
-        )
-
-    return cycle(step, peak_rate=peak_rate, warmup_steps=warmup_steps, start_rate=start_rate)
-
-
-@_joined
-def exponential(
-    array: Any,
-    step: Any,
-    *,
-    peak_rate: float,
-    warmup_steps: int,
-    decay_rate: float,
-    decay_steps: float,
-    end_rate: float = 0.0,
-    **_: float,
-) -> Any:
-    """Warm-up, then ``decay_rate ** ((step - warmup_steps) / decay_steps)``, without an end.
-
-    DeepSpeed's bing_bert trains with it: its ``warmup_linear_decay_exp`` has ``warmup_power`` 1,
-    ``warmup_exp_decay_exp`` (the ``EE`` of its scripts) has 2. There the first update has rate 0,
-    and without a warm-up the rate never decays. ``end_rate`` is approached, not reached.
-    """
-    periods = array.clip((step - warmup_steps) / decay_steps, 0.0, math.inf)
-    return _between(end_rate, peak_rate, decay_rate**periods)
-
-
 FUNCTIONS = {
     function.__name__: function
     for function in (
         polynomial,
-        google,
         constant,
         cosine,
         warmup_stable_decay,
-        one_cycle,
         exponential,
+        one_cycle,
+        google,
     )
 }
 
@@ -251,6 +234,14 @@ class Schedule:
             **self.options,
             **start,
         )
+
+
+def _warmup(
+    array: Any, step: Any, start_rate: float, peak_rate: float, steps: int, power: float
+) -> Any:
+    """The rise to the peak, which is kept afterwards."""
+    done = array.clip((step + 1.0) / max(steps, 1), 0.0, 1.0)
+    return _between(start_rate, peak_rate, done**power)
 
 
 def _remaining(array: Any, step: Any, begin: float, steps: float) -> Any:
