@@ -26,6 +26,9 @@ OPTION_FLAGS = {
 }
 
 
+_ROUNDING = 1e-9  # 0.55 * 100 is more than 55
+
+
 @dataclasses.dataclass(frozen=True)
 class ScheduleRow:
     """What the rest of the toolkit knows about a schedule without loading TensorFlow.
@@ -204,7 +207,8 @@ def check_lengths(optimization: OptimizationSettings) -> None:
 def _check_phase(optimization: OptimizationSettings, total: int, warmup: int, shown: str) -> None:
     """Checks a warm-up and what follows it until ``total``, which messages call ``shown``."""
     name = optimization.schedule
-    if name == "warmup_stable_decay" and warmup + optimization.decay_share * total > total:
+    decay = optimization.decay_share * total
+    if name == "warmup_stable_decay" and warmup + decay > total * (1 + _ROUNDING):
         raise UserError(
             f"--lr_decay_share={optimization.decay_share:g} of {shown} and a warm-up of {warmup} "
             "steps overlap; lower one of them."

@@ -113,6 +113,7 @@ def test_names_from_python():
     ("schedule", "changes", "sentence"),
     [
         ("warmup_stable_decay", {"decay_share": 0.9}, None),
+        ("warmup_stable_decay", {"decay_share": 0.55, "num_warmup_steps": 45}, None),
         (
             "warmup_stable_decay",
             {"decay_share": 0.91},
