@@ -24,7 +24,7 @@ from bert_tf.config.distillation_flags import define_distillation_flags
 from bert_tf.config.flags import Definer, at_least_one
 from bert_tf.config.squad_flags import define_squad_flags
 from bert_tf.errors import UserError, exit_on_user_error
-from bert_tf.files import check_output_file
+from bert_tf.files import check_output_file, make_output_dir
 
 _SUFFIXES = (".png", ".svg", ".pdf", ".tsv")
 
@@ -121,6 +121,7 @@ def main(_) -> None:
     print(f"{values.script}: {curve.title()}")
     print(schedule_curve.short_table(curve))
     if output is not None:
+        make_output_dir(output.parent, flag="output")
         written = schedule_curve.write_curve(output, curve)
         because = "" if written == output else f", not {output}, for matplotlib is not installed"
         print(f"output is in {written}{because}")

@@ -145,7 +145,7 @@ def command(monkeypatch):
 
 def test_what_is_printed(command, tmp_path, capsys):
     given = ["--num_records=1000", "--train_batch_size=10", "--num_ranks=2", "--do_train"]
-    path = tmp_path / "curve.tsv"
+    path = tmp_path / "new" / "curve.tsv"
     command("run_squad.py", *given, "--num_train_epochs=2", f"--output={path}")
     out = capsys.readouterr().out
     assert "run_squad.py: polynomial, peak 5e-05: 100 updates of 20 sequences\n" in out
