@@ -23,6 +23,7 @@ from bert_tf.config.classification_flags import define_classification_flags
 from bert_tf.config.distillation_flags import define_distillation_flags
 from bert_tf.config.flags import Definer, at_least_one
 from bert_tf.config.squad_flags import define_squad_flags
+from bert_tf.config.tagging_flags import define_tagging_flags
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import check_output_file, make_output_dir
 
@@ -47,6 +48,7 @@ _SCRIPTS = {
     "run_classifier.py": _Script(
         define_classification_flags, finetuning_flags.optimization_and_length
     ),
+    "run_ner.py": _Script(define_tagging_flags, finetuning_flags.optimization_and_length),
 }
 
 
