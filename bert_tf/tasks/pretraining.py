@@ -197,9 +197,17 @@ class _Data:
             "vocabulary_sha256": vocabulary_sha256,
             "train_records": len(self.train_records) if train else 0,
             "eval_records": len(self.eval_records) if self.eval_records else 0,
-            "masking": "stored" if self.masking is None else "at training time",
+            "masking": self._where_masked(),
             **self._masking_entries(),
         }
+
+    def _where_masked(self) -> str:
+        if self.masking is None:
+            return "stored"
+        # Then those that store none are the held-out ones.
+        if self.train_info is not None and self.train_info.masked:
+            return "stored, but drawn for held-out records"
+        return "at training time"
 
     def _masking_entries(self) -> dict[str, object]:
         if self.masking is None:

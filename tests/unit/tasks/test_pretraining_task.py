@@ -87,6 +87,27 @@ def test_masks_follow_the_settings(settings, share, whole_words):
     assert (masking.max_predictions_per_seq, masking.vocab_size) == (P, V)
 
 
+@pytest.mark.parametrize(
+    ("stored", "held_out_stored", "expected"),
+    [
+        (False, False, "at training time"),
+        (True, False, "stored, but drawn for held-out records"),
+        (False, True, "at training time"),
+        (True, True, "stored"),
+    ],
+)
+def test_the_ledger_says_where_masks_come_from(settings, stored, held_out_stored, expected):
+    [records] = settings.data.train_files
+    opened = pretraining._open_data(with_files(settings, held_out=records))
+    opened = dataclasses.replace(
+        opened,
+        train_info=dataclasses.replace(opened.train_info, masked=stored),
+        eval_info=dataclasses.replace(opened.eval_info, masked=held_out_stored),
+        masking=None if stored and held_out_stored else opened.masking,
+    )
+    assert opened.ledger_entries(None)["masking"] == expected
+
+
 @pytest.fixture(name="settings")
 def settings_of_a_run(tmp_path):
     return pretraining_settings(tmp_path)
