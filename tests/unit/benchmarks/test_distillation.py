@@ -1,7 +1,6 @@
 """The benchmarks of distillation: the peer's step, and the published study."""
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from benchmarks.rank_jobs import Measured
 from benchmarks.script import define_flags
 from benchmarks.speed import cached_teacher
 from benchmarks.speed.ours import task_of
+from benchmarks.speed.process import run_in_process
 from benchmarks.speed.steps import DISTILLATION, StepJob
 from benchmarks.speed.subjects import DISTILLING
 from bert_tf.config.bert_config import BertConfig
@@ -90,13 +90,8 @@ def test_a_kept_teacher_is_a_subject_that_is_compared_with_the_peer(precision):
 
 
 def test_an_epochs_share_of_a_kept_teachers_step():
-    found = cached_teacher.train(
-        {
-            **JOB.to_json(),
-            "settings": {"precision": "fp32", "native": False},
-            "started": time.monotonic(),
-        }
-    )
+    subject = DISTILLING["ours-fp32-cached-teacher"]
+    found = run_in_process(subject, JOB.to_json(), "train")
     assert found["loss"] > 0
     assert found["seconds"] < found["first_step_seconds"]
 
