@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from bert_tf.config.settings import MASKED, METRICS, PSEUDO
 from bert_tf.files import atomic_open, write_json
+from bert_tf.pictures import picture
 from bert_tf.scoring.perplexity import CONFIDENCE
 from bert_tf.scoring.sequences import Sequences
 
@@ -99,16 +99,12 @@ def _show(figure: float | Sequence[float] | None, digits: int) -> str:
     return f"{figure:.{digits}g}"
 
 
-def can_draw() -> bool:
-    """Whether matplotlib, which draws the picture, is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
-
-
 def draw_training(path: Path, results: Sequence[Result]) -> None:
     """Draws the perplexities per token of checkpoints over their steps."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-    with _Picture(path, x="step (optimizer updates)", y="perplexity per token") as axes:
+    x, y = "step (optimizer updates)", "perplexity per token"
+    with picture(path, x=x, y=y, inches=_INCHES) as axes:
         for metric in METRICS:
             found = [r for r in results if r["step"] is not None and r[metric]]
             found = [r for r in found if r[metric]["per_token"] is not None]
@@ -132,33 +128,9 @@ def draw_texts(path: Path, sequences: Sequences, scores: np.ndarray) -> None:
     """Draws how the pseudo-perplexities per token of the texts, [texts], are distributed."""
     tokens = np.array([text.tokens for text in sequences.texts])
     nats = -scores / np.maximum(tokens, 1)
-    with _Picture(path, x="pseudo-perplexity of a text, per token", y="texts") as axes:
+    x = "pseudo-perplexity of a text, per token"
+    with picture(path, x=x, y="texts", inches=_INCHES) as axes:
         bounds = np.linspace(nats.min(), max(nats.max(), nats.min() + 0.1), _BINS + 1)
         axes.hist(np.exp(bounds[:-1]), np.exp(bounds), weights=np.histogram(nats, bounds)[0])
         axes.axvline(math.exp(-scores.sum() / tokens.sum()), color="grey", linestyle="--")
         axes.set_xscale("log")
-
-
-class _Picture:
-    """The axes of a picture, written to a file at the end of the block."""
-
-    def __init__(self, path: Path, *, x: str, y: str) -> None:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        self._path, self._close = path, pyplot.close
-        self._figure, self._axes = pyplot.subplots(figsize=_INCHES)
-        self._axes.set_xlabel(x)
-        self._axes.set_ylabel(y)
-
-    def __enter__(self):
-        return self._axes
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._figure.tight_layout()
-            with atomic_open(self._path, "wb") as file:
-                self._figure.savefig(file, format="png", dpi=120)
-        self._close(self._figure)

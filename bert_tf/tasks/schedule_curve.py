@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from bert_tf.config.schedules import default_of
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open
+from bert_tf.pictures import can_draw, picture
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.ledger import show_value
 from bert_tf.training.plans import resolve_plans, schedule_of, with_steps
@@ -124,7 +124,7 @@ def write_curve(path: Path, curve: Curve) -> Path:
 
     Without matplotlib, that is a table beside the picture's name.
     """
-    if path.suffix == ".tsv" or importlib.util.find_spec("matplotlib") is None:
+    if path.suffix == ".tsv" or not can_draw():
         path = path.with_suffix(".tsv")
         _write_table(path, curve.points())
     else:
@@ -139,27 +139,19 @@ def _write_table(path: Path, points: Sequence[tuple[int, int, float]]) -> None:
 
 
 def _draw(path: Path, curve: Curve) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
     from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
     updates, _, rates = zip(*curve.points())
     batch = curve.global_batch_size
-    figure, axes = pyplot.subplots(figsize=_INCHES, layout="constrained")
-    axes.plot(updates, rates)
-    figure.suptitle(textwrap.fill(curve.title(), _TITLE_WIDTH), fontsize=10)
-    axes.set_xlabel("updates")
-    axes.set_ylabel("learning rate")
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
-    axes.set_xlim(0, curve.schedule.total_steps)
-    axes.set_ylim(bottom=0)
-    axes.grid(color="0.9")
-    consumed = axes.secondary_xaxis("top", functions=(lambda x: x * batch, lambda x: x / batch))
-    consumed.set_xlabel("sequences")
-    for axis in (axes.xaxis, consumed.xaxis):
-        axis.set_major_formatter(EngFormatter(sep=""))
-    with atomic_open(path, "wb") as file:
-        figure.savefig(file, format=path.suffix[1:], dpi=120)
-    pyplot.close(figure)
+    shown = {"x": "updates", "y": "learning rate"}
+    with picture(path, **shown, inches=_INCHES, layout="constrained") as axes:
+        axes.plot(updates, rates)
+        axes.figure.suptitle(textwrap.fill(curve.title(), _TITLE_WIDTH), fontsize=10)
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
+        axes.set_xlim(0, curve.schedule.total_steps)
+        axes.set_ylim(bottom=0)
+        axes.grid(color="0.9")
+        consumed = axes.secondary_xaxis("top", functions=(lambda x: x * batch, lambda x: x / batch))
+        consumed.set_xlabel("sequences")
+        for axis in (axes.xaxis, consumed.xaxis):
+            axis.set_major_formatter(EngFormatter(sep=""))

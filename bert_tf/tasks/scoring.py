@@ -16,6 +16,7 @@ from bert_tf.errors import UserError
 from bert_tf.inference.model_directory import ModelParts, find_model
 from bert_tf.inference.predictor import Predictor
 from bert_tf.input.masking import MaskingSettings
+from bert_tf.pictures import can_draw
 from bert_tf.progress import Progress
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.records.info import inspect_records
@@ -351,7 +352,7 @@ def _result(
             result[metric] = masked_perplexity(scores, copies, sequences).to_dict()
     directory = settings.run.output_dir / DIRECTORY / checkpoint.name
     outputs.write_texts(directory / outputs.TEXTS_NAME, sequences, likelihoods)
-    if likelihoods is not None and outputs.can_draw():
+    if likelihoods is not None and can_draw():
         outputs.draw_texts(directory / outputs.TEXTS_PICTURE_NAME, sequences, likelihoods)
     return result
 
@@ -362,7 +363,7 @@ def _write(settings: EvaluationSettings, context: RunContext, about: dict[str, A
     results = finished_results(output_dir)
     outputs.write_results(output_dir, about, results)
     if len(results) > 1:
-        if outputs.can_draw():
+        if can_draw():
             outputs.draw_training(output_dir / outputs.PICTURE_NAME, results)
         else:
             context.message(f"no {outputs.PICTURE_NAME}, for matplotlib is not installed")

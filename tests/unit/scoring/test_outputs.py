@@ -1,10 +1,12 @@
 """The files of an evaluation."""
 
+import contextlib
 import json
 
 import numpy as np
 import pytest
 
+from bert_tf.pictures import picture
 from bert_tf.scoring import outputs
 from tests.unit.scoring.counted_sequences import sequences_of
 
@@ -71,16 +73,17 @@ def test_pictures(tmp_path):
 def test_perplexities_can_be_read_off(tmp_path, monkeypatch, values, expected):
     shown = []
 
-    class Noting(outputs._Picture):
-        def __exit__(self, *error):
-            self._figure.canvas.draw()
-            least, most = self._axes.get_ylim()
-            for axis_tick in self._axes.yaxis.get_major_ticks():
+    @contextlib.contextmanager
+    def noting(*arguments, **options):
+        with picture(*arguments, **options) as axes:
+            yield axes
+            axes.figure.canvas.draw()
+            least, most = axes.get_ylim()
+            for axis_tick in axes.yaxis.get_major_ticks():
                 if least <= axis_tick.get_loc() <= most:
                     shown.append(float(axis_tick.label1.get_text()))
-            return super().__exit__(*error)
 
-    monkeypatch.setattr(outputs, "_Picture", Noting)
+    monkeypatch.setattr(outputs, "picture", noting)
     pseudo = [{**PSEUDO, "per_token": value} for value in values]
     results = [{"step": i, "masked": None, "pseudo": found} for i, found in enumerate(pseudo)]
     outputs.draw_training(tmp_path / "training.png", results)
