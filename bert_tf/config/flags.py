@@ -111,6 +111,17 @@ def define_run_flags(define: Definer) -> None:
         "program's, or its directory; steps count from 0.",
     )
     define.string(
+        "resume_from",
+        None,
+        "Checkpoint of another run of this program, or its directory, to resume from in a new "
+        "--output_dir: weights, optimizer state, step and position in the data.",
+    )
+    define.boolean(
+        "reset_step",
+        False,
+        "With --resume_from: keep the optimizer's state, but count steps and data from 0.",
+    )
+    define.string(
         "allow_fresh",
         None,
         "Scopes that --init_checkpoint may lack, comma-separated, e.g. cls/seq_relationship.",
@@ -183,6 +194,11 @@ def define_optimization_flags(
     define.integer("global_batch_size", None, "Sequences per update, over all ranks.")
     define.integer("num_train_steps", num_train_steps, "Optimizer updates, on one rank.")
     define.integer("num_warmup_steps", num_warmup_steps, "Warm-up updates, on one rank.")
+    define.integer(
+        "stop_after_steps",
+        None,
+        "End the run after this update, on one rank, of a longer schedule.",
+    )
     define.boolean(
         "scale_steps_by_ranks",
         None,
@@ -344,7 +360,7 @@ def define_computing_flags(define: Definer, *, native_ops: str) -> None:
 
 # In all scripts; see RunSettings.host_flags.
 HOST_FLAGS = frozenset({
-    "output_dir", "dllog_path", "init_checkpoint", "bert_config_file", "vocab_file",
+    "output_dir", "dllog_path", "init_checkpoint", "resume_from", "bert_config_file", "vocab_file",
     "spm_model_file", "precision_policy", "num_threads", "verbose", "verbose_logging",
 })  # fmt: skip
 
@@ -386,6 +402,7 @@ def run_settings(
             f"--eval_every_steps={every} is not a multiple of --save_checkpoints_steps="
             f"{values.save_checkpoints_steps}, but only checkpoints are evaluated; change one."
         )
+    _check_resuming(values)
     fresh = values.allow_fresh or ""
     same_names = {field.name for field in dataclasses.fields(RunSettings)} - {
         "output_dir",
@@ -406,6 +423,24 @@ def run_settings(
         host_flags=HOST_FLAGS.union(host_flags),
         **{name: values[name].value for name in same_names},
     )
+
+
+def _check_resuming(values: flags.FlagValues) -> None:
+    """Raises UserError for contradictory flags about where a run starts."""
+    if values.resume_from is None:
+        if values.reset_step:
+            raise UserError("--reset_step needs --resume_from, the checkpoint to continue with.")
+        return
+    if values.init_checkpoint:
+        raise UserError(
+            f"--resume_from={values.resume_from} and --init_checkpoint={values.init_checkpoint} "
+            "are two places to start from; drop one of them."
+        )
+    if not values.do_train:
+        raise UserError(
+            "--resume_from is for training further; add --do_train, or evaluate with "
+            "--init_checkpoint."
+        )
 
 
 def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
@@ -430,6 +465,7 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         **{option: values[flag].value for option, flag in OPTION_FLAGS.items()},
         rewarm_at_step=values.rewarm_at_step,
         num_rewarm_steps=values.num_rewarm_steps,
+        stop_after_steps=values.stop_after_steps,
         scale_steps_by_ranks=values.scale_steps_by_ranks,
         learning_rate_scaling=values.learning_rate_scaling,
         optimizer=values.optimizer_type,

@@ -47,6 +47,8 @@ class OptimizationSettings:
 
     Attributes:
       num_train_steps, num_warmup_steps: on one rank; None if a task counts in epochs.
+      stop_after_steps: on one rank, the update after which the run ends before its schedule does;
+        None runs the whole schedule.
       scale_steps_by_ranks: None keeps the setting of the run that is resumed; in a new run, on with
         Horovod.
       learning_rate, end_learning_rate: the peak, and the rate after the last step.
@@ -92,6 +94,7 @@ class OptimizationSettings:
     cycle_start: float = 0.1
     rewarm_at_step: int | None = None
     num_rewarm_steps: int | None = None
+    stop_after_steps: int | None = None
     micro_batch_flag: str = "train_batch_size"
     rate_factors: tuple[tuple[str, float], ...] = ()
 
@@ -171,6 +174,9 @@ class RunSettings:
 
     Attributes:
       init_checkpoint: weights to start from, used while output_dir contains no checkpoint.
+      resume_from: a checkpoint of another directory to resume from, with optimizer state and
+        counts, used while output_dir contains none.
+      reset_step: keep its optimizer state, but count steps and data from 0.
       allowed_fresh: scopes that init_checkpoint may lack.
       max_eval_steps: batches per rank in an evaluation, None for all.
       eval_every_steps: steps between evaluations during training, None to evaluate only afterwards.
@@ -187,6 +193,8 @@ class RunSettings:
 
     output_dir: Path
     init_checkpoint: str | None = None
+    resume_from: str | None = None
+    reset_step: bool = False
     allowed_fresh: tuple[str, ...] = ()
     do_train: bool = False
     do_eval: bool = False

@@ -202,7 +202,7 @@ def _data_entries(
 
 def _trained(job: Job, train: Questions) -> Trained:
     windows = len(train.features)
-    epochs = job.steps.num_train_steps * job.batch.global_batch_size / windows
+    epochs = job.steps.last_position * job.batch.global_batch_size / windows
     return Trained(job.batch, epochs)
 
 

@@ -123,7 +123,8 @@ def _check_resumed(context: RunContext, model: Model, optimization: Optimization
             f"cannot resume from {checkpoint}: {problem}; use the configuration and vocabulary "
             "that the model was trained with, or choose another --output_dir."
         )
-    if context.record is None and context.settings.do_train:
+    is_new_run = context.start.is_elsewhere and context.settings.reset_step
+    if context.record is None and context.settings.do_train and not is_new_run:
         notes.append("there is no run.json of the last start, so changes since then are unknown")
     with tf.Graph().as_default():
         network = create_network(model.task, ForwardOptions())

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -28,7 +29,7 @@ from bert_tf.records.tfrecord import records_read
 from bert_tf.training.ledger import versions
 from bert_tf.training.plans import batch_plan
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.start_point import StartPoint, find_start
+from bert_tf.training.start_point import StartPoint, find_start, start_elsewhere
 from bert_tf.tuning.hardware import (
     Hardware,
     agree_on_hardware,
@@ -58,7 +59,8 @@ class RunContext:
       ranks: all ranks.
       watch: failure detection of the other ranks.
       start: the checkpoint and data position that training starts from.
-      record: the record that a resumed run wrote at its last start; None without one.
+      record: the record that a resumed run wrote at its last start; None without one, and for a
+        run that only resumes with another's optimizer state.
       hardware: what all ranks can compute on; the number of GPUs is this rank's.
       precision: the precision of products, unless --precision_policy changes it; ``auto`` until
         :func:`choose_arithmetic`, which also completes ``options``, ``kernels`` and ``measured``.
@@ -174,12 +176,22 @@ def _exclusive_output_dir(settings: RunSettings, ranks: SingleProcess) -> Iterat
         yield
 
 
+def _find_start(settings: RunSettings) -> StartPoint:
+    start = find_start(settings.output_dir)
+    if start.checkpoint is None and settings.resume_from:
+        return start_elsewhere(settings.resume_from, reset_step=settings.reset_step)
+    return start
+
+
 def _begin(
     settings: RunSettings, runtime: RuntimeSettings, ranks: SingleProcess, watch: NoWatch
 ) -> RunContext:
-    start = ranks.broadcast(find_start(settings.output_dir) if ranks.is_chief else None)
+    start = ranks.broadcast(_find_start(settings) if ranks.is_chief else None)
     record = None
-    if ranks.is_chief and start.checkpoint is not None:
+    if ranks.is_chief and start.is_elsewhere:
+        # With steps that count from 0, a run has its own schedule and scaling.
+        record = None if settings.reset_step else read_run_record(Path(start.checkpoint).parent)
+    elif ranks.is_chief and start.checkpoint is not None:
         record = read_run_record(settings.output_dir)
     elif ranks.is_chief and settings.init_checkpoint:
         require_checkpoint(settings.init_checkpoint, flag="init_checkpoint")

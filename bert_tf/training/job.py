@@ -109,6 +109,8 @@ class Job:
     @property
     def length_flag(self) -> str:
         """The flag that makes training longer, for messages."""
+        if self.steps.stop_after_steps is not None:
+            return "--stop_after_steps"
         return "--num_train_epochs" if self.data.counted_in_epochs else "--num_train_steps"
 
     def train_input(self) -> tf.data.Dataset:

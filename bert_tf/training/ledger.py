@@ -65,6 +65,7 @@ def training_ledger(
             "scaled_by_ranks": optimization.scale_steps_by_ranks,
             "train_steps": steps.num_train_steps,
             "warmup_steps": steps.num_warmup_steps,
+            **_end_of_run(steps),
             "start_step": start.step,
             "schedule_offset": steps.schedule_offset,
             "last_step": steps.last_step,
@@ -89,6 +90,12 @@ def training_ledger(
         "precision": dict(precision),
         "data": dict(data),
     }
+
+
+def _end_of_run(steps: StepPlan) -> dict[str, int]:
+    if steps.stop_after_steps is None:
+        return {}
+    return {"stop_after_steps": steps.stop_after_steps}
 
 
 def schedule_entries(schedule: Schedule) -> dict[str, Any]:

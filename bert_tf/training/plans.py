@@ -31,6 +31,7 @@ def resolve_plans(
         world_size=ranks.world_size,
         scale_steps_by_ranks=optimization.scale_steps_by_ranks,
         learning_rate_scaling=optimization.learning_rate_scaling,
+        stop_after_steps=optimization.stop_after_steps if trains else None,
     )
     if trains:
         check_lengths(optimization)

@@ -23,6 +23,7 @@ from bert_tf.training.disk import checkpoint_sizes, disk_warning
 from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.job import Job, Model, TrainingData, make_job
 from bert_tf.training.memory import estimate_memory, format_memory
+from bert_tf.training.start_point import take_over
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.xla_choice import Choice, choose_xla
 from bert_tf.update.batch_plan import BatchPlan
@@ -115,9 +116,20 @@ def run_job(
     trainer = Trainer(job)
     if context.keeps_files:
         _tidy(context)
+        if context.start.is_elsewhere:
+            take_over(
+                context.start,
+                settings.output_dir,
+                global_batch_size=job.batch.global_batch_size,
+            )
         _write_files(job, run_ledger if trains else None, lists or {})
     if settings.do_train and not _is_finished(job, trainer):
         trainer.train_and_evaluate()
+        if job.steps.last_position < job.steps.num_train_steps:
+            context.message(
+                f"ended after {job.steps.last_position} of the schedule's "
+                f"{job.steps.num_train_steps} updates (--stop_after_steps)"
+            )
     results = trainer.evaluate_at_end() if settings.do_eval else None
     context.message(f"output is in {settings.output_dir}")
     return results
@@ -211,7 +223,14 @@ def _report_resuming(job: Job) -> None:
     context, settings, start = job.context, job.context.settings, job.context.start
     if start.checkpoint is None:
         return
-    ignored = "; --init_checkpoint is not read again" if settings.init_checkpoint else ""
+    if start.is_elsewhere and settings.reset_step:
+        context.message(
+            f"starting from weights and optimizer state of {start.checkpoint}; steps count from 0"
+        )
+        return
+    given = {"init_checkpoint": settings.init_checkpoint, "resume_from": settings.resume_from}
+    unread = [flag for flag, value in given.items() if value and not start.is_elsewhere]
+    ignored = "".join(f"; --{flag} is not read again" for flag in unread)
     context.message(f"resuming from {start.checkpoint} (step {start.step}){ignored}")
     assumption = start.assumption(job.batch.global_batch_size)
     if settings.do_train and assumption:

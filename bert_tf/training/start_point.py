@@ -13,10 +13,15 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.directory import newest_checkpoint
+from bert_tf.checkpoint.directory import LIST_NAME, PREFIX, newest_checkpoint
 from bert_tf.checkpoint.run_record import read_run_record
-from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint
+from bert_tf.checkpoint.tensorflow_file import (
+    TensorflowCheckpoint,
+    resolve_checkpoint,
+    write_checkpoint,
+)
 from bert_tf.errors import UserError, first_line
+from bert_tf.files import PathLike
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 
 # Counters that a checkpoint may lack.
@@ -34,6 +39,7 @@ class StartPoint:
       consumed_sequences: sequences consumed by them; None if the checkpoint does not record it.
       global_batch_size: their global batch according to the directory's run.json, if the checkpoint
         does not record the sequences; None if unknown.
+      is_elsewhere: whether the checkpoint is that of --resume_from, in another directory.
     """
 
     checkpoint: str | None
@@ -41,6 +47,7 @@ class StartPoint:
     data_position: int
     consumed_sequences: int | None
     global_batch_size: int | None = None
+    is_elsewhere: bool = False
 
     def consumed(self, global_batch_size: int) -> int:
         """The sequences consumed, assuming ``global_batch_size`` if none was recorded."""
@@ -65,6 +72,48 @@ def find_start(output_dir: Path) -> StartPoint:
     checkpoint = newest_checkpoint(output_dir)
     if checkpoint is None:
         return StartPoint(None, 0, 0, 0)
+    advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
+    return _read_start(checkpoint, flag="output_dir", advice=advice)
+
+
+def start_elsewhere(resume_from: PathLike, *, reset_step: bool) -> StartPoint:
+    """The start from a checkpoint, or the newest one in a directory, given as --resume_from.
+
+    With ``reset_step`` all counts are 0. Raises UserError if it cannot be read.
+    """
+    checkpoint = resolve_checkpoint(resume_from)
+    start = _read_start(checkpoint, flag="resume_from", advice="give another checkpoint")
+    if reset_step:
+        start = StartPoint(checkpoint, 0, 0, 0)
+    return dataclasses.replace(start, is_elsewhere=True)
+
+
+def take_over(start: StartPoint, output_dir: Path, *, global_batch_size: int) -> None:
+    """Copies a checkpoint from elsewhere into ``output_dir``, as the newest one there.
+
+    The copy records all counts; ``global_batch_size`` is for those that ``start`` does not know.
+    After a kill there is the complete copy or none. Raises UserError if it cannot be written.
+    """
+    file = TensorflowCheckpoint(start.checkpoint)
+    counts = {
+        tf.GraphKeys.GLOBAL_STEP: start.step,
+        SKIPPED_UPDATES: start.data_position - start.step,
+        CONSUMED_SEQUENCES: start.consumed(global_batch_size),
+    }
+    arrays = {name: file.read(name) for name in file.entries}
+    arrays.update({name: np.asarray(count, np.int64) for name, count in counts.items()})
+    path = output_dir / f"{PREFIX}-{start.step}"
+    try:
+        write_checkpoint(str(path), arrays)
+        tf.train.update_checkpoint_state(str(output_dir), path.name)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"cannot copy {start.checkpoint} to {path} ({first_line(error)}); free some space or "
+            "choose another --output_dir."
+        ) from error
+
+
+def _read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         step = int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP))
@@ -74,10 +123,9 @@ def find_start(output_dir: Path) -> StartPoint:
         )
     except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
         raise UserError(
-            f"--output_dir: checkpoint {checkpoint} cannot be read ({first_line(error)}); "
-            f"list an older one in {output_dir / 'checkpoint'} or choose another directory."
+            f"--{flag}: checkpoint {checkpoint} cannot be read ({first_line(error)}); {advice}."
         ) from error
-    recorded = _recorded_global_batch(output_dir) if consumed is None else None
+    recorded = _recorded_global_batch(Path(checkpoint).parent) if consumed is None else None
     return StartPoint(checkpoint, step, step + (skipped or 0), consumed, recorded)
 
 

@@ -108,6 +108,8 @@ class StepPlan:
       schedule_offset: added to global_step to get the position in the schedule; not 0 in a run
         that was resumed with a different global batch size.
       divisor: steps of one rank in a step of all ranks.
+      stop_after_steps: the step, after scaling, of the schedule at which the run ends; None for its
+        end.
     """
 
     requested_train_steps: int
@@ -118,15 +120,21 @@ class StepPlan:
     learning_rate: float
     schedule_offset: int = 0
     divisor: int = 1
+    stop_after_steps: int | None = None
 
     def scaled(self, steps: int) -> int:
         """Steps of all ranks, rounded up, for a number of steps of one rank."""
         return math.ceil(steps / self.divisor)
 
     @property
+    def last_position(self) -> int:
+        """The position in the schedule after the last update."""
+        return self.num_train_steps if self.stop_after_steps is None else self.stop_after_steps
+
+    @property
     def last_step(self) -> int:
         """global_step after the last update."""
-        return self.num_train_steps - self.schedule_offset
+        return self.last_position - self.schedule_offset
 
     def resumed(
         self, *, data_position: int, consumed_sequences: int, global_batch_size: int
@@ -148,6 +156,7 @@ def resolve_step_plan(
     world_size: int,
     scale_steps_by_ranks: bool,
     learning_rate_scaling: str,
+    stop_after_steps: int | None = None,
 ) -> StepPlan:
     """Scales steps and learning rate by the number of ranks.
 
@@ -164,6 +173,11 @@ def resolve_step_plan(
             f"--num_warmup_steps={num_warmup_steps} is more than --num_train_steps="
             f"{num_train_steps}, so the learning rate would never reach its peak; lower it."
         )
+    if stop_after_steps is not None and not 1 <= stop_after_steps <= num_train_steps:
+        raise UserError(
+            f"--stop_after_steps={stop_after_steps} must be from 1 to --num_train_steps="
+            f"{num_train_steps}, the end of the schedule; change one of them."
+        )
     if not (learning_rate > 0 and math.isfinite(learning_rate)):
         raise UserError(f"--learning_rate={learning_rate} must be a positive number.")
     divisor = world_size if scale_steps_by_ranks else 1
@@ -176,4 +190,7 @@ def resolve_step_plan(
         num_warmup_steps=math.ceil(num_warmup_steps / divisor),
         requested_learning_rate=learning_rate,
         learning_rate=learning_rate * factor[learning_rate_scaling],
+        stop_after_steps=None
+        if stop_after_steps is None
+        else math.ceil(stop_after_steps / divisor),
     )

@@ -242,6 +242,24 @@ def test_no_held_out_records(parse, capsys):
         parse("--input_file=", "--nodo_train", "--do_eval")
 
 
+def test_where_a_run_resumes(parse):
+    run = parse("--resume_from=other", "--reset_step").run
+    assert (run.resume_from, run.reset_step, run.init_checkpoint) == ("other", True, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--reset_step"], "--reset_step needs --resume_from"),
+        (["--resume_from=a", "--init_checkpoint=b"], "--resume_from=a and --init_checkpoint=b"),
+        (["--resume_from=a", "--nodo_train", "--do_eval"], "add --do_train"),
+    ],
+)
+def test_contradictions_about_where_a_run_starts(parse, given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        parse(*given)
+
+
 def test_exactly_our_flags_are_recorded(parse):
     recorded = parse("--learning_rate=0.25").run.flags
     assert recorded["learning_rate"] == 0.25
@@ -255,7 +273,7 @@ def test_flags_that_ranks_compare(parse):
     compared = parse("--num_threads=4", "--seed=3").run.compared_flags()
     assert compared["--seed"] == 3
     of_a_host = {"--output_dir", "--init_checkpoint", "--input_file", "--input_files_dir"}
-    of_a_host |= {"--eval_file", "--eval_files_dir", "--num_threads", "--verbose"}
+    of_a_host |= {"--resume_from", "--eval_file", "--eval_files_dir", "--num_threads", "--verbose"}
     assert not of_a_host & compared.keys()
 
 
