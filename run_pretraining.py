@@ -5,18 +5,19 @@ from __future__ import annotations
 from absl import flags
 
 from bert_tf.config.flags import run_script
+from bert_tf.config.phases import plan_from_flags
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 from bert_tf.ranks.launched import prepare_process
 
 
 def main() -> None:
-    """Turns flags into settings and runs the task."""
-    settings = pretraining_settings(flags.FLAGS)
-    prepare_process(settings.runtime)
+    """Turns flags into settings and runs the plan."""
+    plan = plan_from_flags(flags.FLAGS, pretraining_settings)
+    prepare_process(plan.runtime)
     # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
-    from bert_tf.tasks import pretraining
+    from bert_tf.tasks import pretraining_plan
 
-    pretraining.run(settings)
+    pretraining_plan.run(plan)
 
 
 def run() -> None:

@@ -106,13 +106,34 @@ def parse_flags(arguments: Sequence[str], *, takes_words: bool = False) -> list[
     """
     values = flags.FLAGS
     program, *given = arguments
+    _, words = _parse(program, given, values, takes_words=takes_words)
+    return [program, *words]
+
+
+def parse_flag_file(path: str, values: flags.FlagValues) -> set[str]:
+    """Sets the flags of a file in ``values``; returns their names.
+
+    Raises UserError for wrong flags, with the name of the file.
+    """
+    try:
+        read, _ = _parse("", [f"--flagfile={path}"], values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    named = {item.flag for item in read if item.flag is not None}
+    return {name if name in values else name.removeprefix("no") for name in named}
+
+
+def _parse(
+    program: str, given: Sequence[str], values: flags.FlagValues, *, takes_words: bool = False
+) -> tuple[list[_Item], list[str]]:
+    """Sets the given flags; returns what was read, contents of flag files included, and words."""
     try:
         given = read_flag_files(given, values)
         read = list(_read(given, values))
         if any(item.flag in _HELP for item in read):
             print(help_text(values, sys.modules["__main__"].__doc__))
             sys.exit(0)
-        program, *words = values([program, *given])
+        _, *words = values([program, *given])
     except (flags.Error, ValueError) as error:
         raise UserError(_explain_error(error, values)) from error
     if not takes_words:
@@ -121,7 +142,7 @@ def parse_flags(arguments: Sequence[str], *, takes_words: bool = False) -> list[
         if wrong:
             raise UserError(_explain_word(wrong[0], values))
     _check_places(values)
-    return [program, *words]
+    return read, words
 
 
 def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:

@@ -116,10 +116,11 @@ def find_output_dir(program: Sequence[str]) -> Path | None:
 
 
 def newest_checkpoints(output_dir: Path | None) -> dict[Path, str]:
-    """The first lines of the checkpoint lists, in the directory and those of its seeds."""
+    """The first lines of the checkpoint lists: the directory's, its seeds' and its phases'."""
     if output_dir is None:
         return {}
     lists = [output_dir / "checkpoint", *output_dir.glob("seed_*/checkpoint")]
+    lists += output_dir.glob("phase_*/checkpoint")
     return {path: path.read_text().partition("\n")[0] for path in lists if path.is_file()}
 
 

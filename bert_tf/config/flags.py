@@ -412,6 +412,7 @@ def run_settings(
         "eval_batch_size",
         "max_eval_steps",
         "host_flags",
+        "plan_dir",
     }
     return RunSettings(
         output_dir=Path(values.output_dir),

@@ -53,7 +53,7 @@ _NETWORK_HELP = {
 _DEFAULT_WARMUP_PROPORTION = 0.1
 
 # Paths of files may differ between hosts.
-_FILES = ("input_file", "input_files_dir", "eval_file", "eval_files_dir")
+_FILES = ("input_file", "input_files_dir", "eval_file", "eval_files_dir", "phases")
 
 NO_MODEL = (
     "no model was given; describe its architecture with --bert_config_file or with sizes such as "
@@ -67,6 +67,7 @@ def define_pretraining_flags(values: flags.FlagValues) -> None:
     _define_model_flags(define)
     _define_data_flags(define)
     define_run_flags(define)
+    _define_plan_flags(define)
     define_optimization_flags(
         define, optimizer="adam", num_train_steps=100_000, num_warmup_steps=10_000
     )
@@ -98,6 +99,18 @@ def _define_model_flags(define: Definer) -> None:
     kinds = {"int": define.integer, "float": define.number, "str": define.string}
     for field in dataclasses.fields(BertConfig):
         kinds[field.type](field.name, None, f"{_NETWORK_HELP[field.name]} {default}.")
+
+
+@flag_group("Run")
+def _define_plan_flags(define: Definer) -> None:
+    define.string(
+        "phases",
+        None,
+        "Flag files, comma-separated: train in phases, one after another, each in a directory "
+        "phase_N of --output_dir. The flags of a file override the command's. A phase starts from "
+        "the weights of the one before, or with --resume_from=previous in its file also from the "
+        "optimizer's state.",
+    )
 
 
 @flag_group("Batch, schedule and optimizer")
@@ -215,7 +228,8 @@ def optimization_and_length(
 def _starts_from_weights(values: flags.FlagValues) -> bool:
     if values.horovod:
         return True  # only rank 0 needs to see the files, and reports what is missing
-    return bool(values.init_checkpoint) or (Path(values.output_dir) / CONFIG_NAME).is_file()
+    given = values.init_checkpoint or values.resume_from
+    return bool(given) or (Path(values.output_dir) / CONFIG_NAME).is_file()
 
 
 def _length(values: flags.FlagValues) -> tuple[float | None, float | None]:

@@ -189,6 +189,7 @@ class RunSettings:
       report_loss: show losses in progress lines.
       dllog_path: a file to which the metrics of steps and evaluations are also logged, as DLLogger
         lines.
+      plan_dir: the directory of the plan that the run is a phase of; None for a run by itself.
     """
 
     output_dir: Path
@@ -211,6 +212,7 @@ class RunSettings:
     flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
     report_loss: bool = True
     dllog_path: str | None = None
+    plan_dir: Path | None = None
     host_flags: frozenset[str] = frozenset()
 
     def compared_flags(self) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -14,6 +14,7 @@ from bert_tf.errors import UserError
 from bert_tf.input import pipeline
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.input.order import GlobalBatchSlice
+from bert_tf.model.flops import training_flops
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.info import RecordVocabulary
 from bert_tf.records.manifest import require_listed_files
@@ -32,7 +33,7 @@ from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
 from bert_tf.training.evaluation import LossEvaluation, Results
-from bert_tf.training.job import Model, TrainingData, make_job
+from bert_tf.training.job import Job, Model, TrainingData, make_job
 from bert_tf.training.plans import with_steps
 from bert_tf.training.run import run_job
 from bert_tf.update.batch_plan import BatchPlan
@@ -44,10 +45,51 @@ def run(settings: PretrainingSettings) -> Results | None:
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
     with begin_run(settings.run, settings.runtime) as context:
-        return _train_and_evaluate(settings, context)
+        return train_and_evaluate(prepare(settings, context))
 
 
-def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> Results | None:
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A run all of whose checks have passed, before anything is written.
+
+    Attributes:
+      job: what to run.
+      train_data: the ledger's section on the data.
+      flops_per_sequence: of the model, as defined in ``model.flops``.
+    """
+
+    job: Job
+    train_data: Mapping[str, object]
+    flops_per_sequence: float
+
+    @property
+    def total_sequences(self) -> int:
+        """The sequences that the run has consumed at its end."""
+        job = self.job
+        return job.context.start.total(job.batch.global_batch_size, job.steps.last_step)
+
+
+def train_and_evaluate(prepared: Prepared) -> Results | None:
+    """Runs what was prepared, or only shows it in a dry run; see :func:`run`. Collective."""
+    flops = prepared.flops_per_sequence
+    compute = {
+        "model_flops_per_sequence": flops,
+        "model_flops": flops * prepared.total_sequences,
+    }
+    model = prepared.job.model
+    model = dataclasses.replace(model, ledger={**model.ledger, "compute": compute})
+    return run_job(
+        dataclasses.replace(prepared.job, model=model),
+        train_data=prepared.train_data,
+        data_names={"eval_sha256": "held-out data"},
+    )
+
+
+def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
+    """Opens records and network, chooses the arithmetic and checks everything. Collective.
+
+    Only a cache of the teacher's targets is written, and not in a dry run. Raises UserError.
+    """
     data = _open_data(settings)
     teacher = None
     if settings.distillation is not None and settings.run.do_train:
@@ -95,6 +137,12 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
             seed=settings.run.seed,
         )
 
+    flops = training_flops(
+        config,
+        length=settings.data.max_seq_length,
+        predictions=settings.data.max_predictions_per_seq if settings.masked_lm else 0,
+        next_sentence=settings.next_sentence,
+    )
     job = make_job(
         context,
         model,
@@ -106,8 +154,7 @@ def _train_and_evaluate(settings: PretrainingSettings, context: RunContext) -> R
         evaluation=_evaluation(settings, task, data, context.ranks),
         optimization=optimization,
     )
-    entries = data.ledger_entries(found.vocabulary_sha256)
-    return run_job(job, train_data=entries, data_names={"eval_sha256": "held-out data"})
+    return Prepared(job, data.ledger_entries(found.vocabulary_sha256), flops)
 
 
 def _with_students_network(

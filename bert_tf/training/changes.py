@@ -25,7 +25,7 @@ _NOT_SETTINGS = {
     ("steps", "schedule_offset"),
     ("steps", "start_step"),
 }
-_SECTIONS_WITHOUT_SETTINGS = {"changed", "consumption", "speed", "threads", "xla"}
+_SECTIONS_WITHOUT_SETTINGS = {"changed", "compute", "consumption", "speed", "threads", "xla"}
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SHOWN_DIGITS = 12

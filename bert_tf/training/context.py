@@ -170,9 +170,11 @@ def _exclusive_output_dir(settings: RunSettings, ranks: SingleProcess) -> Iterat
         check_output_dir(settings.output_dir, flag="output_dir")
         yield
         return
-    with hold_directory(settings.output_dir, flag="output_dir") as killed:
-        if killed is not None:
-            say(f"{settings.output_dir} was last used by {killed}, which did not exit normally")
+    with contextlib.ExitStack() as stack:
+        for directory in filter(None, (settings.plan_dir, settings.output_dir)):
+            killed = stack.enter_context(hold_directory(directory, flag="output_dir"))
+            if killed is not None:
+                say(f"{directory} was last used by {killed}, which did not exit normally")
         yield
 
 

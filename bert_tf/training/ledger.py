@@ -48,8 +48,7 @@ def training_ledger(
     ``start``.
     """
     hosts = ranks.gather(socket.gethostname())
-    updates_left = max(0, steps.last_step - start.step)
-    consumed = start.consumed(batch.global_batch_size) + updates_left * batch.global_batch_size
+    consumed = start.total(batch.global_batch_size, steps.last_step)
     num_records = data["train_records"]
     return {
         "ranks": {"world_size": ranks.world_size, "hosts": sorted(set(hosts))},
@@ -129,7 +128,7 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
     return section
 
 
-def format_ledger(ledger: Ledger, *, several_ranks: bool = True) -> str:
+def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "ledger") -> str:
     """The ledger as a table of at most 100 columns, with entries separated by two spaces.
 
     Nested values are left out, as are entries about ranks unless there are ``several_ranks``; both
@@ -146,17 +145,18 @@ def format_ledger(ledger: Ledger, *, several_ranks: bool = True) -> str:
         if several_ranks or section not in _SECTIONS_OF_SEVERAL_RANKS
     }
     width = max(len(section) for section in shown)
-    lines = ["-- ledger " + "-" * 60]
+    lines = [f"-- {title} ".ljust(_RULE, "-")]
     for section, entries in shown.items():
         rows = _rows(entries, _COLUMNS - width - 2)
         lines += [
             f"{name:<{width}}  {row}" for name, row in zip([section, *[""] * len(rows)], rows)
         ]
-    lines.append("-" * 70)
+    lines.append("-" * _RULE)
     return "\n".join(lines)
 
 
 _COLUMNS = 100
+_RULE = 70
 _SECTIONS_OF_SEVERAL_RANKS = {"ranks", "communication"}
 _OF_SEVERAL_RANKS = {
     ("steps", "train_steps_on_one_rank"),

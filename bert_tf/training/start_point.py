@@ -55,6 +55,11 @@ class StartPoint:
             return self.data_position * (self.global_batch_size or global_batch_size)
         return self.consumed_sequences
 
+    def total(self, global_batch_size: int, last_step: int) -> int:
+        """The sequences consumed at ``last_step``, updates before the start included."""
+        updates_left = max(0, last_step - self.step)
+        return self.consumed(global_batch_size) + updates_left * global_batch_size
+
     def assumption(self, global_batch_size: int) -> str | None:
         """A sentence on how :meth:`consumed` was computed; None if the checkpoint records it."""
         if self.consumed_sequences is not None:

@@ -8,45 +8,17 @@ which the run reads again: the run is bit-equal to one with the flag given expli
 from __future__ import annotations
 
 import dataclasses
-import math
-import socket
-import statistics
-import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import first_line
 from bert_tf.input.batches import user_errors
-from bert_tf.model.task import create_network
 from bert_tf.training.job import Job
-from bert_tf.training.trainer import build_update
-from bert_tf.training.xla import compile_first_cluster, count_compiled_clusters, traced
+from bert_tf.training.update_timing import Trial, describe_conditions, time_updates, typical_batch
+from bert_tf.training.xla import compile_first_cluster
 from bert_tf.tuning.session import session_config
-
-_WARM_UP_UPDATES = 3
-_TIMED_SECONDS = 2.0
-_FEWEST_UPDATES, _MOST_UPDATES = 5, 50
-_BATCHES = 9  # the one of median size is used, if sizes differ
-
-Batch = Mapping[str, np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """The timing of one form, on the slowest rank.
-
-    Attributes:
-      seconds: median duration of an update.
-      warm_up_seconds: how much longer the first updates took; with XLA mostly compiling.
-      clusters: number of compiled clusters that ran.
-    """
-
-    seconds: float
-    warm_up_seconds: float
-    clusters: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +44,7 @@ def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
       earlier: rank 0's details of the choice recorded by the run being resumed, or None; used
         again if the conditions are the same.
     """
-    conditions = job.context.ranks.broadcast(_conditions(job))
+    conditions = job.context.ranks.broadcast(describe_conditions(job))
     earlier = job.context.ranks.broadcast(earlier)
     if earlier is not None and earlier.get("conditions") == conditions:
         kept = bool(earlier["kept"])
@@ -82,7 +54,7 @@ def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
     if problem is not None:
         return _without_trial(conditions, f"XLA does not work here ({problem})")
     with user_errors():
-        batch = _typical_batch(job)
+        batch = typical_batch(job)
         without = time_updates(job, batch)
         with_xla = time_updates(job_with_xla, batch)
     if not with_xla.clusters:
@@ -123,56 +95,6 @@ def decide(
     return Choice(use_xla, sentence, details)
 
 
-def time_updates(job: Job, batch: Batch) -> Trial:
-    """Times updates of a fresh network, repeatedly on one batch. Collective."""
-    metadata = tf.RunMetadata()
-    with tf.Graph().as_default():
-        fed = {
-            name: tf.placeholder(spec.dtype, spec.shape)
-            for name, spec in job.train_input().element_spec.items()
-        }
-        network = create_network(job.task, job.options, seed=job.context.settings.seed)
-        outputs = build_update(job, network, fed)
-        initial_values = tf.global_variables_initializer()
-        feed = {fed[name]: value for name, value in batch.items()}
-        with tf.Session(config=session_config(job.session)) as session:
-
-            def update(**options: Any) -> float:
-                started = time.perf_counter()
-                session.run(outputs.train_op, feed, **options)
-                return time.perf_counter() - started
-
-            session.run(initial_values)
-            first = update(options=traced(), run_metadata=metadata)
-            *others, last = (update() for _ in range(_WARM_UP_UPDATES - 1))
-            estimated = math.ceil(_TIMED_SECONDS / last)
-            updates = min(max(estimated, _FEWEST_UPDATES), _MOST_UPDATES)
-            seconds = [update() for _ in range(job.context.ranks.broadcast(updates))]
-    median = statistics.median(seconds)
-    warm_up = max(0.0, first + sum(others) + last - _WARM_UP_UPDATES * median)
-    trials = job.context.ranks.gather((median, warm_up, count_compiled_clusters(metadata)))
-    return Trial(*map(max, zip(*trials)))
-
-
-def _typical_batch(job: Job) -> Batch:
-    """The batch of median size among the next batches of this rank."""
-    with tf.Graph().as_default(), tf.Session(config=session_config(job.session)) as session:
-        dataset = job.train_input()
-        shapes = [spec.shape for spec in dataset.element_spec.values()]
-        are_static = all(shape.is_fully_defined() for shape in shapes)
-        iterator = tf.data.make_initializable_iterator(dataset.take(1 if are_static else _BATCHES))
-        next_batch = iterator.get_next()
-        session.run(iterator.initializer)
-        batches = []
-        while True:
-            try:
-                batches.append(session.run(next_batch))
-            except tf.errors.OutOfRangeError:
-                break
-    batches.sort(key=lambda batch: sum(value.size for value in batch.values()))
-    return batches[len(batches) // 2]
-
-
 def _problem_with_xla(job: Job) -> str | None:
     """Why XLA cannot compile on some rank; None if it works on all."""
     problem = None
@@ -190,13 +112,3 @@ def _without_trial(conditions: str, reason: str) -> Choice:
 
 def _verdict(use_xla: bool) -> str:
     return f"--use_xla=auto: XLA is {'on' if use_xla else 'off'}"
-
-
-def _conditions(job: Job) -> str:
-    """What the choice depends on, as text, to reuse it in a resumed run."""
-    threads = job.context.ranks.threads
-    form = "native" if job.options.native_layers else "TensorFlow's"
-    return (
-        f"{socket.gethostname()}, {threads} threads a rank, {job.batch.arithmetic()}, "
-        f"length {job.data.max_seq_length}, dense {job.options.policy.dense.name}, {form} layers"
-    )

@@ -12,9 +12,10 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.span_task import SpanTask
-from bert_tf.training import xla_choice
+from bert_tf.training import update_timing, xla_choice
 from bert_tf.training.trainer import build_update
-from bert_tf.training.xla_choice import Trial, choose_xla, decide, time_updates
+from bert_tf.training.update_timing import Trial, seconds_per_update, time_updates
+from bert_tf.training.xla_choice import choose_xla, decide
 from bert_tf.tuning.session import session_config
 from bert_tf.update.batch_plan import BatchPlan
 from tests.jobs import job_of, run_context
@@ -171,7 +172,7 @@ def weights_after_updates(job):
 
 
 def test_a_trial_leaves_no_trace_in_the_training(job, monkeypatch):
-    monkeypatch.setattr(xla_choice, "_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(update_timing, "_TIMED_SECONDS", 0.0)
     before = weights_after_updates(job)
     time_updates(job, next(batches()))
     for expected, found in zip(before, weights_after_updates(job), strict=True):
@@ -179,13 +180,26 @@ def test_a_trial_leaves_no_trace_in_the_training(job, monkeypatch):
 
 
 def test_the_slowest_rank_counts(job, monkeypatch):
-    monkeypatch.setattr(xla_choice, "_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(update_timing, "_TIMED_SECONDS", 0.0)
     seen = []
     two = TwoRanks(1)
     gather = two.gather
     monkeypatch.setattr(two, "gather", lambda value: seen.append(value) or gather(value))
     trial = time_updates(dataclasses.replace(job, context=run_context(ranks=two)), next(batches()))
     updates, (seconds, warm_up, clusters) = seen
-    assert updates == xla_choice._FEWEST_UPDATES
+    assert updates == update_timing._FEWEST_UPDATES
     assert trial == Trial(2 * seconds, 2 * warm_up, 2 * clusters)
     assert seconds > 0
+
+
+def test_an_update_is_estimated_from_one_micro_batch(job, monkeypatch):
+    timed = []
+
+    def time_updates(one, batch, **settings):
+        timed.append(one.batch)
+        return Trial(0.5, 0.0, 0)
+
+    monkeypatch.setattr(update_timing, "time_updates", time_updates)
+    job = dataclasses.replace(job, batch=BatchPlan(GLOBAL_BATCH, 6, 1))
+    assert seconds_per_update(job) == 3.0
+    assert timed == [BatchPlan(GLOBAL_BATCH, 1, 1)]

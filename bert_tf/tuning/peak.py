@@ -1,0 +1,40 @@
+"""The rate of a large matrix product, which the use of the hardware is compared with."""
+
+from __future__ import annotations
+
+import time
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.tuning.session import SessionSettings, session_config
+
+# Large enough for the full rate, and small enough to take a moment.
+_ROWS, _ROWS_ON_A_GPU = 2048, 8192
+_TIMED_PRODUCTS = 5
+
+
+def peak_flops(ranks: SingleProcess, session: SessionSettings, dtype: tf.DType) -> float:
+    """FLOP/s of all ranks together in products of two large square matrices. Collective.
+
+    Every rank measures at the same time, as they share processors and power when they train.
+
+    Args:
+      ranks: all ranks.
+      session: how a rank's sessions execute.
+      dtype: the type of the matrices.
+    """
+    rows = _ROWS if session.gpu is None else _ROWS_ON_A_GPU
+    with tf.Graph().as_default(), tf.Session(config=session_config(session)) as running:
+        # A variable, since products of constants would be computed once.
+        matrix = tf.get_variable("matrix", [rows, rows], dtype, tf.ones_initializer())
+        product = tf.matmul(matrix, matrix).op
+        running.run(tf.global_variables_initializer())
+        running.run(product)
+        ranks.gather(None)
+        seconds = []
+        for _ in range(_TIMED_PRODUCTS):
+            started = time.perf_counter()
+            running.run(product)
+            seconds.append(time.perf_counter() - started)
+    return sum(ranks.gather(2 * rows**3 / min(seconds)))
