@@ -1,6 +1,7 @@
 """The ledger of every recipe, through its flags, against what its source publishes."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -214,6 +215,25 @@ def test_the_optimizer(name, optimizer, parsed):
     assert (found.optimizer, found.weight_decay, found.clip_norm) == (optimizer, 0.01, 1.0)
     if "lamb" in name:
         assert (found.schedule, found.decay_power) == ("polynomial", 0.5)
+
+
+def test_the_table_in_the_documentation():
+    """Each recipe is in it, with the batch, updates and sequences of its ledger."""
+    text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    listed = {}
+    for names, _, batches, updates, sequences, *_ in rows:
+        first, *second = [name.strip(" `") for name in names.split(",")]
+        for phase, name in enumerate([first, *(first[: -len(s)] + s for s in second)]):
+            listed[f"{name}.flags"] = (phase, batches, updates, sequences)
+    assert listed.keys() == {*PUBLISHED, "squad_large.flags", "distilbert.flags"}
+    for name, published in PUBLISHED.items():
+        phase, batches, updates, sequences = listed[name]
+        factors = published.batch[: 2 if published.batch[2] == 1 else 3]
+        assert " × ".join(map(str, factors)) in batches
+        assert f"{math.prod(factors):,}" in batches
+        assert f"{published.updates:,}" in updates.split("+")[phase]
+        assert f"{published.sequences:,}" in sequences.split("+")[phase]
 
 
 def test_sums_of_the_publications():
