@@ -166,7 +166,8 @@ class FlagFile:
 
     def text(self) -> str:
         """The file's content."""
-        notes = [f"# Not converted: {note}." for note in self.notes]
+        # A value with a line end must not become a flag.
+        notes = [f"# Not converted: {' '.join(note.split())}." for note in self.notes]
         return "\n".join([*self.lines[1:], "", *notes]).rstrip() + "\n"
 
 
@@ -300,8 +301,10 @@ def _convert_optimizer(settings: Settings, file: FlagFile) -> None:
     params = "optimizer.params."
     betas = settings.take(f"{params}betas")
     if betas is not None:
-        file.add("adam_beta1", float(betas[0]))
-        file.add("adam_beta2", float(betas[1]))
+        if not (isinstance(betas, list) and [type(beta) for beta in betas] == [float, float]):
+            raise UserError(f"{params}betas {betas} are not two numbers such as 0.9 and 0.999.")
+        file.add("adam_beta1", betas[0])
+        file.add("adam_beta2", betas[1])
     decay = settings.number(f"{params}weight_decay")
     used = settings.number("training.weight_decay", 0.01)
     if decay not in (None, used):

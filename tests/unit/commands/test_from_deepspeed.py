@@ -179,6 +179,19 @@ def test_unknown_keys_are_listed_by_their_path():
     assert all(f"# Not converted: {note}." in file.text() for note in file.notes)
 
 
+def test_a_line_end_in_a_value_makes_no_flag(tmp_path):
+    file = converted("--max_seq_length 128", deepspeed(new="a\n--seed=7"))
+    assert "new = a --seed=7: unknown" in file.text()
+    assert parsed(file, tmp_path).seed == 42
+
+
+def test_betas_are_two_numbers():
+    config = deepspeed()
+    config["optimizer"]["params"]["betas"] = 0.9
+    with pytest.raises(UserError, match=r"optimizer\.params\.betas 0\.9 are not two numbers"):
+        converted("--max_seq_length 128", config)
+
+
 @pytest.mark.parametrize(
     ("words", "config", "message"),
     [
