@@ -8,7 +8,8 @@ rows. To add an optimizer, write a module with its algorithm (a subclass of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Union
 
 from bert_tf.errors import UserError
@@ -48,8 +49,10 @@ class OptimizerRow:
     Attributes:
       title: the optimizer's usual name.
       implementation: ``module:class``, imported on use.
-      slots: names of its float32 variables in each weight's shape: ``adam_m`` is stored as
+      slots: names of its float32 variables in a weight's shape: ``adam_m`` is stored as
         ``<weight>/adam_m``.
+      choose_slots: maps a weight's name and shape to the slots that it has; None if all weights
+        have all ``slots``.
       options: its specific options, by keyword.
       has_native_form: whether its class has a ``native_update``.
       problem_of: returns a sentence about contradictory options, None for valid ones.
@@ -58,13 +61,20 @@ class OptimizerRow:
     title: str
     implementation: str
     slots: tuple[str, ...]
+    choose_slots: Callable[[str, Sequence[int]], tuple[str, ...]] | None = None
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
     has_native_form: bool = False
     problem_of: Callable[[Options], str | None] = _no_problem
 
-    def slot_bytes(self, parameters: int) -> int:
-        """Bytes of the slots for this number of parameters."""
-        return _FLOAT32_BYTES * len(self.slots) * parameters
+    def slots_of(self, name: str, shape: Sequence[int]) -> tuple[str, ...]:
+        """The names of a weight's slots, in the order of the row."""
+        return self.slots if self.choose_slots is None else self.choose_slots(name, shape)
+
+    def slot_bytes(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """Bytes of all slots of the weights ``shapes``, name -> shape."""
+        return _FLOAT32_BYTES * sum(
+            len(self.slots_of(name, shape)) * math.prod(shape) for name, shape in shapes.items()
+        )
 
     def resolve(self, given: Options) -> dict[str, Any]:
         """All its options, with defaults for those that are not given."""

@@ -67,7 +67,7 @@ def checkpoint_sizes(
     """
     saved = [spec for spec in specs if spec.trainable]
     weights = _BYTES_PER_WEIGHT * num_weights(saved)
-    trained = num_weights(trained_specs(specs, optimization))
+    trained = {spec.name: spec.shape for spec in trained_specs(specs, optimization)}
     every = settings.save_checkpoints_steps
     at_start = start_step == 0
     written = 0

@@ -81,6 +81,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
     specs = job.task.specs()
     trained = trained_specs(specs, job.optimization)
     parameters = num_weights(trained)
+    row = optimizer_row(job.optimization.optimizer)
     with tf.Graph().as_default():
         network = create_network(job.task, job.options)
         forward, backward = _one_micro_batch(job, network, trained)
@@ -91,7 +92,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         process=PROCESS_BYTES,
         weights=4 * num_weights(specs),
         gradients=_gradient_bytes(4 * parameters, job),
-        optimizer=optimizer_row(job.optimization.optimizer).slot_bytes(parameters),
+        optimizer=row.slot_bytes({spec.name: spec.shape for spec in trained}),
         activations=sum(kept) + recomputed + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
         local_size=job.context.ranks.local_size,

@@ -52,7 +52,7 @@ class Parameter(NamedTuple):
 
     Attributes:
       variable: float32 resource variable.
-      slots: float32 variables of the same shape, in the order of the optimizer's row.
+      slots: float32 variables of the same shape: those that the optimizer's row gives it, in order.
       gradient: dense, of the same shape.
       decays: whether weight decay applies.
     """
@@ -177,9 +177,12 @@ class Optimizer(tf.train.Optimizer):
             raise ValueError(f"the learning-rate factor of {variable.op.name} is {factor}")
         return factor
 
+    def _slots_of(self, variable: tf.Variable) -> tuple[str, ...]:
+        return self._row.slots_of(variable.op.name, variable.shape.as_list())
+
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         for variable in var_list:
-            for slot in self._row.slots:
+            for slot in self._slots_of(variable):
                 self._zeros_slot(variable, slot, slot)
         if self._counts_updates and self.update_count is None:
             # Not global_step: that belongs to the caller, who may set it or leave it out.
@@ -206,7 +209,7 @@ class Optimizer(tf.train.Optimizer):
         # is one group.
         by_factor: dict[float, list[Parameter]] = {}
         for variable, gradient in self._gradients:
-            slots = tuple(self.get_slot(variable, slot) for slot in self._row.slots)
+            slots = tuple(self.get_slot(variable, slot) for slot in self._slots_of(variable))
             parameter = Parameter(variable, slots, gradient, self._decay_mask(variable.op.name))
             by_factor.setdefault(self._factor_of(variable), []).append(parameter)
         rate = tf.convert_to_tensor(self._learning_rate, tf.float32)

@@ -38,9 +38,19 @@ def test_registered_slots_are_recognised(monkeypatch):
     row = OptimizerRow("toy", "nowhere:Toy", slots=("velocity",), options={"a": Option(1.0)})
     monkeypatch.setitem(OPTIMIZERS, "toy", row)
     assert is_run_state("bert/velocity")
-    assert row.slot_bytes(10) == 40
+    assert row.slot_bytes({"bert": (2, 5)}) == 40
     assert row.resolve({}) == {"a": 1.0}
     assert row.resolve({"a": 2.0}) == {"a": 2.0}
+
+
+def test_slots_by_name_and_shape():
+    def choose(name, shape):
+        return ("m",) if name.startswith("bert/") and len(shape) == 2 else ("m", "v")
+
+    row = OptimizerRow("toy", "nowhere:Toy", slots=("m", "v"), choose_slots=choose)
+    weights = {"bert/kernel": (3, 4), "bert/bias": (4,), "kernel": (2, 2)}
+    assert [row.slots_of(*weight) for weight in weights.items()] == [("m",), ("m", "v"), ("m", "v")]
+    assert row.slot_bytes(weights) == 4 * (12 + 2 * 4 + 2 * 4)
 
 
 def test_an_unknown_name():
