@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Union
 
@@ -17,6 +18,9 @@ from bert_tf.errors import UserError
 _FLOAT32_BYTES = 4
 # Closer to 1 little is left of 1 - beta in float32.
 _LARGEST_BETA = 0.999999
+
+MUON_MOMENTUM = "muon_m"
+_KERNEL_OF_A_LAYER = re.compile(r"bert/encoder/(.*/)?kernel")
 
 OptionValue = Union[bool, float, None]
 Options = Mapping[str, OptionValue]
@@ -81,6 +85,22 @@ class OptimizerRow:
         return {name: given.get(name, option.default) for name, option in self.options.items()}
 
 
+def muon_slots(name: str, shape: Sequence[int]) -> tuple[str, ...]:
+    """Muon's slots: a momentum for the kernels of the layers, and AdamW's for everything else.
+
+    Embeddings and heads, whose rows or columns stand for words, are not among the matrices that it
+    was made for (Jordan et al. 2024).
+    """
+    is_matrix = len(shape) == 2 and _KERNEL_OF_A_LAYER.fullmatch(name) is not None
+    return (MUON_MOMENTUM,) if is_matrix else _ADAM_SLOTS
+
+
+def _muon_problem(options: Options) -> str | None:
+    if not 0 <= options["momentum"] < 1:
+        return f"--muon_momentum={options['momentum']:g} must be in [0, 1)."
+    return _moments_problem(options)
+
+
 def _moments_problem(options: Options) -> str | None:
     for name, option in _MOMENTS.items():
         if not 0 <= options[name] <= _LARGEST_BETA:
@@ -106,6 +126,12 @@ def _trust_ratio_problem(options: Options) -> str | None:
     return None
 
 
+_ADAM_SLOTS = ("adam_m", "adam_v")
+_BIAS_CORRECTION = Option(
+    False,
+    flag="adam_bias_correction",
+    help_text="Adam with bias correction (google-research/bert has none).",
+)
 _MOMENTS = {
     "beta_1": Option(
         0.9, flag="adam_beta1", help_text="Decay of the mean of gradients, of AdamW and LAMB."
@@ -121,13 +147,9 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
     "adam": OptimizerRow(
         title="AdamW",
         implementation="bert_tf.update.optimizers.adam:AdamW",
-        slots=("adam_m", "adam_v"),
+        slots=_ADAM_SLOTS,
         options={
-            "bias_correction": Option(
-                False,
-                flag="adam_bias_correction",
-                help_text="Adam with bias correction (google-research/bert has none).",
-            ),
+            "bias_correction": _BIAS_CORRECTION,
             **_MOMENTS,
         },
         has_native_form=True,
@@ -136,7 +158,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
     "lamb": OptimizerRow(
         title="LAMB",
         implementation="bert_tf.update.optimizers.lamb:Lamb",
-        slots=("adam_m", "adam_v"),
+        slots=_ADAM_SLOTS,
         options={
             "bias_correction": Option(True),
             **_MOMENTS,
@@ -153,6 +175,23 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
         },
         has_native_form=True,
         problem_of=_lamb_problem,
+    ),
+    "muon": OptimizerRow(
+        title="Muon",
+        implementation="bert_tf.update.optimizers.muon:Muon",
+        slots=(MUON_MOMENTUM, *_ADAM_SLOTS),
+        choose_slots=muon_slots,
+        options={
+            "momentum": Option(
+                0.95,
+                flag="muon_momentum",
+                help_text="Muon: decay of the mean of gradients of the layers' kernels.",
+            ),
+            "bias_correction": _BIAS_CORRECTION,
+            **_MOMENTS,
+        },
+        has_native_form=True,
+        problem_of=_muon_problem,
     ),
 }
 

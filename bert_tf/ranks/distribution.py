@@ -85,6 +85,13 @@ class SingleProcess:
         """``tensor`` summed over ranks; ``name`` must be unique in the graph."""
         return tf.identity(tensor, name=name)
 
+    def concatenate(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The vectors of all ranks, in the order of ranks, of any type and each of any length.
+
+        ``name`` must be unique in the graph.
+        """
+        return tf.identity(tensor, name=name)
+
     def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
         """Hooks that broadcast the variables of rank 0 when a session starts."""
         return []
@@ -224,6 +231,14 @@ class HorovodRanks(SingleProcess):
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """``tensor`` summed over ranks; ``name`` must be unique in the graph."""
         return self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)
+
+    def concatenate(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The vectors of all ranks, in the order of ranks; ``name`` must be unique in the graph."""
+        if tensor.dtype != tf.bfloat16:
+            return self._hvd.allgather(tensor, name=name)
+        # Horovod's gather does not have the type.
+        gathered = self._hvd.allgather(tf.bitcast(tensor, tf.uint16), name=name)
+        return tf.bitcast(gathered, tf.bfloat16)
 
     def broadcast_hooks(self) -> list[tf.train.SessionRunHook]:
         """Hooks that broadcast the variables of rank 0 when a session starts."""

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -32,7 +33,6 @@ from bert_tf.training.summary import UpdateTimes, training_lines, training_total
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.training.xla import XlaReport, compile_first_cluster
 from bert_tf.tuning.session import session_config
-from bert_tf.update.kernels import Kernels
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import Optimizer, optimizer_class
 from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
@@ -315,7 +315,13 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
         network,
         features,
         plan=job.batch,
-        optimizer=_optimizer(optimization, learning_rate, job.context.kernels),
+        optimizer=_optimizer(
+            optimization,
+            learning_rate,
+            kernels=job.context.kernels,
+            ranks=job.context.ranks,
+            product_type=job.options.policy.dense,
+        ),
         learning_rate=learning_rate,
         loss_scale=_loss_scale(job.context.runtime, needed=job.context.needs_loss_scale),
         ranks=job.context.ranks,
@@ -355,13 +361,14 @@ def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> NoLossScale | Dyna
 def _optimizer(
     optimization: OptimizationSettings,
     learning_rate: tf.Tensor | float,
-    kernels: Kernels | None = None,
+    **how: Any,
 ) -> Optimizer:
+    """The optimizer of the settings; ``how`` are arguments of how it computes."""
     return optimizer_class(optimization.optimizer)(
         learning_rate,
         weight_decay=optimization.weight_decay,
         rate_factor=optimization.rate_factor,
-        kernels=kernels,
+        **how,
         **optimization.optimizer_options,
     )
 

@@ -14,11 +14,13 @@ from bert_tf.update.optimizers.base import (
     decays,
 )
 from bert_tf.update.optimizers.lamb import Lamb
+from bert_tf.update.optimizers.muon import Muon
 
 __all__ = [
     "UPDATE_COUNT",
     "AdamW",
     "Lamb",
+    "Muon",
     "Optimizer",
     "Parameter",
     "clip_factor",

@@ -13,7 +13,7 @@ from typing import Callable, ClassVar, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.optimizers import optimizer_row
-from bert_tf.ranks.distribution import Gradient
+from bert_tf.ranks.distribution import Gradient, SingleProcess
 from bert_tf.update.kernels import Kernels, TensorFlowKernels, times, without_cast
 from bert_tf.update.state import create_count
 
@@ -74,11 +74,15 @@ class Optimizer(tf.train.Optimizer):
         then has no slots and is neither updated nor decayed.
       counts_updates: whether ``self.update_count`` is needed.
       kernels: the form of the arithmetic; None for TensorFlow's.
+      ranks: the ranks among which an update may divide its work; None for a single one.
+      product_type: the type of the update's matrix products.
       name: prefix of operation names.
 
     Attributes:
       registered_as: the name in ``bert_tf.config.optimizers.OPTIMIZERS``.
       kernels: the form of the arithmetic.
+      ranks: the ranks of the job.
+      product_type: the type of matrix products.
       weight_decay: weight-decay rate.
       update_count: int64 scalar variable, applied updates so far; None if not needed.
     """
@@ -94,10 +98,14 @@ class Optimizer(tf.train.Optimizer):
         rate_factor: RateFactor = same_rate,
         counts_updates: bool = False,
         kernels: Kernels | None = None,
+        ranks: SingleProcess | None = None,
+        product_type: tf.DType = tf.float32,
         name: str,
     ):
         super().__init__(use_locking=False, name=name)
         self.kernels = kernels or TensorFlowKernels()
+        self.ranks = ranks or SingleProcess()
+        self.product_type = product_type
         self.weight_decay = weight_decay
         self.update_count: tf.Variable | None = None
         self._row = optimizer_row(self.registered_as)
@@ -177,12 +185,13 @@ class Optimizer(tf.train.Optimizer):
             raise ValueError(f"the learning-rate factor of {variable.op.name} is {factor}")
         return factor
 
-    def _slots_of(self, variable: tf.Variable) -> tuple[str, ...]:
+    def slots_of(self, variable: tf.Variable) -> tuple[str, ...]:
+        """The names of a variable's slots, in the order of the row."""
         return self._row.slots_of(variable.op.name, variable.shape.as_list())
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         for variable in var_list:
-            for slot in self._slots_of(variable):
+            for slot in self.slots_of(variable):
                 self._zeros_slot(variable, slot, slot)
         if self._counts_updates and self.update_count is None:
             # Not global_step: that belongs to the caller, who may set it or leave it out.
@@ -209,7 +218,7 @@ class Optimizer(tf.train.Optimizer):
         # is one group.
         by_factor: dict[float, list[Parameter]] = {}
         for variable, gradient in self._gradients:
-            slots = tuple(self.get_slot(variable, slot) for slot in self._slots_of(variable))
+            slots = tuple(self.get_slot(variable, slot) for slot in self.slots_of(variable))
             parameter = Parameter(variable, slots, gradient, self._decay_mask(variable.op.name))
             by_factor.setdefault(self._factor_of(variable), []).append(parameter)
         rate = tf.convert_to_tensor(self._learning_rate, tf.float32)

@@ -145,7 +145,8 @@ def test_options_belong_to_their_optimizer(parse):
     [
         (
             "--adam_bias_correction --optimizer_type=lamb",
-            "--adam_bias_correction belongs to --optimizer_type=adam, but the optimizer is LAMB",
+            "--adam_bias_correction belongs to --optimizer_type=adam or muon, but the optimizer is "
+            "LAMB",
         ),
         (
             "--max_trust_ratio=0.3",

@@ -442,5 +442,5 @@ def test_a_factor_that_is_none(factor):
 def test_a_misspelt_optimizer_is_no_other_one():
     assert optimizer_class("adam") is AdamW
     assert optimizer_class("lamb") is Lamb
-    with pytest.raises(UserError, match=r"optimizer 'lam' is not one of adam, lamb\."):
+    with pytest.raises(UserError, match=r"optimizer 'lam' is not one of adam, lamb, muon\."):
         optimizer_class("lam")

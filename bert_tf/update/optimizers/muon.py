@@ -1,0 +1,164 @@
+"""The Muon optimizer: orthogonalised momentum for the matrices of the layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.config.optimizers import MUON_MOMENTUM
+from bert_tf.update.kernels import euclidean_norm, times
+from bert_tf.update.optimizers.adam import AdamW
+from bert_tf.update.optimizers.base import Parameter
+
+# Of the iteration x <- (a + b x x' + c (x x')**2) x (Jordan et al. 2024, "Muon: an optimizer for
+# hidden layers in neural networks").
+_A, _B, _C = 3.4445, -4.7750, 2.0315
+_ITERATIONS = 5
+
+# Gives an orthogonalised matrix the root mean square of AdamW's updates (Liu et al. 2025, "Muon is
+# scalable for LLM training").
+_UPDATE_RMS = 0.2
+
+
+class Muon(AdamW):
+    """Muon for the kernels of the layers (``config.optimizers.muon_slots``), AdamW for the rest.
+
+    The update of a kernel is its Nesterov momentum, orthogonalised and scaled to the root mean
+    square of AdamW's updates, so that both parts share learning rate and decay. The ranks divide
+    the matrices among them and exchange the results, so their weights stay bit-equal. Further
+    arguments are those of :class:`AdamW`.
+
+    Args:
+      learning_rate: scalar, a tensor or a number.
+      momentum: decay rate of the mean of gradients of kernels.
+      name: prefix of operation names.
+    """
+
+    registered_as = "muon"
+
+    def __init__(
+        self,
+        learning_rate: tf.Tensor | float,
+        *,
+        momentum: float = 0.95,
+        name: str = "Muon",
+        **shared: Any,
+    ):
+        super().__init__(learning_rate, name=name, **shared)
+        self._momentum = momentum
+
+    def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
+        """Updates the matrices, and all else as AdamW does."""
+        matrices, others = self._divided(parameters)
+        steps = self._update_matrices(matrices, learning_rate)
+        return tf.group(*steps, super().update(others, learning_rate))
+
+    def native_update(
+        self,
+        operations: ModuleType,
+        parameters: Sequence[Parameter],
+        learning_rate: tf.Tensor,
+        gradient_factor: tf.Tensor | float,
+    ) -> tf.Operation:
+        """Like :meth:`update`, with the native operation of AdamW; matrices have none."""
+        matrices, others = self._divided(parameters)
+        scaled = [
+            p._replace(gradient=times(tf.cast(p.gradient, tf.float32), gradient_factor))
+            for p in matrices
+        ]
+        steps = self._update_matrices(scaled, learning_rate)
+        if others:
+            steps.append(super().native_update(operations, others, learning_rate, gradient_factor))
+        return tf.group(*steps)
+
+    def _divided(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[Parameter]]:
+        """The matrices that are orthogonalised, and all other parameters."""
+        is_matrix = [self.slots_of(p.variable) == (MUON_MOMENTUM,) for p in parameters]
+        return (
+            [p for p, matrix in zip(parameters, is_matrix) if matrix],
+            [p for p, matrix in zip(parameters, is_matrix) if not matrix],
+        )
+
+    def _update_matrices(
+        self, matrices: Sequence[Parameter], learning_rate: tf.Tensor
+    ) -> list[tf.Operation]:
+        if not matrices:
+            return []
+        steps, directions = [], []
+        for _, [slot], gradient, _ in matrices:
+            mean = self._momentum * slot + (1.0 - self._momentum) * gradient
+            steps.append(slot.assign(mean, read_value=False))
+            directions.append(self._momentum * mean + (1.0 - self._momentum) * gradient)
+        for parameter, direction in zip(matrices, self._orthogonalise_all(directions)):
+            weight = parameter.variable
+            scale = _UPDATE_RMS * math.sqrt(max(weight.shape.as_list()))
+            change = learning_rate * scale * tf.cast(direction, tf.float32)
+            if parameter.decays:
+                change += learning_rate * self.weight_decay * weight
+            steps.append(weight.assign_sub(change, read_value=False))
+        return steps
+
+    def _orthogonalise_all(self, matrices: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The orthogonalised matrices, each computed by one rank, in the type of products."""
+        # One by one: stacking equal shapes for batched products was not faster on CPUs, and a
+        # matrix's result does not depend on which others its rank has.
+        ranks = self.ranks
+        shapes = [matrix.shape.as_list() for matrix in matrices]
+        parts = share_out([_operations(shape) for shape in shapes], ranks.world_size)
+        found = [orthogonalise(matrices[i], self.product_type) for i in parts[ranks.rank]]
+        order = [i for part in parts for i in part]
+        if ranks.world_size > 1:
+            empty = tf.zeros([0], self.product_type)  # of a rank without any matrix
+            own = tf.concat([empty, *(tf.reshape(matrix, [-1]) for matrix in found)], axis=0)
+            received = ranks.concatenate(own, name="muon_directions")
+            pieces = tf.split(received, [math.prod(shapes[i]) for i in order])
+            found = [tf.reshape(piece, shapes[i]) for i, piece in zip(order, pieces)]
+        by_number = dict(zip(order, found))
+        return [by_number[i] for i in range(len(matrices))]
+
+
+def orthogonalise(matrix: tf.Tensor, product_type: tf.DType) -> tf.Tensor:
+    """Replaces the singular values of a matrix by values of about 1; zero stays zero.
+
+    Five Newton-Schulz iterations (Jordan et al. 2024) leave them between 0.68 and 1.13, if they
+    were not much smaller than the largest one.
+
+    Args:
+      matrix: [rows, columns] float32, of static shape.
+      product_type: the type of the products and of the result.
+    """
+    rows, columns = matrix.shape.as_list()
+    is_tall = rows > columns
+    x = tf.transpose(matrix) if is_tall else matrix  # the product with itself is the smaller one
+    # Divided by their Frobenius norm, no singular value is above 1.
+    x = tf.cast(tf.math.divide_no_nan(x, euclidean_norm([matrix])), product_type)
+    for _ in range(_ITERATIONS):
+        square = tf.matmul(x, x, transpose_b=True)
+        polynomial = _B * square + _C * tf.matmul(square, square)
+        # a is added to the diagonal rather than a * x to the product, which is a larger matrix.
+        x = tf.matmul(tf.linalg.set_diag(polynomial, _A + tf.linalg.diag_part(polynomial)), x)
+    return tf.transpose(x) if is_tall else x
+
+
+def share_out(costs: Sequence[float], parts: int) -> list[list[int]]:
+    """Divides items among ``parts``, the most expensive first, each to the part with the least.
+
+    Returns the numbers of the items of each part, which may be empty.
+    """
+    chosen: list[list[int]] = [[] for _ in range(parts)]
+    totals = [0.0] * parts
+    for item in sorted(range(len(costs)), key=lambda item: -costs[item]):
+        least = totals.index(min(totals))
+        chosen[least].append(item)
+        totals[least] += costs[item]
+    return chosen
+
+
+def _operations(shape: Sequence[int]) -> int:
+    """Proportional to the operations of one iteration."""
+    small, large = sorted(shape)
+    return 2 * small**2 * large + small**3
