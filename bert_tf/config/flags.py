@@ -288,7 +288,10 @@ def _define_optimizer_flags(define: Definer, default: str) -> None:
     titles = ", ".join(f"{name} ({row.title})" for name, row in OPTIMIZERS.items())
     define.choice("optimizer_type", default, list(OPTIMIZERS), f"Optimizer: {titles}.")
     for flag, option in option_flags().items():
-        define_option = define.boolean if isinstance(option.default, bool) else define.number
+        if option.is_text:
+            define_option = define.string
+        else:
+            define_option = define.boolean if isinstance(option.default, bool) else define.number
         define_option(flag, option.default, option.help_text)
 
 

@@ -22,7 +22,7 @@ _LARGEST_BETA = 0.999999
 MUON_MOMENTUM = "muon_m"
 _KERNEL_OF_A_LAYER = re.compile(r"bert/encoder/(.*/)?kernel")
 
-OptionValue = Union[bool, float, None]
+OptionValue = Union[bool, float, str, None]
 Options = Mapping[str, OptionValue]
 
 
@@ -34,11 +34,13 @@ class Option:
       default: the default value; it determines the flag's type, None meaning a number.
       flag: the name of its flag, None if users cannot set it.
       help_text: the flag's help text.
+      is_text: whether a value other than None is a text.
     """
 
     default: OptionValue
     flag: str | None = None
     help_text: str = ""
+    is_text: bool = False
 
 
 def _no_problem(options: Options) -> str | None:
@@ -108,8 +110,8 @@ def _moments_problem(options: Options) -> str | None:
     return None
 
 
-def _lamb_problem(options: Options) -> str | None:
-    return _moments_problem(options) or _trust_ratio_problem(options)
+def _layerwise_problem(options: Options) -> str | None:
+    return _moments_problem(options) or _trust_ratio_problem(options) or _exclusion_problem(options)
 
 
 def _trust_ratio_problem(options: Options) -> str | None:
@@ -132,14 +134,53 @@ _BIAS_CORRECTION = Option(
     flag="adam_bias_correction",
     help_text="Adam with bias correction (google-research/bert has none).",
 )
+
+
+def name_patterns(text: str) -> list[re.Pattern[str]]:
+    """The comma-separated regular expressions of a flag; raises re.error."""
+    return [re.compile(expression) for expression in text.split(",") if expression]
+
+
+def _exclusion_problem(options: Options) -> str | None:
+    text = options["exclude_from_layer_adaptation"]
+    try:
+        name_patterns(text or "")
+    except re.error as error:
+        return (
+            f"--exclude_from_layer_adaptation={text}: '{error.pattern}' is not a regular "
+            f"expression ({error.msg}); give names or expressions separated by commas."
+        )
+    return None
+
+
 _MOMENTS = {
     "beta_1": Option(
-        0.9, flag="adam_beta1", help_text="Decay of the mean of gradients, of AdamW and LAMB."
+        0.9, flag="adam_beta1", help_text="Decay of the mean of gradients (AdamW, LAMB, LANS)."
     ),
     "beta_2": Option(
         0.999,
         flag="adam_beta2",
-        help_text="Decay of the mean of squared gradients, of AdamW and LAMB.",
+        help_text="Decay of the mean of squared gradients (AdamW, LAMB, LANS).",
+    ),
+}
+
+_LAYER_ADAPTATION = {
+    "min_trust_ratio": Option(
+        None,
+        flag="min_trust_ratio",
+        help_text="LAMB, LANS: lower bound of the trust ratio; none if not given.",
+    ),
+    "max_trust_ratio": Option(
+        None,
+        flag="max_trust_ratio",
+        help_text="LAMB, LANS: upper bound of the trust ratio; none if not given.",
+    ),
+    "exclude_from_layer_adaptation": Option(
+        None,
+        flag="exclude_from_layer_adaptation",
+        help_text="LAMB, LANS: regular expressions, separated by commas; a variable in whose name "
+        "one is found has trust ratio 1 (default: variables without weight decay; empty: none).",
+        is_text=True,
     ),
 }
 
@@ -162,19 +203,24 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
         options={
             "bias_correction": Option(True),
             **_MOMENTS,
-            "min_trust_ratio": Option(
-                None,
-                flag="min_trust_ratio",
-                help_text="LAMB: lower bound of the trust ratio; none if not given.",
-            ),
-            "max_trust_ratio": Option(
-                None,
-                flag="max_trust_ratio",
-                help_text="LAMB: upper bound of the trust ratio; none if not given.",
+            **_LAYER_ADAPTATION,
+            "prenormalize": Option(
+                False,
+                flag="lamb_prenormalize",
+                help_text="LAMB: divide gradients by their global norm before the moments "
+                "(NVIDIA's NVLAMB); --clip_norm has no effect then.",
             ),
         },
         has_native_form=True,
-        problem_of=_lamb_problem,
+        problem_of=_layerwise_problem,
+    ),
+    "lans": OptimizerRow(
+        title="LANS",
+        implementation="bert_tf.update.optimizers.lans:Lans",
+        slots=_ADAM_SLOTS,
+        options={"bias_correction": Option(True), **_MOMENTS, **_LAYER_ADAPTATION},
+        has_native_form=True,
+        problem_of=_layerwise_problem,
     ),
     "muon": OptimizerRow(
         title="Muon",

@@ -2,8 +2,8 @@
 //
 // TensorFlow's own operations make a pass over memory for each of unscaling, norm, clipping, decay
 // and Adam, variable by variable. Here each number is read and written once (twice for LAMB, whose
-// step first needs the norms of the whole variable), in pieces of equal size that all threads
-// share.
+// step first needs the norms of the whole variable, and three times for LANS, which needs that of
+// the gradient before), in pieces of equal size that all threads share.
 //
 // Results are bit-identical on every machine and with any number of threads: the pieces and the
 // order in which their sums are added are fixed, the number of partial sums does not depend on the
@@ -66,8 +66,9 @@ struct Lanes {
 struct Step {
   float factor;  // multiplies the gradients
   float learning_rate;
-  float scale;    // multiplies Adam's direction
-  float epsilon;  // added to the square root of the second moment
+  float scale;           // multiplies Adam's direction
+  float gradient_scale;  // of LANS: multiplies the gradient's direction
+  float epsilon;         // added to the square root of the second moment
   float beta_1;
   float beta_2;
   float weight_decay;
@@ -172,6 +173,68 @@ FOR_EVERY_CPU void LambStepOfPiece(const Span& span, const Step& step, float dec
   const Step local = step;
   for (int64_t i = 0; i < span.size; ++i) {
     weights[i] -= rate * LambDirection(m[i], v[i], weights[i], local, decay);
+  }
+}
+
+struct LansSquares {
+  double weights = 0.0;
+  double momenta = 0.0;    // of the direction of the momentum
+  double gradients = 0.0;  // of that of the gradient
+};
+
+// The two directions of LANS, before their trust ratios.
+struct LansDirections {
+  float momentum;
+  float gradient;
+};
+
+inline LansDirections DirectionsOfLans(float g, float m, float v, float weight, const Step& step,
+                                       float decay) {
+  const float root = std::sqrt(v) + step.epsilon;
+  const float decayed = decay * weight;
+  return {step.scale * m / root + decayed, step.gradient_scale * g / root + decayed};
+}
+
+// Updates the moments; returns the sums of squares for both trust ratios. The step's factor is that
+// of this variable: it divides by the gradient's norm.
+FOR_EVERY_CPU LansSquares LansMomentsOfPiece(const Span& span, const Step& step, float decay) {
+  const float* __restrict gradient = span.gradient;
+  float* __restrict m = span.m;
+  float* __restrict v = span.v;
+  const float* __restrict weights = span.weights;
+  const Step local = step;
+  const float gain_1 = 1.0f - step.beta_1, gain_2 = 1.0f - step.beta_2;
+  Lanes of_weights, of_momenta, of_gradients;
+  const auto add = [&](int64_t i, int lane) __attribute__((always_inline)) {
+    const float g = gradient[i] * local.factor;
+    m[i] = m[i] * local.beta_1 + g * gain_1;
+    v[i] = v[i] * local.beta_2 + g * g * gain_2;
+    const LansDirections found = DirectionsOfLans(g, m[i], v[i], weights[i], local, decay);
+    const double weight = weights[i], of_m = found.momentum, of_g = found.gradient;
+    of_weights.sums[lane] += weight * weight;
+    of_momenta.sums[lane] += of_m * of_m;
+    of_gradients.sums[lane] += of_g * of_g;
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= span.size; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
+  }
+  for (; i < span.size; ++i) add(i, i % kLanes);
+  return {of_weights.Total(), of_momenta.Total(), of_gradients.Total()};
+}
+
+// The rates are the learning rate times the share and the trust ratio of each direction.
+FOR_EVERY_CPU void LansStepOfPiece(const Span& span, const Step& step, float decay,
+                                   float momentum_rate, float gradient_rate) {
+  const float* __restrict gradient = span.gradient;
+  const float* __restrict m = span.m;
+  const float* __restrict v = span.v;
+  float* __restrict weights = span.weights;
+  const Step local = step;
+  for (int64_t i = 0; i < span.size; ++i) {
+    const float g = gradient[i] * local.factor;
+    const LansDirections found = DirectionsOfLans(g, m[i], v[i], weights[i], local, decay);
+    weights[i] -= momentum_rate * found.momentum + gradient_rate * found.gradient;
   }
 }
 
@@ -404,6 +467,7 @@ class Optimizer : public OpKernel {
     OP_REQUIRES_OK(context, ReadScalar(context, "learning_rate", &step.learning_rate));
     OP_REQUIRES_OK(context, ReadScalar(context, "scale", &step.scale));
     OP_REQUIRES_OK(context, ReadScalar(context, "epsilon", &step.epsilon));
+    OP_REQUIRES_OK(context, ReadMore(context, &step));
     LockedVariables variables;
     OP_REQUIRES_OK(context, variables.Lock(context));
     Apply(context, step, CutIntoPieces(variables.sizes()), &variables);
@@ -413,9 +477,11 @@ class Optimizer : public OpKernel {
   virtual void Apply(OpKernelContext* context, const Step& step, const std::vector<Piece>& pieces,
                      LockedVariables* variables) = 0;
 
+  // Reads the scalars that not all optimizers have.
+  virtual Status ReadMore(OpKernelContext*, Step*) const { return tensorflow::OkStatus(); }
+
   bool Decays(int tensor) const { return decays_[tensor]; }
 
- private:
   static Status ReadScalar(OpKernelContext* context, const char* name, float* value) {
     const Tensor* tensor;
     TF_RETURN_IF_ERROR(context->input(name, &tensor));
@@ -424,6 +490,7 @@ class Optimizer : public OpKernel {
     return tensorflow::OkStatus();
   }
 
+ private:
   Step step_;
   std::vector<bool> decays_;
 };
@@ -443,25 +510,51 @@ class AdamW : public Optimizer {
   }
 };
 
-class Lamb : public Optimizer {
+// Base class of the optimizers with a trust ratio for each variable.
+class LayerwiseOptimizer : public Optimizer {
  public:
-  explicit Lamb(OpKernelConstruction* construction) : Optimizer(construction) {
+  explicit LayerwiseOptimizer(OpKernelConstruction* construction) : Optimizer(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("min_trust_ratio", &min_trust_ratio_));
     OP_REQUIRES_OK(construction, construction->GetAttr("max_trust_ratio", &max_trust_ratio_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("adapts", &adapts_));
+    int variables;
+    OP_REQUIRES_OK(construction, construction->GetAttr("N", &variables));
+    OP_REQUIRES(construction, adapts_.size() == static_cast<size_t>(variables),
+                InvalidArgument("there are ", adapts_.size(), " entries of adapts for ", variables,
+                                " variables"));
   }
+
+ protected:
+  // The ratio for a variable and one direction of it, from their sums of squares.
+  float TrustRatio(int tensor, double weights, double directions) const {
+    if (!adapts_[tensor] || weights == 0.0 || directions == 0.0) return 1.0f;
+    const float ratio = std::sqrt(weights) / std::sqrt(directions);
+    return std::max(min_trust_ratio_, std::min(ratio, max_trust_ratio_));
+  }
+
+  float DecayOf(const Piece& piece, const Step& step) const {
+    return Decays(piece.tensor) ? step.weight_decay : 0.0f;
+  }
+
+ private:
+  float min_trust_ratio_;
+  float max_trust_ratio_;
+  std::vector<bool> adapts_;
+};
+
+class Lamb : public LayerwiseOptimizer {
+ public:
+  using LayerwiseOptimizer::LayerwiseOptimizer;
 
  protected:
   void Apply(OpKernelContext* context, const Step& step, const std::vector<Piece>& pieces,
              LockedVariables* variables) override {
     std::vector<Squares> squares(pieces.size());
-    const auto decay_of = [&](const Piece& piece) {
-      return Decays(piece.tensor) ? step.weight_decay : 0.0f;
-    };
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
       const GradientPiece gradient = variables->GradientOf(piece);
       const Span span = variables->SpanOf(piece, gradient);
-      squares[number] = LambMomentsOfPiece(span, step, decay_of(piece));
+      squares[number] = LambMomentsOfPiece(span, step, DecayOf(piece, step));
     });
     std::vector<Squares> totals(variables->sizes().size());
     for (size_t number = 0; number < pieces.size(); ++number) {
@@ -471,20 +564,77 @@ class Lamb : public Optimizer {
     }
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
-      const float ratio = Decays(piece.tensor) ? TrustRatio(totals[piece.tensor]) : 1.0f;
-      LambStepOfPiece(variables->SpanOf(piece), step, decay_of(piece), step.learning_rate * ratio);
+      const Squares& total = totals[piece.tensor];
+      const float ratio = TrustRatio(piece.tensor, total.weights, total.directions);
+      LambStepOfPiece(variables->SpanOf(piece), step, DecayOf(piece, step),
+                      step.learning_rate * ratio);
+    });
+  }
+};
+
+class Lans : public LayerwiseOptimizer {
+ public:
+  using LayerwiseOptimizer::LayerwiseOptimizer;
+
+ protected:
+  Status ReadMore(OpKernelContext* context, Step* step) const override {
+    return ReadScalar(context, "gradient_scale", &step->gradient_scale);
+  }
+
+  void Apply(OpKernelContext* context, const Step& step, const std::vector<Piece>& pieces,
+             LockedVariables* variables) override {
+    const std::vector<Step> steps = Normalised(context, step, pieces, variables);
+    std::vector<LansSquares> squares(pieces.size());
+    ForEachPiece(context, pieces.size(), [&](int64_t number) {
+      const Piece& piece = pieces[number];
+      const GradientPiece gradient = variables->GradientOf(piece);
+      const Span span = variables->SpanOf(piece, gradient);
+      squares[number] = LansMomentsOfPiece(span, steps[piece.tensor], DecayOf(piece, step));
+    });
+    std::vector<LansSquares> totals(steps.size());
+    for (size_t number = 0; number < pieces.size(); ++number) {
+      LansSquares& total = totals[pieces[number].tensor];
+      total.weights += squares[number].weights;
+      total.momenta += squares[number].momenta;
+      total.gradients += squares[number].gradients;
+    }
+    ForEachPiece(context, pieces.size(), [&](int64_t number) {
+      const Piece& piece = pieces[number];
+      const int tensor = piece.tensor;
+      const LansSquares& total = totals[tensor];
+      const float of_momentum = TrustRatio(tensor, total.weights, total.momenta);
+      const float of_gradient = TrustRatio(tensor, total.weights, total.gradients);
+      const GradientPiece gradient = variables->GradientOf(piece);
+      LansStepOfPiece(variables->SpanOf(piece, gradient), steps[tensor], DecayOf(piece, step),
+                      step.learning_rate * step.beta_1 * of_momentum,
+                      step.learning_rate * (1.0f - step.beta_1) * of_gradient);
     });
   }
 
  private:
-  float TrustRatio(const Squares& squares) const {
-    if (squares.weights == 0.0 || squares.directions == 0.0) return 1.0f;
-    const float ratio = std::sqrt(squares.weights) / std::sqrt(squares.directions);
-    return std::max(min_trust_ratio_, std::min(ratio, max_trust_ratio_));
+  // The step of each variable: its factor divides by the norm of the variable's gradient. The
+  // step's own factor, the same for all, cancels. A gradient of zeros stays so, and one whose norm
+  // is too small to divide by becomes zero.
+  static std::vector<Step> Normalised(OpKernelContext* context, const Step& step,
+                                      const std::vector<Piece>& pieces,
+                                      LockedVariables* variables) {
+    std::vector<double> squares(pieces.size());
+    ForEachPiece(context, pieces.size(), [&](int64_t number) {
+      const Piece& piece = pieces[number];
+      const GradientPiece gradient = variables->GradientOf(piece);
+      squares[number] = SumOfSquares(gradient.values(), piece.size);
+    });
+    std::vector<double> totals(variables->sizes().size());
+    for (size_t number = 0; number < pieces.size(); ++number) {
+      totals[pieces[number].tensor] += squares[number];
+    }
+    std::vector<Step> steps(totals.size(), step);
+    for (size_t tensor = 0; tensor < totals.size(); ++tensor) {
+      const float inverse = 1.0 / std::sqrt(totals[tensor]);
+      steps[tensor].factor = std::isinf(inverse) ? 0.0f : inverse;
+    }
+    return steps;
   }
-
-  float min_trust_ratio_;
-  float max_trust_ratio_;
 };
 
 Status ScalarOutput(tensorflow::shape_inference::InferenceContext* context) {
@@ -533,14 +683,23 @@ REGISTER_OP("BertTfAddGradients")
       .SetShapeFn(NoOutput)
 
 OPTIMIZER_OP("BertTfAdamW");
-OPTIMIZER_OP("BertTfLamb").Attr("min_trust_ratio: float").Attr("max_trust_ratio: float");
+#define LAYERWISE_OP(name)            \
+  OPTIMIZER_OP(name)                  \
+      .Attr("min_trust_ratio: float") \
+      .Attr("max_trust_ratio: float") \
+      .Attr("adapts: list(bool)")
 
+LAYERWISE_OP("BertTfLamb");
+LAYERWISE_OP("BertTfLans").Input("gradient_scale: float");
+
+#undef LAYERWISE_OP
 #undef OPTIMIZER_OP
 
 REGISTER_KERNEL_BUILDER(Name("BertTfGlobalNorm").Device(tensorflow::DEVICE_CPU), GlobalNorm);
 REGISTER_KERNEL_BUILDER(Name("BertTfAddGradients").Device(tensorflow::DEVICE_CPU), AddGradients);
 REGISTER_KERNEL_BUILDER(Name("BertTfAdamW").Device(tensorflow::DEVICE_CPU), AdamW);
 REGISTER_KERNEL_BUILDER(Name("BertTfLamb").Device(tensorflow::DEVICE_CPU), Lamb);
+REGISTER_KERNEL_BUILDER(Name("BertTfLans").Device(tensorflow::DEVICE_CPU), Lans);
 
 }  // namespace
 }  // namespace bert_tf

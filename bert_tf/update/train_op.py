@@ -57,7 +57,7 @@ class TrainOutputs:
       learning_rate: float32 scalar, used in this update.
       loss_scale: float32 scalar, used in this update.
       gradients: reduced, unscaled and clipped, in the order of the trainable variables that are
-        not frozen; only computed if fetched.
+        not frozen; only computed if fetched. What an optimizer then divides them by is not in them.
     """
 
     train_op: tf.Operation
@@ -149,7 +149,7 @@ def build_train_op(
             is_finite,
             lambda: _as_bool(
                 optimizer.apply_gradients(
-                    list(zip(gradients, variables)), global_step, factor=factor
+                    list(zip(gradients, variables)), global_step, factor=factor, norm=scaled_norm
                 )
             ),
             lambda: _as_bool(skipped_updates.assign_add(1).op),

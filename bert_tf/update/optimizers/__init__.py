@@ -14,12 +14,14 @@ from bert_tf.update.optimizers.base import (
     decays,
 )
 from bert_tf.update.optimizers.lamb import Lamb
+from bert_tf.update.optimizers.lans import Lans
 from bert_tf.update.optimizers.muon import Muon
 
 __all__ = [
     "UPDATE_COUNT",
     "AdamW",
     "Lamb",
+    "Lans",
     "Muon",
     "Optimizer",
     "Parameter",

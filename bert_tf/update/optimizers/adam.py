@@ -50,11 +50,30 @@ class AdamMoments(Optimizer):
         """
         if self.update_count is None:
             return tf.constant(1.0), tf.constant(self._epsilon)
+        root = self.second_correction()
+        scale = root / self._correction(self.beta_1)
+        return tf.cast(scale, tf.float32), tf.cast(root * self._epsilon, tf.float32)
+
+    def second_correction(self) -> tf.Tensor:
+        """``sqrt(1 - beta_2**t)``, a float64 scalar; 1 without bias correction."""
+        if self.update_count is None:
+            return tf.constant(1.0, tf.float64)
+        return tf.sqrt(self._correction(self.beta_2))
+
+    def _correction(self, beta: float) -> tf.Tensor:
         # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5.
         number = tf.cast(self.update_count.read_value() + 1, tf.float64)
-        root = tf.sqrt(1.0 - tf.pow(tf.constant(self.beta_2, tf.float64), number))
-        scale = root / (1.0 - tf.pow(tf.constant(self.beta_1, tf.float64), number))
-        return tf.cast(scale, tf.float32), tf.cast(root * self._epsilon, tf.float32)
+        return 1.0 - tf.pow(tf.constant(beta, tf.float64), number)
+
+    def next_moments(
+        self, parameter: Parameter, gradient: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The moments with one more gradient, not yet assigned to the slots."""
+        m, v = parameter.slots
+        return (
+            m * self.beta_1 + gradient * (1.0 - self.beta_1),
+            v * self.beta_2 + tf.square(gradient) * (1.0 - self.beta_2),
+        )
 
     def native_arguments(
         self,

@@ -150,12 +150,15 @@ class Optimizer(tf.train.Optimizer):
         name: str | None = None,
         *,
         factor: tf.Tensor | None = None,
+        norm: tf.Tensor | None = None,
     ) -> tf.Operation:
         """Updates variables with ``factor`` times their gradients; else like TensorFlow's method.
 
         ``factor`` is a float32 scalar, None for 1; native kernels apply it without an extra pass
-        over the gradients.
+        over the gradients. ``norm`` is the global norm of the gradients before ``factor``, if the
+        caller knows it; an optimizer that needs it computes it otherwise.
         """
+        del norm  # for optimizers that need it
         self._gradient_factor = factor
         pairs = [(gradient, v) for gradient, v in grads_and_vars if self._factor_of(v)]
         return super().apply_gradients(pairs, global_step, name)

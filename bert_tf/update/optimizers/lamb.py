@@ -1,4 +1,4 @@
-"""The LAMB optimizer."""
+"""The LAMB optimizer, and the base class of optimizers with a trust ratio for each variable."""
 
 from __future__ import annotations
 
@@ -8,22 +8,93 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from bert_tf.config.optimizers import name_patterns
+from bert_tf.ranks.distribution import Gradient
 from bert_tf.update.kernels import euclidean_norm
 from bert_tf.update.optimizers.adam import AdamMoments
 from bert_tf.update.optimizers.base import Parameter
 
 
-class Lamb(AdamMoments):
-    """Adam with decay and updates scaled to each variable's norm (You et al. 2020, algorithm 2).
+class LayerwiseMoments(AdamMoments):
+    """Adam's direction, scaled by the trust ratio of each variable.
 
-    The decay is added before the norms are computed. A variable that does not decay, or whose norm
-    or update is zero, has trust ratio 1. Further arguments are those of :class:`AdamMoments`.
+    The trust ratio is the norm of the variable divided by that of its direction, within bounds; it
+    is 1 where either is zero. Further arguments are those of :class:`AdamMoments`.
 
     Args:
       learning_rate: scalar, a tensor or a number.
       bias_correction: as in :class:`AdamMoments`.
       min_trust_ratio: lower bound of the trust ratio, None for no bound.
       max_trust_ratio: upper bound of the trust ratio, None for no bound.
+      exclude_from_layer_adaptation: comma-separated regular expressions; a variable in whose name
+        one is found has trust ratio 1. None excludes the variables that do not decay, an empty
+        text none.
+    """
+
+    def __init__(
+        self,
+        learning_rate: tf.Tensor | float,
+        *,
+        bias_correction: bool = True,
+        min_trust_ratio: float | None = None,
+        max_trust_ratio: float | None = None,
+        exclude_from_layer_adaptation: str | None = None,
+        **shared: Any,
+    ):
+        super().__init__(learning_rate, bias_correction=bias_correction, **shared)
+        self._min_trust_ratio = 0.0 if min_trust_ratio is None else min_trust_ratio
+        self._max_trust_ratio = float("inf") if max_trust_ratio is None else max_trust_ratio
+        self._excluded = None
+        if exclude_from_layer_adaptation is not None:
+            self._excluded = name_patterns(exclude_from_layer_adaptation)
+
+    def trust_ratio(self, parameter: Parameter, direction: tf.Tensor) -> tf.Tensor:
+        """The factor of the direction, decay included: a float32 scalar."""
+        if not self._adapts(parameter):
+            return tf.constant(1.0)
+        weight_norm = euclidean_norm([tf.convert_to_tensor(parameter.variable)])
+        ratio = tf.math.divide_no_nan(weight_norm, euclidean_norm([direction]))
+        bounded = tf.clip_by_value(ratio, self._min_trust_ratio, self._max_trust_ratio)
+        return tf.where_v2(ratio > 0.0, bounded, 1.0)
+
+    def native_arguments(
+        self,
+        parameters: Sequence[Parameter],
+        learning_rate: tf.Tensor,
+        gradient_factor: tf.Tensor | float,
+    ) -> dict[str, object]:
+        """The arguments that the native operations of LAMB and LANS share."""
+        return {
+            **super().native_arguments(parameters, learning_rate, gradient_factor),
+            "adapts": [self._adapts(parameter) for parameter in parameters],
+            "min_trust_ratio": self._min_trust_ratio,
+            "max_trust_ratio": self._max_trust_ratio,
+        }
+
+    def _adapts(self, parameter: Parameter) -> bool:
+        if self._excluded is None:
+            return parameter.decays
+        name = parameter.variable.op.name
+        return not any(pattern.search(name) for pattern in self._excluded)
+
+
+class Lamb(LayerwiseMoments):
+    """Adam with decay and updates scaled to each variable's norm (You et al. 2020, algorithm 2).
+
+    The decay is added before the norms are computed. Further arguments are those of
+    :class:`LayerwiseMoments`.
+
+    With ``prenormalize``, gradients are divided by their global norm before the moments, as in
+    NVLAMB ("Pretraining BERT with Layer-wise Adaptive Learning Rates", NVIDIA's developer blog,
+    2019). A clip before that would cancel, so the clip norm has no effect: the gradients of every
+    update have norm 1. NVIDIA's published code (LAMB in TensorFlow, apex's FusedLAMB) divides by
+    the norm only where it is greater than 1, which is ``prenormalize=False`` with a clip norm of 1.
+    apex's ``use_nvlamb`` is another matter: it adapts the variables without decay too, which is an
+    empty ``exclude_from_layer_adaptation``.
+
+    Args:
+      learning_rate: scalar, a tensor or a number.
+      prenormalize: divide gradients by their global norm; gradients that are all zero stay so.
       name: prefix of operation names.
     """
 
@@ -33,40 +104,48 @@ class Lamb(AdamMoments):
         self,
         learning_rate: tf.Tensor | float,
         *,
-        bias_correction: bool = True,
-        min_trust_ratio: float | None = None,
-        max_trust_ratio: float | None = None,
+        prenormalize: bool = False,
         name: str = "Lamb",
         **shared: Any,
     ):
-        super().__init__(learning_rate, bias_correction=bias_correction, name=name, **shared)
-        self._min_trust_ratio = 0.0 if min_trust_ratio is None else min_trust_ratio
-        self._max_trust_ratio = float("inf") if max_trust_ratio is None else max_trust_ratio
+        super().__init__(learning_rate, name=name, **shared)
+        self._prenormalize = prenormalize
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Sequence[tuple[Gradient, tf.Variable]],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+        *,
+        factor: tf.Tensor | None = None,
+        norm: tf.Tensor | None = None,
+    ) -> tf.Operation:
+        """As in the base class; with ``prenormalize``, ``factor`` cancels and is not used."""
+        if self._prenormalize:
+            grads_and_vars = list(grads_and_vars)
+            if norm is None:
+                trained = [g for g, v in grads_and_vars if self.trained([v])]
+                norm = self.kernels.global_norm([tf.convert_to_tensor(g) for g in trained])
+            factor = tf.math.divide_no_nan(1.0, norm)
+        return super().apply_gradients(grads_and_vars, global_step, name, factor=factor)
 
     def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
         """Algorithm 2, with each variable as a layer."""
         scale, epsilon = self.bias_corrections()
         steps = []
-        for weight, (m_slot, v_slot), gradient, decays in parameters:
-            m = m_slot * self.beta_1 + gradient * (1.0 - self.beta_1)
-            v = v_slot * self.beta_2 + tf.square(gradient) * (1.0 - self.beta_2)
+        for parameter in parameters:
+            weight, (m_slot, v_slot), gradient, decays = parameter
+            m, v = self.next_moments(parameter, gradient)
             direction = scale * m / (tf.sqrt(v) + epsilon)
-            rate = learning_rate
             if decays:
                 direction += self.weight_decay * weight
-                rate *= self._trust_ratio(weight, direction)
+            rate = learning_rate * self.trust_ratio(parameter, direction)
             steps += [
                 m_slot.assign(m, read_value=False),
                 v_slot.assign(v, read_value=False),
                 weight.assign_sub(rate * direction, read_value=False),
             ]
         return tf.group(*steps)
-
-    def _trust_ratio(self, weight: tf.Variable, direction: tf.Tensor) -> tf.Tensor:
-        weight_norm = euclidean_norm([tf.convert_to_tensor(weight)])
-        ratio = tf.math.divide_no_nan(weight_norm, euclidean_norm([direction]))
-        bounded = tf.clip_by_value(ratio, self._min_trust_ratio, self._max_trust_ratio)
-        return tf.where_v2(ratio > 0.0, bounded, 1.0)
 
     def native_update(
         self,
@@ -77,7 +156,5 @@ class Lamb(AdamMoments):
     ) -> tf.Operation:
         """Makes two passes over memory for all weights together, with the norms between them."""
         return operations.bert_tf_lamb(
-            **self.native_arguments(parameters, learning_rate, gradient_factor),
-            min_trust_ratio=self._min_trust_ratio,
-            max_trust_ratio=self._max_trust_ratio,
+            **self.native_arguments(parameters, learning_rate, gradient_factor)
         )

@@ -127,11 +127,21 @@ def test_options_belong_to_their_optimizer(parse):
     corrected = parse("--adam_bias_correction").optimization
     assert corrected.optimizer_options == {"bias_correction": True, **betas}
     lamb = ["--optimizer_type=lamb"]
-    unbounded = {"min_trust_ratio": None, "max_trust_ratio": None, **betas}
+    unbounded = {
+        "min_trust_ratio": None,
+        "max_trust_ratio": None,
+        "exclude_from_layer_adaptation": None,
+        "prenormalize": False,
+        **betas,
+    }
     assert parse(*lamb).optimization.optimizer_options == unbounded
     bounded = parse(*lamb, "--min_trust_ratio=0.01", "--max_trust_ratio=0.3").optimization
     bounds = {"min_trust_ratio": 0.01, "max_trust_ratio": 0.3}
-    assert bounded.optimizer_options == {**bounds, **betas}
+    assert bounded.optimizer_options == {**unbounded, **bounds}
+    for text in ("", "LayerNorm,bias"):
+        found = parse(*lamb, f"--exclude_from_layer_adaptation={text}").optimization
+        excluded = {"exclude_from_layer_adaptation": text}
+        assert found.optimizer_options == {**unbounded, **excluded}
     for optimizer in ("adam", "lamb"):
         given = [f"--optimizer_type={optimizer}", "--adam_beta1=0.8", "--adam_beta2=0.98"]
         found = parse(*given).optimization.optimizer_options
@@ -144,15 +154,28 @@ def test_options_belong_to_their_optimizer(parse):
     ("given", "sentence"),
     [
         (
+            "--lamb_prenormalize --optimizer_type=lans",
+            "--lamb_prenormalize belongs to --optimizer_type=lamb, but the optimizer is LANS",
+        ),
+        (
+            "--exclude_from_layer_adaptation=",
+            "--exclude_from_layer_adaptation belongs to --optimizer_type=lamb or lans",
+        ),
+        (
+            "--optimizer_type=lans --exclude_from_layer_adaptation=bias,(x",
+            r"--exclude_from_layer_adaptation=bias,\(x: '\(x' is not a regular expression",
+        ),
+        (
             "--adam_bias_correction --optimizer_type=lamb",
             "--adam_bias_correction belongs to --optimizer_type=adam or muon, but the optimizer is "
             "LAMB",
         ),
         (
             "--max_trust_ratio=0.3",
-            "--max_trust_ratio belongs to --optimizer_type=lamb, but the optimizer is AdamW; drop",
+            "--max_trust_ratio belongs to --optimizer_type=lamb or lans, but the optimizer is "
+            "AdamW",
         ),
-        ("--min_trust_ratio=0 ", "--min_trust_ratio belongs to --optimizer_type=lamb, but"),
+        ("--min_trust_ratio=0 ", "--min_trust_ratio belongs to --optimizer_type=lamb or lans"),
         ("--min_trust_ratio=-1 --optimizer_type=lamb", "--min_trust_ratio=-1 must not be negative"),
         ("--max_trust_ratio=0 --optimizer_type=lamb", "--max_trust_ratio=0 must be positive"),
         (

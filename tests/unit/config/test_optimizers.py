@@ -54,7 +54,9 @@ def test_slots_by_name_and_shape():
 
 
 def test_an_unknown_name():
-    with pytest.raises(UserError, match=r"^optimizer 'adamw' is not one of adam, lamb, muon\.$"):
+    with pytest.raises(
+        UserError, match=r"^optimizer 'adamw' is not one of adam, lamb, lans, muon\.$"
+    ):
         optimizer_row("adamw")
 
 

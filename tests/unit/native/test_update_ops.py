@@ -16,9 +16,10 @@ pytestmark = pytest.mark.each_tensorflow
 SIZES = [1, 7, 16, 1000003, 65536, 65537, 33]
 BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))
 RATE, SCALE, EPSILON, DECAY, FACTOR = 0.01, 0.7, 1e-5, 0.1, 0.25
+GRADIENT_SCALE = 0.3
 
 # Of digest_of_two_updates, on every machine: a resumed run goes on with the bits that it had.
-BITS_OF_TWO_UPDATES = "e5a19d603df821ef8a67e62d1bb2fb4bffb4993f7051868684fd692d74ef15f3"
+BITS_OF_TWO_UPDATES = "0b372e75ec0a92d26147dc1db222b6b48b451c8731dd2a2a62ffbc13580df3c4"
 
 
 def random_arrays(sizes, seed):
@@ -29,12 +30,13 @@ def random_arrays(sizes, seed):
 class Update:
     """Variables, moments and gradients in a graph, and an operation that moves them."""
 
-    def __init__(self, operations, name, sizes, *, decays=None, bounds=(0.0, np.inf)):
+    def __init__(self, operations, name, sizes, *, adapts=None, bounds=(0.0, np.inf)):
         self.weights = random_arrays(sizes, 1)
         self.m = random_arrays(sizes, 2)
         self.v = [0.01 + value**2 for value in random_arrays(sizes, 3)]
         self.gradients = random_arrays(sizes, 4)
-        self.decays = [index % 2 == 0 for index in range(len(sizes))] if decays is None else decays
+        self.decays = [index % 2 == 0 for index in range(len(sizes))]
+        self.adapts = self.decays if adapts is None else adapts
         self.bounds = bounds
         self.variables = {
             kind: [
@@ -45,12 +47,18 @@ class Update:
         }
         self.state = [v for variables in self.variables.values() for v in variables]
         self._operation = getattr(operations, f"bert_tf_{name}")
-        self._bounds = {}
-        if name == "lamb":
-            self._bounds = {"min_trust_ratio": bounds[0], "max_trust_ratio": bounds[1]}
+        self._own = {}
+        if name in ("lamb", "lans"):
+            self._own = {
+                "min_trust_ratio": bounds[0],
+                "max_trust_ratio": bounds[1],
+                "adapts": self.adapts,
+            }
+        if name == "lans":
+            self._own["gradient_scale"] = GRADIENT_SCALE
 
-    def build(self, **changes):
-        arguments = {
+    def arguments(self):
+        return {
             "weights": [variable.handle for variable in self.variables["weights"]],
             "first_moments": [variable.handle for variable in self.variables["m"]],
             "second_moments": [variable.handle for variable in self.variables["v"]],
@@ -63,28 +71,39 @@ class Update:
             "beta_2": BETA_2,
             "weight_decay": DECAY,
             "decays": self.decays,
-            **self._bounds,
+            **self._own,
         }
-        return self._operation(**{**arguments, **changes})
+
+    def build(self, **changes):
+        return self._operation(**{**self.arguments(), **changes})
 
     def expected(self, name):
         """Weights and moments after one update, in float64."""
+        step = {"adam_w": self._adam_w, "lamb": self._lamb, "lans": self._lans}[name]
         result = {"weights": [], "m": [], "v": []}
-        for w, m, v, g, decays in zip(self.weights, self.m, self.v, self.gradients, self.decays):
-            w, m, v, g = (value.astype(np.float64) for value in (w, m, v, g))
-            m = BETA_1 * m + (1 - BETA_1) * FACTOR * g
-            v = BETA_2 * v + (1 - BETA_2) * (FACTOR * g) ** 2
-            direction = SCALE * m / (np.sqrt(v) + EPSILON)
-            if name == "lamb":
-                direction = direction + decays * DECAY * w
-                norms = np.linalg.norm(w), np.linalg.norm(direction)
-                ratio = np.clip(norms[0] / norms[1], *self.bounds) if decays else 1.0
-                w = w - RATE * ratio * direction
-            else:
-                w = w - decays * RATE * DECAY * w - RATE * direction
+        for index, arrays in enumerate(zip(self.weights, self.m, self.v, self.gradients)):
+            w, m, v, g = (value.astype(np.float64) for value in arrays)
+            g = g / np.linalg.norm(g) if name == "lans" else FACTOR * g
+            m = BETA_1 * m + (1 - BETA_1) * g
+            v = BETA_2 * v + (1 - BETA_2) * g**2
+            root = np.sqrt(v) + EPSILON
+            w = w - RATE * step(index, w, SCALE * m / root, GRADIENT_SCALE * g / root)
             for kind, value in (("weights", w), ("m", m), ("v", v)):
                 result[kind].append(value)
         return result
+
+    def _adam_w(self, index, w, of_momentum, of_gradient):
+        return of_momentum + self.decays[index] * DECAY * w
+
+    def _lamb(self, index, w, of_momentum, of_gradient):
+        direction = of_momentum + self.decays[index] * DECAY * w
+        if not self.adapts[index]:
+            return direction
+        return direction * np.clip(np.linalg.norm(w) / np.linalg.norm(direction), *self.bounds)
+
+    def _lans(self, index, w, of_momentum, of_gradient):
+        parts = self._lamb(index, w, of_momentum, None), self._lamb(index, w, of_gradient, None)
+        return BETA_1 * parts[0] + (1 - BETA_1) * parts[1]
 
 
 def in_new_session(threads=2):
@@ -100,20 +119,29 @@ def assert_close(found, expected):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=3e-7, err_msg=kind)
 
 
-CASES = [("adam_w", (0.0, np.inf)), ("lamb", (0.0, np.inf)), ("lamb", (0.5, 0.9))]
+UNBOUNDED = (0.0, np.inf)
+# Neither those that decay nor all.
+ADAPTED = [True, True, False, False, True, True, True]
+CASES = [
+    ("adam_w", UNBOUNDED, None),
+    ("lamb", UNBOUNDED, None),
+    ("lamb", (0.5, 0.9), ADAPTED),
+    ("lans", UNBOUNDED, ADAPTED),
+    ("lans", (0.5, 0.9), None),
+]
 
 
-@pytest.mark.parametrize(("name", "bounds"), CASES)
-def test_one_update_of_odd_sizes_against_float64(operations, name, bounds):
+@pytest.mark.parametrize(("name", "bounds", "adapts"), CASES)
+def test_one_update_of_odd_sizes_against_float64(operations, name, bounds, adapts):
     with tf.Graph().as_default(), in_new_session() as session:
-        update = Update(operations, name, SIZES, bounds=bounds)
+        update = Update(operations, name, SIZES, bounds=bounds, adapts=adapts)
         operation = update.build()
         session.run(tf.global_variables_initializer())
         session.run(operation)
         assert_close(session.run(update.variables), update.expected(name))
 
 
-@pytest.mark.parametrize("name", ["adam_w", "lamb", "global_norm"])
+@pytest.mark.parametrize("name", ["adam_w", "lamb", "lans", "global_norm"])
 def test_gradients_in_bfloat16_are_their_values_in_float32(operations, name):
     def half(index, value):
         return tf.cast(value, tf.bfloat16) if index % 2 else tf.constant(value)
@@ -152,9 +180,11 @@ def test_gradients_are_added_to_sums_that_others_may_read(operations):
 
 
 @settings(max_examples=15, deadline=None)
-@given(sizes=st.lists(st.integers(0, 100), min_size=1, max_size=5), lamb=st.booleans())
-def test_any_sizes(operations, sizes, lamb):
-    name = "lamb" if lamb else "adam_w"
+@given(
+    sizes=st.lists(st.integers(0, 100), min_size=1, max_size=5),
+    name=st.sampled_from(["adam_w", "lamb", "lans"]),
+)
+def test_any_sizes(operations, sizes, name):
     with tf.Graph().as_default(), in_new_session() as session:
         update = Update(operations, name, sizes)
         operation = update.build()
@@ -169,7 +199,7 @@ def test_any_sizes(operations, sizes, lamb):
 def digest_of_two_updates(threads):
     """A hash of all bits after two updates by each optimizer, and of the gradients' norm."""
     digest = hashlib.sha256()
-    for name in ("adam_w", "lamb"):
+    for name in ("adam_w", "lamb", "lans"):
         with tf.Graph().as_default(), in_new_session(threads) as session:
             update = Update(library.load(), name, SIZES)
             norm = library.load().bert_tf_global_norm(values=update.gradients)
@@ -231,7 +261,7 @@ def test_the_norm_of_extremes(operations, value, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["adam_w", "lamb"])
+@pytest.mark.parametrize("name", ["adam_w", "lamb", "lans"])
 def test_a_tensor_that_was_read_before_keeps_its_value(operations, name):
     """A read may share the variable's buffer, which must not be written to then."""
     with tf.Graph().as_default(), in_new_session() as session:
@@ -260,6 +290,19 @@ def test_a_table_that_is_looked_up_while_it_is_updated(operations):
         found, _ = session.run([rows, operation])
         np.testing.assert_array_equal(found, update.weights[0])
         assert_close(session.run(update.variables), update.expected("adam_w"))
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-45])
+def test_lans_divides_by_no_norm_that_is_too_small(operations, value):
+    with tf.Graph().as_default(), in_new_session() as session:
+        update = Update(operations, "lans", [3])
+        operation = update.build(gradients=[np.full(3, value, np.float32)])
+        session.run(tf.global_variables_initializer())
+        session.run(operation)
+        found = session.run(update.variables)
+    np.testing.assert_allclose(found["m"][0], BETA_1 * update.m[0], rtol=1e-6)
+    np.testing.assert_allclose(found["v"][0], BETA_2 * update.v[0], rtol=1e-6)
+    assert np.isfinite(found["weights"]).all()
 
 
 def test_within_a_loop_and_a_condition(operations):
@@ -304,6 +347,15 @@ def test_what_does_not_fit_is_an_error(operations):
             "given twice": (update.build(weights=twice), tf.errors.InvalidArgumentError),
             "1 entries of decays": (update.build(decays=[True]), tf.errors.InvalidArgumentError),
             "factor is not a scalar": (update.build(factor=[1.0, 2.0]), tf.errors.OpError),
+            "1 entries of adapts for 2": (
+                operations.bert_tf_lamb(
+                    **update.arguments(),
+                    adapts=[True],
+                    min_trust_ratio=0.0,
+                    max_trust_ratio=1.0,
+                ),
+                tf.errors.InvalidArgumentError,
+            ),
         }
         for message, (failing, error) in cases.items():
             with pytest.raises(error, match=message):

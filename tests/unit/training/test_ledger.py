@@ -152,8 +152,10 @@ def test_the_optimizer_has_its_options_and_no_others():
     options = ["bias_correction", "beta_1", "beta_2"]
     kept = ["name", "weight_decay", *options, "clip_norm", "loss_normalization"]
     assert list(make_ledger()["optimizer"]) == [*kept, "operations"]
-    bounds = {"min_trust_ratio", "max_trust_ratio"}
-    assert set(make_ledger(optimizer="lamb")["optimizer"]) == {*kept, *bounds, "operations"}
+    own = {"min_trust_ratio", "max_trust_ratio", "exclude_from_layer_adaptation"}
+    assert set(make_ledger(optimizer="lans")["optimizer"]) == {*kept, *own, "operations"}
+    own.add("prenormalize")
+    assert set(make_ledger(optimizer="lamb")["optimizer"]) == {*kept, *own, "operations"}
     factors = make_ledger(rate_factors=(("^bert/", 0.0), ("cls", 0.5)))
     assert shown(factors)["optimizer"].endswith("rate_factors=^bert/:0,cls:0.5")
 

@@ -229,7 +229,10 @@ def test_no_loss_scale_where_nothing_underflows(built):
 
 def test_a_misspelt_optimizer_trains_nothing():
     settings = optimization_settings(optimizer="Lamb")
-    with tf.Graph().as_default(), pytest.raises(UserError, match="'Lamb' is not one of adam, lamb"):
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(UserError, match="'Lamb' is not one of adam, lamb, lans"),
+    ):
         trainer.create_run_state(None, settings, runtime_settings(), needs_loss_scale=False)
 
 

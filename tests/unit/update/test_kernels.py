@@ -13,7 +13,7 @@ from bert_tf.update.kernels import (
     kernels_for,
     times,
 )
-from bert_tf.update.optimizers import AdamW, Lamb, clip_factor
+from bert_tf.update.optimizers import AdamW, Lamb, Lans, clip_factor
 from tests.support import run, skip_without
 
 
@@ -31,7 +31,7 @@ def test_times_none_is_times_one():
 
 
 @pytest.mark.parametrize("bias_correction", [False, True])
-@pytest.mark.parametrize("optimizer", [AdamW, Lamb])
+@pytest.mark.parametrize("optimizer", [AdamW, Lamb, Lans])
 def test_both_forms_agree_over_twenty_updates(optimizer, bias_correction):
     try:
         native = NativeKernels()

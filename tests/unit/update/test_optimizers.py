@@ -1,4 +1,4 @@
-"""AdamW and LAMB against numpy, step by step, in float64."""
+"""AdamW, LAMB and LANS against numpy, step by step, in float64."""
 
 import functools
 
@@ -11,12 +11,13 @@ from bert_tf.update.optimizers import (
     UPDATE_COUNT,
     AdamW,
     Lamb,
+    Lans,
     clip_factor,
     decays,
     optimizer_class,
 )
 
-STEPS = 20
+STEPS = 50
 SHAPES = {
     "bert/embeddings/word_embeddings": (7, 4),
     "layer_0/dense/kernel": (4, 3),
@@ -48,35 +49,59 @@ class Reference:
         weights,
         *,
         lamb=False,
+        lans=False,
+        prenormalize=False,
         bias_correction=False,
         bounds=(0, np.inf),
         betas=(BETA_1, BETA_2),
+        adapted=DECAYING,
         rate_factor=lambda name: 1.0,
     ):
         self.weights = {name: value.astype(np.float64) for name, value in weights.items()}
         self.m = {name: np.zeros_like(value) for name, value in self.weights.items()}
         self.v = {name: np.zeros_like(value) for name, value in self.weights.items()}
-        self.lamb, self.bias_correction, self.bounds = lamb, bias_correction, bounds
+        self.lamb, self.lans, self.prenormalize = lamb, lans, prenormalize
+        self.bias_correction, self.bounds, self.adapted = bias_correction, bounds, adapted
         self.betas, self.rate_factor = betas, rate_factor
         self.updates = 0
 
     def apply(self, gradients, rate):
+        """One update by gradients of any type, after clipping."""
         self.updates += 1
-        beta_1, beta_2 = self.betas
+        gradients = {
+            name: np.asarray(gradient, np.float64)
+            for name, gradient in gradients.items()
+            if self.rate_factor(name) != 0
+        }
+        if self.prenormalize:
+            norm = global_norm(gradients)
+            gradients = {name: gradient / norm for name, gradient in gradients.items()}
         for name, gradient in gradients.items():
-            if self.rate_factor(name) == 0:
-                continue
-            m = self.m[name] = beta_1 * self.m[name] + (1 - beta_1) * gradient
-            v = self.v[name] = beta_2 * self.v[name] + (1 - beta_2) * gradient**2
-            if self.bias_correction:
-                m, v = m / (1 - beta_1**self.updates), v / (1 - beta_2**self.updates)
-            update = m / (np.sqrt(v) + EPSILON)
-            weight = self.weights[name]
-            if name in DECAYING:
-                update = update + DECAY * weight
-                if self.lamb:
-                    update = update * self.trust_ratio(weight, update)
-            self.weights[name] = weight - rate * self.rate_factor(name) * update
+            step = self.step(name, gradient)
+            self.weights[name] = self.weights[name] - rate * self.rate_factor(name) * step
+
+    def step(self, name, gradient):
+        beta_1, beta_2 = self.betas
+        if self.lans:
+            gradient = gradient / np.linalg.norm(gradient)
+        m = self.m[name] = beta_1 * self.m[name] + (1 - beta_1) * gradient
+        v = self.v[name] = beta_2 * self.v[name] + (1 - beta_2) * gradient**2
+        if self.bias_correction:
+            m, v = m / (1 - beta_1**self.updates), v / (1 - beta_2**self.updates)
+        of_momentum = self.direction(name, m / (np.sqrt(v) + EPSILON))
+        if not self.lans:
+            return of_momentum
+        of_gradient = self.direction(name, gradient / (np.sqrt(v) + EPSILON))
+        return beta_1 * of_momentum + (1 - beta_1) * of_gradient
+
+    def direction(self, name, update):
+        """Adam's direction with decay and trust ratio."""
+        weight = self.weights[name]
+        if name in DECAYING:
+            update = update + DECAY * weight
+        if (self.lamb or self.lans) and name in self.adapted:
+            update = update * self.trust_ratio(weight, update)
+        return update
 
     def trust_ratio(self, weight, update):
         weight_norm, update_norm = np.linalg.norm(weight), np.linalg.norm(update)
@@ -88,6 +113,10 @@ class Reference:
 def start_values(seed=0):
     rng = np.random.RandomState(seed)
     return {name: rng.randn(*shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def global_norm(gradients):
+    return np.sqrt(sum((np.asarray(g, np.float64) ** 2).sum() for g in gradients.values()))
 
 
 def random_gradients(rng):
@@ -133,6 +162,10 @@ class Graph:
         return session.run([{v.op.name: v for v in self.variables}, *there])
 
 
+ALL = set(SHAPES)
+LAMB = {"lamb": True, "bias_correction": True}
+LANS = {"lans": True, "bias_correction": True}
+
 CASES = {
     "AdamW as google's": (AdamW, {}, {}, None),
     "AdamW with bias correction": (AdamW, {"bias_correction": True}, {"bias_correction": True}, 1),
@@ -173,11 +206,68 @@ CASES = {
         },
         None,
     ),
+    "LAMB with normalised gradients": (
+        Lamb,
+        {"prenormalize": True},
+        {**LAMB, "prenormalize": True},
+        None,
+    ),
+    "LAMB with normalised gradients and factors": (
+        Lamb,
+        {"prenormalize": True, "rate_factor": rate_factor},
+        {**LAMB, "prenormalize": True, "rate_factor": rate_factor},
+        None,
+    ),
+    "LAMB that adapts all": (
+        Lamb,
+        {"exclude_from_layer_adaptation": ""},
+        {**LAMB, "adapted": ALL},
+        None,
+    ),
+    "LAMB with exclusions": (
+        Lamb,
+        {"exclude_from_layer_adaptation": "^bert/,bias$", "max_trust_ratio": 0.6},
+        {
+            **LAMB,
+            "adapted": ALL - {name for name in ALL if name[:5] == "bert/" or name[-4:] == "bias"},
+            "bounds": (0, 0.6),
+        },
+        1.0,
+    ),
+    "LANS": (Lans, {}, LANS, None),
+    "LANS without bias correction, with clip": (
+        Lans,
+        {"bias_correction": False},
+        {"lans": True},
+        1.0,
+    ),
+    "LANS with bounds that adapts all": (
+        Lans,
+        {
+            "exclude_from_layer_adaptation": "",
+            "min_trust_ratio": 0.5,
+            "max_trust_ratio": 0.8,
+            "beta_1": 0.875,
+            "beta_2": 0.984375,
+        },
+        {**LANS, "adapted": ALL, "bounds": (0.5, 0.8), "betas": (0.875, 0.984375)},
+        None,
+    ),
+    "LANS with factors and exclusions": (
+        Lans,
+        {"exclude_from_layer_adaptation": "dense", "rate_factor": rate_factor},
+        {
+            **LANS,
+            "adapted": {name for name in ALL if "dense" not in name},
+            "rate_factor": rate_factor,
+        },
+        None,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_twenty_updates_against_numpy(case, kernels):
+def test_fifty_updates_against_numpy(case, kernels):
     optimizer, options, reference_options, clip_norm = CASES[case]
     rng = np.random.RandomState(1)
     reference = Reference(start_values(), **reference_options)
@@ -187,10 +277,10 @@ def test_twenty_updates_against_numpy(case, kernels):
         update = graph.update()
         session.run(tf.global_variables_initializer())
         for step in range(STEPS):
-            gradients, rate = random_gradients(rng), 0.01 * (1 - step / 40)
+            gradients, rate = random_gradients(rng), 0.01 * (1 - step / 100)
             session.run(update, graph.feed(gradients, rate))
             if clip_norm is not None:
-                norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values()))
+                norm = global_norm(gradients)
                 clipped += norm > clip_norm
                 factor = min(1.0, clip_norm / norm)
                 gradients = {name: gradient * factor for name, gradient in gradients.items()}
@@ -250,7 +340,7 @@ def test_first_corrected_update_counts_from_one(optimizer, kernels):
         )
 
 
-@pytest.mark.parametrize("optimizer", [AdamW, Lamb])
+@pytest.mark.parametrize("optimizer", [AdamW, Lamb, Lans])
 def test_a_skipped_update_leaves_everything_alone(optimizer, kernels):
     rng = np.random.RandomState(3)
     gradients = [random_gradients(rng) for _ in range(3)]
@@ -283,7 +373,7 @@ def test_a_skipped_update_leaves_everything_alone(optimizer, kernels):
     assert final["global_step"] == final[UPDATE_COUNT] == 2
 
 
-@pytest.mark.parametrize("optimizer", [AdamW, Lamb])
+@pytest.mark.parametrize("optimizer", [AdamW, Lamb, Lans])
 def test_sparse_gradients_are_applied_as_dense_ones(optimizer, kernels):
     """Rows that were not looked up decay and follow their momentum, duplicates add up."""
     name = "bert/embeddings/word_embeddings"
@@ -317,6 +407,7 @@ def test_sparse_gradients_are_applied_as_dense_ones(optimizer, kernels):
         (functools.partial(AdamW, 0.1), False),
         (functools.partial(AdamW, 0.1, bias_correction=True), True),
         (functools.partial(Lamb, 0.1), True),
+        (functools.partial(Lans, 0.1), True),
     ],
 )
 def test_names_of_slots_and_counter_and_their_place_in_checkpoints(tmp_path, make, counts, kernels):
@@ -395,7 +486,7 @@ def test_a_norm_within_the_limit_is_not_clipped_at_all():
     assert half == pytest.approx(0.5, rel=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", [AdamW, Lamb])
+@pytest.mark.parametrize("optimizer", [AdamW, Lamb, Lans])
 def test_a_factor_for_all_is_another_learning_rate_and_one_costs_nothing(optimizer, kernels):
     def after(rate, **options):
         """All bits after some updates, and the kinds of operations that an update takes."""
@@ -442,5 +533,6 @@ def test_a_factor_that_is_none(factor):
 def test_a_misspelt_optimizer_is_no_other_one():
     assert optimizer_class("adam") is AdamW
     assert optimizer_class("lamb") is Lamb
-    with pytest.raises(UserError, match=r"optimizer 'lam' is not one of adam, lamb, muon\."):
+    assert optimizer_class("lans") is Lans
+    with pytest.raises(UserError, match=r"optimizer 'lam' is not one of adam, lamb, lans, muon\."):
         optimizer_class("lam")

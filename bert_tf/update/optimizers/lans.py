@@ -1,0 +1,69 @@
+"""The LANS optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.update.kernels import euclidean_norm
+from bert_tf.update.optimizers.base import Parameter
+from bert_tf.update.optimizers.lamb import LayerwiseMoments
+
+
+class Lans(LayerwiseMoments):
+    """LAMB with Nesterov's momentum and normalised gradients (Zheng et al. 2020, algorithm 2).
+
+    The gradient of each variable is divided by its own norm before the moments, so neither its size
+    nor clipping has an effect. A step is beta_1 times the direction of the momentum plus 1 - beta_1
+    times that of the gradient alone, each with decay and with its own trust ratio. The paper adapts
+    all variables, which is an empty ``exclude_from_layer_adaptation``; normalisation applies to the
+    excluded ones too. Further arguments are those of :class:`LayerwiseMoments`.
+    """
+
+    registered_as = "lans"
+
+    def __init__(self, learning_rate: tf.Tensor | float, *, name: str = "Lans", **shared: Any):
+        super().__init__(learning_rate, name=name, **shared)
+
+    def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
+        """Algorithm 2, with each variable as a block."""
+        scale, epsilon = self.bias_corrections()
+        gradient_scale = tf.cast(self.second_correction(), tf.float32)
+        steps = []
+        for parameter in parameters:
+            weight, (m_slot, v_slot), gradient, decays = parameter
+            gradient = tf.math.divide_no_nan(gradient, euclidean_norm([gradient]))
+            m, v = self.next_moments(parameter, gradient)
+            root = tf.sqrt(v) + epsilon
+            parts = [scale * m / root, gradient_scale * gradient / root]
+            if decays:
+                parts = [part + self.weight_decay * weight for part in parts]
+            shares = [self.beta_1, 1.0 - self.beta_1]
+            step = tf.add_n(
+                [
+                    share * self.trust_ratio(parameter, part) * part
+                    for share, part in zip(shares, parts)
+                ]
+            )
+            steps += [
+                m_slot.assign(m, read_value=False),
+                v_slot.assign(v, read_value=False),
+                weight.assign_sub(learning_rate * step, read_value=False),
+            ]
+        return tf.group(*steps)
+
+    def native_update(
+        self,
+        operations: ModuleType,
+        parameters: Sequence[Parameter],
+        learning_rate: tf.Tensor,
+        gradient_factor: tf.Tensor | float,
+    ) -> tf.Operation:
+        """Makes three passes over memory for all weights together, with norms between them."""
+        return operations.bert_tf_lans(
+            **self.native_arguments(parameters, learning_rate, gradient_factor),
+            gradient_scale=tf.cast(self.second_correction(), tf.float32),
+        )
