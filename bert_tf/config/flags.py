@@ -25,6 +25,7 @@ from bert_tf.config.optimizers import OPTIMIZERS, option_flags, options_from_fla
 from bert_tf.config.policy_file import policy_changes
 from bert_tf.config.schedules import DECAY_FORMS, OPTION_FLAGS, SCHEDULES, check_schedule
 from bert_tf.config.settings import (
+    DEFAULT_MAX_SKIPPED,
     CommunicationSettings,
     OptimizationSettings,
     RunSettings,
@@ -51,7 +52,7 @@ AUTO = "auto"
 _LEAST_RANK_TIMEOUT = 5
 
 _COUNTS = ("save_checkpoints_steps", "keep_checkpoint_max", "num_threads", "display_loss_steps",
-           "eval_every_steps", "early_stopping_evaluations")  # fmt: skip
+           "eval_every_steps", "early_stopping_evaluations", "max_skipped_updates")  # fmt: skip
 
 
 class Definer:
@@ -157,6 +158,12 @@ def define_run_flags(define: Definer) -> None:
     )
     define.integer(
         "display_loss_steps", RunSettings.display_loss_steps, "Steps between progress lines."
+    )
+    define.integer(
+        "max_skipped_updates",
+        None,
+        "Stop after this many skipped updates in a row, whose loss or gradients were not finite "
+        f"(default: {DEFAULT_MAX_SKIPPED} with a loss scale, 1 without).",
     )
     define.integer("seed", RunSettings.seed, "Seed of weights, data order, masking and dropout.")
     define.boolean("report_loss", True, "NVIDIA's name: show losses in progress lines.")
@@ -313,9 +320,7 @@ def define_runtime_flags(define: Definer) -> None:
         "Compile clusters of the graph with XLA; auto times a few updates with and without it "
         "before training and takes the faster.",
     )
-    define.number(
-        "init_loss_scale", RuntimeSettings.initial_loss_scale, "Initial loss scale, with fp16."
-    )
+    _define_loss_scale_flags(define)
     define.boolean(
         "recompute",
         False,
@@ -326,6 +331,27 @@ def define_runtime_flags(define: Definer) -> None:
         "deterministic", False, "Produce the same bits in every run, at some cost in speed."
     )
     define.boolean("verbose_logging", False, "NVIDIA's name for --verbose.")
+
+
+def _define_loss_scale_flags(define: Definer) -> None:
+    define.number(
+        "loss_scale", None, "Constant loss scale, with fp16 (default, or 0: a dynamic one)."
+    )
+    define.number(
+        "init_loss_scale",
+        RuntimeSettings.initial_loss_scale,
+        "Initial value of the dynamic loss scale, with fp16.",
+    )
+    define.number(
+        "min_loss_scale",
+        RuntimeSettings.min_loss_scale,
+        "Smallest value of the dynamic loss scale, which is halved when a gradient overflows.",
+    )
+    define.integer(
+        "loss_scale_window",
+        RuntimeSettings.loss_scale_window,
+        "Updates in a row without an overflow after which the dynamic loss scale is doubled.",
+    )
 
 
 @flag_group("Precision, ranks and threads")
@@ -515,21 +541,45 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
             "--use_xla=auto depends on timing, but --deterministic demands the same bits in every "
             "run; give --use_xla=true or --use_xla=false."
         )
-    if not 1 <= values.init_loss_scale <= 2.0**32:
-        raise UserError(f"--init_loss_scale={values.init_loss_scale} must be in [1, 2**32].")
     return dataclasses.replace(
         computing_settings(values),
         communication=_communication_settings(values),
         precision=precision,
         amp=amp,
         use_xla=None if values.use_xla == AUTO else values.use_xla,
-        initial_loss_scale=values.init_loss_scale,
+        **_loss_scale_settings(values),
         deterministic=values.deterministic,
         recompute=values.recompute,
         precision_flag="--manual_fp16" if values.manual_fp16 else "--precision=fp16",
         amp_flag=f"--{amp_name}",
         verbose=values.verbose or values.verbose_logging,
     )
+
+
+def _loss_scale_settings(values: flags.FlagValues) -> dict[str, float | None]:
+    static, initial, least = values.loss_scale, values.init_loss_scale, values.min_loss_scale
+    if not 1 <= initial <= 2.0**32:
+        raise UserError(f"--init_loss_scale={initial} must be in [1, 2**32].")
+    if static is not None and not 0 <= static <= 2.0**32:
+        raise UserError(f"--loss_scale={static:g} must be in (0, 2**32], or 0 for a dynamic scale.")
+    if not 1 <= least <= initial:
+        raise UserError(
+            f"--min_loss_scale={least:g} must be at least 1 and at most --init_loss_scale="
+            f"{initial:g}."
+        )
+    at_least_one(values, "loss_scale_window")
+    for name in ("init_loss_scale", "min_loss_scale", "loss_scale_window"):
+        if static and values[name].present:
+            raise UserError(
+                f"--loss_scale={static:g} is constant, but --{name} is for a dynamic loss scale; "
+                "drop one of the two."
+            )
+    return {
+        "loss_scale": static or None,
+        "initial_loss_scale": initial,
+        "min_loss_scale": least,
+        "loss_scale_window": values.loss_scale_window,
+    }
 
 
 def computing_settings(values: flags.FlagValues) -> RuntimeSettings:

@@ -19,6 +19,10 @@ from bert_tf.text.tokenizer_files import TokenizerFiles
 METRICS = MASKED, PSEUDO = "masked", "pseudo"
 TEXT_UNITS = LINE, DOCUMENT = "line", "document"
 
+# Skipped updates in a row that end a run with a loss scale: more than it takes to halve the largest
+# scale, 2**32, to 1.
+DEFAULT_MAX_SKIPPED = 40
+
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
@@ -142,6 +146,9 @@ class RuntimeSettings:
       policy_changes: module class -> data type, where it differs from that of ``precision``.
       amp: use TensorFlow's rewrite of a float32 graph.
       use_xla: compile clusters; None takes whichever is faster, by trial.
+      loss_scale: the constant loss scale of float16; None for a dynamic one.
+      initial_loss_scale, min_loss_scale, loss_scale_window: where a dynamic scale starts, its
+        smallest value, and the good updates in a row after which it is doubled.
       allow_slow_fp16: allow float16 even on a CPU.
       native_ops: update weights with natively compiled operations, or fail without them; None uses
         them if they are available.
@@ -158,6 +165,9 @@ class RuntimeSettings:
     amp: bool = False
     use_xla: bool | None = False
     initial_loss_scale: float = 2.0**16
+    loss_scale: float | None = None
+    min_loss_scale: float = 1.0
+    loss_scale_window: int = 1000
     allow_slow_fp16: bool = False
     native_ops: bool | None = None
     num_threads: int | None = None
@@ -187,6 +197,8 @@ class RunSettings:
       host_flags: flags that may differ between hosts: paths of files whose contents are compared
         instead, or that only rank 0 reads and writes; threads and verbosity.
       report_loss: show losses in progress lines.
+      max_skipped_updates: stop after this many skipped updates in a row; None for the default,
+        which is 1 without loss scaling.
       dllog_path: a file to which the metrics of steps and evaluations are also logged, as DLLogger
         lines.
       plan_dir: the directory of the plan that the run is a phase of; None for a run by itself.
@@ -208,6 +220,7 @@ class RunSettings:
     early_stopping_evaluations: int | None = None
     keep_checkpoint_max: int = 5
     display_loss_steps: int = 10
+    max_skipped_updates: int | None = None
     seed: int = 12345
     flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
     report_loss: bool = True

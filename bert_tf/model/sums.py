@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 Terms = Mapping[str, Sequence[str]]
 
 # Smallest divisor: a term without any weight has a mean of 0, not 0/0.
-_LEAST_WEIGHT = 1e-5
+LEAST_WEIGHT = 1e-5
 
 
 class Sums(NamedTuple):
@@ -56,6 +56,6 @@ def means(sums: Mapping[str, Sums]) -> dict[str, dict[str, float]]:
     """The ``loss`` and the metrics of each term by name, divided by its weight."""
     found = {}
     for term, (loss, weight, metrics) in sums.items():
-        divisor = max(weight, _LEAST_WEIGHT)
+        divisor = max(weight, LEAST_WEIGHT)
         found[term] = {name: value / divisor for name, value in {"loss": loss, **metrics}.items()}
     return found

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 
@@ -126,6 +127,11 @@ def create_variables(
             for spec in specs
         }
     )
+
+
+def load_value(variable: tf.Variable, value: np.ndarray, session: tf.Session) -> None:
+    """Sets a variable, in a graph that may be finalized: no operation is added."""
+    session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
 
 def _initializer(spec: VariableSpec, initializer_range: float, seed: int):

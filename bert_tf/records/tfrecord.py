@@ -206,6 +206,11 @@ class RecordSet:
         which = self._file_of(index)
         return self._files[which], int(index - self._starts[which])
 
+    def locations(self, indices: Iterable[int]) -> list[tuple[str, int]]:
+        """The path of the file, and the number within it, of each of the records ``indices``."""
+        found = map(self.locate, indices)
+        return [(str(file.path), number) for file, number in found]
+
     def index_of(self, file: RecordFile) -> int:
         """The index in this set of a file's first record."""
         return int(self._starts[self._files.index(file)])

@@ -289,12 +289,18 @@ def finetuning_job(
 
     The settings' optimization must be settled (``checks.settle_scaling``).
     """
+
+    def train_records(batch: BatchPlan, position: int) -> list[tuple[str, int]]:
+        _, indices = _training_order(settings, context, train, batch)
+        return RecordSet(train.files).locations(indices(position).tolist())
+
     return make_job(
         context,
         model,
         data=TrainingData(
             lambda batch: training_batches(settings, context, model.config, train, batch),
             max_seq_length=settings.max_seq_length,
+            records=train_records,
             counted_in_epochs=settings.optimization.num_train_steps is None,
         ),
         evaluation=evaluation,
@@ -317,6 +323,24 @@ def training_batches(
     batch: BatchPlan,
 ) -> tf.data.Dataset:
     """This rank's slice of every global batch, bucketed by length if the settings say so."""
+    buckets, indices = _training_order(settings, context, records, batch)
+    reader = _reader(
+        records,
+        config,
+        batch_size=batch.rank_batch_size,
+        indices=indices,
+        positions_kept=buckets.padded_length if settings.length_buckets else None,
+    )
+    return dataset_of_positions(context.start.data_position, None, reader.read)
+
+
+def _training_order(
+    settings: FinetuningSettings,
+    context: RunContext,
+    records: SequenceRecords,
+    batch: BatchPlan,
+) -> tuple[LengthBuckets, Callable[[int], np.ndarray]]:
+    """The records by length, and the numbers of this rank's records at a position."""
     rank_slice = context.batch_slice(batch)
     seed = settings.run.seed
     buckets = LengthBuckets(
@@ -333,14 +357,7 @@ def training_batches(
     def bucketed(position: int) -> np.ndarray:
         return buckets.indices(position, rank_slice)
 
-    reader = _reader(
-        records,
-        config,
-        batch_size=rank_slice.size,
-        indices=bucketed if settings.length_buckets else shuffled,
-        positions_kept=buckets.padded_length if settings.length_buckets else None,
-    )
-    return dataset_of_positions(context.start.data_position, None, reader.read)
+    return buckets, bucketed if settings.length_buckets else shuffled
 
 
 def _reader(

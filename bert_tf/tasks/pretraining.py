@@ -13,7 +13,7 @@ from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.input import pipeline
 from bert_tf.input.masking import MaskingSettings
-from bert_tf.input.order import GlobalBatchSlice
+from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.model.flops import training_flops
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.info import RecordVocabulary
@@ -137,6 +137,15 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
             seed=settings.run.seed,
         )
 
+    def train_records(batch: BatchPlan, position: int) -> list[tuple[str, int]]:
+        indices = batch_indices(
+            position,
+            context.batch_slice(batch),
+            num_records=len(data.train_records),
+            seed=settings.run.seed,
+        )
+        return data.train_records.locations(indices.tolist())
+
     flops = training_flops(
         config,
         length=settings.data.max_seq_length,
@@ -148,6 +157,7 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
         model,
         data=TrainingData(
             train_input,
+            records=train_records,
             max_seq_length=settings.data.max_seq_length,
             counted_in_epochs=settings.num_train_epochs is not None,
         ),

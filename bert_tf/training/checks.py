@@ -19,8 +19,8 @@ from bert_tf.model.task import Task, create_network
 from bert_tf.training.context import RunContext
 from bert_tf.training.job import Model
 from bert_tf.training.plans import batch_plan
-from bert_tf.training.start_point import COUNTS
 from bert_tf.training.trainer import create_run_state
+from bert_tf.update.loss_scale import SCALE
 
 
 def settle_scaling(context: RunContext, optimization: OptimizationSettings) -> OptimizationSettings:
@@ -130,14 +130,11 @@ def _check_resumed(context: RunContext, model: Model, optimization: Optimization
         network = create_network(model.task, ForwardOptions())
         tf.train.get_or_create_global_step()
         if context.settings.do_train:
-            create_run_state(
-                network,
-                optimization,
-                context.runtime,
-                needs_loss_scale=context.needs_loss_scale,
-            )
-        expected = [v for v in tf.global_variables() if v.op.name not in COUNTS]
-        loading.check_compatible(checkpoint, expected)
+            create_run_state(network, optimization)
+        report = loading.check_compatible(checkpoint, tf.global_variables())
+    if context.has_dynamic_loss_scale and SCALE not in report.run_state:
+        initial = context.runtime.initial_loss_scale
+        notes.append(f"{checkpoint} has no loss scale, so it starts at {initial:g}")
     for note in notes:
         context.message(note)
 

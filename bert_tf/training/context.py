@@ -18,6 +18,7 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
 from bert_tf.console import say
 from bert_tf.directory_lock import hold_directory
+from bert_tf.errors import UserError
 from bert_tf.files import check_output_dir, check_output_file
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.options import ForwardOptions
@@ -93,6 +94,12 @@ class RunContext:
     def needs_loss_scale(self) -> bool:
         """Whether gradients may underflow (float16)."""
         return needs_loss_scale(self.runtime, self.options.policy, self.hardware)
+
+    @property
+    def has_dynamic_loss_scale(self) -> bool:
+        """Whether the run adapts a loss scale, which its checkpoints then contain."""
+        trains = self.settings.do_train
+        return trains and self.needs_loss_scale and self.runtime.loss_scale is None
 
     def session_settings(self) -> SessionSettings:
         """How this rank's sessions execute, before a trial of XLA."""
@@ -220,6 +227,7 @@ def _begin(
         options=ForwardOptions(policy, recompute=runtime.recompute),
         log=log,
     )
+    _check_loss_scale(context)
     idle = binding_warning(
         os.environ,
         allowed_cores=environment.allowed_cores(),
@@ -229,6 +237,20 @@ def _begin(
     if idle is not None:
         context.message(f"warning: {idle}")
     return context
+
+
+def _check_loss_scale(context: RunContext) -> None:
+    """Raises UserError for settings of a loss scale in a run without float16."""
+    if context.needs_loss_scale or not context.settings.do_train:
+        return
+    runtime, usual = context.runtime, RuntimeSettings()
+    for name in ("loss_scale", "min_loss_scale", "loss_scale_window"):
+        value = getattr(runtime, name)
+        if value != getattr(usual, name):
+            raise UserError(
+                f"--{name}={value:g} is for gradients that pass through float16, but with "
+                f"--precision={context.precision} none do; drop it or give --precision=fp16."
+            )
 
 
 def choose_arithmetic(

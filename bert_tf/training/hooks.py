@@ -14,7 +14,9 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.directory import PREFIX, newest_checkpoint
 from bert_tf.errors import UserError, first_line
 from bert_tf.model.sums import Terms, flatten, means, num_sums, unflatten
+from bert_tf.model.task import Features
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.training.nonfinite import SkippedUpdate
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
@@ -64,32 +66,52 @@ class StepHook(tf.train.SessionRunHook):
 
 
 class NonFiniteGuard(StepHook):
-    """Stops a run that cannot recover from non-finite gradients.
+    """Stops a run after too many skipped updates in a row, since it will not recover."""
 
-    Without loss scaling, the first one is fatal. With it, skipping an update and halving the scale
-    is normal, until the scale is at its floor.
-    """
+    def __init__(
+        self,
+        outputs: TrainOutputs,
+        *,
+        limit: int,
+        features: Features,
+        explain: Callable[[tf.Session, SkippedUpdate], str],
+    ) -> None:
+        """Stops after ``limit`` skipped updates in a row.
 
-    def __init__(self, outputs: TrainOutputs, *, scale_floor: float | None) -> None:
-        """``scale_floor`` is the smallest loss scale, None without loss scaling."""
+        Args:
+          outputs: those of the update.
+          limit: 1 without loss scaling, where the first skipped update is fatal.
+          features: this rank's part of the global batch.
+          explain: returns a sentence on a skipped update. Collective.
+        """
         super().__init__(outputs)
-        self._scale_floor = scale_floor
+        self._limit = limit
+        self._features = dict(features)
+        self._explain = explain
+        self._in_a_row = 0
 
     def fetches(self):
-        return {"loss_scale": self.outputs.loss_scale, "rate": self.outputs.learning_rate}
+        # On a CPU, fetching what an update reads anyway copies nothing.
+        return {
+            "data_position": self.outputs.data_position,
+            "loss_scale": self.outputs.loss_scale,
+            "rate": self.outputs.learning_rate,
+            "features": self._features,
+        }
 
     def after_update(self, session, fetched, *, applied):
-        if applied:
+        self._in_a_row = 0 if applied else self._in_a_row + 1
+        if self._in_a_row < self._limit:
             return
-        if self._scale_floor is not None and fetched["loss_scale"] > self._scale_floor:
-            return
-        scaling = "" if self._scale_floor is None else " with the loss scale at its floor"
-        raise UserError(
-            f"the loss or a gradient is not finite in the update after step {self.step}{scaling} "
-            f"(learning rate {fetched['rate']:.3g}); nothing was overwritten: lower "
-            "--learning_rate or check the data and the initial weights, then run again to resume "
-            "from the last checkpoint."
+        skipped = SkippedUpdate(
+            step=self.step,
+            data_position=int(fetched["data_position"]),
+            in_a_row=self._in_a_row,
+            learning_rate=float(fetched["rate"]),
+            loss_scale=float(fetched["loss_scale"]),
+            features=fetched["features"],
         )
+        raise UserError(self._explain(session, skipped))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +124,7 @@ class ProgressSettings:
       checkpoint_steps: steps between checkpoints.
       global_batch_size: sequences of one update.
       skipped: updates that were skipped before the run was resumed.
+      has_loss_scale: whether every report has the loss scale and the number of skipped updates.
     """
 
     every_steps: int
@@ -109,6 +132,7 @@ class ProgressSettings:
     checkpoint_steps: int
     global_batch_size: int
     skipped: int = 0
+    has_loss_scale: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +204,7 @@ class ProgressHook(StepHook):
         seconds = timer.clock() - self._started
         is_steady = timer.warm_up.note(fetched["batch_shape"], seconds)
         (self._steady if is_steady else self._warming).append(seconds)
-        timer.times.note(seconds, is_steady=is_steady)
+        timer.times.note(seconds, is_steady=is_steady, is_skipped=not applied)
         if not applied:
             self._skipped += 1
             return
@@ -201,7 +225,7 @@ class ProgressHook(StepHook):
             figures.update({f"{term}_{name}": value for name, value in metrics.items()})
         figures["learning_rate"] = float(fetched["learning_rate"])
         figures["gradient_norm"] = float(fetched["gradient_norm"])
-        if self._skipped:
+        if self._skipped or self._settings.has_loss_scale:
             figures["loss_scale"] = float(fetched["loss_scale"])
             figures["skipped_updates"] = self._skipped
         updates_per_second = self._updates_per_second()

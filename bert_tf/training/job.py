@@ -66,6 +66,8 @@ class TrainingData:
     Attributes:
       batches: returns this rank's part of every global batch, from ``context.start`` on.
       max_seq_length: positions in the longest sequence.
+      records: returns the file and the number in it of each record of this rank's part of the
+        global batch at a position; None if they are unknown.
       counted_in_epochs: whether the length of training was given in epochs. It is then an amount of
         data, so a run resumed with a different global batch needs a different number of steps; and
         messages advise to raise the number of epochs.
@@ -74,6 +76,7 @@ class TrainingData:
     batches: Callable[[BatchPlan], tf.data.Dataset]
     max_seq_length: int
     counted_in_epochs: bool = False
+    records: Callable[[BatchPlan, int], list[tuple[str, int]]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

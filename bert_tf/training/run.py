@@ -251,6 +251,7 @@ def _ledger(job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
             "amp": context.runtime.amp,
             "xla": job.session.use_xla,
             **({"from_file": sorted(changes)} if changes else {}),
+            **_loss_scale_entries(context),
             "layers": "native" if job.options.native_layers else "TensorFlow's",
             "recompute": context.runtime.recompute,
             **job.options.policy.describe(),
@@ -264,6 +265,16 @@ def _ledger(job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
         data={**train_data, "seed": context.settings.seed},
         start=context.start,
     )
+
+
+def _loss_scale_entries(context: RunContext) -> dict[str, Any]:
+    runtime = context.runtime
+    if not context.needs_loss_scale:
+        return {}
+    if runtime.loss_scale is not None:
+        return {"loss_scale": runtime.loss_scale}
+    names = ("initial_loss_scale", "min_loss_scale", "loss_scale_window")
+    return {"loss_scale": "dynamic", **{name: getattr(runtime, name) for name in names}}
 
 
 def _report_changes(job: Job, run_ledger: ledger.Ledger) -> None:

@@ -22,10 +22,13 @@ from bert_tf.checkpoint.tensorflow_file import (
 )
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike
+from bert_tf.model.variables import load_value
+from bert_tf.update.loss_scale import GOOD_UPDATES, SCALE
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 
-# Counters that a checkpoint may lack.
+# Variables that a checkpoint may lack: counters, and what a dynamic loss scale saves.
 COUNTS = frozenset({SKIPPED_UPDATES, CONSUMED_SEQUENCES})
+OPTIONAL_STATE = COUNTS | {SCALE, GOOD_UPDATES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,28 +144,43 @@ def _recorded_global_batch(output_dir: Path) -> int | None:
 
 
 class ResumingSaver(tf.train.Saver):
-    """A Saver that also restores checkpoints without ``COUNTS``; it saves like TensorFlow's."""
+    """A Saver that also restores checkpoints without ``OPTIONAL_STATE``.
 
-    def __init__(self, variables: Sequence[tf.Variable], *, consumed: int, **options) -> None:
+    It saves like TensorFlow's. So a run with a dynamic loss scale may follow one with a static
+    scale or without one.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        *,
+        consumed: int,
+        loss_scale: float = 1.0,
+        **options,
+    ) -> None:
         """Saves ``variables``; ``options`` are those of tf.train.Saver.
 
-        ``consumed`` is the number of consumed sequences for a checkpoint that does not record it.
+        ``consumed`` is the number of consumed sequences, and ``loss_scale`` the dynamic scale, for
+        a checkpoint that does not record them.
         """
         super().__init__(variables, **options)
         self._restored = list(variables)
-        self._defaults = {SKIPPED_UPDATES: 0, CONSUMED_SEQUENCES: consumed}
+        self._defaults = {
+            SKIPPED_UPDATES: np.int64(0),
+            CONSUMED_SEQUENCES: np.int64(consumed),
+            SCALE: np.float32(loss_scale),
+            GOOD_UPDATES: np.int64(0),
+        }
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
         """Restores the variables from the checkpoint ``save_path``."""
         file = TensorflowCheckpoint(save_path)
-        if all(name in file.entries for name in self._defaults):
+        names = {variable.op.name for variable in self._restored}
+        missing = (names & self._defaults.keys()) - file.entries.keys()
+        if not missing:
             super().restore(sess, save_path)
             return
         for variable in self._restored:
             name = variable.op.name
-            if name in self._defaults and name not in file.entries:
-                value = np.int64(self._defaults[name])
-            else:
-                value = file.read(name)
-            # The graph may be finalized, so no operation is added: the initial value is fed.
-            sess.run(variable.initializer, {variable.initializer.inputs[1]: value})
+            value = self._defaults[name] if name in missing else file.read(name)
+            load_value(variable, value, sess)

@@ -20,32 +20,45 @@ class UpdateTimes:
 
     Attributes:
       updates: number of updates.
+      skipped_updates: those of them that were skipped, since a gradient was not finite.
       steady_updates: number of updates after warm-up.
       steady_seconds: duration of the latter, without checkpoints and evaluations between them.
     """
 
     updates: int = 0
+    skipped_updates: int = 0
     steady_updates: int = 0
     steady_seconds: float = 0.0
 
-    def note(self, seconds: float, *, is_steady: bool) -> None:
+    def note(self, seconds: float, *, is_steady: bool, is_skipped: bool = False) -> None:
         """Counts an update."""
         self.updates += 1
+        self.skipped_updates += is_skipped
         if is_steady:
             self.steady_updates += 1
             self.steady_seconds += seconds
 
 
 def training_totals(
-    times: UpdateTimes, *, seconds: float, global_batch_size: int
+    times: UpdateTimes,
+    *,
+    seconds: float,
+    global_batch_size: int,
+    has_loss_scale: bool = False,
 ) -> dict[str, float]:
-    """The totals of ``seconds`` of training over all ranks, for ``run.json``."""
+    """The totals of ``seconds`` of training over all ranks, for ``run.json``.
+
+    With a loss scale, or if updates were skipped, their number is among them.
+    """
     sequences = times.updates * global_batch_size
     totals = {
         "sequences": sequences,
         "seconds": round(seconds, 3),
         "sequences_per_second_with_start_up": sequences / seconds,
     }
+    if has_loss_scale or times.skipped_updates:
+        totals["updates"] = times.updates
+        totals["skipped_updates"] = times.skipped_updates
     if times.steady_updates:
         steady = times.steady_updates * global_batch_size
         totals["steady_sequences"] = steady
@@ -66,6 +79,11 @@ def training_lines(totals: dict[str, float]) -> list[str]:
             f"training without them took {totals['steady_seconds']:.2f} s for "
             f"{totals['steady_sequences']} sequences: {totals['sequences_per_second']:.4g} "
             "sequences/s"
+        )
+    if "skipped_updates" in totals:
+        lines.append(
+            f"{totals['skipped_updates']} of {totals['updates']} updates were skipped, since a "
+            "gradient was not finite"
         )
     return lines
 

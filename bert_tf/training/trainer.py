@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import shutil
 import tempfile
 import time
@@ -18,13 +19,18 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
-from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
+from bert_tf.config.settings import (
+    DEFAULT_MAX_SKIPPED,
+    OptimizationSettings,
+    RunSettings,
+    RuntimeSettings,
+)
 from bert_tf.environment import seconds_since_launch
 from bert_tf.errors import UserError, first_line
 from bert_tf.estimator.choice import tf_estimator
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, create_network
-from bert_tf.training import evaluation, hooks, ledger
+from bert_tf.training import evaluation, hooks, ledger, nonfinite
 from bert_tf.training.job import Job
 from bert_tf.training.plans import schedule_of
 from bert_tf.training.run_log import EVALUATIONS, read_history
@@ -33,11 +39,9 @@ from bert_tf.training.summary import UpdateTimes, training_lines, training_total
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.training.xla import XlaReport, compile_first_cluster
 from bert_tf.tuning.session import session_config
-from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
+from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale, StaticLossScale
 from bert_tf.update.optimizers import Optimizer, optimizer_class
 from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
-
-LOSS_SCALE_FLOOR = 1.0
 
 
 class Trainer:
@@ -85,7 +89,10 @@ class Trainer:
 
     def _report_totals(self, seconds: float) -> None:
         totals = training_totals(
-            self._times, seconds=seconds, global_batch_size=self._job.batch.global_batch_size
+            self._times,
+            seconds=seconds,
+            global_batch_size=self._job.batch.global_batch_size,
+            has_loss_scale=self._context.needs_loss_scale,
         )
         for line in training_lines(totals):
             self._log.message(line)
@@ -194,7 +201,7 @@ class Trainer:
         if not trains:
             return job.evaluation.spec(network, features)
         outputs = build_update(job, network, features)
-        return self._training_spec(outputs, features)
+        return self._training_spec(network, outputs, features)
 
     def _initialise_weights(self, network: Network) -> None:
         """Reads the initial weights on rank 0; other ranks get them from rank 0."""
@@ -218,7 +225,7 @@ class Trainer:
         return newest_checkpoint(self._settings.output_dir)
 
     def _training_spec(
-        self, outputs: TrainOutputs, features: Features
+        self, network: Network, outputs: TrainOutputs, features: Features
     ) -> tf_estimator.EstimatorSpec:
         job = self._job
         use_xla = job.session.use_xla
@@ -227,21 +234,29 @@ class Trainer:
         saver = ResumingSaver(
             tf.global_variables(),
             consumed=self._context.start.consumed(job.batch.global_batch_size),
+            loss_scale=self._context.runtime.initial_loss_scale,
             max_to_keep=self._settings.keep_checkpoint_max,
             save_relative_paths=True,
         )
         total_steps = job.steps.last_step
-        floor = LOSS_SCALE_FLOOR if self._context.needs_loss_scale else None
+        has_loss_scale = self._context.needs_loss_scale
         progress = hooks.ProgressSettings(
             every_steps=self._settings.display_loss_steps,
             total_steps=total_steps,
             checkpoint_steps=self._settings.save_checkpoints_steps,
             global_batch_size=job.batch.global_batch_size,
             skipped=self._context.start.data_position - self._context.start.step,
+            has_loss_scale=has_loss_scale,
         )
+        default_limit = DEFAULT_MAX_SKIPPED if has_loss_scale else 1
         session_hooks: list[tf.train.SessionRunHook] = [
             *self._context.ranks.broadcast_hooks(),
-            hooks.NonFiniteGuard(outputs, scale_floor=floor),
+            hooks.NonFiniteGuard(
+                outputs,
+                limit=self._settings.max_skipped_updates or default_limit,
+                features=features,
+                explain=functools.partial(nonfinite.explain, job, network),
+            ),
             hooks.ProgressHook(
                 outputs,
                 progress,
@@ -335,27 +350,26 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
     )
 
 
-def create_run_state(
-    network: Network,
-    optimization: OptimizationSettings,
-    runtime: RuntimeSettings,
-    *,
-    needs_loss_scale: bool,
-) -> None:
+def create_run_state(network: Network, optimization: OptimizationSettings) -> None:
     """Creates the variables that training saves besides the network's weights, like build_update.
 
-    Those that checkpoints may lack (``start_point.COUNTS``) are left out. For a graph that is never
-    run: neither forward nor backward pass is built.
+    Those that checkpoints may lack (``start_point.OPTIONAL_STATE``) are left out. For a graph that
+    is never run: neither forward nor backward pass is built.
     """
     tf.train.get_or_create_global_step()
-    _loss_scale(runtime, needed=needs_loss_scale)
     _optimizer(optimization, learning_rate=0.0).create_slots(network.variables.trainable())
 
 
 def _loss_scale(runtime: RuntimeSettings, *, needed: bool) -> NoLossScale | DynamicLossScale:
     if not needed:
         return NoLossScale()
-    return DynamicLossScale(runtime.initial_loss_scale, floor=LOSS_SCALE_FLOOR)
+    if runtime.loss_scale is not None:
+        return StaticLossScale(runtime.loss_scale)
+    return DynamicLossScale(
+        runtime.initial_loss_scale,
+        period=runtime.loss_scale_window,
+        floor=runtime.min_loss_scale,
+    )
 
 
 def _optimizer(

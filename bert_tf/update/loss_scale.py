@@ -1,6 +1,6 @@
 """Loss scaling: keeps float16 gradients from underflowing (Micikevicius et al. 2018, section 3.2).
 
-Both classes have the same methods, so an update is written only once. The scale is constant within
+All classes have the same methods, so an update is written only once. The scale is constant within
 an update: it is read once, and changed after the gradients have been checked.
 """
 
@@ -9,6 +9,12 @@ from __future__ import annotations
 import tensorflow.compat.v1 as tf
 
 from bert_tf.update.state import create_count, create_state
+
+# The variables of a dynamic scale in checkpoints: a float32 and an int64 scalar.
+SCALE = "loss_scale/scale"
+GOOD_UPDATES = "loss_scale/good_updates"
+
+LARGEST = 2.0**32
 
 
 class NoLossScale:
@@ -32,6 +38,28 @@ class NoLossScale:
         return tf.no_op()
 
 
+class StaticLossScale(NoLossScale):
+    """The same scale in every update; nothing of it is saved in checkpoints."""
+
+    def __init__(self, scale: float) -> None:
+        """``scale`` is positive; a power of two scales without rounding."""
+        if not 0 < scale <= LARGEST:
+            raise ValueError(f"loss scale {scale} is outside (0, {LARGEST}]")
+        self._scale = scale
+
+    def current(self) -> tf.Tensor:
+        """The scale, a float32 scalar."""
+        return tf.constant(self._scale, tf.float32)
+
+    def scale(self, loss: tf.Tensor) -> tf.Tensor:
+        """The float32 ``loss`` times the scale."""
+        return loss * self._scale
+
+    def inverse(self) -> tf.Tensor:
+        """The factor that unscales gradients, a float32 scalar."""
+        return tf.constant(1.0 / self._scale, tf.float32)
+
+
 class DynamicLossScale:
     """Halves the scale after an update that overflowed, doubles it after ``period`` good ones.
 
@@ -41,7 +69,7 @@ class DynamicLossScale:
     Args:
       initial: the initial scale; NVIDIA's scripts start at 2**32.
       period: consecutive good updates before the scale is doubled.
-      floor: smallest scale.
+      floor: smallest scale, also for one that was saved by a run with a lower floor.
       ceiling: largest scale, for a network whose gradients never overflow.
     """
 
@@ -51,17 +79,17 @@ class DynamicLossScale:
         *,
         period: int = 1000,
         floor: float = 1.0,
-        ceiling: float = 2.0**32,
+        ceiling: float = LARGEST,
     ):
         if not floor <= initial <= ceiling:
             raise ValueError(f"initial loss scale {initial} is outside [{floor}, {ceiling}]")
         if period < 1:
             raise ValueError(f"loss scale period {period} is not positive")
         self._period, self._floor, self._ceiling = period, floor, ceiling
-        self._scale = create_state("loss_scale/scale", initial, tf.float32)
-        self._good_updates = create_count("loss_scale/good_updates")
+        self._scale = create_state(SCALE, initial, tf.float32)
+        self._good_updates = create_count(GOOD_UPDATES)
         # A single read, which everything in an update depends on, so it precedes the assignment.
-        self._current = self._scale.read_value()
+        self._current = tf.maximum(self._scale.read_value(), floor)
 
     def current(self) -> tf.Tensor:
         """The scale of this update, a float32 scalar."""

@@ -52,6 +52,7 @@ class TrainOutputs:
     Attributes:
       train_op: runs the whole update; global_step shows whether it was applied.
       term_sums: term -> sums over this rank's part of the global batch.
+      data_position: int64 scalar, which global batch the update has consumed.
       is_finite: bool scalar, whether the update was applied.
       gradient_norm: float32 scalar, global norm before clipping.
       learning_rate: float32 scalar, used in this update.
@@ -62,6 +63,7 @@ class TrainOutputs:
 
     train_op: tf.Operation
     term_sums: dict[str, Sums]
+    data_position: tf.Tensor
     is_finite: tf.Tensor
     gradient_norm: tf.Tensor
     learning_rate: tf.Tensor
@@ -159,6 +161,7 @@ def build_train_op(
     return TrainOutputs(
         train_op=train_op,
         term_sums=unflatten(tf.unstack(metrics, num=num_sums(task.terms)), task.terms),
+        data_position=data_position,
         is_finite=is_finite,
         gradient_norm=norm,
         learning_rate=learning_rate,

@@ -97,6 +97,15 @@ BEFORE_TENSORFLOW = [
     ("missing policy", ["--precision_policy=nowhere.json"], "nowhere.json"),
     ("unknown class", ["--precision_policy={misspelt_policy}"], "unknown class 'sofmax'"),
     ("tiny loss scale", ["--init_loss_scale=0.5"], "--init_loss_scale=0.5"),
+    ("huge loss scale", ["--loss_scale=1e10"], "--loss_scale=1e+10"),
+    (
+        "two loss scales",
+        ["--loss_scale=128", "--init_loss_scale=65536"],
+        "--loss_scale=128 is constant, but --init_loss_scale is for a dynamic loss scale",
+    ),
+    ("floor above the start", ["--min_loss_scale=1e6"], "--min_loss_scale=1e+06"),
+    ("no window", ["--loss_scale_window=0"], "--loss_scale_window=0"),
+    ("no skipped update", ["--max_skipped_updates=0"], "--max_skipped_updates=0"),
 ]
 
 BEFORE_THE_GRAPH = [
@@ -111,6 +120,7 @@ BEFORE_THE_GRAPH = [
     ("long warm-up", ["--num_warmup_steps=7"], "--num_warmup_steps=7"),
     ("float16 on a CPU", ["--precision=fp16"], "--precision=fp16"),
     ("float16 from a file", ["--precision_policy={policy}"], "softmax (--precision_policy)"),
+    ("loss scale of float32", ["--loss_scale=128"], "--loss_scale=128 is for gradients that pass"),
     ("nothing to evaluate", ["--nodo_train", "--do_eval"], "contains no checkpoint"),
 ]
 

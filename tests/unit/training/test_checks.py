@@ -18,11 +18,11 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks import pretraining
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training.checks import settle_scaling
-from bert_tf.training.start_point import COUNTS, StartPoint
+from bert_tf.training.start_point import OPTIONAL_STATE, StartPoint
 from bert_tf.training.trainer import build_update, create_run_state
 from tests.jobs import job_of, run_context
 from tests.small_span_model import CONFIG as SPAN_CONFIG
-from tests.support import content_of, optimization_settings, runtime_settings
+from tests.support import content_of, optimization_settings
 from tests.tiny_pretraining import CONFIG, pretraining_settings, refuse, write_records
 
 VOCABULARY = "ab" * 32
@@ -205,10 +205,10 @@ def test_what_is_checked_is_what_a_training_saves():
         build_update(job, network, {**inputs, **labels})
 
     def a_list(network):
-        create_run_state(network, settings, runtime_settings(), needs_loss_scale=True)
+        create_run_state(network, settings)
 
     saved, checked = names(a_training), names(a_list)
-    assert saved.keys() - checked.keys() == COUNTS
+    assert saved.keys() - checked.keys() == OPTIONAL_STATE
     assert checked.items() <= saved.items()
     assert len(checked) > 3 * len(names(lambda objective: None))
 

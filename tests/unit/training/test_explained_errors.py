@@ -10,6 +10,8 @@ from bert_tf.checkpoint.tensorflow_file import explained_reading, write_checkpoi
 from bert_tf.errors import UserError
 from bert_tf.training.start_point import ResumingSaver
 from bert_tf.training.trainer import _explained_errors
+from bert_tf.update.state import create_count
+from bert_tf.update.train_op import SKIPPED_UPDATES
 from tests.support import no_room
 
 WEIGHT = np.arange(5000, dtype=np.float32)
@@ -87,7 +89,8 @@ def test_a_damaged_checkpoint_of_another_program(tmp_path, how, reason):
     checkpoint = write(tmp_path / "from" / "model.ckpt")
     damage(checkpoint, how)
     with tf.Graph().as_default(), tf.Session() as session:
-        saver = ResumingSaver([tf.get_variable("weight", WEIGHT.shape)], consumed=0)
+        variables = [tf.get_variable("weight", WEIGHT.shape), create_count(SKIPPED_UPDATES)]
+        saver = ResumingSaver(variables, consumed=0)
         with pytest.raises(UserError, match=f"{checkpoint} cannot be read.*{reason}"):
             saver.restore(session, str(checkpoint))
 

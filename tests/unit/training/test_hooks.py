@@ -31,6 +31,7 @@ class FakeUpdate:
         self.outputs = TrainOutputs(
             train_op=train_op,
             term_sums={"masked_lm": self._sums_of(*tf.unstack(self.sums))},
+            data_position=self.step.read_value() + 7,
             is_finite=self.is_finite,
             gradient_norm=tf.constant(2.0),
             learning_rate=tf.constant(0.25),
@@ -186,6 +187,15 @@ def test_skipped_updates_are_counted_and_do_not_enter_the_means(update, tmp_path
     assert line["loss_scale"] == 32.0
 
 
+def test_with_a_loss_scale_every_line_counts_skipped_updates(update, tmp_path):
+    hook = progress(update, RunLog(tmp_path), every_steps=1, has_loss_scale=True)
+    with training(hook) as session:
+        for finite in (True, False, True):
+            update.run(session, finite=finite, scale=16.0)
+    counted = [(line["skipped_updates"], line["loss_scale"]) for line in read_log(tmp_path)]
+    assert counted == [(0, 16.0), (1, 16.0)]
+
+
 def test_other_ranks_write_nothing(update, tmp_path, capsys):
     with training(progress(update, log=None)) as session:
         update.run(session)
@@ -194,23 +204,41 @@ def test_other_ranks_write_nothing(update, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_without_loss_scaling_the_first_non_finite_update_ends_the_run(update):
-    guard = hooks.NonFiniteGuard(update.outputs, scale_floor=None)
+def guard_of(update, limit, seen=None):
+    """A guard that explains a skipped update by its step, and notes all that it knows of it."""
+
+    def explain(session, skipped):
+        assert session.run(update.step) == skipped.step
+        if seen is not None:
+            seen.append(skipped)
+        return f"stopped after step {skipped.step}"
+
+    return hooks.NonFiniteGuard(
+        update.outputs, limit=limit, features={"sums": update.sums}, explain=explain
+    )
+
+
+def test_the_first_skipped_update_ends_a_run_that_may_skip_none(update):
     with (
-        pytest.raises(UserError, match="not finite in the update after step 1"),
-        training(guard) as session,
+        pytest.raises(UserError, match="stopped after step 1"),
+        training(guard_of(update, 1)) as session,
     ):
         update.run(session)
         update.run(session, finite=False)
 
 
-def test_with_loss_scaling_only_the_floor_ends_the_run(update):
-    guard = hooks.NonFiniteGuard(update.outputs, scale_floor=1.0)
-    with training(guard) as session:
-        update.run(session, finite=False, scale=4.0)
-        update.run(session, finite=False, scale=2.0)
-        with pytest.raises(UserError, match="loss scale at its floor"):
-            update.run(session, finite=False, scale=1.0)
+def test_only_skipped_updates_in_a_row_end_a_run(update):
+    seen = []
+    with training(guard_of(update, 3, seen)) as session:
+        for finite in (False, False, True, False, True, False, False):
+            update.run(session, finite=finite)
+        with pytest.raises(UserError, match="stopped after step 2"):
+            update.run(session, (5.0, 6.0, 7.0), finite=False, scale=8.0)
+    [skipped] = seen
+    # The stand-in counts steps only.
+    assert (skipped.step, skipped.data_position, skipped.in_a_row) == (2, 9, 3)
+    assert (skipped.loss_scale, skipped.learning_rate) == (8.0, 0.25)
+    assert skipped.features["sums"].tolist() == [5.0, 6.0, 7.0]
 
 
 def checkpoints(tmp_path):
@@ -264,7 +292,7 @@ def test_only_so_many_checkpoints_are_kept(update, tmp_path):
 
 
 def test_no_checkpoint_is_written_when_the_run_fails(update, tmp_path):
-    guard = hooks.NonFiniteGuard(update.outputs, scale_floor=None)
+    guard = guard_of(update, 1)
     with pytest.raises(UserError), training(guard, checkpoint_hook(update, tmp_path)) as session:
         update.run(session)
         update.run(session, finite=False)

@@ -51,12 +51,12 @@ def what_is_built(monkeypatch):
     calls = []
     monkeypatch.setattr(trainer, "build_train_op", lambda *_, **given: calls.append(given))
 
-    def build(*given, kernels=None, initial_loss_scale=None):
+    def build(*given, kernels=None, initial_loss_scale=None, **scaling):
         """Gradients may underflow where there is an ``initial_loss_scale``."""
         settings = optimization(*given)
         in_half = initial_loss_scale is not None
         context = run_context(
-            runtime=runtime_settings(initial_loss_scale=initial_loss_scale),
+            runtime=runtime_settings(initial_loss_scale=initial_loss_scale, **scaling),
             options=ForwardOptions(policy_for("fp16" if in_half else "fp32")),
             kernels=kernels,
         )
@@ -221,6 +221,30 @@ def test_the_loss_scale_starts_as_requested_and_stays_at_its_floor(built, initia
     assert scales == [max(1.0, initial / 2**number) for number in range(23)]
 
 
+def test_the_floor_and_the_window_of_the_loss_scale_arrive(built):
+    with tf.Graph().as_default(), tf.Session() as session:
+        scaling = built(initial_loss_scale=16.0, min_loss_scale=8.0, loss_scale_window=2)[
+            "loss_scale"
+        ]
+        is_finite = tf.placeholder(tf.bool, [])
+        update = scaling.update(is_finite)
+        session.run(tf.global_variables_initializer())
+        scales = []
+        for finite in (False, False, True, True, True):
+            session.run(update, {is_finite: finite})
+            scales.append(session.run(scaling.current()))
+    assert scales == [8.0, 8.0, 8.0, 16.0, 16.0]
+
+
+def test_a_static_loss_scale_stays_and_is_not_saved(built):
+    with tf.Graph().as_default(), tf.Session() as session:
+        scaling = built(initial_loss_scale=16.0, loss_scale=24.0)["loss_scale"]
+        session.run(scaling.update(tf.constant(False)))
+        found = [scaling.current(), scaling.scale(tf.constant(2.0)), scaling.inverse()]
+        assert session.run(found) == [24.0, 48.0, pytest.approx(1 / 24)]
+        assert not tf.get_collection(tf.GraphKeys.GLOBAL_VARIABLES, scope="loss_scale")
+
+
 def test_no_loss_scale_where_nothing_underflows(built):
     with tf.Graph().as_default(), tf.Session() as session:
         assert session.run(built()["loss_scale"].current()) == 1.0
@@ -229,11 +253,8 @@ def test_no_loss_scale_where_nothing_underflows(built):
 
 def test_a_misspelt_optimizer_trains_nothing():
     settings = optimization_settings(optimizer="Lamb")
-    with (
-        tf.Graph().as_default(),
-        pytest.raises(UserError, match="'Lamb' is not one of adam, lamb, lans"),
-    ):
-        trainer.create_run_state(None, settings, runtime_settings(), needs_loss_scale=False)
+    with tf.Graph().as_default(), pytest.raises(UserError, match="'Lamb' is not one of adam, lamb"):
+        trainer.create_run_state(None, settings)
 
 
 # ---- Runs: the real job in this process, on a tiny network ----
@@ -268,22 +289,22 @@ def test_as_many_checkpoints_are_kept_as_requested(train):
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_a_run_has_the_loss_scale_of_its_precision(train, monkeypatch, precision):
-    floors = []
+    limits = []
 
     class Guard(hooks.NonFiniteGuard):
-        def __init__(self, outputs, *, scale_floor):
-            floors.append(scale_floor)
-            super().__init__(outputs, scale_floor=scale_floor)
+        def __init__(self, outputs, *, limit, **others):
+            limits.append(limit)
+            super().__init__(outputs, limit=limit, **others)
 
     monkeypatch.setattr(hooks, "NonFiniteGuard", Guard)
     requested = {"precision": precision, "allow_slow_fp16": True, "initial_loss_scale": 64.0}
     found = variables_of(train(runtime=requested) / "model.ckpt-2")
     if precision == "fp16":
-        assert floors == [1.0]
+        assert limits == [40]
         assert found["loss_scale/scale"] == 64.0
         assert found["loss_scale/good_updates"] == 2
     else:
-        assert floors == [None]
+        assert limits == [1]
         assert not any(name.startswith("loss_scale/") for name in found)
 
 

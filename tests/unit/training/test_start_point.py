@@ -3,11 +3,14 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.training.start_point import COUNTS, ResumingSaver, StartPoint, find_start
+from bert_tf.update.loss_scale import GOOD_UPDATES, SCALE
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 
 
@@ -96,6 +99,22 @@ def test_what_a_checkpoint_counts_is_restored_and_the_rest_follows(
             # What it writes is complete.
             written = saver.save(session, str(tmp_path / "new"), write_meta_graph=False)
     assert set(tf.train.load_checkpoint(written).get_variable_to_shape_map()) >= COUNTS
+
+
+@pytest.mark.parametrize("saved", [{}, {SCALE: np.float32(32), GOOD_UPDATES: np.int64(3)}])
+def test_a_dynamic_loss_scale_may_follow_a_checkpoint_without_one(tmp_path, saved):
+    counts = {SKIPPED_UPDATES: np.int64(1), CONSUMED_SEQUENCES: np.int64(2)}
+    write_checkpoint(str(tmp_path / "model.ckpt-4"), {**counts, **saved})
+    with tf.Graph().as_default(), tf.Session() as session:
+        names = [*counts, SCALE, GOOD_UPDATES]
+        variables = [
+            tf.get_variable(n, initializer=tf.constant(9, t), use_resource=True)
+            for n, t in zip(names, [tf.int64, tf.int64, tf.float32, tf.int64])
+        ]
+        saver = ResumingSaver(variables, consumed=5, loss_scale=1024.0)
+        saver.restore(session, str(tmp_path / "model.ckpt-4"))
+        scale = [32.0, 3] if saved else [1024.0, 0]
+        assert session.run(variables) == [1, 2, *scale]
 
 
 def test_a_directory_may_be_moved(tmp_path):

@@ -28,6 +28,17 @@ def test_a_training_with_and_without_start_up():
     assert steady == "training without them took 5.00 s for 20 sequences: 4 sequences/s"
 
 
+@pytest.mark.parametrize(("has_loss_scale", "skipped"), [(True, 0), (True, 2), (False, 1)])
+def test_skipped_updates_are_named(has_loss_scale, skipped):
+    times = UpdateTimes()
+    for number in range(4):
+        times.note(1.0, is_steady=False, is_skipped=number < skipped)
+    totals = training_totals(times, seconds=9.0, global_batch_size=2, has_loss_scale=has_loss_scale)
+    assert training_lines(totals)[-1] == (
+        f"{skipped} of 4 updates were skipped, since a gradient was not finite"
+    )
+
+
 def test_one_update_is_all_start_up():
     times = UpdateTimes()
     times.note(7.0, is_steady=False)
