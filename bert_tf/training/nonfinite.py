@@ -161,11 +161,11 @@ def _save(job: Job, skipped: SkippedUpdate, found: Sequence[SavedBatch]) -> str:
         directory = save_batches(job.context.settings.output_dir, skipped.step, found)
     except UserError as error:
         return f"; the batch could not be saved: {error}"
-    return f"; the batch is in {directory}, for --replay_batch"
+    return f"; the batch is in {directory}"
 
 
 def _sentence(job: Job, skipped: SkippedUpdate, everywhere: Sequence[_Findings], saved: str) -> str:
-    row = f", the {skipped.in_a_row}th skipped in a row" if skipped.in_a_row > 1 else ""
+    row = f", one of {skipped.in_a_row} skipped in a row" if skipped.in_a_row > 1 else ""
     scale = f", loss scale {skipped.loss_scale:g}" if job.context.needs_loss_scale else ""
     return (
         f"the loss or a gradient is not finite in the update after step {skipped.step}{row} "

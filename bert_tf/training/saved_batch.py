@@ -112,7 +112,7 @@ def read_batches(path: Path) -> list[SavedBatch]:
         files = sorted(path.glob("rank_*_micro_batch_*.json"))
         if not files:
             raise UserError(
-                f"--replay_batch: {path} contains no batch; give a nonfinite_STEP directory of a "
+                f"saved batch: {path} contains no batch; give a nonfinite_STEP directory of a "
                 "run, or a file in it."
             )
     else:
@@ -121,7 +121,7 @@ def read_batches(path: Path) -> list[SavedBatch]:
 
 
 def _read(path: Path) -> SavedBatch:
-    facts = read_json_object(path, what="--replay_batch")
+    facts = read_json_object(path, what="saved batch")
     features_file = path.with_suffix(".npz")
     batch = {name: facts.get(name) for name in _NUMBERS}
     denominators = facts.pop("denominators", None)
@@ -133,19 +133,17 @@ def _read(path: Path) -> SavedBatch:
     )
     if not is_complete:
         raise UserError(
-            f"--replay_batch: {path} does not describe a batch; give a file that a run has written."
+            f"saved batch: {path} does not describe a batch; give a file that a run has written."
         )
     try:
         content = features_file.read_bytes()
     except OSError as error:
         raise UserError(
-            f"--replay_batch: {features_file} cannot be read ({error.strerror}); it belongs to "
-            f"{path}."
+            f"saved batch: {features_file} cannot be read ({error.strerror}); it belongs to {path}."
         ) from error
     if hashlib.sha256(content).hexdigest() != facts.pop(_HASH, None):
         raise UserError(
-            f"--replay_batch: {features_file} is not the file that {path} describes; copy both "
-            "again."
+            f"saved batch: {features_file} is not the file that {path} describes; copy both again."
         )
     loaded = MicroBatch(
         features=_from_npz(content, features_file),
@@ -172,7 +170,7 @@ def _from_npz(content: bytes, path: Path) -> dict[str, np.ndarray]:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (ValueError, zipfile.BadZipFile) as error:
-        raise UserError(f"--replay_batch: {path} is not an .npz file ({error}).") from error
+        raise UserError(f"saved batch: {path} is not an .npz file ({error}).") from error
 
 
 def _descriptions_in(directory: Path) -> dict[str, Any]:
