@@ -10,6 +10,7 @@ Horovod fuse what is ready, "auto" for what a run does by itself. Rank 0 writes,
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 
@@ -31,7 +32,7 @@ from bert_tf.tuning.session import SessionSettings, session_config
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
-from bert_tf.update.optimizers import AdamW, Lamb
+from bert_tf.update.optimizers import AdamW, Lamb, Lans, Muon
 from bert_tf.update.train_op import UpdateSettings, build_train_op
 
 UPDATES = 10
@@ -54,11 +55,20 @@ class Kind:
     xla: bool = False
 
 
-OPTIMIZERS = {"adam": AdamW, "lamb": Lamb}
+OPTIMIZERS = {
+    "adam": AdamW,
+    "lamb": Lamb,
+    "muon": Muon,
+    "lans": Lans,
+    "nvlamb": functools.partial(Lamb, prenormalize=True),
+}
 KINDS = {
     "adam": Kind(),
     "adam-dropout": Kind(dropout=0.1),
     "lamb-dropout": Kind("lamb", dropout=0.1),
+    "lans": Kind("lans"),
+    "nvlamb": Kind("nvlamb"),
+    "muon": Kind("muon"),
     "bf16": Kind(dropout=0.1, precision="bf16"),
     "fp16": Kind(dropout=0.1, precision="fp16"),
     "squad": Kind(dropout=0.1, task="squad"),
@@ -153,7 +163,9 @@ def run_updates(ranks, kind, plan, scope):
         # What other ranks start from is to be that of rank 0, a teacher included.
         network = make_network(kind, native=reason is None, seed=3 + ranks.rank)
         rate = tf.constant(LEARNING_RATE)
-        optimizer = OPTIMIZERS[kind.optimizer](rate, weight_decay=0.01, kernels=kernels)
+        optimizer = OPTIMIZERS[kind.optimizer](
+            rate, weight_decay=0.01, kernels=kernels, ranks=ranks
+        )
         # A scale that grows on the way and that nothing overflows with.
         scale = DynamicLossScale(2.0**10, period=4) if kind.precision == "fp16" else NoLossScale()
         outputs = build_train_op(

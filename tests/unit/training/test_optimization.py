@@ -20,7 +20,7 @@ from bert_tf.tasks import pretraining
 from bert_tf.training import hooks, memory, trainer
 from bert_tf.training.plans import resolve_plans, schedule_of
 from bert_tf.update.kernels import NativeKernels, TensorFlowKernels
-from bert_tf.update.optimizers import AdamW, Lamb
+from bert_tf.update.optimizers import AdamW, Lamb, Lans, Muon
 from tests import momentum_optimizer
 from tests.jobs import job_of, run_context, step_plan
 from tests.support import (
@@ -101,6 +101,13 @@ OPTIMIZERS_BY_FLAGS = {
     "--optimizer_type=lamb --weight_decay=0.3": (Lamb, {"weight_decay": 0.3}),
     "--optimizer_type=lamb --min_trust_ratio=4": (Lamb, {"min_trust_ratio": 4.0}),
     "--optimizer_type=lamb --max_trust_ratio=0.2": (Lamb, {"max_trust_ratio": 0.2}),
+    "--optimizer_type=lamb --lamb_prenormalize": (Lamb, {"prenormalize": True}),
+    "--optimizer_type=lans": (Lans, {}),
+    "--optimizer_type=lans --max_trust_ratio=0.2": (Lans, {"max_trust_ratio": 0.2}),
+    "--optimizer_type=lans --exclude_from_layer_adaptation=kernel,bias": (
+        Lans,
+        {"exclude_from_layer_adaptation": "kernel,bias"},
+    ),
 }
 
 
@@ -113,6 +120,15 @@ def test_the_optimizer_is_the_one_that_flags_describe(built):
         np.testing.assert_array_equal(found, expected, err_msg=given)
         assert not any(np.array_equal(found, other) for other in seen), given
         seen.append(found)
+
+
+def test_muon_computes_in_the_type_of_the_layers(built):
+    """Its matrices are those of layers, which there are none of above."""
+    for scale, product_type in ((None, tf.float32), (2.0, tf.float16)):
+        with tf.Graph().as_default():
+            muon = built("--optimizer_type=muon", initial_loss_scale=scale)["optimizer"]
+        assert isinstance(muon, Muon)
+        assert muon.product_type == product_type
 
 
 @pytest.mark.parametrize("kernels", [TensorFlowKernels(), object()])
