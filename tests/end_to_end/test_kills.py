@@ -42,6 +42,11 @@ FLAGS = [
     "--display_loss_steps=2",
     "--keep_checkpoint_max=2",
 ]
+# Two phases, the second of which takes over the optimizer's state of the first.
+PHASES = (
+    ["--num_train_steps=4", "--num_warmup_steps=2", "--save_checkpoints_steps=2"],
+    ["--num_train_steps=7", "--num_warmup_steps=2", "--resume_from=previous"],
+)
 # What a run measures of itself.
 TIMES = ("time", "sequences_per_second")
 
@@ -65,7 +70,7 @@ class Runs:
 
     def start(self, ranks, output_dir, kill_at=None, seconds=None):
         """Status and output; ``kill_at`` is a change of ``output_dir``, ``seconds`` a time."""
-        command = [sys.executable, "run_pretraining.py", *self.flags, *FLAGS]
+        command = [sys.executable, "run_pretraining.py", *self.flags]
         command.append(f"--output_dir={output_dir}")
         if ranks > 1:
             # Half a micro batch each: as many steps, in other sums.
@@ -104,14 +109,27 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(flags, killer, tmp_path_factory):
-    return Runs(flags, killer, tmp_path_factory.mktemp("kills"))
+    return Runs([*flags, *FLAGS], killer, tmp_path_factory.mktemp("kills"))
+
+
+@pytest.fixture(scope="module")
+def plans(flags, killer, tmp_path_factory):
+    """Like ``runs``, in phases."""
+    directory = tmp_path_factory.mktemp("plans")
+    files = [directory / f"{number}.flags" for number in range(len(PHASES))]
+    for path, lines in zip(files, PHASES):
+        path.write_text("\n".join(lines))
+    given = ["--do_train", "--deterministic", f"--phases={','.join(map(str, files))}"]
+    return Runs([*flags, *given], killer, directory)
 
 
 def state_of(output_dir):
     """All that a run leaves behind, without times."""
     logs = {
-        path.name: [json.loads(line) for line in path.read_text().splitlines()]
-        for path in output_dir.glob("*.jsonl")
+        str(path.relative_to(output_dir)): [
+            json.loads(line) for line in path.read_text().splitlines()
+        ]
+        for path in output_dir.rglob("*.jsonl")
     }
     return {
         "files": sorted(
@@ -146,6 +164,19 @@ def test_the_reference_is_worth_comparing_with(runs):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(KILLS))
 def test_killed_anywhere_it_ends_the_same(runs, tmp_path, number):
+    assert_ends_the_same(runs, tmp_path, number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_plan_killed_anywhere_ends_the_same(plans, tmp_path, number):
+    state, *_ = plans.reference(1)
+    assert {"plan.json", "phase_1/run.json", "phase_2/model.ckpt-7.index"} <= set(state["files"])
+    assert_ends_the_same(plans, tmp_path, number)
+
+
+def assert_ends_the_same(runs, tmp_path, number):
+    """Kills a run, twice for some numbers, and compares what is left at its end."""
     rng = random.Random(number)
     ranks = 2 if number % 5 == 4 else 1
     if ranks > 1 and requires_horovod.args[0]:

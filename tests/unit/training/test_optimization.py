@@ -63,6 +63,7 @@ def what_is_built(monkeypatch):
         job = job_of(
             None,
             context=context,
+            options=context.options,
             steps=step_plan(
                 settings.num_train_steps, settings.num_warmup_steps, settings.learning_rate
             ),

@@ -160,8 +160,8 @@ def drawn_schedules(names):
             "decay_power": st.sampled_from([1.0, 2.0, 0.5]),
             "decay_share": st.floats(0, (total - warmup) / total),
             "decay_form": st.sampled_from(DECAY_FORMS),
-            "decay_rate": st.floats(0.01, 1),
-            "decay_steps": st.floats(0.5, 100),
+            "decay_rate": st.floats(0.1, 1),
+            "decay_steps": st.floats(1, 100),
             "cycle_start": st.floats(0.2, 1),
         }
         options = {option: draw_(values[option]) for option in SCHEDULES[name].options}
