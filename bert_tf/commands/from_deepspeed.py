@@ -376,16 +376,16 @@ def _convert_precision(settings: Settings, file: FlagFile) -> None:
     file.group("Precision and memory: fp16, bf16 and zero_optimization.")
     file.add("precision", "fp16" if half else "bf16" if brain else "fp32")
     power = settings.number("fp16.initial_scale_power")
-    fixed = {
-        "loss_scale": settings.number("fp16.loss_scale") or None,
+    static = settings.number("fp16.loss_scale") or None
+    dynamic = {
+        "init_loss_scale": None if power is None else 2**power,
         "min_loss_scale": settings.number("fp16.min_loss_scale"),
         "loss_scale_window": settings.number("fp16.loss_scale_window"),
     }
-    if half:
-        file.add("init_loss_scale", None if power is None else 2**power)
-        for name, value in fixed.items():
-            if value is not None:
-                file.add_if_known(name, value, f"fp16.{name} = {value}")
+    # A static scale excludes what belongs to the dynamic one, which both programs ignore then.
+    scales = dynamic if static is None else {"loss_scale": static}
+    for name, value in scales.items() if half else ():
+        file.add(name, value)
     stage = settings.number("zero_optimization.stage", 0)
     if stage:
         file.add_if_known("shard_optimizer_state", True, f"zero_optimization.stage = {stage}")

@@ -6,6 +6,7 @@ import pytest
 from absl import flags
 
 from bert_tf.commands.from_deepspeed import Settings, convert, read_command
+from bert_tf.config.flags import runtime_settings
 from bert_tf.config.pretraining_flags import define_pretraining_flags, optimization_and_length
 from bert_tf.errors import UserError
 from bert_tf.ranks.distribution import SingleProcess
@@ -166,6 +167,22 @@ def test_adam_with_layer_drop_and_zero(tmp_path):
         assert f"{path} = " in noted
     assert "zero_optimization.overlap_comm" in noted
     assert "there is no layer dropping" in noted
+
+
+@pytest.mark.parametrize(
+    ("fp16", "expected"),
+    [
+        ({"loss_scale": 0, "initial_scale_power": 8}, (None, 256, 1_000)),
+        ({"loss_scale": 0, "loss_scale_window": 500}, (None, 2**16, 500)),
+        ({"loss_scale": 128, "initial_scale_power": 8, "min_loss_scale": 2}, (128, 2**16, 1_000)),
+    ],
+)
+def test_a_static_loss_scale_has_no_window(tmp_path, fp16, expected):
+    config = deepspeed()
+    config["fp16"].update(fp16)
+    values = parsed(converted("--max_seq_length 128", config, bing_bert()), tmp_path)
+    assert (values.loss_scale, values.init_loss_scale, values.loss_scale_window) == expected
+    runtime_settings(values)
 
 
 def test_unknown_keys_are_listed_by_their_path():
