@@ -131,6 +131,13 @@ def define_run_flags(define: Definer) -> None:
     define.boolean(
         "dry_run", False, "Show the ledger and a memory estimate, then exit without writing."
     )
+    define.string(
+        "replay_batch",
+        None,
+        "A batch that a run saved because its gradients were not finite, in OUTPUT_DIR/"
+        "nonfinite_STEP, or one of its files: show its losses and gradients with the weights that "
+        "the run would start from, also in float32, then exit without writing.",
+    )
     define.integer(
         "save_checkpoints_steps", RunSettings.save_checkpoints_steps, "Steps between checkpoints."
     )
@@ -389,8 +396,9 @@ def define_computing_flags(define: Definer, *, native_ops: str) -> None:
 
 # In all scripts; see RunSettings.host_flags.
 HOST_FLAGS = frozenset({
-    "output_dir", "dllog_path", "init_checkpoint", "resume_from", "bert_config_file", "vocab_file",
-    "spm_model_file", "precision_policy", "num_threads", "verbose", "verbose_logging",
+    "output_dir", "dllog_path", "init_checkpoint", "resume_from", "replay_batch",
+    "bert_config_file", "vocab_file", "spm_model_file", "precision_policy", "num_threads",
+    "verbose", "verbose_logging",
 })  # fmt: skip
 
 
@@ -442,7 +450,11 @@ def run_settings(
         "max_eval_steps",
         "host_flags",
         "plan_dir",
+        "dry_run",
+        "replay_batch",
     }
+    if values.replay_batch and not values.do_train:
+        raise UserError("--replay_batch computes gradients; add --do_train.")
     return RunSettings(
         output_dir=Path(values.output_dir),
         allowed_fresh=tuple(filter(None, fresh.split(","))),
@@ -451,6 +463,8 @@ def run_settings(
         eval_batch_size=values[eval_batch_size].value,
         max_eval_steps=values[max_eval_steps].value if max_eval_steps else None,
         host_flags=HOST_FLAGS.union(host_flags),
+        dry_run=values.dry_run or bool(values.replay_batch),
+        replay_batch=Path(values.replay_batch) if values.replay_batch else None,
         **{name: values[name].value for name in same_names},
     )
 

@@ -201,6 +201,8 @@ class RunSettings:
         which is 1 without loss scaling.
       dllog_path: a file to which the metrics of steps and evaluations are also logged, as DLLogger
         lines.
+      replay_batch: a saved batch whose gradients are computed again, instead of training; needs
+        ``dry_run``.
       plan_dir: the directory of the plan that the run is a phase of; None for a run by itself.
     """
 
@@ -225,6 +227,7 @@ class RunSettings:
     flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
     report_loss: bool = True
     dllog_path: str | None = None
+    replay_batch: Path | None = None
     plan_dir: Path | None = None
     host_flags: frozenset[str] = frozenset()
 

@@ -23,6 +23,7 @@ from bert_tf.training.disk import checkpoint_sizes, disk_warning
 from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.job import Job, Model, TrainingData, make_job
 from bert_tf.training.memory import estimate_memory, format_memory
+from bert_tf.training.replay import replay
 from bert_tf.training.start_point import take_over
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.xla_choice import Choice, choose_xla
@@ -106,6 +107,9 @@ def run_job(
         choice = choose_xla(job, earlier=_earlier_choice(context))
         context.message(choice.sentence)
         job = job.with_xla() if choice.use_xla else job
+    if settings.replay_batch is not None:
+        replay(job, settings.replay_batch)
+        return None
     run_ledger = _announce(job, train_data, choice) if settings.do_train else None
     _report_resuming(job)
     if settings.dry_run:

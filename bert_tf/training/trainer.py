@@ -197,29 +197,12 @@ class Trainer:
         job, trains = self._job, mode == tf_estimator.ModeKeys.TRAIN
         task = job.task if trains else job.model.evaluated or job.task
         network = create_network(task, job.options, seed=self._settings.seed)
-        self._initialise_weights(network)
+        if self._log is not None:  # other ranks get them from rank 0
+            initialise_weights(job, network)
         if not trains:
             return job.evaluation.spec(network, features)
         outputs = build_update(job, network, features)
         return self._training_spec(network, outputs, features)
-
-    def _initialise_weights(self, network: Network) -> None:
-        """Reads the initial weights on rank 0; other ranks get them from rank 0."""
-        job = self._job
-        if self._log is None:
-            return
-        for prefix, checkpoint in job.model.frozen.items():
-            frozen = network.variables.frozen(prefix)
-            if frozen:  # an evaluation may do without
-                loading.initialise_from_checkpoint(checkpoint, frozen, prefix=f"{prefix}/")
-        if self._settings.init_checkpoint and not self._latest_checkpoint():
-            loading.initialise_from_checkpoint(
-                self._settings.init_checkpoint,
-                network.variables.trainable(),
-                allowed_fresh=self._settings.allowed_fresh,
-                heads=network.task.heads,
-                layers=job.model.initial_layers,
-            )
 
     def _latest_checkpoint(self) -> str | None:
         return newest_checkpoint(self._settings.output_dir)
@@ -316,6 +299,26 @@ class Trainer:
             "xla_shapes": shapes,
         }
         ledger.add_to_run_json(self._settings.output_dir, details)
+
+
+def initialise_weights(job: Job, network: Network) -> None:
+    """Sets the initial values of weights that are read from checkpoints, in the current graph.
+
+    The weights of a run that resumes are restored later.
+    """
+    settings = job.context.settings
+    for prefix, checkpoint in job.model.frozen.items():
+        frozen = network.variables.frozen(prefix)
+        if frozen:  # an evaluation may do without
+            loading.initialise_from_checkpoint(checkpoint, frozen, prefix=f"{prefix}/")
+    if settings.init_checkpoint and not newest_checkpoint(settings.output_dir):
+        loading.initialise_from_checkpoint(
+            settings.init_checkpoint,
+            network.variables.trainable(),
+            allowed_fresh=settings.allowed_fresh,
+            heads=network.task.heads,
+            layers=job.model.initial_layers,
+        )
 
 
 def build_update(job: Job, network: Network, features: Features) -> TrainOutputs:

@@ -358,3 +358,32 @@ def test_steps_are_scaled_and_fewer_ranks_go_on_with_the_same_data_and_schedule(
     rates = [line["learning_rate"] for line in read_lines(tmp_path / "log.jsonl")]
     # The peak of 1e-3 comes after two of eight steps; what is left of the decay after four.
     assert rates[2:] == pytest.approx([1e-3 * left / 6 for left in (4, 3, 2, 1)])
+
+
+@pytest.mark.parallel
+@requires_horovod
+def test_ranks_whose_gradients_are_not_finite_are_named(flags, tmp_path):
+    """Weights of infinite size spoil every rank's part of the batch."""
+    done = mpirun(
+        2, SCRIPT, "--horovod", *flags, "--do_train", f"--output_dir={tmp_path}",
+        "--train_batch_size=2", "--num_accumulation_steps=2", "--scale_steps_by_ranks=false",
+        "--learning_rate=1e30", "--clip_norm=0", "--num_warmup_steps=0", check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert done.stderr.count("error: ") == 1
+    assert "not finite in the update after step 1 (learning rate " in done.stderr
+    assert "on rank 0, 1, there first on rank 0: the loss (masked_lm, next_sen" in done.stderr
+    saved = sorted((tmp_path / "nonfinite_1").iterdir())
+    assert [path.name for path in saved] == [
+        f"rank_{rank}_micro_batch_{number}.{ending}"
+        for rank in (0, 1)
+        for number in (0, 1)
+        for ending in ("json", "npz")
+    ]
+    records = [
+        (record["file"], record["record"])
+        for path in saved
+        if path.suffix == ".json"
+        for record in json.loads(path.read_text())["records"]
+    ]
+    assert len(set(records)) == 8, "the global batch, each record once"

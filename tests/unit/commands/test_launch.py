@@ -245,11 +245,12 @@ def test_a_command_without_output_directory():
     assert launch.newest_checkpoints(None) == {}
 
 
-def test_the_newest_checkpoints_of_a_run_and_of_its_seeds(tmp_path):
-    for name, text in (("", "x\nold"), ("seed_1/", "y\nold"), ("best/", "z")):
+def test_the_newest_checkpoints_of_a_run_its_seeds_and_its_phases(tmp_path):
+    lists = {"": "x\nold", "seed_1/": "y\nold", "phase_2/": "p\nold", "best/": "z"}
+    for name, text in lists.items():
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / f"{name}checkpoint").write_text(text)
-    assert list(launch.newest_checkpoints(tmp_path).values()) == ["x", "y"]
+    assert list(launch.newest_checkpoints(tmp_path).values()) == ["x", "y", "p"]
 
 
 def test_no_more_ranks_than_the_hosts_take(monkeypatch):

@@ -10,7 +10,7 @@ from bert_tf.errors import UserError
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks import pretraining
 from bert_tf.training.saved_batch import read_batches
-from tests.support import variables_of
+from tests.support import content_of, variables_of
 from tests.tiny_pretraining import pretraining_settings
 
 
@@ -81,3 +81,53 @@ def test_a_loss_scale_that_is_too_large_is_to_blame(tmp_path):
     assert (saved.batch.data_position, saved.batch.loss_scale) == (2, 2.0**32)
     found = variables_of(settings.run.output_dir / "model.ckpt-0")
     assert all(np.isfinite(value).all() for value in found.values())
+
+
+@pytest.fixture(name="scaled_too_much")
+def run_with_a_loss_scale_that_is_too_large(tmp_path):
+    settings = with_changes(
+        pretraining_settings(tmp_path),
+        run={"max_skipped_updates": 1},
+        runtime={"precision": "fp16", "allow_slow_fp16": True, "loss_scale": 2.0**32},
+        num_train_steps=5,
+    )
+    failure_of(settings)
+    return settings
+
+
+def replayed(settings, path, **changes):
+    run = {"dry_run": True, "replay_batch": path, **changes}
+    return dataclasses.replace(settings, run=dataclasses.replace(settings.run, **run))
+
+
+def test_a_saved_batch_is_computed_again(scaled_too_much, capsys):
+    output_dir = scaled_too_much.run.output_dir
+    before = content_of(output_dir)
+    [saved] = read_batches(output_dir / "nonfinite_0")
+    capsys.readouterr()
+    pretraining.run(replayed(scaled_too_much, output_dir / "nonfinite_0", seed=77))
+    assert content_of(output_dir) == before
+    shown = capsys.readouterr().out
+    assert "4 records of the update after step 0, loss scale 4.29497e+09, with the weig" in shown
+    in_half, in_float = (
+        next(line for line in shown.splitlines() if line.startswith(f"in {precision}: "))
+        for precision in ("fp16", "fp32")
+    )
+    # The losses of the run, whose seed gave the dropout, although another one was given.
+    for term, loss in saved.facts["losses"].items():
+        assert f"{term}_loss {loss:.6g}" in in_half
+    assert "not finite: bert/embeddings/word_embeddings, " in in_half
+    assert "largest norms: " in in_float
+    assert "nan" not in in_float
+
+
+def test_a_batch_of_another_task_is_not_computed(scaled_too_much):
+    path = scaled_too_much.run.output_dir / "nonfinite_0" / "rank_0_micro_batch_0.npz"
+    other = dataclasses.replace(replayed(scaled_too_much, path), next_sentence=False)
+    other = dataclasses.replace(
+        other, run=dataclasses.replace(other.run, output_dir=path.parent.parent.parent / "new")
+    )
+    with pytest.raises(UserError, match="was not saved by a run of this task"):
+        pretraining.run(other)
+    with pytest.raises(UserError, match="contains no batch"):
+        pretraining.run(replayed(scaled_too_much, path.parent.parent))
