@@ -77,6 +77,11 @@ def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Plan:
     files = [name.strip() for name in values.phases.split(",") if name.strip()]
     if not files:
         raise UserError("--phases names no flag file; give one for each phase, comma-separated.")
+    if values.replay_batch:
+        raise UserError(
+            "--replay_batch belongs to a single run; give the phase's file as --flagfile instead "
+            "of --phases, and its directory as --output_dir."
+        )
     if not values.output_dir:
         raise UserError("--output_dir is required; --help lists the flags.")
     directory = Path(values.output_dir)
@@ -89,6 +94,8 @@ def plan_from_flags(values: flags.FlagValues, settings_of: SettingsOf) -> Plan:
             settings = settings_of(phase)
         except UserError as error:
             raise UserError(f"{file}: {error}") from error
+        if not settings.run.do_train:
+            raise UserError(f"{file}: a phase trains; add --do_train.")
         run = dataclasses.replace(settings.run, plan_dir=directory)
         phases.append(Phase(name, file, dataclasses.replace(settings, run=run)))
     for phase in phases[1:]:

@@ -271,9 +271,17 @@ def test_where_a_run_resumes(parse):
     assert (run.resume_from, run.reset_step, run.init_checkpoint) == ("other", True, None)
 
 
+def test_a_replayed_batch_writes_nothing(parse):
+    run = parse("--replay_batch=model/nonfinite_3").run
+    assert run.dry_run
+    assert str(run.replay_batch) == "model/nonfinite_3"
+    assert not parse().run.dry_run
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
+        (["--replay_batch=a", "--nodo_train", "--do_eval"], "--replay_batch computes gradients"),
         (["--reset_step"], "--reset_step needs --resume_from"),
         (["--resume_from=a", "--init_checkpoint=b"], "--resume_from=a and --init_checkpoint=b"),
         (["--resume_from=a", "--nodo_train", "--do_eval"], "add --do_train"),

@@ -187,6 +187,7 @@ def test_another_network_or_vocabulary_in_the_second_phase(plan, tmp_path):
         ([["--output_dir=x"]], "1.flags: --output_dir is for the plan as a whole"),
         ([["--init_checkpoint=previous"]], "names the phase before, and this is the first"),
         ([FIRST, ["--rank_timeout=7"]], "2.flags: --rank_timeout must be the same"),
+        ([FIRST, ["--nodo_train", "--do_eval"]], "2.flags: a phase trains; add --do_train"),
         ([FIRST, ["--num_train_step=7"]], "2.flags: --num_train_step is not a flag"),
         ([FIRST, ["--num_train_steps=x"]], "2.flags: .*whole number"),
         ([FIRST, ["--optimizer_type=adam", "--max_trust_ratio=3"]], "2.flags: --max_trust_ratio"),
@@ -195,6 +196,11 @@ def test_another_network_or_vocabulary_in_the_second_phase(plan, tmp_path):
 def test_flags_of_a_phase_that_are_refused(plan, phases, sentence):
     with pytest.raises(UserError, match=sentence):
         plan(*phases)
+
+
+def test_a_batch_is_replayed_without_phases(plan):
+    with pytest.raises(UserError, match="--replay_batch belongs to a single run"):
+        plan(FIRST, given=["--replay_batch=nonfinite_3"])
 
 
 def test_a_missing_file_of_a_phase(plan):
