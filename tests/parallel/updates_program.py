@@ -53,7 +53,6 @@ class Kind:
     allreduce_every_micro_batch: bool = False
     native: bool | None = None  # what training would take
     xla: bool = False
-    shard_optimizer_state: bool = False
 
 
 OPTIMIZERS = {
@@ -78,11 +77,6 @@ KINDS = {
     "xla": Kind(dropout=0.1, native=False, xla=True),
     "every-micro-batch": Kind(allreduce_every_micro_batch=True),
 }
-SHARDED = {
-    f"{name}-sharded": dataclasses.replace(KINDS[name], shard_optimizer_state=True)
-    for name in ("adam", "lamb-dropout", "bf16", "tensorflow")
-}
-KINDS.update(SHARDED)
 
 
 def cuts(ranks, name):
@@ -186,13 +180,10 @@ def run_updates(ranks, kind, plan, scope):
                 clip_norm=CLIP_NORM,
                 seed=11,
                 allreduce_every_micro_batch=kind.allreduce_every_micro_batch,
-                shard_optimizer_state=kind.shard_optimizer_state,
             ),
         )
         variables = tf.trainable_variables()
         weights = _in_a_row(variables)
-        slots = [v for v in tf.global_variables() if v.op.name.endswith(("/adam_m", "/adam_v"))]
-        slots += [slot.variable for slot in outputs.slot_parts]
         update = [
             _in_a_row(outputs.gradients),
             outputs.gradient_norm,
@@ -222,13 +213,11 @@ def run_updates(ranks, kind, plan, scope):
     return {
         "names": np.array([v.op.name for v in variables]),
         "sizes": np.array([v.shape.num_elements() for v in variables]),
-        "slots_of_ranks": np.array(ranks.gather(sum(v.shape.num_elements() for v in slots))),
         "gradients": np.stack(gradients),
         "norms": np.stack(norms),
         "scales": np.stack(scales),
         "first_weights": first,
         "last_weights": last,
-        "is_same_on_ranks": all((last == other).all() for other in ranks.gather(last)),
         "clusters": count_compiled_clusters(metadata),
         "clusters_before": clusters_before_allreduces(metadata),
     }
