@@ -154,13 +154,11 @@ def _exclusion_problem(options: Options) -> str | None:
 
 
 _MOMENTS = {
-    "beta_1": Option(
-        0.9, flag="adam_beta1", help_text="Decay of the mean of gradients (AdamW, LAMB, LANS)."
-    ),
+    "beta_1": Option(0.9, flag="adam_beta1", help_text="Decay of the mean of gradients."),
     "beta_2": Option(
         0.999,
         flag="adam_beta2",
-        help_text="Decay of the mean of squared gradients (AdamW, LAMB, LANS).",
+        help_text="Decay of the mean of squared gradients.",
     ),
 }
 

@@ -59,6 +59,12 @@ def sums(ranks):
         single = ranks.sum_over_ranks(tf.constant([1.0, float(ranks.rank)]), name="single")
         # 2**40 + 1 is no float32.
         double = ranks.sum_over_ranks(tf.constant(2.0**40 + ranks.rank, tf.float64), name="double")
+        # Rank 0 contributes nothing; bfloat16 has 8 bits, which 1 + 2**-7 needs.
+        own = tf.fill([2 * ranks.rank], ranks.rank + 2.0**-7)
+        concatenated = [
+            tf.cast(ranks.concatenate(tf.cast(own, dtype), name=f"all_{dtype.name}"), tf.float32)
+            for dtype in (tf.float32, tf.bfloat16)
+        ]
         with tf.train.MonitoredSession(
             tf.train.ChiefSessionCreator(start), hooks=ranks.broadcast_hooks()
         ) as session:
@@ -68,9 +74,11 @@ def sums(ranks):
                 "gradients": gradients,
                 "single": single,
                 "double": double,
+                "concatenated": concatenated,
             }
             found = session.run(fetched)
-    found["gradients"] = [g.tolist() for g in found["gradients"]]
+    for name in ("gradients", "concatenated"):
+        found[name] = [value.tolist() for value in found[name]]
     return {name: v.tolist() if hasattr(v, "tolist") else v for name, v in found.items()}
 
 

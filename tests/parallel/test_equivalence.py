@@ -127,6 +127,8 @@ def test_every_cut_gives_the_same_updates(found, launch, kind, cut):
     cut = result(found, launch, kind, cut)
     np.testing.assert_array_equal(cut["first_weights"], whole["first_weights"])
     np.testing.assert_array_equal(cut["scales"], whole["scales"])
+    assert len(cut["states"]) == launch[0]
+    assert len(set(cut["states"])) == 1, "weights, slots and counts are equal on all ranks"
     differences = norms(cut["gradients"] - whole["gradients"]) / norms(whole["gradients"])
     is_zero = np.repeat([n.endswith(ZERO_GRADIENTS) for n in whole["names"]], whole["sizes"])
     drift = np.abs(cut["last_weights"] - whole["last_weights"])

@@ -60,6 +60,12 @@ def test_sums_over_ranks(found):
         assert f["double"] == SIZE * 2.0**40 + SIZE * (SIZE - 1) / 2
 
 
+def test_vectors_of_different_lengths_are_concatenated(found):
+    expected = [rank + 2.0**-7 for rank in range(len(found)) for _ in range(2 * rank)]
+    for values in found:
+        assert values["concatenated"] == [expected, expected]
+
+
 def test_sums_of_gradients(found):
     for f in found:
         scalar, table = f["gradients"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import os
 import sys
 
@@ -208,7 +209,7 @@ def run_updates(ranks, kind, plan, scope):
                 )
                 for number in range(UPDATES)
             ]
-            last = session.run(weights)
+            last, state = session.run([weights, tf.global_variables()])
     gradients, norms, scales, _ = zip(*done)
     return {
         "names": np.array([v.op.name for v in variables]),
@@ -218,6 +219,7 @@ def run_updates(ranks, kind, plan, scope):
         "scales": np.stack(scales),
         "first_weights": first,
         "last_weights": last,
+        "states": np.array(ranks.gather(hashlib.sha256(b"".join(state)).hexdigest())),
         "clusters": count_compiled_clusters(metadata),
         "clusters_before": clusters_before_allreduces(metadata),
     }
