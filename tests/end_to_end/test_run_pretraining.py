@@ -18,7 +18,8 @@ from tests.support import ROOT, environment, mpirun, requires_horovod, run, vari
 SCRIPT = "run_pretraining.py"
 OUR_LINES = re.compile(
     r"-- ledger -|-{70}$|(ranks|batch|steps|learning_rate|consumption|optimizer|communication"
-    r"|precision|data|speed|checkpoints) +\S+=| {15}\S|step \d+/\d+  loss|evaluation at step"
+    r"|precision|data|compute|speed|checkpoints) +\S+=| {15}\S"
+    r"|step \d+/\d+  loss|evaluation at step"
     r"|resuming from|output is in|XLA: |training (took|without them took) "
 )
 

@@ -15,6 +15,7 @@ from tests.support import ROOT
 INFINITE = {"clip_norm", "null_score_diff_threshold", "na_prob_thresh"}
 COMMANDS = [
     "bert_tf.commands.convert",
+    "bert_tf.commands.from_deepspeed",
     "bert_tf.commands.draw_schedule",
     "bert_tf.commands.export_squad",
     "bert_tf.commands.launch",

@@ -111,7 +111,7 @@ def test_a_picture(suffix, begin, tmp_path):
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.flags")), ids=lambda path: path.name)
 def test_every_recipe_belongs_to_a_script(path):
     scripts = {"distilbert.flags": "run_distillation.py"}
-    scripts["nvidia_compatible_squad.flags"] = "run_squad.py"
+    scripts |= dict.fromkeys(("nvidia_compatible_squad.flags", "squad_large.flags"), "run_squad.py")
     expected = scripts.get(path.name, "run_pretraining.py")
     given = [f"--flagfile={path}", "--num_records=9", "--output", "x.png"]
     assert script_of(given) == expected
