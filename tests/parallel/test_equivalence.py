@@ -15,7 +15,9 @@ Every cut is compared with the whole batch in one piece. What may differ is roun
 Some gradients are zero in theory. A constant that is added to all keys of an attention adds the
 same to all scores of a query, and softmax ignores it: the key's bias. The same goes for the bias of
 the span head, added to the scores of all positions. What rounding leaves of them is noise, and the
-optimizers divide by its size: sign and step are arbitrary, up to learning rate times updates.
+optimizers divide by its size: sign and step are arbitrary, up to learning rate times updates. LANS
+divides a gradient by its norm before it adds epsilon to anything, so noise makes full steps there,
+and two runs may go as far in opposite ways.
 """
 
 import functools
@@ -133,7 +135,8 @@ def test_every_cut_gives_the_same_updates(found, launch, kind, cut):
     is_zero = np.repeat([n.endswith(ZERO_GRADIENTS) for n in whole["names"]], whole["sizes"])
     drift = np.abs(cut["last_weights"] - whole["last_weights"])
     assert is_zero.any()
-    assert drift[is_zero].max() <= LEARNING_RATE * UPDATES
+    ways = 2 if kind == "lans" else 1
+    assert drift[is_zero].max() <= ways * LEARNING_RATE * UPDATES
     way = whole["last_weights"] - whole["first_weights"]
     of_gradients, of_the_way, of_a_weight = TOLERANCES[KINDS[kind].precision]
     assert differences.max() <= of_gradients
