@@ -1,0 +1,92 @@
+"""run_pretraining.py trains, as a user starts it; its log says how long the updates took."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed.process import ROOT, as_flag
+from benchmarks.to_loss.trainings import TrainingJob
+from bert_tf.errors import UserError
+from bert_tf.files import read_json, write_json
+
+
+_CONFIG = "network.json"
+
+
+def train(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Trains with the flags of the settings.
+
+    Of the settings, ``records`` names the training records and ``warmup_share`` is the share of
+    updates to the peak; all others are flags of run_pretraining.py.
+
+    Returns what run_updates does.
+    """
+    job = TrainingJob.from_json(request)
+    directory = Path(job.directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    flags = training_flags(job, request["settings"])
+    write_json(directory / _CONFIG, job.network.to_dict())
+    command = [str(ROOT / "run_pretraining.py"), *(as_flag(n, v) for n, v in flags.items())]
+    output = directory.with_suffix(".txt")
+    with open(output, "wb") as file:
+        done = subprocess.run(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode:
+        raise UserError(f"run_pretraining.py ended with status {done.returncode}; see {output}")
+    from bert_tf.training.run_log import STEPS, read_history  # brings TensorFlow
+
+    log = read_history(directory, STEPS)
+    start = read_json(directory / "run.json", what="run record")["seconds_to_first_update"]
+    return {"points": points_of_log(log, flags["train_batch_size"]), "start_seconds": start}
+
+
+def training_flags(job: TrainingJob, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All flags of a training; those of the settings come last."""
+    given = dict(settings)
+    records, warmup_share = given.pop("records"), given.pop("warmup_share")
+    flags = {"flagfile": given.pop("flagfile")} if "flagfile" in given else {}
+    return {
+        **flags,
+        "bert_config_file": Path(job.directory, _CONFIG),
+        "input_file": job.data[records],
+        "output_dir": job.directory,
+        "do_train": True,
+        "do_eval": False,
+        "max_seq_length": job.seq_length,
+        "num_train_steps": job.updates,
+        "num_warmup_steps": round(warmup_share * job.updates),
+        "num_threads": job.threads,
+        "seed": job.seed,
+        "precision": "bf16",
+        "display_loss_steps": min(job.spacing, job.last_update),
+        "save_checkpoints_steps": job.spacing,
+        "keep_checkpoint_max": job.checkpoints + 2,
+        **({} if job.stop_after is None else {"stop_after_steps": job.last_update}),
+        **given,
+    }
+
+
+def points_of_log(log: Sequence[Mapping[str, float]], batch_size: int) -> list[list[float]]:
+    """``[updates, seconds, loss]`` of each line of a log, as run_updates gives them.
+
+    A line has the rate since the one before, without the first update, checkpoints and evaluations.
+
+    Args:
+      log: lines with ``step``, ``sequences_per_second`` and ``loss``.
+      batch_size: sequences of an update.
+    """
+    points, seconds, before = [], 0.0, 1
+    for line in log:
+        seconds += (line["step"] - before) * batch_size / line["sequences_per_second"]
+        before = line["step"]
+        points.append([int(before), seconds, line.get("masked_lm_loss", line["loss"])])
+    return points
