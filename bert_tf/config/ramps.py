@@ -13,8 +13,7 @@ _STAGE = re.compile(r"(\d+):(\d+)")
 _GROWTH = re.compile(r"(\d+)\+(\d+):(\d+)(seq)?")
 
 # Sequences are cut to multiples of this, for fast products.
-LENGTH_STEP = 8
-_LEAST_LENGTH = 16
+_LENGTH_STEP = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,10 +124,10 @@ def parse_length_ramp(text: str, *, flag: str, max_seq_length: int) -> RampSetti
             f"--{flag}={text}: lengths grow with updates, not with sequences; leave out seq."
         )
     ramp = settings.ramp(max_seq_length, full_flag="--max_seq_length")
-    wrong = [v for v in ramp.values[:-1] if v % LENGTH_STEP or v < _LEAST_LENGTH]
+    wrong = [length for length in ramp.values[:-1] if length % _LENGTH_STEP]
     if wrong:
         raise UserError(
-            f"--{flag}={text}: a length of {wrong[0]} is not a multiple of {LENGTH_STEP} from "
-            f"{_LEAST_LENGTH} on, which products are fast for; round it."
+            f"--{flag}={text}: a length of {wrong[0]} is not a multiple of {_LENGTH_STEP}, which "
+            "products are fast for; round it."
         )
     return dataclasses.replace(settings, full=max_seq_length)
