@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,32 @@ def picture(
       inches: width and height.
       layout: matplotlib's layout engine.
     """
+    with panels(path, x=x, ys=[y], inches=inches, layout=layout) as [axes]:
+        yield axes
+
+
+@contextlib.contextmanager
+def panels(
+    path: Path, *, x: str, ys: Sequence[str], inches: tuple[float, float], layout: str
+) -> Iterator[list[Any]]:
+    """Like :func:`picture`, with panels below each other: yields the axes of each of ``ys``.
+
+    They share their horizontal axis, and the first one is as high as two others.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=inches, layout=layout)
+    heights = [2, *[1] * (len(ys) - 1)]
+    figure, grid = pyplot.subplots(
+        len(ys), sharex=True, squeeze=False, height_ratios=heights, figsize=inches, layout=layout
+    )
     try:
+        for axes, y in zip(grid[:, 0], ys):
+            axes.set_ylabel(y)
         axes.set_xlabel(x)
-        axes.set_ylabel(y)
-        yield axes
+        yield list(grid[:, 0])
         with atomic_open(path, "wb") as file:
             figure.savefig(file, format=path.suffix[1:], dpi=_DOTS_PER_INCH)
     finally:

@@ -18,6 +18,7 @@ from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
+from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.plans import schedule_of
 from bert_tf.training.start_point import StartPoint
@@ -48,7 +49,7 @@ def training_ledger(
     ``start``.
     """
     hosts = ranks.gather(socket.gethostname())
-    consumed = start.total(batch.global_batch_size, steps.last_step)
+    consumed = start.total(batch, steps.last_step)
     num_records = data["train_records"]
     return {
         "ranks": {"world_size": ranks.world_size, "hosts": sorted(set(hosts))},
@@ -57,6 +58,8 @@ def training_ledger(
             "accumulation_steps": batch.accumulation_steps,
             "global_batch": batch.global_batch_size,
             "arithmetic": batch.arithmetic(),
+            "batch_ramp": _shown_ramp(batch.sizes),
+            "length_ramp": _shown_ramp(batch.lengths),
         },
         "steps": {
             "train_steps_on_one_rank": steps.requested_train_steps,
@@ -76,6 +79,7 @@ def training_ledger(
         },
         "consumption": {
             "sequences": consumed,
+            **_positions(batch, start, steps),
             "records": num_records,
             "epochs": round(consumed / num_records, 3) if num_records else 0.0,
         },
@@ -89,6 +93,18 @@ def training_ledger(
         "precision": dict(precision),
         "data": dict(data),
     }
+
+
+def _shown_ramp(ramp: Ramp | None) -> str | None:
+    return None if ramp is None else str(ramp)
+
+
+def _positions(batch: BatchPlan, start: StartPoint, steps: StepPlan) -> dict[str, int]:
+    """With a ramp of lengths, the positions of the sequences of this start's updates."""
+    if batch.lengths is None:
+        return {}
+    end = start.data_position + max(0, steps.last_step - start.step)
+    return {"positions": batch.work(start.data_position, end)}
 
 
 def _end_of_run(steps: StepPlan) -> dict[str, int]:

@@ -15,6 +15,7 @@ from bert_tf.training import hooks
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
+from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 from tests.support import no_room
 
@@ -32,6 +33,7 @@ class FakeUpdate:
             train_op=train_op,
             term_sums={"masked_lm": self._sums_of(*tf.unstack(self.sums))},
             data_position=self.step.read_value() + 7,
+            num_sequences=tf.constant(8, tf.int64),
             is_finite=self.is_finite,
             gradient_norm=tf.constant(2.0),
             learning_rate=tf.constant(0.25),
@@ -89,7 +91,7 @@ def test_the_first_update_is_reported_once(update):
 
 
 SETTINGS = hooks.ProgressSettings(
-    every_steps=2, total_steps=5, checkpoint_steps=100, global_batch_size=8
+    every_steps=2, total_steps=5, checkpoint_steps=100, batch=BatchPlan(8, 1, world_size=1)
 )
 
 
@@ -155,7 +157,7 @@ def test_all_updates_are_added_up(update, tmp_path):
     with training(progress(update, RunLog(tmp_path), timer)) as session:
         for clock.tick in (9, 2, 3):
             update.run(session)
-    assert times == UpdateTimes(updates=3, steady_updates=2, steady_seconds=5)
+    assert times == UpdateTimes(updates=3, sequences=24, steady_sequences=16, steady_seconds=5)
 
 
 @pytest.mark.parametrize("resumed_at", [0, 4])
