@@ -125,7 +125,7 @@ def _plan(values: flags.FlagValues, directory: Path, contenders: list[Contender]
         num_draws=values.num_draws,
         settings={
             GOOGLE: {"google_bert_dir": checkout, "predictions": text.predictions},
-            OURS: {"records": "packed"},
+            OURS: {"records": "packed", "max_predictions_per_seq": text.predictions},
         },
     )
 

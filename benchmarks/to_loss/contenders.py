@@ -30,6 +30,17 @@ _AS_GOOGLE = {
     "warmup_share": 0.1,
     "lr_schedule": "google",
 }
+# What a recipe may change.
+_PLAIN = {
+    "records": "packed",
+    "nsp": False,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "learning_rate": 2e-3,
+    "adam_bias_correction": True,
+    "train_batch_size": 32,
+    "warmup_share": 0.1,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +78,7 @@ CONTENDERS = {
         Contender("transformers", RUN_MLM, _RUN_MLM, MALLOC),
         Contender("transformers-fp32", RUN_MLM, {**_RUN_MLM, "precision": "fp32"}, MALLOC),
         Contender("ours-as-google", OURS, _AS_GOOGLE),
+        Contender("ours", OURS, _PLAIN),
         Contender("ours-fast", OURS, {"flagfile": "recipes/fast_tiny_one_cpu.flags"}),
     )
 }

@@ -71,7 +71,9 @@ def compare(ours: Mapping[int, Curve], peer: Mapping[int, Curve]) -> dict[int, C
 
 def best_peer(peers: Mapping[str, Mapping[int, Curve]]) -> str | None:
     """The one with the lowest median loss at its end; None without peers."""
-    ends = {name: statistics.median(c.end for c in curves.values()) for name, curves in peers.items()}
+    ends = {
+        name: statistics.median(c.end for c in curves.values()) for name, curves in peers.items()
+    }
     return min(ends, key=ends.__getitem__, default=None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import math
 import subprocess
 import sys
 import time
@@ -41,8 +42,8 @@ class TextSettings:
 
     @property
     def predictions(self) -> int:
-        """Masked words of a sequence with stored masks: 15 % and one more, as 20 of 128."""
-        return round(self.seq_length * 0.15) + 1
+        """The most masked words of a sequence: 15 %, rounded up, as 20 of 128."""
+        return math.ceil(self.seq_length * 0.15)
 
 
 # Kind of our records -> flags.
@@ -80,7 +81,10 @@ def prepare(settings: TextSettings, directory: Path, kinds: Sequence[str]) -> di
         "heldout": str(root / "records" / "heldout"),
         "vocab_file": str(root / "vocabulary" / "vocab.txt"),
     }
-    shards = {"train": root / "shards" / "train-*.txt", "heldout": root / "shards" / "heldout-*.txt"}
+    shards = {
+        "train": root / "shards" / "train-*.txt",
+        "heldout": root / "shards" / "heldout-*.txt",
+    }
     for kind in kinds:
         if kind == "segments":
             continue
@@ -95,7 +99,7 @@ def prepare(settings: TextSettings, directory: Path, kinds: Sequence[str]) -> di
     flags.update(input_file=shards["heldout"], output_dir=paths["heldout_pairs"])
     _run("-m", "data_prep.create_pretraining_data", *_flags(flags))
     paths[LINES] = str(directory / "lines.txt")
-    _write_lines(sorted(glob.glob(str(shards["train"]))), Path(paths[LINES]))
+    write_lines(sorted(glob.glob(str(shards["train"]))), Path(paths[LINES]))
     if settings.google_bert_dir:
         paths[GOOGLE_RECORDS] = str(directory / "google.tfrecord")
         if not Path(paths[GOOGLE_RECORDS]).is_file():
@@ -124,7 +128,7 @@ def _google_records(settings: TextSettings, text: str, paths: dict[str, str]) ->
     return run_in_process(subject, job, "make_records")
 
 
-def _write_lines(shards: Sequence[str], path: Path) -> None:
+def write_lines(shards: Sequence[str], path: Path) -> None:
     """A document a line, so that run_mlm's groups have no separators inside of documents."""
     documents: list[list[str]] = [[]]
     for shard in shards:

@@ -51,9 +51,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
         return run_updates(
             job,
             lambda: float(run()[0]),
-            lambda number: saver.save(
-                session, job.checkpoint_path(number), write_meta_graph=False
-            ),
+            lambda number: saver.save(session, job.checkpoint_path(number), write_meta_graph=False),
             started=request["started"],
         )
 

@@ -45,8 +45,11 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     from bert_tf.training.run_log import STEPS, read_history  # brings TensorFlow
 
     log = read_history(directory, STEPS)
-    start = read_json(directory / "run.json", what="run record")["seconds_to_first_update"]
-    return {"points": points_of_log(log, flags["train_batch_size"]), "start_seconds": start}
+    record = read_json(directory / "run.json", what="run record")
+    return {
+        "points": points_of_log(log, record["ledger"]["batch"]["global_batch"]),
+        "start_seconds": record["seconds_to_first_update"],
+    }
 
 
 def training_flags(job: TrainingJob, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,12 +84,14 @@ def points_of_log(log: Sequence[Mapping[str, float]], batch_size: int) -> list[l
     A line has the rate since the one before, without the first update, checkpoints and evaluations.
 
     Args:
-      log: lines with ``step``, ``sequences_per_second`` and ``loss``.
-      batch_size: sequences of an update.
+      log: lines with ``step``, ``sequences_per_second`` and ``loss``; with ``global_batch``, the
+        sequences of each update since the line before, where the batch grows.
+      batch_size: sequences of an update where it does not.
     """
     points, seconds, before = [], 0.0, 1
     for line in log:
-        seconds += (line["step"] - before) * batch_size / line["sequences_per_second"]
+        sequences = (line["step"] - before) * line.get("global_batch", batch_size)
+        seconds += sequences / line["sequences_per_second"]
         before = line["step"]
         points.append([int(before), seconds, line.get("masked_lm_loss", line["loss"])])
     return points
