@@ -13,7 +13,6 @@ from benchmarks.to_loss.trainings import TrainingJob
 from bert_tf.errors import UserError
 from bert_tf.files import read_json, write_json
 
-
 _CONFIG = "network.json"
 
 

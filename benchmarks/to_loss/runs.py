@@ -16,7 +16,6 @@ from benchmarks.speed.process import ROOT, as_flag, run_in_process
 from benchmarks.to_loss.contenders import Contender
 from benchmarks.to_loss.curves import Curve, checkpoint_losses
 from benchmarks.to_loss.trainings import HUGGINGFACE, PREFIX, TrainingJob
-
 from bert_tf.errors import UserError
 from bert_tf.files import read_json_object, write_json
 

@@ -93,7 +93,7 @@ def test_stored_masks_have_the_share_that_they_have(settings, record_maker, tmp_
     assert opened.ledger_entries(None)["final_masked_lm_prob"] == 0.1
     stored = record_maker.write(tmp_path / "stored" / "records.tfrecord", 6, masked=True)
     settings = with_files(dataclasses.replace(settings, data=data), train=stored)
-    with pytest.raises(UserError, match="--final_masked_lm_prob=0.1: the records in .* store"):
+    with pytest.raises(UserError, match=r"--final_masked_lm_prob=0\.1: the records in .* store"):
         pretraining._open_data(settings)
 
 
