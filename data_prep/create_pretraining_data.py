@@ -191,8 +191,8 @@ def validate(settings: Settings) -> None:
         )
     if settings.pack_documents and settings.nsp:
         raise UserError(
-            "--pack_documents and --nsp contradict each other: the next sentence of a pair is of the "
-            "same document; give --nsp=false."
+            "--pack_documents and --nsp contradict each other: the next sentence of a pair is of "
+            "the same document; give --nsp=false."
         )
 
 
