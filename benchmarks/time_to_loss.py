@@ -10,8 +10,8 @@ judged by run_evaluation.py on the same held-out records with the same masks. Ou
 loss that a peer ends with at its first checkpoint with at most this loss.
 
 A contender of --subjects may have other settings, as in google-bert:learning_rate=1e-3. Trainings
-run one after the other; started again, the command keeps what is finished. docs/time_to_loss.md
-shows a result.
+run one after the other, then evaluations; started again, the command keeps what is finished.
+docs/time_to_loss.md shows a result.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from benchmarks.script import (
     whole_numbers,
 )
 from benchmarks.to_loss import curves as curves_of
-from benchmarks.to_loss import data
+from benchmarks.to_loss import data, runs
 from benchmarks.to_loss.contenders import GOOGLE, OURS, Contender, contender
 from benchmarks.to_loss.curves import Curve
-from benchmarks.to_loss.runs import Plan, run_training
+from benchmarks.to_loss.runs import Plan
 from benchmarks.to_loss.trainings import TrainingJob
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
@@ -67,11 +67,14 @@ def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
     directory = make_output_dir(values.output_dir, flag="output_dir").resolve()
     plan = _plan(values, directory, contenders)
     print(machine_line(), flush=True)
-    found: dict[str, dict[int, Curve]] = {}
     for seed in seeds:
         for one in contenders:
-            seconds = values.our_seconds if one.is_ours else values.peer_seconds
-            found.setdefault(one.name, {})[seed] = run_training(one, seed, seconds, plan)
+            runs.train(one, seed, values.our_seconds if one.is_ours else values.peer_seconds, plan)
+    if values.train_only:
+        return
+    found: dict[str, dict[int, Curve]] = {}
+    for one in contenders:
+        found[one.name] = {seed: runs.judge(one, seed, plan) for seed in seeds}
     print("\n".join(curves_of.table(found)), flush=True)
     config = {"network": plan.job.network.to_dict(), "seeds": seeds, "data": dict(plan.job.data)}
     yield from _results(contenders, found, config, plan)
@@ -167,6 +170,7 @@ FLAGS = {
     "peer_seconds": (120.0, "Of a peer's training."),
     "our_seconds": (40.0, "Of a training of ours."),
     "checkpoints": (10, "Evaluated in each training.", 1),
+    "train_only": (False, "Leave evaluation and results to a later call."),
     "num_draws": (2, "Draws of masks in an evaluation.", 1),
     "vocab_size": (6000, "Of the vocabulary made from the training text.", 100),
     "heldout_fraction": (0.02, "Share of the documents that is held out."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ GOOGLE = "benchmarks.to_loss.google"
 RUN_MLM = "benchmarks.to_loss.run_mlm"
 OURS = "benchmarks.to_loss.ours"
 
-_SEPARATOR = ":"
+_SEPARATOR = re.compile(r":(?=[a-z_]+=|[a-z_]+$)")  # and not the colon of a ramp
 
 # google-research/bert, README and flags: Adam at 1e-4 (Devlin et al. 2019, appendix A.2), warm-up
 # over the first tenth (--num_warmup_steps of --num_train_steps), --train_batch_size=32.
@@ -89,7 +90,7 @@ def contender(name: str) -> Contender:
 
     Raises UserError for an unknown name and for a setting without a value.
     """
-    known, *changes = name.split(_SEPARATOR)
+    known, *changes = _SEPARATOR.split(name)
     if known not in CONTENDERS:
         raise UserError(f"--subjects: {known!r} is none of {', '.join(CONTENDERS)}.")
     found = CONTENDERS[known]

@@ -30,7 +30,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     flags = training_flags(job, request["settings"])
     write_json(directory / _CONFIG, job.network.to_dict())
     command = [str(ROOT / "run_pretraining.py"), *(as_flag(n, v) for n, v in flags.items())]
-    output = directory.with_suffix(".txt")
+    output = Path(f"{directory}.txt")
     with open(output, "wb") as file:
         done = subprocess.run(
             [sys.executable, *command],

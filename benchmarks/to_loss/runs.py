@@ -8,7 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from bert_tf.files import read_json_object, write_json
 HELD_OUT = "heldout"
 
 _UPDATES = "updates"  # a contender's setting: how many, whatever time they take
-_TIMED_UPDATES = 40
+_TIMED_UPDATES = 80
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,34 +48,52 @@ class Plan:
         return found
 
 
-def run_training(contender: Contender, seed: int, seconds: float, plan: Plan) -> Curve:
-    """Trains for about ``seconds`` unless it was done before; evaluates every checkpoint.
+def train(contender: Contender, seed: int, seconds: float, plan: Plan) -> None:
+    """Trains for about ``seconds`` unless it was done before.
 
     The number of updates follows from the rate of a short training, which is kept. Raises UserError
-    for a training or an evaluation that fails, and for results of other settings.
+    for a training that fails, and for results of other settings.
     """
-    directory = plan.directory / "runs" / f"{_file_name(contender.name)}-seed{seed}"
-    results = directory.with_suffix(".json")
-    settings = plan.settings_of(contender)
+    job, settings = _job(contender, seed, plan), plan.settings_of(contender)
+    results = _results_file(job)
     if results.is_file():
-        kept = read_json_object(results, what="results of a training")
-        if kept["settings"] != settings:
+        if read_json_object(results, what="results of a training")["settings"] != settings:
             raise UserError(
                 f"--output_dir: {results} is of other settings; remove it or choose another "
                 "directory."
             )
-        return _curve(kept)
+        return
     updates = contender.settings.get(_UPDATES) or updates_in(seconds, contender, plan)
-    job = dataclasses.replace(plan.job, directory=str(directory), seed=seed, updates=updates)
+    job = dataclasses.replace(job, updates=updates)
     print(f"{contender.name}, seed {seed}: {updates} updates", flush=True)
-    found = _train(contender, job, plan)
-    losses = _evaluate(job, plan)
-    kept = {**found, "settings": settings, "losses": [losses[p[0]] for p in found["points"]]}
-    write_json(results, kept)
-    _remove_all_but_last(job)
+    write_json(results, {**_train(contender, job, plan), "settings": settings})
+
+
+def judge(contender: Contender, seed: int, plan: Plan) -> Curve:
+    """Evaluates every checkpoint of a training unless it was done before, and keeps the last one.
+
+    Raises UserError for an evaluation that fails.
+    """
+    job = _job(contender, seed, plan)
+    kept = read_json_object(_results_file(job), what="results of a training")
+    if "losses" not in kept:
+        losses = _evaluate(job, plan)
+        kept["losses"] = [losses[update] for update, *_ in kept["points"]]
+        write_json(_results_file(job), kept)
+    _remove_all_but_last(Path(job.directory), kept["points"][-1][0])
     curve = _curve(kept)
     print(f"{contender.name}, seed {seed}: {curve.end:.4f} after {curve.seconds[-1]:.1f} s")
     return curve
+
+
+def _job(contender: Contender, seed: int, plan: Plan) -> TrainingJob:
+    """Without the number of updates."""
+    directory = plan.directory / "runs" / f"{_file_name(contender.name)}-seed{seed}"
+    return dataclasses.replace(plan.job, directory=str(directory), seed=seed)
+
+
+def _results_file(job: TrainingJob) -> Path:
+    return Path(f"{job.directory}.json")
 
 
 def updates_in(seconds: float, contender: Contender, plan: Plan) -> int:
@@ -132,7 +150,7 @@ def _evaluate(job: TrainingJob, plan: Plan) -> dict[int, float]:
         "vocab_file": job.data["vocab_file"],
         "bert_config_file": plan.directory / "bert_config.json",
     }
-    output = directory.with_suffix(".evaluation.txt")
+    output = Path(f"{directory}.evaluation.txt")
     with open(output, "wb") as file:
         done = subprocess.run(
             [sys.executable, "run_evaluation.py", *(as_flag(n, v) for n, v in flags.items())],
@@ -160,15 +178,10 @@ def _adopt_huggingface(directory: Path) -> None:
         shutil.rmtree(saved)
 
 
-def _remove_all_but_last(job: TrainingJob) -> None:
-    kept = f"{PREFIX}-{job.last_update}."
-    for path in _checkpoint_files(Path(job.directory)):
-        if not path.name.startswith(kept):
+def _remove_all_but_last(directory: Path, last: int) -> None:
+    for path in directory.glob(f"{PREFIX}-*"):
+        if not path.name.startswith(f"{PREFIX}-{last}."):
             path.unlink()
-
-
-def _checkpoint_files(directory: Path) -> Iterator[Path]:
-    return directory.glob(f"{PREFIX}-*")
 
 
 def _curve(kept: Mapping[str, Any]) -> Curve:

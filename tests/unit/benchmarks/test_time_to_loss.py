@@ -143,6 +143,8 @@ def test_a_contender_with_other_settings():
     }  # fmt: skip
     assert (found.module, found.is_ours) == (known.module, False)
     assert known.settings["batch_size"] == 32
+    ramped = contender("ours:batch_ramp=32+32:320:learning_rate=2e-3").settings
+    assert (ramped["batch_ramp"], ramped["learning_rate"]) == ("32+32:320", 2e-3)
     with pytest.raises(UserError, match="'nobody' is none of google-bert"):
         contender("nobody")
     with pytest.raises(UserError, match="'fast' of 'ours:fast' is not SETTING=VALUE"):
