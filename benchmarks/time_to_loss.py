@@ -119,6 +119,7 @@ def _plan(values: flags.FlagValues, directory: Path, contenders: list[Contender]
             directory="",
             network=network,
             seq_length=values.seq_length,
+            predictions=text.predictions,
             data=paths,
             seed=0,
             threads=threads_from_flags(),
@@ -126,10 +127,7 @@ def _plan(values: flags.FlagValues, directory: Path, contenders: list[Contender]
             checkpoints=values.checkpoints,
         ),
         num_draws=values.num_draws,
-        settings={
-            GOOGLE: {"google_bert_dir": checkout, "predictions": text.predictions},
-            OURS: {"records": "packed", "max_predictions_per_seq": text.predictions},
-        },
+        settings={GOOGLE: {"google_bert_dir": checkout}, OURS: {"records": "packed"}},
     )
 
 

@@ -28,7 +28,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
         read = google_module(checkout, "run_pretraining").input_fn_builder(
             sorted(glob.glob(job.data["google_records"])),
             job.seq_length,
-            settings["predictions"],
+            job.predictions,
             is_training=True,
         )
         batches = read({"batch_size": settings["batch_size"]})

@@ -19,8 +19,8 @@ _CONFIG = "network.json"
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Trains with the flags of the settings.
 
-    Of the settings, ``records`` names the training records and ``warmup_share`` is the share of
-    updates to the peak; all others are flags of run_pretraining.py.
+    Of the settings, ``records`` names the training records and ``warmup_share``, where there is
+    one, is the share of updates to the peak; all others are flags of run_pretraining.py.
 
     Returns what run_updates does.
     """
@@ -54,10 +54,15 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
 def training_flags(job: TrainingJob, settings: Mapping[str, Any]) -> dict[str, Any]:
     """All flags of a training; those of the settings come last."""
     given = dict(settings)
-    records, warmup_share = given.pop("records"), given.pop("warmup_share")
-    flags = {"flagfile": given.pop("flagfile")} if "flagfile" in given else {}
+    records = given.pop("records")
+    if "flagfile" in given:
+        first = {"flagfile": given.pop("flagfile")}
+    else:
+        first = {"max_predictions_per_seq": job.predictions}
+    if "warmup_share" in given:
+        given["num_warmup_steps"] = round(given.pop("warmup_share") * job.updates)
     return {
-        **flags,
+        **first,
         "bert_config_file": Path(job.directory, _CONFIG),
         "input_file": job.data[records],
         "output_dir": job.directory,
@@ -65,10 +70,8 @@ def training_flags(job: TrainingJob, settings: Mapping[str, Any]) -> dict[str, A
         "do_eval": False,
         "max_seq_length": job.seq_length,
         "num_train_steps": job.updates,
-        "num_warmup_steps": round(warmup_share * job.updates),
         "num_threads": job.threads,
         "seed": job.seed,
-        "precision": "bf16",
         "display_loss_steps": min(job.spacing, job.last_update),
         "save_checkpoints_steps": job.spacing,
         "keep_checkpoint_max": job.checkpoints + 2,

@@ -22,6 +22,7 @@ class TrainingJob:
       directory: where checkpoints go, as ``model.ckpt-UPDATES`` with google's names.
       network: its sizes.
       seq_length: tokens of a sequence.
+      predictions: the most masked words of a sequence, where a program's settings say nothing else.
       data: paths by the names of benchmarks.to_loss.data.
       seed: of weights, order, masks and dropout.
       threads: cores to use.
@@ -33,6 +34,7 @@ class TrainingJob:
     directory: str
     network: BertConfig
     seq_length: int
+    predictions: int
     data: Mapping[str, str]
     seed: int
     threads: int

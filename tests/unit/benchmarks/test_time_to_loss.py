@@ -26,7 +26,13 @@ def curve(*losses, seconds=10.0):
 
 
 def job(directory="runs", **changes):
-    given = {"network": TINY, "seq_length": 32, "data": {"packed": "records"}, "seed": 3}
+    given = {
+        "network": TINY,
+        "seq_length": 32,
+        "predictions": 5,
+        "data": {"packed": "records"},
+        "seed": 3,
+    }
     given.update(threads=1, updates=10, checkpoints=3, **changes)
     return TrainingJob(directory=str(directory), **given)
 
@@ -127,6 +133,8 @@ def test_settings_become_flags_of_pretraining():
     given = {"records": "packed", "warmup_share": 0.2, "learning_rate": 1e-3, "seed": 9}
     found = ours.training_flags(job(stop_after=6), {**given, "flagfile": "recipe.flags"})
     assert next(iter(found)) == "flagfile"  # what follows a flag file overrides it
+    assert "max_predictions_per_seq" not in found
+    assert ours.training_flags(job(), given)["max_predictions_per_seq"] == 5
     assert found["input_file"] == "records"
     assert (found["num_train_steps"], found["num_warmup_steps"]) == (10, 2)
     assert found["stop_after_steps"] == 6
