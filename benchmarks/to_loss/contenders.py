@@ -31,6 +31,7 @@ _AS_GOOGLE = {
     "warmup_share": 0.1,
     "lr_schedule": "google",
 }
+_FAST = {"flagfile": "recipes/fast_tiny_one_cpu.flags", "warmup_share": 0.1}
 # What a recipe may change.
 _PLAIN = {
     "records": "packed",
@@ -80,7 +81,7 @@ CONTENDERS = {
         Contender("transformers-fp32", RUN_MLM, {**_RUN_MLM, "precision": "fp32"}, MALLOC),
         Contender("ours-as-google", OURS, _AS_GOOGLE),
         Contender("ours", OURS, _PLAIN),
-        Contender("ours-fast", OURS, {"flagfile": "recipes/fast_tiny_one_cpu.flags"}),
+        Contender("ours-fast", OURS, _FAST),
     )
 }
 
