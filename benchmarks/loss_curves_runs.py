@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.loss_curves_compare import Curve
-from benchmarks.speed.process import ROOT, as_flag
+from benchmarks.speed.process import ROOT, as_flag, run_script
 from bert_tf.errors import UserError
 from bert_tf.files import read_json
 
@@ -88,17 +86,10 @@ def run_trainings(trainings: Sequence[Training]) -> None:
             continue
         command, output = training.command(), training.directory.with_suffix(".txt")
         print(f"$ python {shlex.join(command)} > {output}", flush=True)
-        with open(output, "wb") as file:
-            done = subprocess.run(
-                [sys.executable, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-        if done.returncode:
+        status = run_script(command, output)
+        if status:
             raise UserError(
-                f"{training.name} ended with status {done.returncode}; {output} says why. Start "
+                f"{training.name} ended with status {status}; {output} says why. Start "
                 "again to resume."
             )
         if not _is_finished(training):

@@ -16,6 +16,7 @@ docs/time_to_loss.md shows a result.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import statistics
 from collections.abc import Iterator, Mapping
@@ -100,6 +101,8 @@ def _plan(values: flags.FlagValues, directory: Path, contenders: list[Contender]
     if checkout is not None:
         require_file(Path(checkout, "run_pretraining.py"), flag="google_bert_dir")
         checkout = str(Path(checkout).resolve())
+    network = network_from_flags(_BERT_TINY)
+    network = dataclasses.replace(network, vocab_size=values.vocab_size)
     text = data.TextSettings(
         input_file=values.input_file,
         vocab_size=values.vocab_size,
@@ -110,8 +113,6 @@ def _plan(values: flags.FlagValues, directory: Path, contenders: list[Contender]
     )
     kinds = dict.fromkeys(c.settings.get("records", "packed") for c in contenders if c.is_ours)
     paths = data.prepare(text, directory, list(kinds))
-    network = network_from_flags(_BERT_TINY)
-    network = BertConfig(**{**network.to_dict(), "vocab_size": values.vocab_size})
     write_json(directory / "bert_config.json", network.to_dict())
     return Plan(
         directory=directory,

@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 import glob
 import math
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.speed.process import ROOT, as_flag, run_in_process
+from benchmarks.speed.process import as_flag, run_in_process
 from benchmarks.speed.subjects import Subject
 from bert_tf.errors import UserError
 from bert_tf.files import read_json_object, write_json
 
 GOOGLE_RECORDS, LINES = "google_records", "lines"
-_SECONDS = "seconds.json"
+_SECONDS, _SETTINGS = "seconds.json", "text.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +59,10 @@ KINDS = {
 def prepare(settings: TextSettings, directory: Path, kinds: Sequence[str]) -> dict[str, str]:
     """Makes what is missing; returns the paths by name.
 
-    ``directory/seconds.json`` has how long each part took, on all cores of this process.
+    ``directory/seconds.json`` has how long each part took, on all cores of this process. Raises
+    UserError for a directory with data of other settings.
     """
+    _check_same_settings(settings, directory)
     root = directory / "data"
     seconds = _read_seconds(directory)
 
@@ -81,10 +84,7 @@ def prepare(settings: TextSettings, directory: Path, kinds: Sequence[str]) -> di
         "heldout": str(root / "records" / "heldout"),
         "vocab_file": str(root / "vocabulary" / "vocab.txt"),
     }
-    shards = {
-        "train": root / "shards" / "train-*.txt",
-        "heldout": root / "shards" / "heldout-*.txt",
-    }
+    shards = str(root / "shards" / "train-*.txt")
     for kind in kinds:
         if kind == "segments":
             continue
@@ -93,17 +93,13 @@ def prepare(settings: TextSettings, directory: Path, kinds: Sequence[str]) -> di
         if KINDS[kind]["masking"] == "static":
             flags["max_predictions_per_seq"] = settings.predictions
         program = ["-m", "data_prep.create_pretraining_data"]
-        timed(kind, *program, *_flags(flags, input_file=shards["train"], output_dir=paths[kind]))
-    paths["heldout_pairs"] = str(directory / "heldout_pairs")
-    flags = {**common, **KINDS["pairs"], "vocab_file": paths["vocab_file"], "dupe_factor": 1}
-    flags.update(input_file=shards["heldout"], output_dir=paths["heldout_pairs"])
-    _run("-m", "data_prep.create_pretraining_data", *_flags(flags))
+        timed(kind, *program, *_flags(flags, input_file=shards, output_dir=paths[kind]))
     paths[LINES] = str(directory / "lines.txt")
-    write_lines(sorted(glob.glob(str(shards["train"]))), Path(paths[LINES]))
+    write_lines(sorted(glob.glob(shards)), Path(paths[LINES]))
     if settings.google_bert_dir:
         paths[GOOGLE_RECORDS] = str(directory / "google.tfrecord")
         if not Path(paths[GOOGLE_RECORDS]).is_file():
-            made = _google_records(settings, str(shards["train"]), paths)
+            made = _google_records(settings, shards, paths)
             seconds[GOOGLE_RECORDS] = made["seconds"]
     write_json(directory / _SECONDS, seconds)
     return paths
@@ -116,16 +112,34 @@ def _google_records(settings: TextSettings, text: str, paths: dict[str, str]) ->
         "benchmarks.to_loss.google",
         {"google_bert_dir": settings.google_bert_dir},
     )
-    job = {
+    partial = f"{paths[GOOGLE_RECORDS]}.partial"
+    flags = {
         "input_file": text,
-        "output_file": paths[GOOGLE_RECORDS],
+        "output_file": partial,
         "vocab_file": paths["vocab_file"],
         "max_seq_length": settings.seq_length,
         "max_predictions_per_seq": settings.predictions,
         "dupe_factor": settings.dupe_factor,
         "do_lower_case": True,
     }
-    return run_in_process(subject, job, "make_records")
+    made = run_in_process(subject, {"flags": flags}, "make_records")
+    os.replace(partial, paths[GOOGLE_RECORDS])
+    return made
+
+
+def _check_same_settings(settings: TextSettings, directory: Path) -> None:
+    path, made_from = directory / _SETTINGS, dataclasses.asdict(settings)
+    del made_from["google_bert_dir"]
+    if not path.is_file():
+        write_json(path, made_from)
+        return
+    kept = read_json_object(path, what="settings of data")
+    for name, value in made_from.items():
+        if kept.get(name) != value:
+            raise UserError(
+                f"--output_dir: {directory} has data of --{name}={kept.get(name)}, not {value}; "
+                "choose another directory."
+            )
 
 
 def write_lines(shards: Sequence[str], path: Path) -> None:
@@ -147,7 +161,7 @@ def _flags(flags: dict[str, object], **more: object) -> list[str]:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, check=False)
+    done = subprocess.run([sys.executable, *command], check=False)
     if done.returncode:
         raise UserError(f"python {' '.join(command)} ended with status {done.returncode}.")
 

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from benchmarks.speed.google_bert import google_module, google_session, google_spec
+from benchmarks.speed.records import run_google
 from benchmarks.speed.steps import Recipe
 from benchmarks.to_loss.trainings import TrainingJob, run_updates
 
@@ -57,13 +58,8 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_records(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Runs its create_pretraining_data with the flags of the job; returns ``seconds``."""
-    names = ("input_file", "vocab_file", "max_seq_length", "max_predictions_per_seq")
-    names += ("dupe_factor", "do_lower_case", "output_file")
-    checkout = Path(request["settings"]["google_bert_dir"])
-    program = google_module(checkout, "create_pretraining_data")
-    program.FLAGS(["create_pretraining_data", *(f"--{name}={request[name]}" for name in names)])
+    """Runs its create_pretraining_data with ``flags`` of the job; returns ``seconds``."""
     start = time.monotonic()
     with contextlib.redirect_stderr(io.StringIO()):
-        program.main(None)
+        run_google(request["settings"], request["flags"])
     return {"seconds": time.monotonic() - start}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.process import ROOT, as_flag
+from benchmarks.speed.process import ROOT, as_flag, run_script
 from benchmarks.to_loss.trainings import TrainingJob
 from bert_tf.errors import UserError
 from bert_tf.files import read_json, write_json
@@ -29,18 +27,11 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     directory.mkdir(parents=True, exist_ok=True)
     flags = training_flags(job, request["settings"])
     write_json(directory / _CONFIG, job.network.to_dict())
-    command = [str(ROOT / "run_pretraining.py"), *(as_flag(n, v) for n, v in flags.items())]
     output = Path(f"{directory}.txt")
-    with open(output, "wb") as file:
-        done = subprocess.run(
-            [sys.executable, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode:
-        raise UserError(f"run_pretraining.py ended with status {done.returncode}; see {output}")
+    command = [str(ROOT / "run_pretraining.py"), *(as_flag(n, v) for n, v in flags.items())]
+    status = run_script(command, output)
+    if status:
+        raise UserError(f"run_pretraining.py ended with status {status}; see {output}")
     from bert_tf.training.run_log import STEPS, read_history  # brings TensorFlow
 
     log = read_history(directory, STEPS)

@@ -6,13 +6,11 @@ import dataclasses
 import re
 import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.process import ROOT, as_flag, run_in_process
+from benchmarks.speed.process import ROOT, as_flag, run_in_process, run_script
 from benchmarks.to_loss.contenders import Contender
 from benchmarks.to_loss.curves import Curve, checkpoint_losses
 from benchmarks.to_loss.trainings import HUGGINGFACE, PREFIX, TrainingJob
@@ -151,17 +149,10 @@ def _evaluate(job: TrainingJob, plan: Plan) -> dict[int, float]:
         "bert_config_file": plan.directory / "bert_config.json",
     }
     output = Path(f"{directory}.evaluation.txt")
-    with open(output, "wb") as file:
-        done = subprocess.run(
-            [sys.executable, "run_evaluation.py", *(as_flag(n, v) for n, v in flags.items())],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode:
-        raise UserError(f"run_evaluation.py ended with status {done.returncode}; see {output}.")
+    command = [str(ROOT / "run_evaluation.py"), *(as_flag(n, v) for n, v in flags.items())]
+    status = run_script(command, output)
+    if status:
+        raise UserError(f"run_evaluation.py ended with status {status}; see {output}.")
     found = read_json_object(scores / "perplexity.json", what="results of an evaluation")
     return checkpoint_losses(found["results"])
 

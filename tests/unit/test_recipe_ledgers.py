@@ -206,13 +206,16 @@ def test_the_network(name, parsed):
         }
     elif name == "fast_tiny_one_cpu.flags":
         # BERT-Tiny there: L=2, H=128.
-        assert settings.network.items() >= {
-            "hidden_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 128 // 64,
-            "intermediate_size": 4 * 128,
-            "max_position_embeddings": PUBLISHED[name].length,
-        }.items()
+        assert (
+            settings.network.items()
+            >= {
+                "hidden_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 128 // 64,
+                "intermediate_size": 4 * 128,
+                "max_position_embeddings": PUBLISHED[name].length,
+            }.items()
+        )
     else:
         config = "_".join(name.split("_")[:2])
         assert settings.bert_config_file.samefile(RECIPES / f"{config}.json")

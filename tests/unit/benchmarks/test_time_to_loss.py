@@ -1,5 +1,6 @@
 """When a loss is reached, which peer is the best, and what each program is told."""
 
+import dataclasses
 import json
 import math
 
@@ -103,7 +104,7 @@ def test_start_up_and_saving_take_no_time():
 def test_a_timing_run_saves_nothing_and_ends_early():
     saved = []
     short = job(stop_after=4)
-    short = TrainingJob(**{**vars(short), "checkpoints": 0})
+    short = dataclasses.replace(short, checkpoints=0)
     clock = iter(range(100))
     found = run_updates(short, lambda: 1.0, saved.append, started=0, clock=lambda: next(clock))
     assert saved == []
@@ -174,3 +175,11 @@ def test_a_peer_without_its_code_is_refused(tmp_path):
     with pytest.raises(UserError, match="google-bert needs --google_bert_dir"):
         next(time_to_loss.measure(values))
     assert not list(tmp_path.iterdir())
+
+
+def test_data_of_other_settings_is_refused(tmp_path):
+    given = data.TextSettings("a.txt", 100, 0.1, 32, 1, None)
+    data._check_same_settings(given, tmp_path)
+    data._check_same_settings(dataclasses.replace(given, google_bert_dir="bert"), tmp_path)
+    with pytest.raises(UserError, match="has data of --dupe_factor=1, not 2"):
+        data._check_same_settings(dataclasses.replace(given, dupe_factor=2), tmp_path)
