@@ -112,7 +112,7 @@ PUBLISHED = {
         512, (16, 8, 128), 2_089, 187, 1e-3, 34_226_176, {64: 32, 256: 8}
     ),
     "bert_mini_one_cpu.flags": Published(128, (1, 64, 1), 40_000, 4_000, 5e-4, 2_560_000),
-    "fast_tiny_one_cpu.flags": Published(64, (1, 32, 1), 3_200, 320, 4e-3, 102_400),
+    "fast_tiny_one_cpu.flags": Published(64, (1, 32, 1), 2_400, 240, 4e-3, 76_800),
 }
 
 

@@ -133,6 +133,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="From raw text to a pre-trained BERT.")
     parser.add_argument("--output_dir", type=Path, default=Path("demo"))
     parser.add_argument("--text", help="your own text: files, globs or directories")
-    parser.add_argument("--steps", type=int, default=3200, help="optimizer updates")
+    parser.add_argument("--steps", type=int, default=2400, help="optimizer updates")
     options = parser.parse_args()
     exit_on_user_error(main, options.output_dir, options.text, options.steps)
