@@ -10,6 +10,9 @@ from typing import Any
 
 from bert_tf.files import atomic_open
 
+# What a colour-blind reader can tell apart (Okabe and Ito, 2002).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#332288")
+
 _DOTS_PER_INCH = 120
 
 
@@ -19,28 +22,45 @@ def can_draw() -> bool:
 
 
 @contextlib.contextmanager
-def picture(
-    path: Path, *, x: str, y: str, inches: tuple[float, float], layout: str = "tight"
+def panels(
+    path: Path, *, inches: tuple[float, float], layout: str = "tight", **subplots: Any
 ) -> Iterator[Any]:
-    """Yields the axes of a picture, which is written to ``path`` at the end of the block.
+    """Yields axes, which are written to ``path`` at the end of the block.
+
+    In an SVG text stays text, and the same picture is the same file.
 
     Args:
       path: its suffix is a format that matplotlib knows.
-      x, y: what the axes show.
       inches: width and height.
       layout: matplotlib's layout engine.
+      **subplots: rows, columns and what else matplotlib's ``subplots`` takes.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=inches, layout=layout)
-    try:
+    kind = path.suffix[1:]
+    dated = {"metadata": {"Date": None}} if kind == "svg" else {}
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bert_tf"}):
+        figure, axes = pyplot.subplots(figsize=inches, layout=layout, **subplots)
+        try:
+            yield axes
+            with atomic_open(path, "wb") as file:
+                figure.savefig(file, format=kind, dpi=_DOTS_PER_INCH, **dated)
+        finally:
+            pyplot.close(figure)
+
+
+@contextlib.contextmanager
+def picture(
+    path: Path, *, x: str, y: str, inches: tuple[float, float], layout: str = "tight"
+) -> Iterator[Any]:
+    """Yields the axes of a picture, which is written as :func:`panels` writes it.
+
+    ``x`` and ``y`` are what the axes show.
+    """
+    with panels(path, inches=inches, layout=layout) as axes:
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         yield axes
-        with atomic_open(path, "wb") as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=_DOTS_PER_INCH)
-    finally:
-        pyplot.close(figure)
