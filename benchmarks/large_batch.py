@@ -33,6 +33,7 @@ from bert_tf.errors import UserError
 from bert_tf.files import expand_record_files, make_output_dir, require_file
 from bert_tf.pictures import COLOURS, can_draw, picture
 from bert_tf.records.info import inspect_records
+from bert_tf.records.tfrecord import RecordSet
 
 # Sizes of the default network: 0.24 million weights with a vocabulary of 2,000.
 NETWORK: dict[str, Any] = {
@@ -215,7 +216,7 @@ def _rates(optimizer: str, values: flags.FlagValues) -> list[float]:
 def _check_before_long_work(values: flags.FlagValues) -> None:
     """Raises UserError for what would make the losses incomparable, or fail at the end."""
     files = expand_record_files(values.eval_file, flag="eval_file")
-    if not inspect_records(files).masked:
+    if not inspect_records(RecordSet(files, keep_offsets=False)).masked:
         raise UserError(
             f"--eval_file: the records in {values.eval_file} store no masks, so that each seed "
             "would be evaluated on other words; make them with data_prep's --masking=static."
