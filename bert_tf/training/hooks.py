@@ -18,7 +18,7 @@ from bert_tf.model.task import Features
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.nonfinite import SkippedUpdate
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.summary import UpdateTimes
+from bert_tf.training.summary import Rates, UpdateTimes
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
@@ -176,7 +176,7 @@ class ProgressHook(StepHook):
         self._ranks = ranks
         self._log = log
         self._timer = timer
-        self._steady_rates: _Rates | None = None
+        self._steady_rates: Rates | None = None
         self._skipped = settings.skipped
         self._reset()
 
@@ -258,21 +258,7 @@ class ProgressHook(StepHook):
 
     def _reset(self):
         self._sums = np.zeros(num_sums(self._terms))
-        self._steady, self._warming = _Rates(), _Rates()
-
-
-@dataclasses.dataclass
-class _Rates:
-    """The sequences of some updates, the same times their lengths, and the time they took."""
-
-    sequences: int = 0
-    work: int = 0
-    seconds: float = 0.0
-
-    def note(self, seconds: float, sequences: int, length: int) -> None:
-        self.sequences += sequences
-        self.work += sequences * length
-        self.seconds += seconds
+        self._steady, self._warming = Rates(), Rates()
 
 
 class FirstUpdate(tf.train.SessionRunHook):

@@ -147,14 +147,15 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "ledger") -> str:
     """The ledger as a table of at most 100 columns, with entries separated by two spaces.
 
-    Nested values are left out, as are entries about ranks unless there are ``several_ranks``; both
-    are in ``run.json``.
+    Nested values and ramps that there are none of are left out, as are entries about ranks unless
+    there are ``several_ranks``; all are in ``run.json``.
     """
     shown = {
         section: [
             f"{name}={show_value(value)}"
             for name, value in entries.items()
             if not isinstance(value, Mapping)
+            and (value is not None or name not in _ONLY_IF_GIVEN)
             and (several_ranks or (section, name) not in _OF_SEVERAL_RANKS)
         ]
         for section, entries in ledger.items()
@@ -173,6 +174,7 @@ def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "l
 
 _COLUMNS = 100
 _RULE = 70
+_ONLY_IF_GIVEN = {"batch_ramp", "length_ramp"}
 _SECTIONS_OF_SEVERAL_RANKS = {"ranks", "communication"}
 _OF_SEVERAL_RANKS = {
     ("steps", "train_steps_on_one_rank"),

@@ -43,6 +43,27 @@ class UpdateTimes:
             self.steady_seconds += seconds
 
 
+@dataclasses.dataclass
+class Rates:
+    """What some updates did, and in what time.
+
+    Attributes:
+      sequences: of all updates.
+      work: the same times their lengths, 1 if these are unknown.
+      seconds: the duration of the updates.
+    """
+
+    sequences: int = 0
+    work: int = 0
+    seconds: float = 0.0
+
+    def note(self, seconds: float, sequences: int, length: int) -> None:
+        """Adds an update."""
+        self.sequences += sequences
+        self.work += sequences * length
+        self.seconds += seconds
+
+
 def training_totals(
     times: UpdateTimes,
     *,
