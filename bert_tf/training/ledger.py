@@ -100,11 +100,11 @@ def _shown_ramp(ramp: Ramp | None) -> str | None:
 
 
 def _positions(batch: BatchPlan, start: StartPoint, steps: StepPlan) -> dict[str, int]:
-    """With a ramp of lengths, the positions of the sequences of this start's updates."""
+    """With a ramp of lengths, the positions of all sequences."""
     if batch.lengths is None:
         return {}
-    end = start.data_position + max(0, steps.last_step - start.step)
-    return {"positions": batch.work(start.data_position, end)}
+    parts = start.parts(batch, steps.last_step)
+    return {"positions": round(sum(number * length for number, length in parts))}
 
 
 def _end_of_run(steps: StepPlan) -> dict[str, int]:

@@ -64,6 +64,21 @@ class StartPoint:
         end = self.data_position + max(0, last_step - self.step)
         return self.consumed(batch.global_batch_size) + batch.sequences(self.data_position, end)
 
+    def parts(self, batch: BatchPlan, last_step: int) -> list[tuple[float, int | None]]:
+        """The sequences of :meth:`total` by length; None without a ramp of lengths.
+
+        Those consumed before the start are divided as if the ramp had been the same.
+        """
+        end = self.data_position + max(0, last_step - self.step)
+        counted = batch.sequences(0, self.data_position)
+        share = self.consumed(batch.global_batch_size) / counted if counted else 0.0
+        before = batch.segments(0, self.data_position)
+        after = batch.segments(self.data_position, end)
+        return [
+            *((part.sequences * share, part.length) for part in before),
+            *((part.sequences, part.length) for part in after),
+        ]
+
     def assumption(self, global_batch_size: int) -> str | None:
         """A sentence on how :meth:`consumed` was computed; None if the checkpoint records it."""
         if self.consumed_sequences is not None:

@@ -159,7 +159,7 @@ def test_the_ledger_shows_ramps_and_what_they_consume():
     # 35 updates are left after 5 applied and 1 skipped: at positions 6 to 40.
     after = 4 * 4 + 10 * 8 + 21 * 16
     assert found["consumption"]["sequences"] == 6 * 4 + after
-    assert found["consumption"]["positions"] == 16 * (4 * 4 + 5 * 8) + 32 * (5 * 8 + 21 * 16)
+    assert found["consumption"]["positions"] == 16 * (10 * 4 + 5 * 8) + 32 * (5 * 8 + 21 * 16)
     assert "batch_ramp=4:0,8:10,16:20  length_ramp=16:0,32:15" in ledger.format_ledger(found)
     plain = ledger_of(dataclasses.replace(ramped(), batch_ramp=None, length_ramp=None))
     assert "ramp" not in ledger.format_ledger(plain)
