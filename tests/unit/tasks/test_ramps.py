@@ -13,6 +13,8 @@ from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks import pretraining
+from bert_tf.training.context import begin_run
+from bert_tf.training.memory import estimate_memory
 from bert_tf.training.saved_batch import read_batches
 from tests.support import variables_of
 from tests.tiny_pretraining import P, S, pretraining_settings
@@ -149,3 +151,12 @@ def test_a_bad_update_of_a_ramp_is_traced_and_replayed(settings, tmp_path, capsy
     run = dataclasses.replace(diverging.run, dry_run=True, replay_batch=directory)
     pretraining.run(dataclasses.replace(diverging, run=run))
     assert "a batch was replayed" in capsys.readouterr().out
+
+
+def test_the_memory_is_that_of_the_largest_updates(settings, tmp_path):
+    found = []
+    for run in (settings, ramped(settings)):
+        planned = in_directory(run, tmp_path / "planned", dry_run=True)
+        with begin_run(planned.run, planned.runtime) as context:
+            found.append(estimate_memory(pretraining.prepare(planned, context).job))
+    assert found[0] == found[1]
