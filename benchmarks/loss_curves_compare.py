@@ -126,17 +126,14 @@ def draw(
     styles += [
         (name, curve, colour, 1.2) for (name, curve), colour in zip(variants.items(), colours)
     ]
-    shape = {"nrows": 2, "ncols": 1, "sharex": True, "height_ratios": (3, 2)}
-    with panels(path, inches=(8, 7), layout="constrained", **shape) as (above, below):
+    ys = ("training loss, smoothed (nats)", "above fp32 (nats)")
+    with panels(path, x="updates", ys=ys, inches=(8, 7), layout="constrained") as (above, below):
         above.plot(reference.steps, reference.losses, color="black", linewidth=2, label="fp32")
         below.axhline(0, color="black", linewidth=1)
         for name, curve, colour, width in styles:
             above.plot(curve.steps, curve.losses, label=name, color=colour, linewidth=width)
             below.plot(curve.steps, deviations(curve, reference), color=colour, linewidth=width)
         above.set_title(title, fontsize=10)
-        above.set_ylabel("training loss, smoothed (nats)")
         above.legend(fontsize=8)
-        below.set_ylabel("above fp32 (nats)")
-        below.set_xlabel("updates")
         for axes in (above, below):
             axes.grid(color="0.9")

@@ -1,7 +1,8 @@
 """Shows the learning rate of a run before it is started, over its updates and sequences.
 
-Takes a training script's flags, and thereby any recipe. Prints a table of some updates; --output is
-a picture of the whole curve, or a table with more rows.
+If batches or sequences grow, their sizes are shown, too. Takes a training script's flags, and
+thereby any recipe. Prints a table of some updates; --output is a picture of the whole curve, or a
+table with more rows.
 
     python -m bert_tf.commands.draw_schedule --flagfile=recipes/bert_base_phase1.flags \\
         --lr_schedule=cosine --output=curve.png

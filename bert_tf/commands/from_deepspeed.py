@@ -19,6 +19,7 @@ from absl import flags
 
 from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.pretraining_flags import define_pretraining_flags
+from bert_tf.config.ramps import parse_length_ramp
 from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open, check_output_file, read_json_object
@@ -208,6 +209,7 @@ def convert(settings: Settings) -> FlagFile:
     _convert_batch(settings, file)
     _convert_optimizer(settings, file)
     _convert_schedule(settings, file)
+    _convert_curriculum(settings, file, length)
     _convert_precision(settings, file)
     for path, value in settings.left.items():
         found = [why for known, why in _WITHOUT.items() if f"{path}.".startswith(f"{known}.")]
@@ -369,6 +371,43 @@ def _add_length(settings: Settings, file: FlagFile, total: int, warmup: int) -> 
     file.add("num_train_steps", max(min(most or total, total), warmup, 1))
     file.add("num_warmup_steps", warmup)
     file.lines.append("--scale_steps_by_ranks=false")
+
+
+def _convert_curriculum(settings: Settings, file: FlagFile, length: int) -> None:
+    paths = [path for path in settings.left if path.startswith("curriculum_learning.")]
+    found = {path.partition(".")[2]: settings.take(path) for path in paths}
+    if not found.get("enabled"):
+        return
+    try:
+        if found.get("max_difficulty") != length:
+            raise UserError(f"max_difficulty {found.get('max_difficulty')} is not {length}.")
+        ramp = _length_ramp(found)
+        parse_length_ramp(ramp, flag="length_ramp", max_seq_length=length)
+    except UserError as error:
+        file.notes.append(f"curriculum_learning: {str(error).rstrip('.')}")
+        return
+    file.group("Curriculum: sequences are cut to a length that grows.")
+    file.add("length_ramp", ramp)
+
+
+def _length_ramp(curriculum: dict[str, Any]) -> str:
+    """The value of --length_ramp for a curriculum; raises UserError for another kind of it."""
+    kind = (curriculum.get("curriculum_type", "seqlen"), curriculum.get("schedule_type"))
+
+    def setting(name: str) -> Any:
+        return curriculum.get(f"schedule_config.{name}")
+
+    if kind == ("seqlen", "fixed_linear"):
+        step, updates = setting("difficulty_step"), setting("total_curriculum_step")
+        return f"{curriculum.get('min_difficulty')}+{step}:{updates}"
+    lengths, ends = setting("difficulty"), setting("max_step")
+    if (
+        kind == ("seqlen", "fixed_discrete")
+        and isinstance(lengths, list)
+        and isinstance(ends, list)
+    ):
+        return ",".join(f"{length}:{begin}" for length, begin in zip(lengths, [0, *ends]))
+    raise UserError(f"curriculum_type {kind[0]} with schedule_type {kind[1]}: no counterpart.")
 
 
 def _convert_precision(settings: Settings, file: FlagFile) -> None:

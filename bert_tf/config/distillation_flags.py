@@ -147,6 +147,11 @@ def distillation_settings(values: flags.FlagValues) -> PretrainingSettings:
     )
     if distillation.teacher_cache is not None:
         _check_cache(distillation)
+        if optimization.length_ramp is not None:
+            raise UserError(
+                "--length_ramp cuts records, but --cache_teacher keeps the targets of whole ones; "
+                "drop one of them."
+            )
     host_flags = settings.run.host_flags.union(TEACHER_FILES, ["cache_teacher"])
     return dataclasses.replace(
         settings,

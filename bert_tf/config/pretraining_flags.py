@@ -23,6 +23,7 @@ from bert_tf.config.flags import (
     warn_of_ignored,
 )
 from bert_tf.config.nvidia_defaults import show_pretraining_default_differences
+from bert_tf.config.ramps import RampSettings, parse_length_ramp, parse_ramp
 from bert_tf.config.settings import (
     DataSettings,
     OptimizationSettings,
@@ -72,6 +73,7 @@ def define_pretraining_flags(values: flags.FlagValues) -> None:
         define, optimizer="adam", num_train_steps=100_000, num_warmup_steps=10_000
     )
     _define_length_flags(define)
+    _define_ramp_flags(define)
     define_runtime_flags(define)
 
 
@@ -125,6 +127,24 @@ def _define_length_flags(define: Definer) -> None:
         None,
         "Share of the steps used for warm-up, instead of --num_warmup_steps (0.1 with "
         "--num_train_epochs).",
+    )
+
+
+@flag_group("Batch, schedule and optimizer")
+def _define_ramp_flags(define: Definer) -> None:
+    define.string(
+        "batch_ramp",
+        None,
+        "Let the global batch grow: 64:0,128:2000,256:5000 is 64 sequences at first, 128 from "
+        "update 2000 and 256, the full global batch, from update 5000 on; 64+64:6000 is 64 more "
+        "each time until update 6000, and 64+64:900000seq the same over 900000 sequences. Updates "
+        "are those of one rank; the micro batch stays the same.",
+    )
+    define.string(
+        "length_ramp",
+        None,
+        "Cut records to fewer positions at first: 64:0,96:2000,128:4000 grows up to "
+        "--max_seq_length, as does 64+8:4000; updates are those of one rank.",
     )
 
 
@@ -217,12 +237,24 @@ def optimization_and_length(
     The settings have no steps for a length that is not. Raises UserError for invalid flags.
     """
     epochs, proportion = _length(values)
-    optimization = optimization_settings(values)
+    optimization = dataclasses.replace(optimization_settings(values), **_ramps(values))
     if epochs is not None:
         optimization = dataclasses.replace(optimization, num_train_steps=None)
     if proportion is not None:
         optimization = dataclasses.replace(optimization, num_warmup_steps=None)
     return optimization, epochs, proportion
+
+
+def _ramps(values: flags.FlagValues) -> dict[str, RampSettings | None]:
+    batch, length = values.batch_ramp, values.length_ramp
+    return {
+        "batch_ramp": parse_ramp(batch, flag="batch_ramp") if batch else None,
+        "length_ramp": parse_length_ramp(
+            length, flag="length_ramp", max_seq_length=values.max_seq_length
+        )
+        if length
+        else None,
+    }
 
 
 def _starts_from_weights(values: flags.FlagValues) -> bool:

@@ -53,7 +53,7 @@ SCHEDULES = {
     ),
     "google": ScheduleRow(
         "google-research/bert's, in which the decay begins at step 0",
-        options=("decay_power",),
+        options=("decay_power", "warmup_power"),
         can_rewarm=False,
     ),
     "constant": ScheduleRow(
@@ -66,7 +66,7 @@ SCHEDULES = {
     ),
     "one_cycle": ScheduleRow(
         "up and down in as many steps each as the warm-up has, then on to the end",
-        options=("cycle_start",),
+        options=("cycle_start", "warmup_power"),
         can_rewarm=False,
     ),
     "exponential": ScheduleRow(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.config.optimizers import Options
+from bert_tf.config.ramps import RampSettings
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
 # What run_evaluation.py computes, and what it takes for a text in a text file.
@@ -68,6 +69,8 @@ class OptimizationSettings:
         steps, on one rank; None if it does not.
       optimizer: its name in ``config.optimizers.OPTIMIZERS``.
       optimizer_options: its options; defaults apply to those that are left out.
+      batch_ramp: how the global batch grows up to the full one; None if it does not.
+      length_ramp: how the sequences grow that records are cut to; None keeps them whole.
       micro_batch_flag: the name by which the user gave the micro batch size.
       rate_factors: (regular expression, factor) pairs: a variable's learning rate is multiplied by
         the factor of the first expression found in its name; 0 freezes it.
@@ -99,6 +102,8 @@ class OptimizationSettings:
     rewarm_at_step: int | None = None
     num_rewarm_steps: int | None = None
     stop_after_steps: int | None = None
+    batch_ramp: RampSettings | None = None
+    length_ramp: RampSettings | None = None
     micro_batch_flag: str = "train_batch_size"
     rate_factors: tuple[tuple[str, float], ...] = ()
 

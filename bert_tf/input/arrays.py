@@ -43,7 +43,7 @@ def batches_of_arrays(
     def features_at(position: tf.Tensor) -> dict[str, tf.Tensor]:
         found = tf.numpy_function(read, [position], [columns[name].dtype for name in names])
         for name, tensor in zip(names, found):
-            tensor.set_shape([batch.size, *columns[name].shape[1:]])
+            tensor.set_shape([batch.constant_size, *columns[name].shape[1:]])
         return dict(zip(names, found))
 
     return dataset_of_positions(start_position, None, features_at)

@@ -46,7 +46,7 @@ class BatchReader:
         lengths: Mapping[str, int],
         vocab_size: int,
         type_vocab_size: int,
-        batch_size: int,
+        batch_size: int | None,
         indices: Callable[[int], np.ndarray],
         names: Mapping[str, Sequence[str]] | None = None,
         positions_kept: Callable[[int], int] | None = None,
@@ -59,7 +59,7 @@ class BatchReader:
           lengths: lengths of their features, by length key.
           vocab_size, type_vocab_size: the model's upper bounds (exclusive) for ids and segments; a
             model without segments, 0, ignores them.
-          batch_size: B.
+          batch_size: B; None if it differs between batches.
           indices: maps a batch's position to the numbers of its records, integers [B].
           names: as for ``spec.parse_spec``.
           positions_kept: maps a batch's position to the length to which its sequences, padding

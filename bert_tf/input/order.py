@@ -4,7 +4,8 @@ The records are read epoch after epoch; epoch e is a permutation of all records 
 Position p in training is global batch number p of that endless sequence, so batches cross epoch
 boundaries and nothing is dropped, and a rank's share is a contiguous slice of the global batch. No
 state is needed to resume from any position with any number of ranks; with another global batch
-size, the number of sequences consumed so far is needed.
+size, the number of sequences consumed so far is needed. Global batches may grow (``ramps.py``): the
+sizes of all earlier ones are summed in closed form.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import functools
 import numpy as np
 
 from bert_tf.input.stateless_random import derive_keys, mix64, random_bits
+from bert_tf.ramps import Ramp
 
 _ROUNDS = 8
 _CHUNK = 8192
@@ -26,25 +28,28 @@ class GlobalBatchSlice:
     """The part of every global batch that one rank trains on.
 
     Attributes:
-      global_batch_size: sequences of one update over all ranks and accumulation steps.
+      global_batch_size: sequences of one update over all ranks and accumulation steps; with
+        ``sizes``, those of the largest.
       rank: this rank, from 0.
       world_size: number of ranks; it must divide the global batch size.
       origin: index in the endless sequence where position 0 would begin. It is 0 except in a run
         that was resumed with another global batch size, whose positions must continue where it
         stopped.
+      sizes: the global batch size at each position, None if all are equal.
     """
 
     global_batch_size: int
     rank: int = 0
     world_size: int = 1
     origin: int = 0
+    sizes: Ramp | None = None
 
     def __post_init__(self):
-        if self.global_batch_size < 1 or self.global_batch_size % self.world_size:
-            raise ValueError(
-                f"a global batch of {self.global_batch_size} cannot be divided among "
-                f"{self.world_size} ranks"
-            )
+        for size in (self.global_batch_size, *(self.sizes.values if self.sizes else ())):
+            if size < 1 or size % self.world_size:
+                raise ValueError(
+                    f"a global batch of {size} cannot be divided among {self.world_size} ranks"
+                )
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank {self.rank} of {self.world_size}")
 
@@ -54,13 +59,26 @@ class GlobalBatchSlice:
         return self.global_batch_size // self.world_size
 
     @property
+    def constant_size(self) -> int | None:
+        """Sequences of every update on this rank; None if they differ between updates."""
+        return self.size if self.sizes is None else None
+
+    @property
     def start(self) -> int:
         """Index in the global batch of this rank's first sequence."""
         return self.rank * self.size
 
+    def at(self, position: int) -> GlobalBatchSlice:
+        """The part of the global batch at ``position``, of which only sizes and places count."""
+        if self.sizes is None:
+            return self
+        return dataclasses.replace(self, global_batch_size=self.sizes.at(position), sizes=None)
+
     def first_sequence(self, position: int) -> int:
         """Index in the endless sequence of the first sequence of a global batch."""
-        return self.origin + position * self.global_batch_size
+        if self.sizes is None:
+            return self.origin + position * self.global_batch_size
+        return self.origin + self.sizes.total(0, position)
 
 
 def epoch_permutation(
@@ -135,10 +153,11 @@ def sequence_indices(
 def batch_indices(
     position: int, batch: GlobalBatchSlice, *, num_records: int, seed: int, shuffle: bool = True
 ) -> np.ndarray:
-    """Record numbers of a rank's part of the global batch at ``position``: int64 [batch.size]."""
+    """Record numbers of a rank's part of the global batch at ``position``: int64 [size]."""
+    part = batch.at(position)
     return sequence_indices(
-        batch.first_sequence(position) + batch.start,
-        batch.size,
+        batch.first_sequence(position) + part.start,
+        part.size,
         num_records=num_records,
         seed=seed,
         shuffle=shuffle,

@@ -4,6 +4,8 @@ A training batch is a pure function of its position: its records (order.py) and,
 stored, its masks (masking.py) follow from the seed, the position and the place in the global batch.
 So training can resume from any position, with any number of ranks, on the same global batches.
 
+With a ramp of lengths, records are cut first (cutting.py).
+
 Symbols: B sequences of one rank in one batch, S positions, P predictions.
 """
 
@@ -15,9 +17,11 @@ from typing import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.input.batches import BatchReader, dataset_of_positions
+from bert_tf.input.batches import BatchReader, Features, dataset_of_positions
+from bert_tf.input.cutting import cut_predictions, cut_records
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
+from bert_tf.ramps import Ramp
 from bert_tf.records.info import RecordInfo, check_records, inspect_records
 from bert_tf.records.tfrecord import RecordSet
 
@@ -60,6 +64,7 @@ def training_dataset(
     start_position: int,
     end_position: int | None = None,
     seed: int,
+    lengths: Ramp | None = None,
 ) -> tf.data.Dataset:
     """This rank's part of the global batches from ``start_position`` on.
 
@@ -69,23 +74,30 @@ def training_dataset(
       start_position: number of the first global batch; the first of a training is 0.
       end_position: number of the global batch to stop before; None is endless.
       seed: decides the order of the records and the masks that are not stored.
+      lengths: the positions at each position in training to which records are cut; None keeps them
+        whole. S and P are then unknown before a batch is read.
 
     Returns:
       A dataset whose element k belongs to global batch ``start_position + k``: int32 input_ids,
       input_mask, segment_ids [B, S], masked_lm_positions, masked_lm_ids [B, P],
-      next_sentence_labels [B, 1] and float32 masked_lm_weights [B, P], B = ``batch.size``.
+      next_sentence_labels [B, 1] and float32 masked_lm_weights [B, P], B = ``batch.size`` unless
+      global batches differ.
     """
 
     def indices(position: int) -> np.ndarray:
         return batch_indices(position, batch, num_records=records.info.num_records, seed=seed)
 
     def keys(position: int) -> np.ndarray:
-        return example_keys(seed, position, batch.start + np.arange(batch.size))
+        part = batch.at(position)
+        return example_keys(seed, position, part.start + np.arange(part.size))
 
-    reader = record_reader(records, indices, batch_size=batch.size)
-    masked = _masker(records, keys, batch_size=batch.size)
+    reader = record_reader(records, indices, batch_size=batch.constant_size)
+    cut = _cutter(records, lengths)
+    masked = _masker(records, keys, lengths)
     return dataset_of_positions(
-        start_position, end_position, lambda position: masked(position, reader.read(position))
+        start_position,
+        end_position,
+        lambda position: masked(position, cut(position, reader.read(position))),
     )
 
 
@@ -123,7 +135,7 @@ def evaluation_dataset(
         return {**features, "masked_lm_weights": masked_lm_weights, EXAMPLE_WEIGHTS: weights}
 
     reader = record_reader(records, indices, batch_size=batch.size)
-    masked = _masker(records, keys, batch_size=batch.size)
+    masked = _masker(records, keys)
     return dataset_of_positions(
         0,
         -(-num_records // batch.global_batch_size),
@@ -132,7 +144,7 @@ def evaluation_dataset(
 
 
 def record_reader(
-    records: PretrainingRecords, indices: Callable[[int], np.ndarray], *, batch_size: int
+    records: PretrainingRecords, indices: Callable[[int], np.ndarray], *, batch_size: int | None
 ) -> BatchReader:
     """Reads batches as they are stored, without drawing masks; see :class:`BatchReader`."""
     return BatchReader(
@@ -147,9 +159,42 @@ def record_reader(
     )
 
 
+def _cutter(
+    records: PretrainingRecords, lengths: Ramp | None
+) -> Callable[[tf.Tensor, Features], Features]:
+    """A function of (position, features) that cuts records to the length at a position."""
+    if lengths is None:
+        return lambda _, features: features
+    info = records.info
+
+    def add_cut(position: tf.Tensor, features: Features) -> Features:
+        names = list(features)
+
+        def cut(position: np.int64, *columns: np.ndarray) -> list[np.ndarray]:
+            length = lengths.at(int(position))
+            if length == info.seq_length:
+                return list(columns)
+            predictions = 0  # not stored
+            if info.masked:
+                predictions = cut_predictions(info.max_predictions, info.seq_length, length)
+            left = cut_records(dict(zip(names, columns)), length, predictions)
+            return [left[name] for name in names]
+
+        types = [features[name].dtype for name in names]
+        found = tf.numpy_function(cut, [position, *features.values()], types)
+        for name, tensor in zip(names, found):
+            rows, columns = features[name].shape
+            tensor.set_shape([rows, columns if name == "next_sentence_labels" else None])
+        return dict(zip(names, found))
+
+    return add_cut
+
+
 def _masker(
-    records: PretrainingRecords, keys: Callable[[int], np.ndarray], *, batch_size: int
-) -> Callable[[tf.Tensor, dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
+    records: PretrainingRecords,
+    keys: Callable[[int], np.ndarray],
+    lengths: Ramp | None = None,
+) -> Callable[[tf.Tensor, Features], Features]:
     """A function of (position, features) that draws masks if the records store none."""
     info, masking = records.info, records.masking
     if info.masked:
@@ -157,18 +202,22 @@ def _masker(
     if masking is None:
         raise ValueError("records without stored masks need masking settings")
 
+    def settings_for(length: int) -> MaskingSettings:
+        most = cut_predictions(masking.max_predictions_per_seq, info.seq_length, length)
+        return dataclasses.replace(masking, max_predictions_per_seq=most)
+
     def draw(position, input_ids, input_mask, word_starts):
         masked = mask_batch(
             input_ids,
             input_mask.sum(axis=1),
             keys=keys(int(position)),
-            settings=masking,
+            settings=settings_for(input_ids.shape[1]),
             word_starts=word_starts,
         )
         label_ids = masked.label_ids.astype(np.int32)
         return masked.input_ids, masked.positions.astype(np.int32), label_ids, masked.weights
 
-    def add_masks(position: tf.Tensor, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def add_masks(position: tf.Tensor, features: Features) -> Features:
         features = dict(features)
         arguments = [position, features["input_ids"], features["input_mask"]]
         input_ids, positions, label_ids, weights = tf.numpy_function(
@@ -176,9 +225,11 @@ def _masker(
             [*arguments, features.pop("word_starts")],
             [tf.int32, tf.int32, tf.int32, tf.float32],
         )
-        input_ids.set_shape([batch_size, info.seq_length])
+        shape = features["input_ids"].shape
+        input_ids.set_shape(shape)
+        most = masking.max_predictions_per_seq if lengths is None else None
         for tensor in (positions, label_ids, weights):
-            tensor.set_shape([batch_size, masking.max_predictions_per_seq])
+            tensor.set_shape([shape[0], most])
         features["input_ids"] = input_ids
         features["masked_lm_positions"] = positions
         features["masked_lm_ids"] = label_ids

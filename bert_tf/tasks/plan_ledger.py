@@ -25,16 +25,19 @@ class PhaseEntry:
       name: that of its directory.
       flag_file: where its flags are.
       flags: all its flags but those that may differ from start to start.
-      length: positions in a sequence.
-      global_batch: sequences of an update.
+      length: positions in the longest sequence.
+      global_batch: sequences of the largest update.
       last_step: global_step after its last update.
       updates, sequences: of the whole phase.
       model_flops: of the whole phase, as defined in ``model.flops``.
       peak_flops: FLOP/s of large products on all ranks, in the precision of the phase.
-      seconds_per_update: measured before the start; with several micro batches, estimated from one.
+      seconds_per_update: of the largest, measured before the start; with several micro batches,
+        estimated from one.
       conditions: what that measurement depends on.
       state: ``planned``, ``running`` or ``done``.
       sequences_per_second: the rate of its last start, None before its end.
+      full_updates: the number of largest updates with as many model FLOPs as all together; None in
+        records of earlier versions, which had no others.
     """
 
     name: str
@@ -51,13 +54,14 @@ class PhaseEntry:
     conditions: str
     state: str = PLANNED
     sequences_per_second: float | None = None
+    full_updates: float | None = None
 
     @property
     def seconds(self) -> float:
         """The duration of the phase without start-up, checkpoints and evaluations."""
         if self.sequences_per_second:
             return self.sequences / self.sequences_per_second
-        return self.updates * self.seconds_per_update
+        return (self.full_updates or self.updates) * self.seconds_per_update
 
     def changed_flags(self, now: Mapping[str, Any]) -> dict[str, str]:
         """``--flag`` -> ``before -> now``, for the flags that both have."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -12,6 +12,7 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.input import pipeline
+from bert_tf.input.cutting import cut_predictions
 from bert_tf.input.masking import MaskingSettings
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.model.flops import training_flops
@@ -55,26 +56,37 @@ class Prepared:
     Attributes:
       job: what to run.
       train_data: the ledger's section on the data.
-      flops_per_sequence: of the model, as defined in ``model.flops``.
+      flops: of a sequence of a length, as defined in ``model.flops``.
     """
 
     job: Job
     train_data: Mapping[str, object]
-    flops_per_sequence: float
+    flops: Callable[[int], float]
 
     @property
-    def total_sequences(self) -> int:
-        """The sequences that the run has consumed at its end."""
-        job = self.job
-        return job.context.start.total(job.batch.global_batch_size, job.steps.last_step)
+    def flops_per_sequence(self) -> float:
+        """FLOPs of the longest sequence."""
+        return self.flops(self.job.data.max_seq_length)
+
+    def flops_of_updates(self, begin: int, end: int) -> float:
+        """FLOPs of the updates at positions ``begin`` to ``end`` - 1."""
+        longest = self.job.data.max_seq_length
+        parts = self.job.batch.segments(begin, end)
+        return sum(part.sequences * self.flops(part.length or longest) for part in parts)
+
+    @property
+    def total_flops(self) -> float:
+        """FLOPs of the whole run."""
+        job, longest = self.job, self.job.data.max_seq_length
+        parts = job.context.start.parts(job.batch, job.steps.last_step)
+        return sum(number * self.flops(length or longest) for number, length in parts)
 
 
 def train_and_evaluate(prepared: Prepared) -> Results | None:
     """Runs what was prepared, or only shows it in a dry run; see :func:`run`. Collective."""
-    flops = prepared.flops_per_sequence
     compute = {
-        "model_flops_per_sequence": flops,
-        "model_flops": flops * prepared.total_sequences,
+        "model_flops_per_sequence": prepared.flops_per_sequence,
+        "model_flops": prepared.total_flops,
     }
     model = prepared.job.model
     model = dataclasses.replace(model, ledger={**model.ledger, "compute": compute})
@@ -127,6 +139,7 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
             context.batch_slice(batch),
             start_position=context.start.data_position,
             seed=settings.run.seed,
+            lengths=batch.length_ramp(),
         )
         if targets is None:
             return batches
@@ -146,12 +159,15 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
         )
         return data.train_records.locations(indices.tolist())
 
-    flops = training_flops(
-        config,
-        length=settings.data.max_seq_length,
-        predictions=settings.data.max_predictions_per_seq if settings.masked_lm else 0,
-        next_sentence=settings.next_sentence,
-    )
+    def flops(length: int) -> float:
+        longest, most = settings.data.max_seq_length, settings.data.max_predictions_per_seq
+        return training_flops(
+            config,
+            length=length,
+            predictions=cut_predictions(most, longest, length) if settings.masked_lm else 0,
+            next_sentence=settings.next_sentence,
+        )
+
     job = make_job(
         context,
         model,

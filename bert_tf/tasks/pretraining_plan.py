@@ -196,7 +196,8 @@ def _entry(
             "--reset_step to count from 0."
         )
     seconds, peak, conditions = _timing(job, earlier)
-    sequences = updates * job.batch.global_batch_size
+    flops = prepared.flops_of_updates(begins_at, job.steps.last_step)
+    largest = job.batch.global_batch_size * prepared.flops_per_sequence
     return PhaseEntry(
         name=phase.name,
         flag_file=phase.flag_file,
@@ -205,12 +206,13 @@ def _entry(
         global_batch=job.batch.global_batch_size,
         last_step=job.steps.last_step,
         updates=updates,
-        sequences=sequences,
-        model_flops=sequences * prepared.flops_per_sequence,
+        sequences=job.batch.sequences(begins_at, job.steps.last_step),
+        model_flops=flops,
         peak_flops=peak,
         seconds_per_update=seconds,
         conditions=conditions,
         state=PLANNED if earlier is None else earlier.state,
+        full_updates=flops / largest,
     )
 
 

@@ -120,7 +120,7 @@ class TargetFiles:
         def targets_at(position: tf.Tensor) -> dict[str, tf.Tensor]:
             found = tf.numpy_function(read, [position], [tf.int32, tf.float32])
             for values in found:
-                values.set_shape([rank_slice.size, self.predictions, self.targets])
+                values.set_shape([rank_slice.constant_size, self.predictions, self.targets])
             return dict(zip((CLASSES, PROBABILITIES), found))
 
         targets = dataset_of_positions(start_position, None, targets_at)

@@ -57,7 +57,7 @@ def _had_different_batches(context: RunContext, optimization: OptimizationSettin
     if not context.settings.do_train or optimization.num_train_steps is None:
         return False  # there is no end, or it is given in epochs
     batch = batch_plan(optimization, context.ranks)
-    consumed = context.start.data_position * batch.global_batch_size
+    consumed = batch.sequences(0, context.start.data_position)
     return context.start.consumed_sequences not in (None, consumed)
 
 

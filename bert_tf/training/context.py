@@ -116,12 +116,13 @@ class RunContext:
 
     def batch_slice(self, batch: BatchPlan) -> GlobalBatchSlice:
         """This rank's part of every global batch, from the data position where the run stopped."""
-        assumed = self.start.data_position * batch.global_batch_size
+        assumed = batch.sequences(0, self.start.data_position)
         return GlobalBatchSlice(
             batch.global_batch_size,
             self.ranks.rank,
             self.ranks.world_size,
             origin=self.consumed_sequences(batch) - assumed,
+            sizes=None if batch.sizes is None else batch.size_ramp(),
         )
 
     def message(self, text: str) -> None:

@@ -92,20 +92,20 @@ def micro_batches_of(
       loss_scale: that of the update.
     """
     plan, ranks = job.batch, job.context.ranks
-    size = plan.micro_batch_size
+    size, rank_batch_size = plan.micro_batch_size, len(next(iter(features.values())))
     parts = [
         {name: value[start : start + size] for name, value in features.items()}
-        for start in range(0, plan.rank_batch_size, size)
+        for start in range(0, rank_batch_size, size)
     ]
     weights = _term_weights(job, parts)
     if job.optimization.loss_normalization == "micro_batch":
-        divisor = float(plan.accumulation_steps * plan.world_size)
+        divisor = float(len(parts) * plan.world_size)
         denominators = [_denominators(found, divisor) for found in weights]
     else:
         of_ranks = ranks.gather({t: sum(found[t] for found in weights) for t in job.task.terms})
         total = {term: sum(found[term] for found in of_ranks) for term in job.task.terms}
         denominators = [_denominators(total, 1.0)] * len(parts)
-    first = ranks.rank * plan.rank_batch_size
+    first = ranks.rank * rank_batch_size
     return [
         MicroBatch(part, data_position, first + number * size, denominators[number], loss_scale)
         for number, part in enumerate(parts)

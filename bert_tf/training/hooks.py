@@ -18,8 +18,9 @@ from bert_tf.model.task import Features
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.nonfinite import SkippedUpdate
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.summary import UpdateTimes
+from bert_tf.training.summary import Rates, UpdateTimes
 from bert_tf.training.warm_up import WarmUp
+from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 from bert_tf.watch.watch import NoWatch
 
@@ -122,7 +123,7 @@ class ProgressSettings:
       every_steps: steps between reports.
       total_steps: the last step, which is reported in any case.
       checkpoint_steps: steps between checkpoints.
-      global_batch_size: sequences of one update.
+      batch: the sizes of all updates.
       skipped: updates that were skipped before the run was resumed.
       has_loss_scale: whether every report has the loss scale and the number of skipped updates.
     """
@@ -130,7 +131,7 @@ class ProgressSettings:
     every_steps: int
     total_steps: int
     checkpoint_steps: int
-    global_batch_size: int
+    batch: BatchPlan
     skipped: int = 0
     has_loss_scale: bool = False
 
@@ -175,7 +176,7 @@ class ProgressHook(StepHook):
         self._ranks = ranks
         self._log = log
         self._timer = timer
-        self._steady_rate: float | None = None
+        self._steady_rates: Rates | None = None
         self._skipped = settings.skipped
         self._reset()
 
@@ -192,6 +193,8 @@ class ProgressHook(StepHook):
         batch_shape = self._timer.batch_shape
         return {
             "sums": flatten(self.outputs.term_sums, self._terms),
+            "data_position": self.outputs.data_position,
+            "num_sequences": self.outputs.num_sequences,
             "batch_shape": [] if batch_shape is None else batch_shape,
             "learning_rate": self.outputs.learning_rate,
             "loss_scale": self.outputs.loss_scale,
@@ -203,8 +206,10 @@ class ProgressHook(StepHook):
         timer, settings = self._timer, self._settings
         seconds = timer.clock() - self._started
         is_steady = timer.warm_up.note(fetched["batch_shape"], seconds)
-        (self._steady if is_steady else self._warming).append(seconds)
-        timer.times.note(seconds, is_steady=is_steady, is_skipped=not applied)
+        sequences = int(fetched["num_sequences"])
+        length = settings.batch.length_at(int(fetched["data_position"])) or 1
+        (self._steady if is_steady else self._warming).note(seconds, sequences, length)
+        timer.times.note(seconds, sequences=sequences, is_steady=is_steady, is_skipped=not applied)
         if not applied:
             self._skipped += 1
             return
@@ -228,27 +233,32 @@ class ProgressHook(StepHook):
         if self._skipped or self._settings.has_loss_scale:
             figures["loss_scale"] = float(fetched["loss_scale"])
             figures["skipped_updates"] = self._skipped
-        updates_per_second = self._updates_per_second()
-        figures["sequences_per_second"] = updates_per_second * self._settings.global_batch_size
+        rates = self._rates()
+        figures["sequences_per_second"] = rates.sequences / rates.seconds
+        batch, position = self._settings.batch, int(fetched["data_position"])
+        if batch.sizes is not None:
+            figures["global_batch"] = fetched["num_sequences"]
+        if batch.lengths is not None:
+            figures["sequence_length"] = batch.length_at(position)
         total_steps = self._settings.total_steps
+        work_left = batch.work(position + 1, position + 1 + total_steps - self.step)
         self._log.step(
             self.step,
             {name: float(value) for name, value in figures.items()},
             details=losses,
             total_steps=total_steps,
-            seconds_left=(total_steps - self.step) / updates_per_second,
+            seconds_left=work_left * rates.seconds / rates.work,
         )
 
-    def _updates_per_second(self):
-        """The rate of the latest steady updates; of warm-up updates if there were none yet."""
-        if self._steady:
-            self._steady_rate = len(self._steady) / sum(self._steady)
-        return self._steady_rate or len(self._warming) / sum(self._warming)
+    def _rates(self):
+        """Those of the latest steady updates; of warm-up updates if there were none yet."""
+        if self._steady.seconds:
+            self._steady_rates = self._steady
+        return self._steady_rates or self._warming
 
     def _reset(self):
         self._sums = np.zeros(num_sums(self._terms))
-        self._steady: list[float] = []
-        self._warming: list[float] = []
+        self._steady, self._warming = Rates(), Rates()
 
 
 class FirstUpdate(tf.train.SessionRunHook):

@@ -116,6 +116,10 @@ class Job:
             return "--stop_after_steps"
         return "--num_train_epochs" if self.data.counted_in_epochs else "--num_train_steps"
 
+    def at_full_size(self) -> Job:
+        """The same job without ramps of its batches, to measure its largest updates."""
+        return dataclasses.replace(self, batch=self.batch.at_full_size())
+
     def train_input(self) -> tf.data.Dataset:
         """The batches of this rank."""
         return self.data.batches(self.batch)
@@ -148,8 +152,9 @@ def make_job(
         steps = steps.resumed(
             data_position=context.start.data_position,
             consumed_sequences=context.consumed_sequences(batch),
-            global_batch_size=batch.global_batch_size,
+            batch=batch,
         )
+        batch = dataclasses.replace(batch, offset=steps.schedule_offset)
     return Job(
         context=context,
         model=model,

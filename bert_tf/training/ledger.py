@@ -18,6 +18,7 @@ from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.files import write_json
+from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.plans import schedule_of
 from bert_tf.training.start_point import StartPoint
@@ -48,7 +49,7 @@ def training_ledger(
     ``start``.
     """
     hosts = ranks.gather(socket.gethostname())
-    consumed = start.total(batch.global_batch_size, steps.last_step)
+    consumed = start.total(batch, steps.last_step)
     num_records = data["train_records"]
     return {
         "ranks": {"world_size": ranks.world_size, "hosts": sorted(set(hosts))},
@@ -57,6 +58,8 @@ def training_ledger(
             "accumulation_steps": batch.accumulation_steps,
             "global_batch": batch.global_batch_size,
             "arithmetic": batch.arithmetic(),
+            "batch_ramp": _shown_ramp(batch.sizes),
+            "length_ramp": _shown_ramp(batch.lengths),
         },
         "steps": {
             "train_steps_on_one_rank": steps.requested_train_steps,
@@ -76,6 +79,7 @@ def training_ledger(
         },
         "consumption": {
             "sequences": consumed,
+            **_positions(batch, start, steps),
             "records": num_records,
             "epochs": round(consumed / num_records, 3) if num_records else 0.0,
         },
@@ -89,6 +93,18 @@ def training_ledger(
         "precision": dict(precision),
         "data": dict(data),
     }
+
+
+def _shown_ramp(ramp: Ramp | None) -> str | None:
+    return None if ramp is None else str(ramp)
+
+
+def _positions(batch: BatchPlan, start: StartPoint, steps: StepPlan) -> dict[str, int]:
+    """With a ramp of lengths, the positions of all sequences."""
+    if batch.lengths is None:
+        return {}
+    parts = start.parts(batch, steps.last_step)
+    return {"positions": round(sum(number * length for number, length in parts))}
 
 
 def _end_of_run(steps: StepPlan) -> dict[str, int]:
@@ -131,14 +147,15 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "ledger") -> str:
     """The ledger as a table of at most 100 columns, with entries separated by two spaces.
 
-    Nested values are left out, as are entries about ranks unless there are ``several_ranks``; both
-    are in ``run.json``.
+    Nested values and ramps that there are none of are left out, as are entries about ranks unless
+    there are ``several_ranks``; all are in ``run.json``.
     """
     shown = {
         section: [
             f"{name}={show_value(value)}"
             for name, value in entries.items()
             if not isinstance(value, Mapping)
+            and (value is not None or name not in _ONLY_IF_GIVEN)
             and (several_ranks or (section, name) not in _OF_SEVERAL_RANKS)
         ]
         for section, entries in ledger.items()
@@ -157,6 +174,7 @@ def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "l
 
 _COLUMNS = 100
 _RULE = 70
+_ONLY_IF_GIVEN = {"batch_ramp", "length_ramp"}
 _SECTIONS_OF_SEVERAL_RANKS = {"ranks", "communication"}
 _OF_SEVERAL_RANKS = {
     ("steps", "train_steps_on_one_rank"),

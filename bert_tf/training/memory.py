@@ -78,6 +78,7 @@ class MemoryEstimate:
 
 def estimate_memory(job: Job) -> MemoryEstimate:
     """Estimates the peak memory of training; builds one micro batch's graph and runs nothing."""
+    job = job.at_full_size()
     specs = job.task.specs()
     trained = trained_specs(specs, job.optimization)
     parameters = num_weights(trained)

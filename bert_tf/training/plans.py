@@ -6,10 +6,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from bert_tf.config.ramps import RampSettings
 from bert_tf.config.schedules import check_lengths, check_schedule, schedule_row
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.model.variables import VariableSpec
+from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
 from bert_tf.update.schedules import Schedule
@@ -35,6 +37,7 @@ def resolve_plans(
     )
     if trains:
         check_lengths(optimization)
+        _check_ramps_end(batch, steps)
     return batch, steps
 
 
@@ -58,14 +61,49 @@ def schedule_of(optimization: OptimizationSettings, steps: StepPlan) -> Schedule
 
 
 def batch_plan(optimization: OptimizationSettings, ranks: SingleProcess) -> BatchPlan:
-    """The batch plan; raises UserError for contradictory settings."""
-    return resolve_batch_plan(
+    """The batch plan with its ramps; raises UserError for contradictory settings."""
+    plan = resolve_batch_plan(
         micro_batch_size=optimization.micro_batch_size,
         micro_batch_flag=optimization.micro_batch_flag,
         accumulation_steps=optimization.accumulation_steps,
         global_batch_size=optimization.global_batch_size,
         world_size=ranks.world_size,
     )
+    divisor = ranks.world_size if optimization.scale_steps_by_ranks else 1
+    sizes, lengths = optimization.batch_ramp, optimization.length_ramp
+    return dataclasses.replace(
+        plan,
+        sizes=None if sizes is None else _size_ramp(sizes, plan, optimization, divisor),
+        lengths=None
+        if lengths is None
+        else lengths.ramp(lengths.full, full_flag="--max_seq_length", divisor=divisor),
+    )
+
+
+def _size_ramp(
+    settings: RampSettings, plan: BatchPlan, optimization: OptimizationSettings, divisor: int
+) -> Ramp:
+    ramp = settings.ramp(plan.global_batch_size, full_flag="the global batch", divisor=divisor)
+    part = plan.micro_batch_size * plan.world_size
+    for size in ramp.values:
+        if size % part:
+            raise UserError(
+                f"--{settings.flag}={settings.text}: a global batch of {size} cannot be divided by "
+                f"{plan.micro_batch_size} (micro batch) x {plan.world_size} (ranks) = {part}; "
+                f"choose multiples, or a smaller --{optimization.micro_batch_flag}."
+            )
+    return ramp
+
+
+def _check_ramps_end(batch: BatchPlan, steps: StepPlan) -> None:
+    """Raises UserError for a ramp that is not complete before the schedule's end."""
+    for flag, ramp in (("batch_ramp", batch.sizes), ("length_ramp", batch.lengths)):
+        if ramp is not None and ramp.joins and ramp.joins[-1] >= steps.num_train_steps:
+            raise UserError(
+                f"--{flag} reaches {ramp.last} at update {ramp.joins[-1]}, but there are only "
+                f"{steps.num_train_steps}, so no update would have it; shorten the ramp or train "
+                "for longer."
+            )
 
 
 def trained_specs(
@@ -103,8 +141,12 @@ def with_steps(
         batch = batch_plan(optimization, ranks)
         # If steps are later divided by the number of ranks, they are those of one rank.
         divided_later = optimization.scale_steps_by_ranks
-        sequences = batch.rank_batch_size if divided_later else batch.global_batch_size
-        steps = max(1, math.ceil(records * epochs / sequences))
+        if batch.sizes is not None:
+            steps = batch.updates_for(records * epochs) * (batch.world_size if divided_later else 1)
+        else:
+            sequences = batch.rank_batch_size if divided_later else batch.global_batch_size
+            steps = math.ceil(records * epochs / sequences)
+        steps = max(1, steps)
         if trains and warmup is not None and warmup > steps:
             at_most = "at most " * is_bound
             raise UserError(

@@ -51,7 +51,8 @@ def run_task(
       optimization: batch, schedule and optimizer; training needs a number of steps.
       runtime: precision, ranks and threads; None for the defaults.
       batches: returns this rank's part of every global batch of a plan, each [accumulation steps x
-        micro batch, ...], without end, from position ``context.start.data_position`` on.
+        micro batch, ...], without end, from position ``context.start.data_position`` on. If the
+        batches grow, the one at a position has the size of ``context.batch_slice(plan).at(...)``.
       max_seq_length: positions in the longest sequence, for choosing the fastest arithmetic.
       evaluation: creates the evaluation, called if ``settings.do_eval``.
       data: further entries on the data, for the ledger.

@@ -23,6 +23,7 @@ from bert_tf.checkpoint.tensorflow_file import (
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike
 from bert_tf.model.variables import load_value
+from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import GOOD_UPDATES, SCALE
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
 
@@ -58,10 +59,25 @@ class StartPoint:
             return self.data_position * (self.global_batch_size or global_batch_size)
         return self.consumed_sequences
 
-    def total(self, global_batch_size: int, last_step: int) -> int:
+    def total(self, batch: BatchPlan, last_step: int) -> int:
         """The sequences consumed at ``last_step``, updates before the start included."""
-        updates_left = max(0, last_step - self.step)
-        return self.consumed(global_batch_size) + updates_left * global_batch_size
+        end = self.data_position + max(0, last_step - self.step)
+        return self.consumed(batch.global_batch_size) + batch.sequences(self.data_position, end)
+
+    def parts(self, batch: BatchPlan, last_step: int) -> list[tuple[float, int | None]]:
+        """The sequences of :meth:`total` by length; None without a ramp of lengths.
+
+        Those consumed before the start are divided as if the ramp had been the same.
+        """
+        end = self.data_position + max(0, last_step - self.step)
+        counted = batch.sequences(0, self.data_position)
+        share = self.consumed(batch.global_batch_size) / counted if counted else 0.0
+        before = batch.segments(0, self.data_position)
+        after = batch.segments(self.data_position, end)
+        return [
+            *((part.sequences * share, part.length) for part in before),
+            *((part.sequences, part.length) for part in after),
+        ]
 
     def assumption(self, global_batch_size: int) -> str | None:
         """A sentence on how :meth:`consumed` was computed; None if the checkpoint records it."""

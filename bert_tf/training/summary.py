@@ -19,51 +19,73 @@ class UpdateTimes:
     """Times of the updates of a training run since its last start, including skipped ones.
 
     Attributes:
-      updates: number of updates.
+      updates, sequences: number of updates, and of their sequences over all ranks.
       skipped_updates: those of them that were skipped, since a gradient was not finite.
-      steady_updates: number of updates after warm-up.
+      steady_sequences: sequences of the updates after warm-up.
       steady_seconds: duration of the latter, without checkpoints and evaluations between them.
     """
 
     updates: int = 0
+    sequences: int = 0
     skipped_updates: int = 0
-    steady_updates: int = 0
+    steady_sequences: int = 0
     steady_seconds: float = 0.0
 
-    def note(self, seconds: float, *, is_steady: bool, is_skipped: bool = False) -> None:
+    def note(
+        self, seconds: float, *, sequences: int, is_steady: bool, is_skipped: bool = False
+    ) -> None:
         """Counts an update."""
         self.updates += 1
+        self.sequences += sequences
         self.skipped_updates += is_skipped
         if is_steady:
-            self.steady_updates += 1
+            self.steady_sequences += sequences
             self.steady_seconds += seconds
+
+
+@dataclasses.dataclass
+class Rates:
+    """What some updates did, and in what time.
+
+    Attributes:
+      sequences: of all updates.
+      work: the same times their lengths, 1 if these are unknown.
+      seconds: the duration of the updates.
+    """
+
+    sequences: int = 0
+    work: int = 0
+    seconds: float = 0.0
+
+    def note(self, seconds: float, sequences: int, length: int) -> None:
+        """Adds an update."""
+        self.sequences += sequences
+        self.work += sequences * length
+        self.seconds += seconds
 
 
 def training_totals(
     times: UpdateTimes,
     *,
     seconds: float,
-    global_batch_size: int,
     has_loss_scale: bool = False,
 ) -> dict[str, float]:
     """The totals of ``seconds`` of training over all ranks, for ``run.json``.
 
     With a loss scale, or if updates were skipped, their number is among them.
     """
-    sequences = times.updates * global_batch_size
     totals = {
-        "sequences": sequences,
+        "sequences": times.sequences,
         "seconds": round(seconds, 3),
-        "sequences_per_second_with_start_up": sequences / seconds,
+        "sequences_per_second_with_start_up": times.sequences / seconds,
     }
     if has_loss_scale or times.skipped_updates:
         totals["updates"] = times.updates
         totals["skipped_updates"] = times.skipped_updates
-    if times.steady_updates:
-        steady = times.steady_updates * global_batch_size
-        totals["steady_sequences"] = steady
+    if times.steady_sequences:
+        totals["steady_sequences"] = times.steady_sequences
         totals["steady_seconds"] = round(times.steady_seconds, 3)
-        totals["sequences_per_second"] = steady / times.steady_seconds
+        totals["sequences_per_second"] = times.steady_sequences / times.steady_seconds
     return totals
 
 

@@ -91,7 +91,6 @@ class Trainer:
         totals = training_totals(
             self._times,
             seconds=seconds,
-            global_batch_size=self._job.batch.global_batch_size,
             has_loss_scale=self._context.needs_loss_scale,
         )
         for line in training_lines(totals):
@@ -227,7 +226,7 @@ class Trainer:
             every_steps=self._settings.display_loss_steps,
             total_steps=total_steps,
             checkpoint_steps=self._settings.save_checkpoints_steps,
-            global_batch_size=job.batch.global_batch_size,
+            batch=job.batch,
             skipped=self._context.start.data_position - self._context.start.step,
             has_loss_scale=has_loss_scale,
         )

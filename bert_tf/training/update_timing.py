@@ -44,8 +44,11 @@ class Trial:
 
 
 def seconds_per_update(job: Job) -> float:
-    """Estimates the duration of an update from that of a single micro batch. Collective."""
-    plan = dataclasses.replace(job.batch, accumulation_steps=1)
+    """Estimates the duration of an update from that of a single micro batch. Collective.
+
+    With ramps, that of the largest updates.
+    """
+    plan = dataclasses.replace(job.batch.at_full_size(), accumulation_steps=1)
     one = dataclasses.replace(job, batch=plan)
     with user_errors():
         trial = time_updates(one, typical_batch(one), warm_up_updates=2, fewest_updates=2)

@@ -44,6 +44,7 @@ def choose_xla(job: Job, *, earlier: Mapping[str, Any] | None) -> Choice:
       earlier: rank 0's details of the choice recorded by the run being resumed, or None; used
         again if the conditions are the same.
     """
+    job = job.at_full_size()
     conditions = job.context.ranks.broadcast(describe_conditions(job))
     earlier = job.context.ranks.broadcast(earlier)
     if earlier is not None and earlier.get("conditions") == conditions:

@@ -12,7 +12,7 @@ Gradients = list[tf.Tensor]
 def accumulate_gradients(
     micro_batch: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
     *,
-    accumulation_steps: int,
+    accumulation_steps: int | tf.Tensor,
     num_metrics: int,
     variables: Sequence[tf.Variable],
     reduce: Callable[[Gradients], Gradients],
@@ -23,7 +23,8 @@ def accumulate_gradients(
     Args:
       micro_batch: maps a micro batch's index (int32 scalar) to its objective (float32 scalar) and
         its metrics (float32 [num_metrics]), which must be additive over micro batches.
-      accumulation_steps: number of micro batches; a single one needs no loop.
+      accumulation_steps: number of micro batches, an int32 scalar if it differs between updates; a
+        single one needs no loop.
       num_metrics: length of the metrics vector.
       variables: what to differentiate with respect to; they must already exist.
       reduce: applied to each micro batch's gradients before they are added; its inputs may be
@@ -43,7 +44,7 @@ def accumulate_gradients(
             raise ValueError(f"the objective does not depend on {', '.join(unused)}")
         return reduce(gradients), metrics
 
-    if accumulation_steps == 1:
+    if isinstance(accumulation_steps, int) and accumulation_steps == 1:
         return micro_batch_gradients(tf.constant(0))
 
     def body(index, sums, metric_sums):

@@ -5,26 +5,61 @@ steps* are the number of micro batches in one update on one rank, and
 
     global batch = micro batch x accumulation steps x ranks.
 
-A *step* is one optimizer update.
+A *step* is one optimizer update. A *position* counts updates that consumed data, skipped ones too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from bert_tf.errors import UserError
+from bert_tf.ramps import Ramp
 
 DEFAULT_MICRO_BATCH_SIZE = 32
 
 
+class Segment(NamedTuple):
+    """Consecutive updates with batches of the same size and length.
+
+    Attributes:
+      updates: number of updates.
+      global_batch_size: sequences of each.
+      length: positions of each sequence; None without a ramp of lengths.
+    """
+
+    updates: int
+    global_batch_size: int
+    length: int | None
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of all updates."""
+        return self.updates * self.global_batch_size
+
+
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """How the sequences of one update are divided among micro batches and ranks."""
+    """How the sequences of one update are divided among micro batches and ranks.
+
+    Attributes:
+      micro_batch_size: sequences of a micro batch.
+      accumulation_steps: micro batches of an update on one rank, at the end of any ramp.
+      world_size: number of ranks.
+      sizes: the global batch at each position of the ramps; None if it is always the full one.
+      lengths: the positions of a sequence there; None if they are not ramped.
+      offset: added to a position in the data to get that in the ramps; not 0 in a run that was
+        resumed after different global batches.
+    """
 
     micro_batch_size: int
     accumulation_steps: int
     world_size: int
+    sizes: Ramp | None = None
+    lengths: Ramp | None = None
+    offset: int = 0
 
     @property
     def rank_batch_size(self) -> int:
@@ -35,6 +70,59 @@ class BatchPlan:
     def global_batch_size(self) -> int:
         """Sequences of one update over all ranks."""
         return self.rank_batch_size * self.world_size
+
+    def at_full_size(self) -> BatchPlan:
+        """The plan without its ramps."""
+        return dataclasses.replace(self, sizes=None, lengths=None, offset=0)
+
+    def global_batch_at(self, position: int) -> int:
+        """Sequences of the update at a position."""
+        return self.size_ramp().at(position)
+
+    def length_at(self, position: int) -> int | None:
+        """Positions of a sequence in the update at a position; None without a ramp of lengths."""
+        ramp = self.length_ramp()
+        return None if ramp is None else ramp.at(position)
+
+    def sequences(self, begin: int, end: int) -> int:
+        """Sequences of the updates at positions ``begin`` to ``end`` - 1."""
+        return self.size_ramp().total(begin, end)
+
+    def size_ramp(self) -> Ramp:
+        """The global batch at each position in the data."""
+        sizes = self.sizes or Ramp((self.global_batch_size,))
+        return sizes.shifted(self.offset)
+
+    def length_ramp(self) -> Ramp | None:
+        """The positions of a sequence at each position in the data; None without a ramp."""
+        return None if self.lengths is None else self.lengths.shifted(self.offset)
+
+    def segments(self, begin: int, end: int) -> Iterator[Segment]:
+        """The updates at positions ``begin`` to ``end`` - 1, divided where a batch changes."""
+        joins = {j - self.offset for r in (self.sizes, self.lengths) if r for j in r.joins}
+        borders = [begin, *sorted(join for join in joins if begin < join < end), end]
+        for first, stop in zip(borders, borders[1:]):
+            if first < stop:
+                yield Segment(stop - first, self.global_batch_at(first), self.length_at(first))
+
+    def work(self, begin: int, end: int) -> int:
+        """Sequences of the updates at positions ``begin`` to ``end`` - 1, times their lengths.
+
+        With a ramp of lengths, it is the time of updates that this is about proportional to.
+        """
+        return sum(part.sequences * (part.length or 1) for part in self.segments(begin, end))
+
+    def nearest_position(self, sequences: int) -> int:
+        """The position in the ramps before which about as many sequences are consumed."""
+        ramp = dataclasses.replace(self, offset=0).size_ramp()
+        position = ramp.position_of(sequences)
+        return round(position + (sequences - ramp.total(0, position)) / ramp.at(position))
+
+    def updates_for(self, sequences: float) -> int:
+        """The fewest updates from position 0 on that consume at least so many sequences."""
+        whole = math.ceil(sequences)
+        position = self.size_ramp().position_of(whole)
+        return position + (self.sequences(0, position) < whole)
 
     def arithmetic(self) -> str:
         """The product, written out."""
@@ -136,15 +224,14 @@ class StepPlan:
         """global_step after the last update."""
         return self.last_position - self.schedule_offset
 
-    def resumed(
-        self, *, data_position: int, consumed_sequences: int, global_batch_size: int
-    ) -> StepPlan:
+    def resumed(self, *, data_position: int, consumed_sequences: int, batch: BatchPlan) -> StepPlan:
         """The plan of a run whose first ``data_position`` updates had different global batches.
 
         Its position in the schedule follows from the data: with half of all sequences consumed,
-        half of the steps are done, however many ranks there were.
+        half of the steps are done, however many ranks there were. With a ramp of batches, as many
+        steps are done as it takes to consume them.
         """
-        position = round(consumed_sequences / global_batch_size)
+        position = batch.nearest_position(consumed_sequences)
         return dataclasses.replace(self, schedule_offset=position - data_position)
 
 

@@ -136,15 +136,17 @@ def one_cycle(
     warmup_steps: int,
     end_rate: float = 0.0,
     cycle_start: float = 0.1,
+    warmup_power: float = 1.0,
 ) -> Any:
     """A triangle of two times ``warmup_steps``, then a linear way down to ``end_rate``.
 
     The cycle rises from ``cycle_start * peak_rate`` and falls back to it; in the rest of the steps
-    the rate is annihilated (Smith and Topin 2018, "Super-convergence", section 3).
+    the rate is annihilated (Smith and Topin 2018, "Super-convergence", section 3). Only the rise
+    has the power of the warm-up.
     """
     array, step = _as_array(step)
     start_rate, cycle_end = cycle_start * peak_rate, 2 * warmup_steps
-    rise = _warmup(array, step, start_rate, peak_rate, warmup_steps, 1.0)
+    rise = _warmup(array, step, start_rate, peak_rate, warmup_steps, warmup_power)
     fall = _remaining(array, step, warmup_steps, warmup_steps)
     rest = _remaining(array, step, cycle_end, total_steps - cycle_end)
     after = array.where(
@@ -163,15 +165,17 @@ def google(
     warmup_steps: int = 0,
     end_rate: float = 0.0,
     decay_power: float = 1.0,
+    warmup_power: float = 1.0,
 ) -> Any:
     """The schedule of google-research/bert, to reproduce its runs.
 
-    The warm-up ``peak_rate * step / warmup_steps`` replaces the start of a decay that begins at
-    step 0: the first update has rate 0, and at the end of the warm-up the rate drops to
-    ``1 - warmup_steps / total_steps`` of its peak (for ``decay_power`` 1).
+    The warm-up ``peak_rate * (step / warmup_steps) ** warmup_power``, of power 1 there, replaces
+    the start of a decay that begins at step 0: the first update has rate 0, and at the end of the
+    warm-up the rate drops to ``1 - warmup_steps / total_steps`` of its peak (for ``decay_power``
+    1).
     """
     array, step = _as_array(step)
-    warmup = peak_rate * step / max(warmup_steps, 1)
+    warmup = peak_rate * array.clip(step / max(warmup_steps, 1), 0.0, 1.0) ** warmup_power
     remaining = 1.0 - array.clip(step / max(total_steps, 1), 0.0, 1.0)
     decay = end_rate + (peak_rate - end_rate) * remaining**decay_power
     return array.where(step < warmup_steps, warmup, decay)

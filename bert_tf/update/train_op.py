@@ -53,6 +53,7 @@ class TrainOutputs:
       train_op: runs the whole update; global_step shows whether it was applied.
       term_sums: term -> sums over this rank's part of the global batch.
       data_position: int64 scalar, which global batch the update has consumed.
+      num_sequences: int64 scalar, sequences of that global batch.
       is_finite: bool scalar, whether the update was applied.
       gradient_norm: float32 scalar, global norm before clipping.
       learning_rate: float32 scalar, used in this update.
@@ -64,6 +65,7 @@ class TrainOutputs:
     train_op: tf.Operation
     term_sums: dict[str, Sums]
     data_position: tf.Tensor
+    num_sequences: tf.Tensor
     is_finite: tf.Tensor
     gradient_norm: tf.Tensor
     learning_rate: tf.Tensor
@@ -84,6 +86,8 @@ def build_train_op(
 ) -> TrainOutputs:
     """Builds one update from the features of one rank, [accumulation steps x micro batch, ...].
 
+    If the plan has a ramp of batches, the features decide how many micro batches an update has.
+
     Trains the network's trainable variables and no others in the graph. ``learning_rate`` must be
     the tensor that ``optimizer`` uses. Gradients stay scaled until they are summed over ranks, so
     small ones survive communication in half precision and all ranks agree on overflow.
@@ -96,12 +100,15 @@ def build_train_op(
     skipped_updates = create_count(SKIPPED_UPDATES)
     consumed_sequences = create_count(CONSUMED_SEQUENCES)
     data_position = global_step + skipped_updates
-    denominators = _denominators(task, features, plan, ranks, settings)
+    steps = _accumulation_steps(features, plan)
+    rank_batch_size = steps * plan.micro_batch_size
+    num_sequences = tf.cast(rank_batch_size * plan.world_size, tf.int64)
+    denominators = _denominators(task, features, steps * plan.world_size, ranks, settings)
 
     def micro_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         start = index * plan.micro_batch_size
         sliced = {name: _slice(value, start, plan) for name, value in features.items()}
-        first_example = ranks.rank * plan.rank_batch_size + start
+        first_example = ranks.rank * rank_batch_size + start
         dropout = Dropout(
             settings.seed,
             data_position=data_position,
@@ -124,7 +131,7 @@ def build_train_op(
     reduce_micro_batch, reduce_sum = (reduce, list) if reduce_each else (as_tables, reduce)
     gradients, metrics = accumulate_gradients(
         micro_batch,
-        accumulation_steps=plan.accumulation_steps,
+        accumulation_steps=steps,
         num_metrics=num_sums(task.terms),
         variables=variables,
         reduce=reduce_micro_batch,
@@ -156,12 +163,13 @@ def build_train_op(
             ),
             lambda: _as_bool(skipped_updates.assign_add(1).op),
         )
-        consume = consumed_sequences.assign_add(plan.global_batch_size).op
+        consume = consumed_sequences.assign_add(num_sequences).op
         train_op = tf.group(apply, loss_scale.update(is_finite), consume)
     return TrainOutputs(
         train_op=train_op,
         term_sums=unflatten(tf.unstack(metrics, num=num_sums(task.terms)), task.terms),
         data_position=data_position,
+        num_sequences=num_sequences,
         is_finite=is_finite,
         gradient_norm=norm,
         learning_rate=learning_rate,
@@ -170,10 +178,17 @@ def build_train_op(
     )
 
 
-def _denominators(task, features, plan, ranks, settings):
+def _accumulation_steps(features: Features, plan: BatchPlan) -> int | tf.Tensor:
+    """Micro batches of an update on this rank, an int32 scalar if they differ between updates."""
+    if plan.sizes is None:
+        return plan.accumulation_steps
+    return tf.shape(next(iter(features.values())))[0] // plan.micro_batch_size
+
+
+def _denominators(task, features, num_micro_batches, ranks, settings):
     """A function from (term, the micro batch's sums) to the divisor of that term's loss."""
     if settings.loss_normalization == "micro_batch":
-        parts = float(plan.accumulation_steps * plan.world_size)
+        parts = tf.cast(num_micro_batches, tf.float32)
         return lambda term, sums: tf.maximum(sums[term].weight, 1e-5) * parts
     weights = task.weights(features)
     local = tf.stack([weights[term] for term in task.terms])

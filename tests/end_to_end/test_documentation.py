@@ -40,9 +40,12 @@ SHORT = {
     "--eval_every_steps": "2",
     "--train_batch_size": "4",
     "--global_batch_size": "8",
+    "--batch_ramp": "4:0,8:1",
+    "--length_ramp": "64+8:3",
     "--eval_batch_size": "64",
     "--max_eval_steps": "2",
 }
+OF_SOME = ("--num_train_epochs", "--batch_ramp", "--length_ramp")
 IN_MAKE = {"make demo", "make test", "make setup", "make setup HOROVOD=0"}
 
 
@@ -64,7 +67,7 @@ def shortened(command):
     if "--num_train_epochs" in command:
         always = ["--num_train_epochs", "--save_checkpoints_steps"]
     elif "--flagfile" in command:
-        always = [flag for flag in SHORT if flag != "--num_train_epochs"]
+        always = [flag for flag in SHORT if flag not in OF_SOME]
     given = [flag for flag in SHORT if f"{flag}=" in command or flag in always]
     return " ".join([command, *(f"{flag}={SHORT[flag]}" for flag in given)])
 

@@ -23,6 +23,7 @@ from bert_tf.config.settings import CommunicationSettings, DistillationSettings
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
+from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import connect
 from bert_tf.tasks.distillation_task import DistillationTask
 from bert_tf.tasks.pretraining_task import PretrainingTask
@@ -54,6 +55,7 @@ class Kind:
     allreduce_every_micro_batch: bool = False
     native: bool | None = None  # what training would take
     xla: bool = False
+    sizes: Ramp | None = None  # of the global batch
 
 
 OPTIMIZERS = {
@@ -76,6 +78,7 @@ KINDS = {
     "distillation": Kind(dropout=0.1, task="distillation"),
     "tensorflow": Kind(dropout=0.1, native=False),
     "xla": Kind(dropout=0.1, native=False, xla=True),
+    "ramp": Kind(dropout=0.1, sizes=Ramp((GLOBAL_BATCH // 2, GLOBAL_BATCH), (4,))),
     "every-micro-batch": Kind(allreduce_every_micro_batch=True),
 }
 
@@ -84,10 +87,11 @@ def cuts(ranks, name):
     """(micro batch, accumulation steps) that make the global batch with so many ranks.
 
     One kind has all of them. Two are enough for the others: without a loop over micro batches and
-    with.
+    with. Ranks divide a batch that grows by micro batches, so there is no cut without a loop.
     """
     share = GLOBAL_BATCH // ranks
     counts = (1, 2, 4, 8) if name == "adam-dropout" else (1, 2 if KINDS[name].xla else 4)
+    counts = counts[1:] if KINDS[name].sizes and ranks > 1 else counts
     return [(share // steps, steps) for steps in counts if steps <= share]
 
 
@@ -152,14 +156,21 @@ def run_updates(ranks, kind, plan, scope):
     reason = reason_against_native_ops(kind.native, has_gpu=False, ranks=ranks)
     kernels = kernels_for(reason)
     session_settings = SessionSettings(ranks.threads, use_xla=kind.xla)
-    start = ranks.rank * plan.rank_batch_size
-    mine = {k: v[:, start : start + plan.rank_batch_size] for k, v in batches.items()}
+    if plan.accumulation_steps > 1:  # without a loop there is one micro batch, of any size
+        plan = dataclasses.replace(plan, sizes=kind.sizes)
+
+    def mine(name, number):
+        size = (kind.sizes.at(number) if kind.sizes else GLOBAL_BATCH) // ranks.world_size
+        return batches[name][number, ranks.rank * size :][:size]
+
     with tf.Graph().as_default(), tf.name_scope(scope):
         fed = {
             name: tf.placeholder(
-                tf.float32 if value.dtype == np.float32 else tf.int32, value.shape[1:], name=name
+                tf.float32 if value.dtype == np.float32 else tf.int32,
+                [None if kind.sizes else plan.rank_batch_size, *value.shape[2:]],
+                name=name,
             )
-            for name, value in mine.items()
+            for name, value in batches.items()
         }
         # What other ranks start from is to be that of rank 0, a teacher included.
         network = make_network(kind, native=reason is None, seed=3 + ranks.rank)
@@ -204,7 +215,7 @@ def run_updates(ranks, kind, plan, scope):
             done = [
                 session.run(
                     update,
-                    {fed[name]: mine[name][number] for name in fed},
+                    {fed[name]: mine(name, number) for name in fed},
                     **(traced if number == UPDATES - 1 else {}),
                 )
                 for number in range(UPDATES)

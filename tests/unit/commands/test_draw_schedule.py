@@ -2,11 +2,13 @@
 
 import importlib.util
 
+import numpy as np
 import pytest
 from absl import flags
 
 from bert_tf.commands import draw_schedule
 from bert_tf.commands.draw_schedule import script_of
+from bert_tf.config.ramps import parse_length_ramp, parse_ramp
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.tasks.schedule_curve import planned_curve, short_table, write_curve
@@ -34,16 +36,45 @@ def curve_of(*, num_ranks=1, epochs=None, proportion=None, num_records=None, **c
 
 def test_updates_sequences_and_rates():
     points = curve_of().points()
-    assert [update for update, _, _ in points] == list(range(1, 101))
-    assert points[0] == (1, 8, 0.1)  # the first update is that of step 0
-    assert points[9] == (10, 80, 1.0)
-    assert points[54] == (55, 440, pytest.approx(0.5 + 0.5 / 45))
-    assert points[-1] == (100, 800, pytest.approx(1 / 90))
+    assert [point.update for point in points] == list(range(1, 101))
+    assert points[0] == (1, 8, 0.1, 8, None)  # the first update is that of step 0
+    assert points[9][:3] == (10, 80, 1.0)
+    assert points[54][:3] == (55, 440, pytest.approx(0.5 + 0.5 / 45))
+    assert points[-1][:3] == (100, 800, pytest.approx(1 / 90))
+
+
+def test_ramps_of_batches_and_lengths():
+    ramps = {
+        "batch_ramp": parse_ramp("4:0,8:30", flag="batch_ramp"),
+        "length_ramp": parse_length_ramp("16+16:20", flag="length_ramp", max_seq_length=64),
+    }
+    curve = curve_of(**ramps)
+    points = curve.points()
+    assert [point.global_batch for point in points] == [4] * 30 + [8] * 70
+    lengths = [16] * 7 + [32] * 7 + [48] * 6 + [64] * 80
+    assert [point.sequence_length for point in points] == lengths
+    consumed = np.cumsum([point.global_batch for point in points])
+    assert [point.sequences for point in points] == consumed.tolist()
+    assert curve.title().endswith("100 updates of 4 to 8 sequences of 16 to 64 positions")
+    lines = short_table(curve).splitlines()
+    assert lines[0].split()[3:] == ["global_batch", "sequence_length"]
+    # The first and the last update of every stage.
+    shown = {int(line.split()[0]) for line in lines[1:]}
+    assert {1, 7, 8, 14, 15, 20, 21, 30, 31, 100} < shown
+    # Too many stages for a short table; on two ranks in half as many updates.
+    many = parse_ramp("8+8:100", flag="batch_ramp")
+    curve = curve_of(
+        num_ranks=2, scale_steps_by_ranks=True, num_train_steps=200, global_batch_size=800,
+        micro_batch_size=4, accumulation_steps=None, batch_ramp=many,
+    )  # fmt: skip
+    assert len(curve.points(10)) < 20
+    assert curve.points()[49].global_batch == 784
+    assert curve.points()[50].global_batch == 800
 
 
 def test_ends_of_phases_are_among_few_points():
     curve = curve_of(num_train_steps=100_000, rewarm_at_step=61_234, num_rewarm_steps=77)
-    updates = [update for update, _, _ in curve.points(10)]
+    updates = [point.update for point in curve.points(10)]
     assert {1, 10, 11, 61_234, 61_235, 61_311, 61_312, 100_000} < set(updates)
     assert {10_000, 20_000, 90_000} < set(updates)
     assert len(updates) <= 18
@@ -62,9 +93,10 @@ def test_ranks_and_epochs(scaled):
         num_records=640,
     )
     # 3 x 640 sequences in batches of 32, however the steps are counted.
-    assert curve.global_batch_size == 32
+    assert curve.batch.global_batch_size == 32
     assert curve.points()[-1][:2] == (60, 1920)
-    assert max(rate for _, _, rate in curve.points()) == curve.points()[14][2] == 1.0
+    rates = [point.learning_rate for point in curve.points()]
+    assert max(rates) == rates[14] == 1.0
 
 
 def test_epochs_without_records():
@@ -97,13 +129,14 @@ def test_a_table_instead_of_a_picture(tmp_path, monkeypatch):
     heading, *rows = path.read_text().splitlines()
     assert heading == "update\tsequences\tlearning_rate"
     found = [(int(u), int(s), float(r)) for u, s, r in (row.split("\t") for row in rows)]
-    assert found == curve.points()
+    assert found == [point[:3] for point in curve.points()]
 
 
 @pytest.mark.parametrize(("suffix", "begin"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
 def test_a_picture(suffix, begin, tmp_path):
     pytest.importorskip("matplotlib")
-    path = write_curve(tmp_path / f"curve{suffix}", curve_of(schedule="cosine"))
+    ramp = parse_ramp("4:0,8:30", flag="batch_ramp")
+    path = write_curve(tmp_path / f"curve{suffix}", curve_of(schedule="cosine", batch_ramp=ramp))
     assert path.read_bytes().startswith(begin)
     assert list(tmp_path.iterdir()) == [path]
 

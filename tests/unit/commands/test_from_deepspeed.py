@@ -130,6 +130,49 @@ def test_the_second_phase_begins_from_the_first(tmp_path):
     assert (values.max_seq_length, values.max_predictions_per_seq) == (512, 80)
 
 
+LINEAR = {"total_curriculum_step": 7000, "difficulty_step": 8}
+DISCRETE = {"difficulty": [64, 96, 128], "max_step": [300, 700]}
+
+
+def curriculum(kind, schedule, **more):
+    return {
+        "enabled": True, "curriculum_type": "seqlen", "min_difficulty": 64, "max_difficulty": 128,
+        "schedule_type": kind, "schedule_config": schedule, **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "schedule", "lengths"),
+    [
+        # DeepSpeed's next length is the linear one, rounded down to a multiple of 8.
+        ("fixed_linear", LINEAR, {0: 64, 874: 64, 875: 72, 6999: 120, 7000: 128}),
+        ("fixed_discrete", DISCRETE, {0: 64, 299: 64, 300: 96, 699: 96, 700: 128}),
+    ],
+)
+def test_a_curriculum_of_lengths(tmp_path, kind, schedule, lengths):
+    config = deepspeed(curriculum_learning=curriculum(kind, schedule))
+    file = converted(FIRST, config)
+    assert "curriculum" not in "".join(file.notes)
+    _, batch, _ = plans(parsed(file, tmp_path), 64)
+    assert {position: batch.length_at(position) for position in lengths} == lengths
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (curriculum("fixed_root", LINEAR), "curriculum_type seqlen with schedule_type fixed_root"),
+        (curriculum("fixed_linear", LINEAR, max_difficulty=96), "max_difficulty 96 is not 128"),
+        (curriculum("fixed_linear", LINEAR, min_difficulty=63), "does not grow from 63 to"),
+        (curriculum("fixed_linear", {}), "64+None:None is not a ramp"),
+        (curriculum("fixed_root", {}, enabled=False), None),
+    ],
+)
+def test_other_curricula_are_listed(found, why):
+    notes = [n for n in converted(FIRST, deepspeed(curriculum_learning=found)).notes if "curr" in n]
+    assert len(notes) == (why is not None)
+    assert all(why in note for note in notes)
+
+
 def test_16k_as_published(tmp_path):
     model = bing_bert(warmup=0.02, rate=4e-3, total=187_000)
     words = "--max_seq_length=128 --max_steps 24430"

@@ -53,7 +53,7 @@ def test_flags_arrive_and_defaults_are_those_of_the_settings():
             r"polynomial; leave it out\.$",
         ),
         (["--lr_decay_form=cosine"], r"--lr_decay_form=cosine belongs to .*or set it to linear"),
-        (["--lr_schedule=google", "--lr_warmup_power=2"], r"belongs to .*polynomial or constant"),
+        (["--lr_schedule=google", "--lr_cycle_start=0.2"], r"belongs to --lr_schedule=one_cycle,"),
         (EXPONENTIAL[:2], r"exponential needs --lr_decay_rate and --lr_decay_steps; give both"),
         ([*EXPONENTIAL, "--lr_decay_rate=1.1"], r"--lr_decay_rate=1.1 must be in \(0, 1\]"),
         ([*EXPONENTIAL, "--lr_decay_rate=0"], r"--lr_decay_rate=0 must be in \(0, 1\]"),

@@ -9,8 +9,10 @@ import tensorflow.compat.v1 as tf
 from bert_tf.errors import UserError
 from bert_tf.input import pipeline
 from bert_tf.input.batches import user_errors
+from bert_tf.input.cutting import cut_records
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
-from bert_tf.input.order import GlobalBatchSlice, batch_indices
+from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
+from bert_tf.ramps import Ramp
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 
@@ -50,13 +52,16 @@ class Data:
             RecordSet(paths), self.info, **MODEL, masking=self.masking
         )
 
-    def train(self, *, batch=4, rank=0, world_size=1, start=0, end=None, seed=7):
+    def train(
+        self, *, batch=4, rank=0, world_size=1, start=0, end=None, seed=7, sizes=None, lengths=None
+    ):
         return pipeline.training_dataset(
             self.described,
-            GlobalBatchSlice(batch, rank, world_size),
+            GlobalBatchSlice(batch, rank, world_size, sizes=sizes),
             start_position=start,
             end_position=end,
             seed=seed,
+            lengths=lengths,
         )
 
     def evaluate(self, *, batch_size=4, rank=0, world_size=1, seed=7):
@@ -157,6 +162,41 @@ def test_the_global_batch_does_not_depend_on_the_ranks(data):
         ]
         assert parts[0][0]["input_ids"].shape == (4 // world_size, 12)
         assert_equal(joined(parts), whole)
+
+
+RAMPS = {"sizes": Ramp((2, 4), (2,)), "lengths": Ramp((8, 12), (3,))}
+
+
+def test_batches_grow_and_their_records_are_cut_before_they_are_masked(data):
+    found = batches(data.train, 5, **RAMPS)
+    begin = 0
+    for position, (batch, (size, length)) in enumerate(
+        zip(found, [(2, 8), (2, 8), (4, 8), (4, 12), (4, 12)])
+    ):
+        indices = sequence_indices(begin, size, num_records=NUM_RECORDS, seed=7)
+        begin += size
+        expected = {name: values[indices] for name, values in data.examples.items()}
+        predictions = 3 if length == 12 else 2
+        expected = cut_records(expected, length, predictions) if length < 12 else expected
+        if data.masking:
+            masked = mask_batch(
+                expected["input_ids"],
+                np.full(size, length),
+                keys=example_keys(7, position, np.arange(size)),
+                settings=dataclasses.replace(data.masking, max_predictions_per_seq=predictions),
+                word_starts=expected.pop("word_starts"),
+            )
+            expected["input_ids"] = masked.input_ids
+            expected["masked_lm_positions"] = masked.positions
+            expected["masked_lm_ids"] = masked.label_ids
+            expected["masked_lm_weights"] = masked.weights
+        assert_equal([batch], [expected])
+    for world_size in (1, 2):
+        parts = [
+            batches(data.train, 4, start=1, rank=rank, world_size=world_size, **RAMPS)
+            for rank in range(world_size)
+        ]
+        assert_equal(joined(parts), found[1:])
 
 
 def numbers(data, found):

@@ -32,9 +32,9 @@ def test_a_run_and_its_second_phase_follow_their_curve(tmp_path, capfd):
     curve = planned_curve(
         both, num_ranks=1, epochs=None, warmup_proportion=None, num_records=None
     ).points()
-    assert [line["step"] for line in lines] == [update for update, _, _ in curve]
+    assert [line["step"] for line in lines] == [point.update for point in curve]
     rates = [line["learning_rate"] for line in lines]
-    assert rates == pytest.approx([rate for _, _, rate in curve], rel=1e-5)
+    assert rates == pytest.approx([point.learning_rate for point in curve], rel=1e-5)
     # From the end of the first phase up to the peak again.
     peak = first.learning_rate
     assert rates[6:9] == pytest.approx([(1e-4 + peak) / 2, peak, peak], rel=1e-5)

@@ -10,11 +10,13 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
 from bert_tf.model.sums import Sums
+from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import hooks
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
+from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
 from tests.support import no_room
 
@@ -27,11 +29,14 @@ class FakeUpdate:
         self.sums = tf.placeholder(tf.float32, [3])
         self.is_finite = tf.placeholder(tf.bool, [])
         self.scale = tf.placeholder_with_default(1.0, [])
+        self.sequences = tf.placeholder_with_default(tf.constant(8, tf.int64), [])
+        self.position = tf.placeholder_with_default(self.step.read_value() + 7, [])
         train_op = self.step.assign_add(tf.cast(self.is_finite, tf.int64)).op
         self.outputs = TrainOutputs(
             train_op=train_op,
             term_sums={"masked_lm": self._sums_of(*tf.unstack(self.sums))},
-            data_position=self.step.read_value() + 7,
+            data_position=self.position,
+            num_sequences=self.sequences,
             is_finite=self.is_finite,
             gradient_norm=tf.constant(2.0),
             learning_rate=tf.constant(0.25),
@@ -89,7 +94,7 @@ def test_the_first_update_is_reported_once(update):
 
 
 SETTINGS = hooks.ProgressSettings(
-    every_steps=2, total_steps=5, checkpoint_steps=100, global_batch_size=8
+    every_steps=2, total_steps=5, checkpoint_steps=100, batch=BatchPlan(8, 1, world_size=1)
 )
 
 
@@ -149,13 +154,35 @@ def test_updates_of_new_shapes_do_not_enter_the_rate(update, tmp_path):
     assert rates == pytest.approx([8 / 50, 8 / 4, 8 / 1, 8 / 1, 8 / 1, 8 / 2])
 
 
+def test_rates_and_time_left_of_growing_updates(update, tmp_path, capsys):
+    """Updates of 4 x 16, 8 x 16 and 8 x 32 positions, the first one at position 7."""
+    batch = BatchPlan(4, 2, world_size=1, sizes=Ramp((4, 8), (9,)), lengths=Ramp((16, 32), (11,)))
+    clock = ClockOfTicks()
+    timer = hooks.UpdateTimer(clock=clock)
+    hook = progress(update, RunLog(tmp_path), timer, every_steps=4, total_steps=9, batch=batch)
+    with training(hook) as session:
+        for number, (size, clock.tick) in enumerate([(4, 100), (4, 2), (8, 3), (8, 3), (8, 5)]):
+            feed = {
+                update.sums: (1, 1, 1),
+                update.is_finite: True,
+                update.sequences: size,
+                update.position: 7 + number,
+            }
+            session.run(update.outputs.train_op, feed)
+    [line] = read_log(tmp_path)
+    assert line["sequences_per_second"] == pytest.approx(20 / 8)
+    assert (line["global_batch"], line["sequence_length"]) == (8, 16)
+    # 20 x 16 positions in 8 seconds, and 5 updates of 8 x 32 are left.
+    assert "ETA 32s" in capsys.readouterr().out
+
+
 def test_all_updates_are_added_up(update, tmp_path):
     times, clock = UpdateTimes(), ClockOfTicks()
     timer = hooks.UpdateTimer(times=times, clock=clock)
     with training(progress(update, RunLog(tmp_path), timer)) as session:
         for clock.tick in (9, 2, 3):
             update.run(session)
-    assert times == UpdateTimes(updates=3, steady_updates=2, steady_seconds=5)
+    assert times == UpdateTimes(updates=3, sequences=24, steady_sequences=16, steady_seconds=5)
 
 
 @pytest.mark.parametrize("resumed_at", [0, 4])

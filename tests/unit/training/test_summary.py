@@ -13,8 +13,8 @@ from bert_tf.training.summary import (
 def test_a_training_with_and_without_start_up():
     times = UpdateTimes()
     for seconds, is_steady in [(7.0, False), (2.0, True), (3.0, True)]:
-        times.note(seconds, is_steady=is_steady)
-    totals = training_totals(times, seconds=20.0, global_batch_size=10)
+        times.note(seconds, sequences=10, is_steady=is_steady)
+    totals = training_totals(times, seconds=20.0)
     assert totals == {
         "sequences": 30,
         "seconds": 20.0,
@@ -32,8 +32,8 @@ def test_a_training_with_and_without_start_up():
 def test_skipped_updates_are_named(has_loss_scale, skipped):
     times = UpdateTimes()
     for number in range(4):
-        times.note(1.0, is_steady=False, is_skipped=number < skipped)
-    totals = training_totals(times, seconds=9.0, global_batch_size=2, has_loss_scale=has_loss_scale)
+        times.note(1.0, sequences=2, is_steady=False, is_skipped=number < skipped)
+    totals = training_totals(times, seconds=9.0, has_loss_scale=has_loss_scale)
     assert training_lines(totals)[-1] == (
         f"{skipped} of 4 updates were skipped, since a gradient was not finite"
     )
@@ -41,8 +41,8 @@ def test_skipped_updates_are_named(has_loss_scale, skipped):
 
 def test_one_update_is_all_start_up():
     times = UpdateTimes()
-    times.note(7.0, is_steady=False)
-    totals = training_totals(times, seconds=20.0, global_batch_size=10)
+    times.note(7.0, sequences=10, is_steady=False)
+    totals = training_totals(times, seconds=20.0)
     assert len(training_lines(totals)) == 1
     assert "sequences_per_second" not in totals
 
@@ -60,5 +60,5 @@ def test_a_prediction_with_and_without_its_first_batch():
 
 @pytest.mark.parametrize("steps", [0, 1])
 def test_nothing_is_divided_by_zero(steps):
-    times = UpdateTimes(updates=steps)
-    assert training_totals(times, seconds=1.0, global_batch_size=2)["sequences"] == 2 * steps
+    times = UpdateTimes(updates=steps, sequences=2 * steps)
+    assert training_totals(times, seconds=1.0)["sequences"] == 2 * steps

@@ -102,7 +102,9 @@ def test_other_ranks_end_the_run_with_the_same_data(ranks, others, micro, steps)
     consumed = done * ranks * micro
     batch = others * micro
     rest = plan(others).resumed(
-        data_position=done, consumed_sequences=consumed, global_batch_size=batch
+        data_position=done,
+        consumed_sequences=consumed,
+        batch=BatchPlan(micro, 1, others),
     )
     total = consumed + max(0, rest.last_step - done) * batch
     assert abs(total - steps * micro) <= batch * 1.5 + ranks * micro

@@ -22,11 +22,13 @@ VARIANTS = [
     ("polynomial", {}),
     ("polynomial", {"decay_power": 0.5, "warmup_power": 2.0}),
     ("google", {"decay_power": 0.5}),
+    ("google", {"warmup_power": 2.0}),
     ("constant", {"warmup_power": 1.5}),
     ("cosine", {}),
     *((WSD, {"decay_share": 0.3, "decay_form": form}) for form in DECAY_FORMS),
     (WSD, {"decay_share": 0.0, "decay_form": "linear"}),
     ("one_cycle", {"cycle_start": 0.04}),
+    ("one_cycle", {"cycle_start": 0.1, "warmup_power": 0.5}),
     ("exponential", {"decay_rate": 0.9, "decay_steps": 2.5, "warmup_power": 2.0}),
 ]
 
@@ -36,7 +38,7 @@ def expected(name, step, *, total, warmup, end, options):
     power = options.get("decay_power", 1)
     if name == "google":
         if step < warmup:
-            return step / warmup
+            return (step / warmup) ** options.get("warmup_power", 1)
         return end + (1 - end) * (1 - min(step, total) / total) ** power
     start = options.get("cycle_start", 0)
     if step < warmup:

@@ -1,0 +1,133 @@
+"""Ramps as users write them: the stages of --batch_ramp and --length_ramp."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+from bert_tf.errors import UserError
+from bert_tf.ramps import Ramp
+
+_STAGE = re.compile(r"(\d+):(\d+)")
+_GROWTH = re.compile(r"(\d+)\+(\d+):(\d+)(seq)?")
+
+# Sequences are cut to multiples of this, for fast products.
+_LENGTH_STEP = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class RampSettings:
+    """A ramp in updates of one rank; the last value is known once the full one is.
+
+    Attributes:
+      flag: the name of its flag.
+      text: the flag's value.
+      stages: (value, first update) pairs; empty for growth in equal steps.
+      start, step: the first value, and the difference of two stages.
+      duration: updates after which growth is complete, or sequences.
+      in_sequences: which of them: as in Megatron-LM's --rampup-batch-size, every stage consumes as
+        many sequences.
+      full: the last value; None if it is known only with the number of ranks.
+    """
+
+    flag: str
+    text: str
+    stages: tuple[tuple[int, int], ...] = ()
+    start: int = 0
+    step: int = 0
+    duration: int = 0
+    in_sequences: bool = False
+    full: int | None = None
+
+    def ramp(self, full: int, *, full_flag: str, divisor: int = 1) -> Ramp:
+        """The ramp up to ``full``, in updates of ``divisor`` ranks, rounded up.
+
+        Raises UserError for stages that do not grow from 0 on up to ``full``; messages call that
+        ``full_flag``.
+        """
+        shown = f"--{self.flag}={self.text}"
+        stages = self.stages or self._grown(full, f"{full_flag} {full}")
+        values, begins = zip(*stages)
+        if begins[0] != 0:
+            raise UserError(
+                f"{shown} says nothing of the updates before {begins[0]}; begin with a stage from "
+                f"0 on, such as {values[0]}:0."
+            )
+        for name, numbers in (("values", values), ("updates", begins)):
+            if list(numbers) != sorted(set(numbers)):
+                raise UserError(f"{shown}: the {name} of its stages must grow; correct them.")
+        if values[0] < 1:
+            raise UserError(f"{shown} begins with 0; give at least 1.")
+        if values[-1] != full:
+            raise UserError(
+                f"{shown} ends with {values[-1]}, but {full_flag} is {full}; give the update from "
+                f"which it is that, such as {full}:{begins[-1] + 1000}, or change one of them."
+            )
+        if self.in_sequences:
+            divisor = 1
+        return Ramp(values, tuple(math.ceil(begin / divisor) for begin in begins[1:]))
+
+    def _grown(self, full: int, shown_full: str) -> list[tuple[int, int]]:
+        """Stages from ``start`` to ``full`` in equal steps."""
+        growth = full - self.start
+        if self.start < 1 or self.step < 1 or growth < self.step or growth % self.step:
+            raise UserError(
+                f"--{self.flag}={self.text} does not grow from {self.start} to {shown_full} in "
+                f"steps of {self.step}; change the start or the step."
+            )
+        number = growth // self.step
+        values = [self.start + stage * self.step for stage in range(number + 1)]
+        if not self.in_sequences:
+            # The first update at which linear growth has reached a stage.
+            begins = [-(-stage * self.duration // number) for stage in range(number + 1)]
+        else:
+            begins, consumed = [0], 0
+            for stage, value in enumerate(values[:-1], start=1):
+                updates = max(0, math.ceil((stage * self.duration / number - consumed) / value))
+                consumed += updates * value
+                begins.append(begins[-1] + updates)
+        # A stage without updates is left out.
+        kept = {begin: value for value, begin in zip(values, begins)}
+        return [(value, begin) for begin, value in kept.items()]
+
+
+def parse_ramp(text: str, *, flag: str) -> RampSettings:
+    """Reads the value of a flag; raises UserError if it is not a ramp."""
+    found = [_STAGE.fullmatch(part.strip()) for part in text.split(",")]
+    if all(found):
+        stages = tuple((int(stage[1]), int(stage[2])) for stage in found)
+        return RampSettings(flag, text, stages)
+    growth = _GROWTH.fullmatch(text.strip())
+    if growth is None or not int(growth[3]):
+        raise UserError(
+            f"--{flag}={text} is not a ramp; give stages such as 64:0,128:2000,256:5000, which is "
+            "64 at first, 128 from update 2000 and 256 from update 5000 on, or equal steps such as "
+            "64+64:6000, which is 64 more each time until update 6000."
+        )
+    start, step, duration, sequences = growth.groups()
+    return RampSettings(
+        flag,
+        text,
+        start=int(start),
+        step=int(step),
+        duration=int(duration),
+        in_sequences=sequences is not None,
+    )
+
+
+def parse_length_ramp(text: str, *, flag: str, max_seq_length: int) -> RampSettings:
+    """As :func:`parse_ramp`, for lengths of sequences; raises UserError for unsuitable ones."""
+    settings = parse_ramp(text, flag=flag)
+    if settings.in_sequences:
+        raise UserError(
+            f"--{flag}={text}: lengths grow with updates, not with sequences; leave out seq."
+        )
+    ramp = settings.ramp(max_seq_length, full_flag="--max_seq_length")
+    wrong = [length for length in ramp.values[:-1] if length % _LENGTH_STEP]
+    if wrong:
+        raise UserError(
+            f"--{flag}={text}: a length of {wrong[0]} is not a multiple of {_LENGTH_STEP}, which "
+            "products are fast for; round it."
+        )
+    return dataclasses.replace(settings, full=max_seq_length)

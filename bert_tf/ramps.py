@@ -1,0 +1,73 @@
+"""Ramps: whole numbers that grow by stages with the position in training.
+
+A *position* is the number of updates that consumed data before an update. What a ramp says of a
+position, and of all positions up to it, depends on nothing else, so that a run can resume anywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+_MOST_SHOWN = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Ramp:
+    """Stages of a number.
+
+    Attributes:
+      values: the value of each stage; one more than there are joins.
+      joins: the positions at which a stage follows the one before, in ascending order. Of stages
+        with the same join, only the last one has positions.
+    """
+
+    values: tuple[int, ...]
+    joins: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        if len(self.values) != len(self.joins) + 1 or list(self.joins) != sorted(self.joins):
+            raise ValueError(f"stages of {self.values} cannot be joined at {self.joins}")
+
+    @property
+    def last(self) -> int:
+        """The value of the last stage."""
+        return self.values[-1]
+
+    def at(self, position: Any) -> Any:
+        """The value at a position, or int64 values at an array of positions."""
+        stage = np.searchsorted(self.joins, position, side="right")
+        found = np.asarray(self.values, np.int64)[stage]
+        return found if np.ndim(position) else int(found)
+
+    def total(self, begin: int, end: int) -> int:
+        """The sum of the values at positions ``begin`` to ``end`` - 1."""
+        total = self.values[0] * (end - begin)
+        for before, after, join in zip(self.values, self.values[1:], self.joins):
+            total += (after - before) * (end - min(max(join, begin), end))
+        return total
+
+    def position_of(self, total: int) -> int:
+        """The last position, of those from 0 on, before which the values add up to ``total`` at
+        most."""
+        position = 0
+        for value, join in zip(self.values, (*self.joins, None)):
+            fits = total // value
+            if join is None or position + fits < join:
+                return position + fits
+            total -= (join - position) * value
+            position = join
+        raise AssertionError("the last stage has no end")
+
+    def shifted(self, positions: int) -> Ramp:
+        """The ramp whose value at p is this one's at p + ``positions``."""
+        return dataclasses.replace(self, joins=tuple(join - positions for join in self.joins))
+
+    def __str__(self) -> str:
+        """The stages as ``value:first position``, separated by commas."""
+        stages = [f"{v}:{p}" for v, p in zip(self.values, (0, *self.joins))]
+        if len(stages) <= _MOST_SHOWN:
+            return ",".join(stages)
+        return f"{','.join(stages[:3])},...,{stages[-1]} ({len(stages)} stages)"
