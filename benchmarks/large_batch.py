@@ -147,7 +147,7 @@ def draw(losses: Mapping[Setting, Sequence[float]], plan: Plan, path: Path) -> N
     dashes = dict(zip(SCALINGS, (":", "-", "--")))
     colours = dict(zip(OPTIMIZERS, COLOURS))
     with picture(
-        path, x="sequences an update", y="held-out loss of masked words (nats)", inches=(7, 4.5)
+        path, x="sequences per update", y="held-out loss of masked words (nats)", inches=(7, 4.5)
     ) as axes:
         for optimizer, scaling in dict.fromkeys(setting[:2] for setting in losses):
             of_line = {
