@@ -172,6 +172,12 @@ def define_run_flags(define: Definer) -> None:
         "Stop after this many skipped updates in a row, whose loss or gradients were not finite "
         f"(default: {DEFAULT_MAX_SKIPPED} with a loss scale, 1 without).",
     )
+    define.integer(
+        "layer_summary_steps",
+        RunSettings.layer_summary_steps,
+        "Steps between logged norms of the weights, gradients and updates of each layer and "
+        "variable, their ratios, and LAMB's trust ratios (0: none).",
+    )
     define.integer("seed", RunSettings.seed, "Seed of weights, data order, masking and dropout.")
     define.boolean("report_loss", True, "NVIDIA's name: show losses in progress lines.")
     define.string(
@@ -425,6 +431,11 @@ def run_settings(
         raise UserError(f"nothing to do: give {', '.join(does)} or {several}.")
     for name in (*_COUNTS, eval_batch_size, *filter(None, [max_eval_steps])):
         at_least_one(values, name)
+    if values.layer_summary_steps < 0:
+        raise UserError(
+            f"--layer_summary_steps={values.layer_summary_steps} must not be negative; 0 is for "
+            "none."
+        )
     every = values.eval_every_steps
     if every is not None and (not values[do_eval].value or not values.do_train):
         raise UserError(

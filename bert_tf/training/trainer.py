@@ -32,6 +32,7 @@ from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, create_network
 from bert_tf.training import evaluation, hooks, ledger, nonfinite
 from bert_tf.training.job import Job
+from bert_tf.training.layer_summaries import LayerSummaries
 from bert_tf.training.plans import schedule_of
 from bert_tf.training.run_log import EVALUATIONS, read_history
 from bert_tf.training.start_point import ResumingSaver, find_start
@@ -240,6 +241,7 @@ class Trainer:
                 features=features,
                 explain=functools.partial(nonfinite.explain, job, network),
             ),
+            *self._layer_summaries(outputs),
             hooks.ProgressHook(
                 outputs,
                 progress,
@@ -282,6 +284,12 @@ class Trainer:
             training_hooks=session_hooks,
             scaffold=tf.train.Scaffold(saver=saver),
         )
+
+    def _layer_summaries(self, outputs: TrainOutputs) -> list[LayerSummaries]:
+        every = self._settings.layer_summary_steps
+        if not every or self._log is None:
+            return []
+        return [LayerSummaries(outputs, every_steps=every, log=self._log)]
 
     def _report_first_update(self) -> None:
         seconds = {"seconds_to_first_update": seconds_since_launch()}

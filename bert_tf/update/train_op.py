@@ -46,6 +46,22 @@ class UpdateSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class VariableFigures:
+    """What an update tells of each trained variable; only computed if fetched.
+
+    Attributes:
+      variables: those that are trained and not frozen.
+      gradient_norms: float32 [variables], of the reduced and unscaled gradients before clipping.
+      trust_ratios: kind -> float32 [variables], NaN for those that are not adapted; empty for an
+        optimizer without them.
+    """
+
+    variables: list[tf.Variable]
+    gradient_norms: tf.Tensor
+    trust_ratios: dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainOutputs:
     """What hooks may fetch. ``term_sums`` are this rank's; all else is equal on every rank.
 
@@ -59,6 +75,7 @@ class TrainOutputs:
       loss_scale: float32 scalar, used in this update.
       gradients: reduced, unscaled and clipped, in the order of the trainable variables that are
         not frozen; only computed if fetched. What an optimizer then divides them by is not in them.
+      figures: those of single variables.
     """
 
     train_op: tf.Operation
@@ -69,6 +86,7 @@ class TrainOutputs:
     learning_rate: tf.Tensor
     loss_scale: tf.Tensor
     gradients: list[tf.Tensor]
+    figures: VariableFigures
 
 
 def build_train_op(
@@ -146,18 +164,24 @@ def build_train_op(
 
     # These values describe this update, so they must be read before it changes them.
     used_scale = tf.identity(loss_scale.current())
-    with tf.control_dependencies([data_position, learning_rate, used_scale]):
-        apply = tf.cond(
-            is_finite,
-            lambda: _as_bool(
-                optimizer.apply_gradients(
-                    list(zip(gradients, variables)), global_step, factor=factor, norm=scaled_norm
-                )
-            ),
-            lambda: _as_bool(skipped_updates.assign_add(1).op),
+
+    def apply() -> tf.Tensor:
+        applied = optimizer.apply_gradients(
+            list(zip(gradients, variables)), global_step, factor=factor, norm=scaled_norm
         )
+        with tf.control_dependencies([applied]):
+            return tf.identity(optimizer.trust_ratios(variables))
+
+    def skip() -> tf.Tensor:
+        with tf.control_dependencies([skipped_updates.assign_add(1).op]):
+            return tf.zeros([len(optimizer.ratio_kinds), len(variables)])
+
+    with tf.control_dependencies([data_position, learning_rate, used_scale]):
+        ratios = tf.cond(is_finite, apply, skip)
         consume = consumed_sequences.assign_add(plan.global_batch_size).op
-        train_op = tf.group(apply, loss_scale.update(is_finite), consume)
+        train_op = tf.group(ratios.op, loss_scale.update(is_finite), consume)
+    norms = tf.stack([optimizer.kernels.global_norm([gradient]) for gradient in gradients])
+    kinds = optimizer.ratio_kinds
     return TrainOutputs(
         train_op=train_op,
         term_sums=unflatten(tf.unstack(metrics, num=num_sums(task.terms)), task.terms),
@@ -167,6 +191,11 @@ def build_train_op(
         learning_rate=learning_rate,
         loss_scale=used_scale,
         gradients=[times(gradient, factor) for gradient in gradients],
+        figures=VariableFigures(
+            variables,
+            times(norms, loss_scale.inverse()),
+            dict(zip(kinds, tf.unstack(ratios, num=len(kinds)))),
+        ),
     )
 
 
@@ -189,9 +218,3 @@ def _slice(value: tf.Tensor, start: tf.Tensor, plan: BatchPlan) -> tf.Tensor:
     part = value[start : start + plan.micro_batch_size]
     part.set_shape([plan.micro_batch_size, *value.shape[1:]])
     return part
-
-
-def _as_bool(operation: tf.Operation) -> tf.Tensor:
-    """Runs an operation in a branch of tf.cond, which must return a tensor."""
-    with tf.control_dependencies([operation]):
-        return tf.constant(True)

@@ -15,7 +15,7 @@ from bert_tf.training import hooks
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
-from bert_tf.update.train_op import TrainOutputs
+from bert_tf.update.train_op import TrainOutputs, VariableFigures
 from tests.support import no_room
 
 
@@ -37,6 +37,7 @@ class FakeUpdate:
             learning_rate=tf.constant(0.25),
             loss_scale=self.scale,
             gradients=[],
+            figures=VariableFigures([], tf.zeros([0]), {}),
         )
 
     def _sums_of(self, loss, weight, correct):
