@@ -52,7 +52,8 @@ AUTO = "auto"
 _LEAST_RANK_TIMEOUT = 5
 
 _COUNTS = ("save_checkpoints_steps", "keep_checkpoint_max", "num_threads", "display_loss_steps",
-           "eval_every_steps", "early_stopping_evaluations", "max_skipped_updates")  # fmt: skip
+           "eval_every_steps", "early_stopping_evaluations", "max_skipped_updates",
+           "max_rollbacks")  # fmt: skip
 
 
 class Definer:
@@ -171,6 +172,17 @@ def define_run_flags(define: Definer) -> None:
         None,
         "Stop after this many skipped updates in a row, whose loss or gradients were not finite "
         f"(default: {DEFAULT_MAX_SKIPPED} with a loss scale, 1 without).",
+    )
+    define.number(
+        "rollback_rate_factor",
+        None,
+        "Instead of stopping then: go back to the last checkpoint with finite weights, multiply "
+        "the learning rate by this factor from there on, and continue with the next batch.",
+    )
+    define.integer(
+        "max_rollbacks",
+        RunSettings.max_rollbacks,
+        "Stop for good after this many roll-backs of the run.",
     )
     define.integer(
         "layer_summary_steps",
@@ -435,6 +447,14 @@ def run_settings(
         raise UserError(
             f"--layer_summary_steps={values.layer_summary_steps} must not be negative; 0 is for "
             "none."
+        )
+    factor = values.rollback_rate_factor
+    if factor is not None and not 0 < factor < 1:
+        raise UserError(f"--rollback_rate_factor={factor:g} must be between 0 and 1, such as 0.5.")
+    if factor is None and values["max_rollbacks"].present:
+        raise UserError(
+            f"--max_rollbacks={values.max_rollbacks} needs --rollback_rate_factor, the factor of "
+            "the learning rate; give it or drop the flag."
         )
     every = values.eval_every_steps
     if every is not None and (not values[do_eval].value or not values.do_train):

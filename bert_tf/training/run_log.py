@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -62,7 +63,8 @@ class RunLog:
         self._resumed_at: int | None = None
 
     def resume(self, step: int) -> None:
-        """Drops what an earlier start of the run logged after ``step``, where the run resumes."""
+        """Drops what the run logged after ``step``, where it resumes or goes back to."""
+        self._events = None
         self._resumed_at = step
         self._dllog_mode = "a" if step else "w"
         for name in (STEPS, EVALUATIONS, LAYERS):
@@ -156,8 +158,7 @@ class RunLog:
         now = time.time()
         events = [tf.Event(wall_time=now, step=step, summary=tf.Summary(value=values))]
         if self._events is None:
-            name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
-            self._events = self._output_dir / name
+            self._events = self._new_events_file(now)
             if self._resumed_at is not None:
                 # TensorBoard then drops what was logged earlier for later steps.
                 start = tf.SessionLog(status=tf.SessionLog.START)
@@ -169,6 +170,11 @@ class RunLog:
         records = frame_records(event.SerializeToString() for event in events)
         with explain_write_errors(self._events), open(self._events, "ab") as file:
             file.write(records.content)
+
+    def _new_events_file(self, now: float) -> Path:
+        name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
+        paths = (self._output_dir / f"{name}.{number}" for number in itertools.count())
+        return next(path for path in paths if not path.exists())
 
 
 def read_history(output_dir: Path, name: str) -> list[Record]:

@@ -23,12 +23,16 @@ class UpdateTimes:
       skipped_updates: those of them that were skipped, since a gradient was not finite.
       steady_updates: number of updates after warm-up.
       steady_seconds: duration of the latter, without checkpoints and evaluations between them.
+      rollbacks: how often the run went back to an earlier checkpoint.
+      lost_updates: number of updates that were applied and then lost by it.
     """
 
     updates: int = 0
     skipped_updates: int = 0
     steady_updates: int = 0
     steady_seconds: float = 0.0
+    rollbacks: int = 0
+    lost_updates: int = 0
 
     def note(self, seconds: float, *, is_steady: bool, is_skipped: bool = False) -> None:
         """Counts an update."""
@@ -37,6 +41,11 @@ class UpdateTimes:
         if is_steady:
             self.steady_updates += 1
             self.steady_seconds += seconds
+
+    def note_rollback(self, lost_updates: int) -> None:
+        """Counts a return to an earlier checkpoint."""
+        self.rollbacks += 1
+        self.lost_updates += lost_updates
 
 
 def training_totals(
@@ -48,7 +57,7 @@ def training_totals(
 ) -> dict[str, float]:
     """The totals of ``seconds`` of training over all ranks, for ``run.json``.
 
-    With a loss scale, or if updates were skipped, their number is among them.
+    With a loss scale, or if updates were skipped or lost, their numbers are among them.
     """
     sequences = times.updates * global_batch_size
     totals = {
@@ -59,6 +68,9 @@ def training_totals(
     if has_loss_scale or times.skipped_updates:
         totals["updates"] = times.updates
         totals["skipped_updates"] = times.skipped_updates
+    if times.rollbacks:
+        totals["rollbacks"] = times.rollbacks
+        totals["lost_updates"] = times.lost_updates
     if times.steady_updates:
         steady = times.steady_updates * global_batch_size
         totals["steady_sequences"] = steady
@@ -84,6 +96,12 @@ def training_lines(totals: dict[str, float]) -> list[str]:
         lines.append(
             f"{totals['skipped_updates']} of {totals['updates']} updates were skipped, since a "
             "gradient was not finite"
+        )
+    if "rollbacks" in totals:
+        several = "s" * (totals["rollbacks"] > 1)
+        lines.append(
+            f"{totals['lost_updates']} updates were applied and lost in {totals['rollbacks']} "
+            f"roll-back{several}"
         )
     return lines
 

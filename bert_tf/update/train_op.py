@@ -69,6 +69,7 @@ class TrainOutputs:
       train_op: runs the whole update; global_step shows whether it was applied.
       term_sums: term -> sums over this rank's part of the global batch.
       data_position: int64 scalar, which global batch the update has consumed.
+      consumed_sequences: int64 scalar variable, sequences consumed by all updates of the run.
       is_finite: bool scalar, whether the update was applied.
       gradient_norm: float32 scalar, global norm before clipping.
       learning_rate: float32 scalar, used in this update.
@@ -81,6 +82,7 @@ class TrainOutputs:
     train_op: tf.Operation
     term_sums: dict[str, Sums]
     data_position: tf.Tensor
+    consumed_sequences: tf.Variable
     is_finite: tf.Tensor
     gradient_norm: tf.Tensor
     learning_rate: tf.Tensor
@@ -186,6 +188,7 @@ def build_train_op(
         train_op=train_op,
         term_sums=unflatten(tf.unstack(metrics, num=num_sums(task.terms)), task.terms),
         data_position=data_position,
+        consumed_sequences=consumed_sequences,
         is_finite=is_finite,
         gradient_norm=norm,
         learning_rate=learning_rate,

@@ -32,6 +32,7 @@ class FakeUpdate:
             train_op=train_op,
             term_sums={"masked_lm": self._sums_of(*tf.unstack(self.sums))},
             data_position=self.step.read_value() + 7,
+            consumed_sequences=self.step,
             is_finite=self.is_finite,
             gradient_norm=tf.constant(2.0),
             learning_rate=tf.constant(0.25),
@@ -212,7 +213,7 @@ def guard_of(update, limit, seen=None):
         assert session.run(update.step) == skipped.step
         if seen is not None:
             seen.append(skipped)
-        return f"stopped after step {skipped.step}"
+        return UserError(f"stopped after step {skipped.step}")
 
     return hooks.NonFiniteGuard(
         update.outputs, limit=limit, features={"sums": update.sums}, explain=explain
@@ -238,6 +239,7 @@ def test_only_skipped_updates_in_a_row_end_a_run(update):
     [skipped] = seen
     # The stand-in counts steps only.
     assert (skipped.step, skipped.data_position, skipped.in_a_row) == (2, 9, 3)
+    assert skipped.consumed_sequences == 2
     assert (skipped.loss_scale, skipped.learning_rate) == (8.0, 0.25)
     assert skipped.features["sums"].tolist() == [5.0, 6.0, 7.0]
 

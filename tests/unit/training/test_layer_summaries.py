@@ -117,7 +117,7 @@ class OneVariable:
         figures = VariableFigures([self.weights], tf.reshape(norms, [1]), {})
         one = tf.constant(1.0)
         self.outputs = TrainOutputs(
-            self.train_op, {}, step, self.is_finite, one, one, one, [], figures
+            self.train_op, {}, step, step, self.is_finite, one, one, one, [], figures
         )
 
 
