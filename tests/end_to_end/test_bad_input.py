@@ -105,7 +105,6 @@ BEFORE_TENSORFLOW = [
     ),
     ("floor above the start", ["--min_loss_scale=1e6"], "--min_loss_scale=1e+06"),
     ("no window", ["--loss_scale_window=0"], "--loss_scale_window=0"),
-    ("backwards summaries", ["--layer_summary_steps=-1"], "--layer_summary_steps=-1 must not be"),
     ("no skipped update", ["--max_skipped_updates=0"], "--max_skipped_updates=0"),
 ]
 

@@ -15,8 +15,8 @@ import pytest
 from tests.support import ROOT, environment, requires_horovod
 
 PAGES = ["README.md", *(f"docs/{name}.md" for name in
-         ("data", "single_machine", "many_machines", "precision", "xla", "checkpoints",
-          "question_answering", "classification", "tagging", "evaluation", "domain_adaptation",
+         ("data", "single_machine", "many_machines", "precision", "when_training_fails", "xla",
+          "checkpoints", "question_answering", "classification", "tagging", "evaluation", "domain_adaptation",
           "distillation", "serving"))]  # fmt: skip
 # Pages whose commands are not run here, and why.
 NOT_RUN = {
