@@ -52,16 +52,21 @@ def trained(directory, every, *, native, **changes):
     return logs, [variables_of(output_dir / f"model.ckpt-{step}") for step in range(STEPS + 1)]
 
 
+SLOW = [pytest.mark.slow]
+
+
 @pytest.mark.parametrize(
     ("native", "changes"),
     [
-        pytest.param(True, {"optimizer": "adam"}, marks=requires_native_ops),
+        pytest.param(True, {"optimizer": "adam"}, marks=[requires_native_ops, *SLOW]),
         (False, {"optimizer": "adam"}),
         pytest.param(True, {"optimizer": "lamb"}, marks=requires_native_ops),
-        (False, {"optimizer": "lamb", "optimizer_options": {"prenormalize": True}}),
-        pytest.param(True, {"optimizer": "lans"}, marks=requires_native_ops),
-        (False, {"optimizer": "lans"}),
-        pytest.param(True, {"optimizer": "muon"}, marks=requires_native_ops),
+        pytest.param(
+            False, {"optimizer": "lamb", "optimizer_options": {"prenormalize": True}}, marks=SLOW
+        ),
+        pytest.param(True, {"optimizer": "lans"}, marks=[requires_native_ops, *SLOW]),
+        pytest.param(False, {"optimizer": "lans"}, marks=SLOW),
+        pytest.param(True, {"optimizer": "muon"}, marks=[requires_native_ops, *SLOW]),
     ],
 )
 def test_figures_are_those_of_the_checkpoints_and_weights_stay_the_same(tmp_path, native, changes):
