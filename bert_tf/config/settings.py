@@ -204,6 +204,11 @@ class RunSettings:
       report_loss: show losses in progress lines.
       max_skipped_updates: stop after this many skipped updates in a row; None for the default,
         which is 1 without loss scaling.
+      rollback_rate_factor: what the learning rate is multiplied by when the run goes back to its
+        last good checkpoint instead of stopping so; None to stop.
+      max_rollbacks: how often it may do so.
+      layer_summary_steps: steps between logs of the norms and ratios of layers and variables; 0
+        for none.
       dllog_path: a file to which the metrics of steps and evaluations are also logged, as DLLogger
         lines.
       replay_batch: a saved batch whose gradients are computed again, instead of training; needs
@@ -228,6 +233,9 @@ class RunSettings:
     keep_checkpoint_max: int = 5
     display_loss_steps: int = 10
     max_skipped_updates: int | None = None
+    rollback_rate_factor: float | None = None
+    max_rollbacks: int = 3
+    layer_summary_steps: int = 0
     seed: int = 12345
     flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
     report_loss: bool = True

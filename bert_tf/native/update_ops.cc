@@ -536,6 +536,15 @@ class LayerwiseOptimizer : public Optimizer {
     return Decays(piece.tensor) ? step.weight_decay : 0.0f;
   }
 
+  // The output: the ratios of all variables for each kind of direction, one kind after another.
+  // Null, with the error in the context, if there is no memory.
+  float* AllocateRatios(OpKernelContext* context, int64_t kinds) const {
+    Tensor* ratios = nullptr;
+    const auto variables = static_cast<int64_t>(adapts_.size());
+    context->SetStatus(context->allocate_output(0, {kinds, variables}, &ratios));
+    return ratios == nullptr ? nullptr : ratios->flat<float>().data();
+  }
+
  private:
   float min_trust_ratio_;
   float max_trust_ratio_;
@@ -562,12 +571,15 @@ class Lamb : public LayerwiseOptimizer {
       total.weights += squares[number].weights;
       total.directions += squares[number].directions;
     }
+    float* ratios = AllocateRatios(context, 1);
+    if (ratios == nullptr) return;
+    for (size_t tensor = 0; tensor < totals.size(); ++tensor) {
+      ratios[tensor] = TrustRatio(tensor, totals[tensor].weights, totals[tensor].directions);
+    }
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
-      const Squares& total = totals[piece.tensor];
-      const float ratio = TrustRatio(piece.tensor, total.weights, total.directions);
       LambStepOfPiece(variables->SpanOf(piece), step, DecayOf(piece, step),
-                      step.learning_rate * ratio);
+                      step.learning_rate * ratios[piece.tensor]);
     });
   }
 };
@@ -598,16 +610,21 @@ class Lans : public LayerwiseOptimizer {
       total.momenta += squares[number].momenta;
       total.gradients += squares[number].gradients;
     }
+    float* of_momenta = AllocateRatios(context, 2);
+    if (of_momenta == nullptr) return;
+    float* of_gradients = of_momenta + totals.size();
+    for (size_t tensor = 0; tensor < totals.size(); ++tensor) {
+      const LansSquares& total = totals[tensor];
+      of_momenta[tensor] = TrustRatio(tensor, total.weights, total.momenta);
+      of_gradients[tensor] = TrustRatio(tensor, total.weights, total.gradients);
+    }
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
       const int tensor = piece.tensor;
-      const LansSquares& total = totals[tensor];
-      const float of_momentum = TrustRatio(tensor, total.weights, total.momenta);
-      const float of_gradient = TrustRatio(tensor, total.weights, total.gradients);
       const GradientPiece gradient = variables->GradientOf(piece);
       LansStepOfPiece(variables->SpanOf(piece, gradient), steps[tensor], DecayOf(piece, step),
-                      step.learning_rate * step.beta_1 * of_momentum,
-                      step.learning_rate * (1.0f - step.beta_1) * of_gradient);
+                      step.learning_rate * step.beta_1 * of_momenta[tensor],
+                      step.learning_rate * (1.0f - step.beta_1) * of_gradients[tensor]);
     });
   }
 
@@ -639,6 +656,12 @@ class Lans : public LayerwiseOptimizer {
 
 Status ScalarOutput(tensorflow::shape_inference::InferenceContext* context) {
   context->set_output(0, context->Scalar());
+  return tensorflow::OkStatus();
+}
+
+// [kinds of direction, variables]
+Status RatiosOutput(tensorflow::shape_inference::InferenceContext* context) {
+  context->set_output(0, context->UnknownShapeOfRank(2));
   return tensorflow::OkStatus();
 }
 
@@ -679,15 +702,16 @@ REGISTER_OP("BertTfAddGradients")
       .Attr("beta_2: float")                 \
       .Attr("weight_decay: float")           \
       .Attr("decays: list(bool)")            \
-      .SetIsStateful()                       \
-      .SetShapeFn(NoOutput)
+      .SetIsStateful()
 
-OPTIMIZER_OP("BertTfAdamW");
+OPTIMIZER_OP("BertTfAdamW").SetShapeFn(NoOutput);
 #define LAYERWISE_OP(name)            \
   OPTIMIZER_OP(name)                  \
       .Attr("min_trust_ratio: float") \
       .Attr("max_trust_ratio: float") \
-      .Attr("adapts: list(bool)")
+      .Attr("adapts: list(bool)")     \
+      .Output("trust_ratios: float")  \
+      .SetShapeFn(RatiosOutput)
 
 LAYERWISE_OP("BertTfLamb");
 LAYERWISE_OP("BertTfLans").Input("gradient_scale: float");

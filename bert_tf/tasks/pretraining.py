@@ -133,7 +133,7 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
         source = TargetSource(model.task, teacher, data.for_training(teacher.config))
         targets = make_targets(source, settings.distillation.teacher_cache, context)
 
-    def train_input(batch: BatchPlan) -> tf.data.Dataset:
+    def train_input(context: RunContext, batch: BatchPlan) -> tf.data.Dataset:
         batches = pipeline.training_dataset(
             data.for_training(config),
             context.batch_slice(batch),
@@ -150,7 +150,9 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
             seed=settings.run.seed,
         )
 
-    def train_records(batch: BatchPlan, position: int) -> list[tuple[str, int]]:
+    def train_records(
+        context: RunContext, batch: BatchPlan, position: int
+    ) -> list[tuple[str, int]]:
         indices = batch_indices(
             position,
             context.batch_slice(batch),

@@ -75,7 +75,7 @@ class NonFiniteGuard(StepHook):
         *,
         limit: int,
         features: Features,
-        explain: Callable[[tf.Session, SkippedUpdate], str],
+        explain: Callable[[tf.Session, SkippedUpdate], Exception],
     ) -> None:
         """Stops after ``limit`` skipped updates in a row.
 
@@ -83,7 +83,7 @@ class NonFiniteGuard(StepHook):
           outputs: those of the update.
           limit: 1 without loss scaling, where the first skipped update is fatal.
           features: this rank's part of the global batch.
-          explain: returns a sentence on a skipped update. Collective.
+          explain: returns what to raise after a skipped update. Collective.
         """
         super().__init__(outputs)
         self._limit = limit
@@ -108,11 +108,12 @@ class NonFiniteGuard(StepHook):
             step=self.step,
             data_position=int(fetched["data_position"]),
             in_a_row=self._in_a_row,
+            consumed_sequences=int(session.run(self.outputs.consumed_sequences)),
             learning_rate=float(fetched["rate"]),
             loss_scale=float(fetched["loss_scale"]),
             features=fetched["features"],
         )
-        raise UserError(self._explain(session, skipped))
+        raise self._explain(session, skipped)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,7 +328,10 @@ class StopOnSignal(tf.train.SessionRunHook):
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self, watch: NoWatch) -> None:
-        """Handles signals from ``begin`` to ``end``; ``watch`` agrees on when to stop."""
+        """Handles signals from ``begin`` to ``end`` or ``restore``; ``watch`` agrees when to stop.
+
+        The same hook is for all sessions of a run, since it counts its updates.
+        """
         self._watch = watch
         self._received: signal.Signals | None = None
         self._updates = 0
@@ -345,13 +349,14 @@ class StopOnSignal(tf.train.SessionRunHook):
             run_context.request_stop()
 
     def end(self, session):
-        self._restore()
+        self.restore()
 
     def _note(self, number, frame):
         self._received = signal.Signals(number)
-        self._restore()  # a second signal takes effect immediately
+        self.restore()  # a second signal takes effect immediately
 
-    def _restore(self):
+    def restore(self) -> None:
+        """Leaves signals to those who handled them before; for a session that failed."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -11,7 +11,7 @@ import functools
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -32,6 +32,7 @@ from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, create_network
 from bert_tf.training import evaluation, hooks, ledger, nonfinite
 from bert_tf.training.job import Job
+from bert_tf.training.layer_summaries import LayerSummaries
 from bert_tf.training.plans import schedule_of
 from bert_tf.training.run_log import EVALUATIONS, read_history
 from bert_tf.training.start_point import ResumingSaver, find_start
@@ -61,20 +62,21 @@ class Trainer:
             model_fn=self._model_fn, model_dir=self._model_dir(), config=self._run_config()
         )
 
-    def train_and_evaluate(self) -> None:
+    def train_and_evaluate(self, recover: Callable[[Job, nonfinite.NonFiniteError], Job]) -> None:
         """Trains up to the last step, pausing for evaluations if the settings request them.
 
-        On a stop signal, all ranks save a checkpoint first, then exit with 128 + signal.
+        On a stop signal, all ranks save a checkpoint first, then exit with 128 + signal. If updates
+        are not finite, ``recover`` returns the job to go on with, or raises an error. Collective.
         """
-        job = self._job
         stop = hooks.StopOnSignal(self._context.watch)
         started = time.monotonic()
-        with _explained_errors(self._settings):
-            self._estimator.train(
-                job.train_input,
-                max_steps=job.steps.last_step,
-                hooks=[stop],
-            )
+        while True:
+            failure = self._train(stop)
+            if failure is None:
+                break
+            job = recover(self._job, failure)
+            self._times.note_rollback(failure.skipped.step - job.context.start.step)
+            self._job, self._context = job, job.context
         if self._log is not None and self._times.updates:
             self._report_totals(time.monotonic() - started)
         if stop.agreed:
@@ -86,6 +88,17 @@ class Trainer:
             # mpirun kills all ranks as soon as one of them exits with a non-zero status.
             self._context.ranks.gather(None)
             raise SystemExit(128 + stop.agreed)
+
+    def _train(self, stop: hooks.StopOnSignal) -> nonfinite.NonFiniteError | None:
+        """Trains up to the last step, or to an error that the run may recover from."""
+        job = self._job
+        try:
+            with _explained_errors(self._settings):
+                self._estimator.train(job.train_input, max_steps=job.steps.last_step, hooks=[stop])
+        except nonfinite.NonFiniteError as failure:
+            stop.restore()
+            return failure
+        return None
 
     def _report_totals(self, seconds: float) -> None:
         totals = training_totals(
@@ -217,6 +230,7 @@ class Trainer:
             tf.global_variables(),
             consumed=self._context.start.consumed(job.batch.global_batch_size),
             loss_scale=self._context.runtime.initial_loss_scale,
+            corrected=self._context.start.corrected_counts(),
             max_to_keep=self._settings.keep_checkpoint_max,
             save_relative_paths=True,
         )
@@ -233,12 +247,7 @@ class Trainer:
         default_limit = DEFAULT_MAX_SKIPPED if has_loss_scale else 1
         session_hooks: list[tf.train.SessionRunHook] = [
             *self._context.ranks.broadcast_hooks(),
-            hooks.NonFiniteGuard(
-                outputs,
-                limit=self._settings.max_skipped_updates or default_limit,
-                features=features,
-                explain=functools.partial(nonfinite.explain, job, network),
-            ),
+            *self._layer_summaries(outputs),
             hooks.ProgressHook(
                 outputs,
                 progress,
@@ -250,6 +259,12 @@ class Trainer:
                     times=self._times,
                 ),
             ),
+            hooks.NonFiniteGuard(
+                outputs,
+                limit=self._settings.max_skipped_updates or default_limit,
+                features=features,
+                explain=functools.partial(nonfinite.explain, job, network),
+            ),
         ]
         if self._log is not None:
             checkpoint = hooks.CheckpointHook(
@@ -258,7 +273,9 @@ class Trainer:
                 every_steps=self._settings.save_checkpoints_steps,
                 saver=saver,
             )
-            session_hooks += [checkpoint, hooks.FirstUpdate(self._report_first_update)]
+            session_hooks.append(checkpoint)
+            if not self._times.updates:
+                session_hooks.append(hooks.FirstUpdate(self._report_first_update))
             if use_xla:
                 session_hooks.append(XlaReport(warm_up, self._report_xla))
         if self._settings.eval_every_steps is not None:
@@ -281,6 +298,12 @@ class Trainer:
             training_hooks=session_hooks,
             scaffold=tf.train.Scaffold(saver=saver),
         )
+
+    def _layer_summaries(self, outputs: TrainOutputs) -> list[LayerSummaries]:
+        every = self._settings.layer_summary_steps
+        if not every or self._log is None:
+            return []
+        return [LayerSummaries(outputs, every_steps=every, log=self._log)]
 
     def _report_first_update(self) -> None:
         seconds = {"seconds_to_first_update": seconds_since_launch()}
@@ -328,6 +351,8 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
     optimization, steps = job.optimization, job.steps
     step = tf.train.get_or_create_global_step().read_value()
     learning_rate = schedule_of(optimization, steps).rate(step + steps.schedule_offset)
+    if job.context.start.rollbacks:
+        learning_rate *= job.context.start.rate_factor
     return build_train_op(
         network,
         features,

@@ -80,6 +80,7 @@ class Optimizer(tf.train.Optimizer):
 
     Attributes:
       registered_as: the name in ``bert_tf.config.optimizers.OPTIMIZERS``.
+      ratio_kinds: the names of the trust ratios that each variable has in an update.
       kernels: the form of the arithmetic.
       ranks: the ranks of the job.
       product_type: the type of matrix products.
@@ -88,6 +89,7 @@ class Optimizer(tf.train.Optimizer):
     """
 
     registered_as: ClassVar[str]
+    ratio_kinds: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -162,6 +164,13 @@ class Optimizer(tf.train.Optimizer):
         self._gradient_factor = factor
         pairs = [(gradient, v) for gradient, v in grads_and_vars if self._factor_of(v)]
         return super().apply_gradients(pairs, global_step, name)
+
+    def trust_ratios(self, variables: Sequence[tf.Variable]) -> tf.Tensor:
+        """Those of the update that :meth:`apply_gradients` added: float32 [kinds, variables].
+
+        The kinds are ``ratio_kinds``; NaN for a variable that is not adapted.
+        """
+        return tf.zeros([0, len(variables)])
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
         """Creates the slots of the variables and the count; apply_gradients does so by itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
@@ -31,6 +31,8 @@ class LayerwiseMoments(AdamMoments):
         text none.
     """
 
+    ratio_kinds: ClassVar[tuple[str, ...]] = ("trust_ratio",)
+
     def __init__(
         self,
         learning_rate: tf.Tensor | float,
@@ -47,6 +49,19 @@ class LayerwiseMoments(AdamMoments):
         self._excluded = None
         if exclude_from_layer_adaptation is not None:
             self._excluded = name_patterns(exclude_from_layer_adaptation)
+        self._ratios: dict[str, tf.Tensor] = {}
+
+    def trust_ratios(self, variables: Sequence[tf.Variable]) -> tf.Tensor:
+        """As in the base class."""
+        return tf.stack([self._ratios[variable.op.name] for variable in variables], axis=1)
+
+    def keep_ratios(self, parameters: Sequence[Parameter], ratios: tf.Tensor) -> None:
+        """Notes what :meth:`trust_ratios` returns of these parameters: [kinds, parameters]."""
+        adapted = [self._adapts(parameter) for parameter in parameters]
+        shown = tf.where_v2(adapted, ratios, float("nan"))
+        shown.set_shape([len(self.ratio_kinds), len(parameters)])
+        for parameter, of_variable in zip(parameters, tf.unstack(shown, axis=1)):
+            self._ratios[parameter.variable.op.name] = of_variable
 
     def trust_ratio(self, parameter: Parameter, direction: tf.Tensor) -> tf.Tensor:
         """The factor of the direction, decay included: a float32 scalar."""
@@ -132,19 +147,21 @@ class Lamb(LayerwiseMoments):
     def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
         """Algorithm 2, with each variable as a layer."""
         scale, epsilon = self.bias_corrections()
-        steps = []
+        steps, ratios = [], []
         for parameter in parameters:
             weight, (m_slot, v_slot), gradient, decays = parameter
             m, v = self.next_moments(parameter, gradient)
             direction = scale * m / (tf.sqrt(v) + epsilon)
             if decays:
                 direction += self.weight_decay * weight
-            rate = learning_rate * self.trust_ratio(parameter, direction)
+            ratios.append(self.trust_ratio(parameter, direction))
+            rate = learning_rate * ratios[-1]
             steps += [
                 m_slot.assign(m, read_value=False),
                 v_slot.assign(v, read_value=False),
                 weight.assign_sub(rate * direction, read_value=False),
             ]
+        self.keep_ratios(parameters, tf.stack([ratios]))
         return tf.group(*steps)
 
     def native_update(
@@ -155,6 +172,8 @@ class Lamb(LayerwiseMoments):
         gradient_factor: tf.Tensor | float,
     ) -> tf.Operation:
         """Makes two passes over memory for all weights together, with the norms between them."""
-        return operations.bert_tf_lamb(
+        ratios = operations.bert_tf_lamb(
             **self.native_arguments(parameters, learning_rate, gradient_factor)
         )
+        self.keep_ratios(parameters, ratios)
+        return ratios.op

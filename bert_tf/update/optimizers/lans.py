@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
@@ -24,6 +24,7 @@ class Lans(LayerwiseMoments):
     """
 
     registered_as = "lans"
+    ratio_kinds: ClassVar[tuple[str, ...]] = ("trust_ratio", "trust_ratio_of_gradient")
 
     def __init__(self, learning_rate: tf.Tensor | float, *, name: str = "Lans", **shared: Any):
         super().__init__(learning_rate, name=name, **shared)
@@ -32,7 +33,7 @@ class Lans(LayerwiseMoments):
         """Algorithm 2, with each variable as a block."""
         scale, epsilon = self.bias_corrections()
         gradient_scale = tf.cast(self.second_correction(), tf.float32)
-        steps = []
+        steps, ratios = [], []
         for parameter in parameters:
             weight, (m_slot, v_slot), gradient, decays = parameter
             gradient = tf.math.divide_no_nan(gradient, euclidean_norm([gradient]))
@@ -42,17 +43,16 @@ class Lans(LayerwiseMoments):
             if decays:
                 parts = [part + self.weight_decay * weight for part in parts]
             shares = [self.beta_1, 1.0 - self.beta_1]
+            ratios.append([self.trust_ratio(parameter, part) for part in parts])
             step = tf.add_n(
-                [
-                    share * self.trust_ratio(parameter, part) * part
-                    for share, part in zip(shares, parts)
-                ]
+                [share * ratio * part for share, ratio, part in zip(shares, ratios[-1], parts)]
             )
             steps += [
                 m_slot.assign(m, read_value=False),
                 v_slot.assign(v, read_value=False),
                 weight.assign_sub(learning_rate * step, read_value=False),
             ]
+        self.keep_ratios(parameters, tf.transpose(tf.stack(ratios)))
         return tf.group(*steps)
 
     def native_update(
@@ -63,7 +63,9 @@ class Lans(LayerwiseMoments):
         gradient_factor: tf.Tensor | float,
     ) -> tf.Operation:
         """Makes three passes over memory for all weights together, with norms between them."""
-        return operations.bert_tf_lans(
+        ratios = operations.bert_tf_lans(
             **self.native_arguments(parameters, learning_rate, gradient_factor),
             gradient_scale=tf.cast(self.second_correction(), tf.float32),
         )
+        self.keep_ratios(parameters, ratios)
+        return ratios.op

@@ -48,6 +48,7 @@ class Update:
         self.state = [v for variables in self.variables.values() for v in variables]
         self._operation = getattr(operations, f"bert_tf_{name}")
         self._own = {}
+        self.ratios = []
         if name in ("lamb", "lans"):
             self._own = {
                 "min_trust_ratio": bounds[0],
@@ -97,9 +98,9 @@ class Update:
 
     def _lamb(self, index, w, of_momentum, of_gradient):
         direction = of_momentum + self.decays[index] * DECAY * w
-        if not self.adapts[index]:
-            return direction
-        return direction * np.clip(np.linalg.norm(w) / np.linalg.norm(direction), *self.bounds)
+        ratio = np.linalg.norm(w) / np.linalg.norm(direction)
+        self.ratios.append(np.clip(ratio, *self.bounds) if self.adapts[index] else 1.0)
+        return direction * self.ratios[-1]
 
     def _lans(self, index, w, of_momentum, of_gradient):
         parts = self._lamb(index, w, of_momentum, None), self._lamb(index, w, of_gradient, None)
@@ -137,8 +138,11 @@ def test_one_update_of_odd_sizes_against_float64(operations, name, bounds, adapt
         update = Update(operations, name, SIZES, bounds=bounds, adapts=adapts)
         operation = update.build()
         session.run(tf.global_variables_initializer())
-        session.run(operation)
+        ratios = session.run(operation)
         assert_close(session.run(update.variables), update.expected(name))
+        if name != "adam_w":  # those of a variable's directions follow each other in the reference
+            expected = np.reshape(update.ratios, [len(SIZES), -1]).T
+            np.testing.assert_allclose(ratios, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["adam_w", "lamb", "lans", "global_norm"])

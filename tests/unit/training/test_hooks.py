@@ -17,7 +17,7 @@ from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.train_op import TrainOutputs
+from bert_tf.update.train_op import TrainOutputs, VariableFigures
 from tests.support import no_room
 
 
@@ -37,11 +37,13 @@ class FakeUpdate:
             term_sums={"masked_lm": self._sums_of(*tf.unstack(self.sums))},
             data_position=self.position,
             num_sequences=self.sequences,
+            consumed_sequences=self.step,
             is_finite=self.is_finite,
             gradient_norm=tf.constant(2.0),
             learning_rate=tf.constant(0.25),
             loss_scale=self.scale,
             gradients=[],
+            figures=VariableFigures([], tf.zeros([0]), {}),
         )
 
     def _sums_of(self, loss, weight, correct):
@@ -238,7 +240,7 @@ def guard_of(update, limit, seen=None):
         assert session.run(update.step) == skipped.step
         if seen is not None:
             seen.append(skipped)
-        return f"stopped after step {skipped.step}"
+        return UserError(f"stopped after step {skipped.step}")
 
     return hooks.NonFiniteGuard(
         update.outputs, limit=limit, features={"sums": update.sums}, explain=explain
@@ -264,6 +266,7 @@ def test_only_skipped_updates_in_a_row_end_a_run(update):
     [skipped] = seen
     # The stand-in counts steps only.
     assert (skipped.step, skipped.data_position, skipped.in_a_row) == (2, 9, 3)
+    assert skipped.consumed_sequences == 2
     assert (skipped.loss_scale, skipped.learning_rate) == (8.0, 0.25)
     assert skipped.features["sums"].tolist() == [5.0, 6.0, 7.0]
 
