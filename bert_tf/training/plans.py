@@ -97,8 +97,10 @@ def _size_ramp(
 
 def _check_ramps_end(batch: BatchPlan, steps: StepPlan) -> None:
     """Raises UserError for a ramp that is not complete before the schedule's end."""
+    # Of all ranks' updates, rounded up, the last may be the one after the last of the schedule.
+    rounded = steps.divisor > 1
     for flag, ramp in (("batch_ramp", batch.sizes), ("length_ramp", batch.lengths)):
-        if ramp is not None and ramp.joins and ramp.joins[-1] >= steps.num_train_steps:
+        if ramp is not None and ramp.joins and ramp.joins[-1] >= steps.num_train_steps + rounded:
             raise UserError(
                 f"--{flag} reaches {ramp.last} at update {ramp.joins[-1]}, but there are only "
                 f"{steps.num_train_steps}, so no update would have it; shorten the ramp or train "

@@ -119,23 +119,32 @@ def test_shapes_and_types_are_static(data, kind):
     assert {name: (s.shape, s.dtype) for name, s in spec.items()} == expected
 
 
+def with_masks(data, records, position, predictions=3):
+    """Records with the masks of the batch at a position, unless they store their own."""
+    if data.masking is None:
+        return records
+    size, length = records["input_ids"].shape
+    masked = mask_batch(
+        records["input_ids"],
+        np.full(size, length),
+        keys=example_keys(7, position, np.arange(size)),
+        settings=dataclasses.replace(data.masking, max_predictions_per_seq=predictions),
+        word_starts=records["word_starts"],
+    )
+    return {
+        **{name: values for name, values in records.items() if name != "word_starts"},
+        "input_ids": masked.input_ids,
+        "masked_lm_positions": masked.positions,
+        "masked_lm_ids": masked.label_ids,
+        "masked_lm_weights": masked.weights,
+    }
+
+
 def test_a_batch_is_the_records_at_its_position(data):
     for position, batch in enumerate(batches(data.train, 12)):
         indices = batch_indices(position, GlobalBatchSlice(4), num_records=NUM_RECORDS, seed=7)
         expected = {name: values[indices] for name, values in data.examples.items()}
-        if data.masking:
-            masked = mask_batch(
-                expected["input_ids"],
-                np.full(4, 12),
-                keys=example_keys(7, position, np.arange(4)),
-                settings=data.masking,
-                word_starts=expected.pop("word_starts"),
-            )
-            expected["input_ids"] = masked.input_ids
-            expected["masked_lm_positions"] = masked.positions
-            expected["masked_lm_ids"] = masked.label_ids
-            expected["masked_lm_weights"] = masked.weights
-        assert_equal([batch], [expected])
+        assert_equal([batch], [with_masks(data, expected, position)])
 
 
 def test_resuming_anywhere_equals_an_uninterrupted_run(data):
@@ -178,19 +187,7 @@ def test_batches_grow_and_their_records_are_cut_before_they_are_masked(data):
         expected = {name: values[indices] for name, values in data.examples.items()}
         predictions = 3 if length == 12 else 2
         expected = cut_records(expected, length, predictions) if length < 12 else expected
-        if data.masking:
-            masked = mask_batch(
-                expected["input_ids"],
-                np.full(size, length),
-                keys=example_keys(7, position, np.arange(size)),
-                settings=dataclasses.replace(data.masking, max_predictions_per_seq=predictions),
-                word_starts=expected.pop("word_starts"),
-            )
-            expected["input_ids"] = masked.input_ids
-            expected["masked_lm_positions"] = masked.positions
-            expected["masked_lm_ids"] = masked.label_ids
-            expected["masked_lm_weights"] = masked.weights
-        assert_equal([batch], [expected])
+        assert_equal([batch], [with_masks(data, expected, position, predictions)])
     for world_size in (1, 2):
         parts = [
             batches(data.train, 4, start=1, rank=rank, world_size=world_size, **RAMPS)
