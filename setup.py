@@ -38,6 +38,7 @@ setup(
         "google-crc32c",
         "numpy",
         "protobuf",
+        "requests",
         "safetensors",
         "sentencepiece",
         "tokenizers",

@@ -29,6 +29,7 @@ COMMANDS = [
     "data_prep.pipeline",
     "data_prep.sentences",
     "data_prep.shards",
+    "data_prep.download",
     "data_prep.vocabulary",
 ]
 
