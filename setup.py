@@ -36,6 +36,7 @@ setup(
         "absl-py",
         "blingfire",
         "google-crc32c",
+        "mwparserfromhell",
         "numpy",
         "protobuf",
         "requests",

@@ -30,6 +30,7 @@ COMMANDS = [
     "data_prep.sentences",
     "data_prep.shards",
     "data_prep.download",
+    "data_prep.extract",
     "data_prep.vocabulary",
 ]
 
