@@ -237,9 +237,9 @@ def _link(source: Path, target: Path) -> None:
 
 
 @flag_group("Download")
-def define_flags() -> None:
-    """Defines the flags of ``python -m data_prep.download``."""
-    flags.DEFINE_enum("source", None, [WIKIPEDIA], "A collection of text, instead of --url.")
+def define_source_flags() -> None:
+    """Defines the flags that choose a collection of text."""
+    flags.DEFINE_enum("source", None, [WIKIPEDIA], "A collection of text to download.")
     flags.DEFINE_string("language", Settings.language, "The Wikipedia's code, such as de.")
     flags.DEFINE_string(
         "date",
@@ -247,17 +247,23 @@ def define_flags() -> None:
         "The dump's date, such as 20240601, or latest: the last finished one.",
     )
     flags.DEFINE_string("mirror", Settings.mirror, "Address of a mirror of Wikimedia's dumps.")
+    flags.DEFINE_integer(
+        "num_connections",
+        Settings.num_connections,
+        "Files to download at the same time; Wikimedia asks for not more than 3.",
+    )
+
+
+@flag_group("Download")
+def define_flags() -> None:
+    """Defines the flags of ``python -m data_prep.download``."""
+    define_source_flags()
     flags.DEFINE_multi_string("url", [], "Address of a file; may be repeated.")
     flags.DEFINE_string(
         "checksum_file",
         None,
         "File with a checksum (MD5, SHA-1, SHA-256 or SHA-512) and a name in each line, as "
         "sha256sum writes them, for the files of --url.",
-    )
-    flags.DEFINE_integer(
-        "num_connections",
-        Settings.num_connections,
-        "Files to fetch at the same time; Wikimedia asks for not more than 3.",
     )
     define_output_flag("Directory for the files.")
 

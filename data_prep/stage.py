@@ -67,10 +67,13 @@ class NumberedFiles:
 
 
 @flag_group("Input and output")
-def define_common_flags(*, input_help: str, output_help: str) -> None:
+def define_common_flags(
+    *, input_help: str, output_help: str, input_is_required: bool = True
+) -> None:
     """Defines --input_file and --output_dir."""
     flags.DEFINE_string("input_file", None, input_help)
-    flags.mark_flag_as_required("input_file")
+    if input_is_required:
+        flags.mark_flag_as_required("input_file")
     define_output_flag(output_help)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import shutil
 
@@ -15,6 +14,7 @@ from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
 from data_prep import download
 from data_prep.download import Settings, run
+from tests.mediawiki import publish
 from tests.web_server import announce, cut_after, send_instead, status, web_server
 
 CONTENT = random.Random(0).randbytes(3_000_000)
@@ -215,25 +215,6 @@ def test_a_disk_without_hard_links(web, tmp_path, monkeypatch):
     assert (fetch_all(web, tmp_path, "/one.txt") / "one.txt").read_bytes() == CONTENT
 
 
-def dump(web, date, files, *, state="done", wiki="dewiki"):
-    """Puts a dump on the server; ``files`` is name -> content."""
-    listed = {
-        name: {
-            "size": len(content),
-            "url": f"/{wiki}/{date}/{name}",
-            "sha1": hashlib.sha1(content).hexdigest(),
-        }
-        for name, content in files.items()
-    }
-    jobs = {"articlesdump": {"status": state, "files": listed}, "other": {"status": "waiting"}}
-    web.files[f"/{wiki}/{date}/dumpstatus.json"] = json.dumps({"jobs": jobs}).encode()
-    for name, content in files.items():
-        web.files[f"/{wiki}/{date}/{name}"] = content
-    dates = sorted({path.split("/")[2] for path in web.files if path.startswith(f"/{wiki}/2")})
-    links = "".join(f'<a href="{other}/">{other}/</a>\n' for other in [*dates, "latest"])
-    web.files[f"/{wiki}/"] = links.encode()
-
-
 def wikipedia(web, tmp_path, **options):
     options = {"language": "de", "mirror": web.address, **options}
     settings_ = Settings(str(tmp_path / "out"), source="wikipedia", **options)
@@ -241,16 +222,16 @@ def wikipedia(web, tmp_path, **options):
 
 
 def test_the_latest_dump_that_is_finished(web, tmp_path):
-    dump(web, "20240501", {"dewiki-20240501-pages-articles.xml.bz2": b"old"})
-    dump(web, "20240520", {"a.bz2": b"new", "b.bz2": CONTENT})
-    dump(web, "20240601", {"dewiki-20240601-pages-articles.xml.bz2": b"?"}, state="in-progress")
+    publish(web, "20240501", {"dewiki-20240501-pages-articles.xml.bz2": b"old"})
+    publish(web, "20240520", {"a.bz2": b"new", "b.bz2": CONTENT})
+    publish(web, "20240601", {"dewiki-20240601-pages-articles.xml.bz2": b"?"}, state="in-progress")
     out = wikipedia(web, tmp_path)
     assert names_in(out) == ["a.bz2", "b.bz2", "manifest.json"]
     assert (out / "b.bz2").read_bytes() == CONTENT
 
 
 def test_a_named_date_from_another_mirror_is_up_to_date(web, tmp_path):
-    dump(web, "20240501", {"a.bz2": b"text"})
+    publish(web, "20240501", {"a.bz2": b"text"})
     wikipedia(web, tmp_path, date="20240501")
     with web_server() as other:
         other.files = web.files
@@ -267,14 +248,14 @@ def test_a_named_date_from_another_mirror_is_up_to_date(web, tmp_path):
     ],
 )
 def test_dumps_that_are_not_there(web, tmp_path, options, sentence):
-    dump(web, "20240601", {"a.bz2": b"text"}, state="in-progress")
+    publish(web, "20240601", {"a.bz2": b"text"}, state="in-progress")
     with pytest.raises(UserError, match=sentence):
         wikipedia(web, tmp_path, **options)
     assert names_in(tmp_path / "out") == []
 
 
 def test_no_dump_is_finished(web, tmp_path):
-    dump(web, "20240601", {"a.bz2": b"text"}, state="in-progress")
+    publish(web, "20240601", {"a.bz2": b"text"}, state="in-progress")
     with pytest.raises(UserError, match=r"none of the dumps .* is finished"):
         wikipedia(web, tmp_path)
 
@@ -283,27 +264,27 @@ def test_no_dump_is_finished(web, tmp_path):
     "content", [b"<html>", b"[]", b'{"jobs": {"articlesdump": 1}}', b'{"jobs": {}}']
 )
 def test_a_list_that_is_none(web, tmp_path, content):
-    dump(web, "20240601", {"a.bz2": b"text"})
+    publish(web, "20240601", {"a.bz2": b"text"})
     web.files["/dewiki/20240601/dumpstatus.json"] = content
     with pytest.raises(UserError, match=r"dumpstatus.json does not list"):
         wikipedia(web, tmp_path, date="20240601")
 
 
 def test_names_in_a_list_stay_in_the_directory(web, tmp_path):
-    dump(web, "20240601", {"../../.evil": b"text"})
+    publish(web, "20240601", {"../../.evil": b"text"})
     with pytest.raises(UserError, match="does not end with a file name"):
         wikipedia(web, tmp_path)
 
 
 def test_a_file_of_another_size_than_listed(web, tmp_path):
-    dump(web, "20240601", {"a.bz2": CONTENT})
+    publish(web, "20240601", {"a.bz2": CONTENT})
     web.files["/dewiki/20240601/a.bz2"] = CONTENT[:-5]
     with pytest.raises(UserError, match="2999995 bytes on the server and 3000000 in the list"):
         wikipedia(web, tmp_path)
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(web, tmp_path, monkeypatch):
-    dump(web, "20240601", {"a.bz2": CONTENT})
+    publish(web, "20240601", {"a.bz2": CONTENT})
     usage = shutil.disk_usage(tmp_path)._replace(free=2_999_999)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(UserError, match="still to be downloaded"):

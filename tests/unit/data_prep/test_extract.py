@@ -7,7 +7,6 @@ import gzip
 import io
 import lzma
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +18,7 @@ from data_prep import extract, mediawiki_dump
 from data_prep.extract import Settings, run
 from data_prep.mediawiki_dump import read_pages
 from data_prep.mediawiki_text import Options, plain_text
+from tests.mediawiki import dump, page
 
 HIDDEN = frozenset({"file", "image", "category", "datei", "kategorie"})
 
@@ -95,25 +95,6 @@ def test_marks_that_are_never_closed_take_no_time(opening):
 
 def test_deep_nesting_ends():
     text_of("[[a|" * 5000 + "x" + "]]" * 5000)
-
-
-def page(title, text, *, namespace=0, redirect=False):
-    mark = '<redirect title="Other" />' if redirect else ""
-    return (
-        f"<page><title>{escape(title)}</title><ns>{namespace}</ns><id>1</id>{mark}"
-        f"<revision><id>2</id><contributor><id>3</id></contributor>"
-        f'<text xml:space="preserve">{escape(text)}</text></revision></page>'
-    )
-
-
-def dump(*pages, version="0.11", language="de"):
-    return (
-        f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-{version}/" version="{version}" '
-        f'xml:lang="{language}"><siteinfo><sitename>W</sitename><namespaces>'
-        '<namespace key="0" case="first-letter" /><namespace key="6">Datei</namespace>'
-        '<namespace key="14">Kategorie</namespace></namespaces></siteinfo>'
-        f"{''.join(pages)}</mediawiki>"
-    ).encode()
 
 
 PAGES = [
