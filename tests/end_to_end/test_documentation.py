@@ -23,6 +23,7 @@ NOT_RUN = {
     "docs/architecture.md": "it has none",
     "docs/coming_from_other_scripts.md": "they are other people's; tests/unit/config parses them",
     "docs/environments.md": "they build environments",
+    "docs/large_batches.md": "they take half an hour",
     "docs/loss_curves.md": "they take hours",
     "docs/memory.md": "they want a machine's whole memory",
     "docs/padding.md": "they take hours, and files that are not here",
