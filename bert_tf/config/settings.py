@@ -34,6 +34,7 @@ class DataSettings:
       eval_files: held-out TFRecord files; the training files if none were given.
       train_patterns, eval_patterns: the files, globs and directories that these come from.
       masked_lm_prob, whole_word: masking at training time, for records without stored masks.
+      final_masked_lm_prob: the share of the last update; None for one share in all.
     """
 
     train_files: tuple[Path, ...]
@@ -44,6 +45,7 @@ class DataSettings:
     max_predictions_per_seq: int
     masked_lm_prob: float
     whole_word: bool
+    final_masked_lm_prob: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

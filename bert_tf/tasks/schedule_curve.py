@@ -185,8 +185,10 @@ def _draw(path: Path, curve: Curve) -> None:
     shown = curve.columns[2:]
     inches = (_INCHES[0], _INCHES[1] + _PANEL_INCHES * (len(shown) - 1))
     labels = [name.replace("_", " ") for name in shown]
-    with stacked_panels(path, x="updates", ys=labels, inches=inches, layout="constrained") as all_axes:
-        for axes, name in zip(all_axes, shown):
+    with stacked_panels(
+        path, x="updates", ys=labels, inches=inches, layout="constrained"
+    ) as all_axes:
+        for axes, name in zip(panels, shown):
             axes.plot(updates, [getattr(point, name) for point in points])
             axes.set_xlim(0, last)
             axes.set_ylim(bottom=0)

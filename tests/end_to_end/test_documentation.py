@@ -30,6 +30,7 @@ NOT_RUN = {
     "docs/phases.md": "they want files of flags; test_kills.py runs a plan",
     "docs/recipes.md": "they take days; tests/unit/test_recipe_ledgers.py has their arithmetic",
     "docs/speed.md": "they need the code of others",
+    "docs/time_to_loss.md": "they take an hour, and need the code of others",
     "docs/your_own_task.md": "they want a file; test_your_own_task.py runs the page's program",
 }
 SHORT = {

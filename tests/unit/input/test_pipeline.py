@@ -10,7 +10,7 @@ from bert_tf.errors import UserError
 from bert_tf.input import pipeline
 from bert_tf.input.batches import user_errors
 from bert_tf.input.cutting import cut_records
-from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
 from bert_tf.ramps import Ramp
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
@@ -53,7 +53,17 @@ class Data:
         )
 
     def train(
-        self, *, batch=4, rank=0, world_size=1, start=0, end=None, seed=7, sizes=None, lengths=None
+        self,
+        *,
+        batch=4,
+        rank=0,
+        world_size=1,
+        start=0,
+        end=None,
+        seed=7,
+        sizes=None,
+        lengths=None,
+        shares=None,
     ):
         return pipeline.training_dataset(
             self.described,
@@ -62,6 +72,7 @@ class Data:
             end_position=end,
             seed=seed,
             lengths=lengths,
+            shares=shares,
         )
 
     def evaluate(self, *, batch_size=4, rank=0, world_size=1, seed=7):
@@ -151,6 +162,18 @@ def test_resuming_anywhere_equals_an_uninterrupted_run(data):
     whole = batches(data.train, 15)
     for start in (1, 6, 14):
         assert_equal(batches(data.train, 15 - start, start=start), whole[start:])
+
+
+def test_a_share_of_masks_that_changes(unmasked):
+    """At each position as if its share were that of all; nothing depends on where it started."""
+    shares = MaskShares(0.3, 0.1, positions=5)
+    whole = batches(unmasked.train, 7, shares=shares)
+    assert [batch["masked_lm_ids"].shape for batch in whole] == [
+        (4, 3), (4, 3), (4, 2), (4, 2), (4, 1), (4, 1), (4, 1)
+    ]  # fmt: skip
+    assert_equal(batches(unmasked.train, 4, shares=shares, start=3), whole[3:])
+    first = batches(unmasked.train, 1)
+    assert_equal(whole[:1], first)
 
 
 def test_nothing_is_tuned_in_the_background(data):
