@@ -188,7 +188,7 @@ def _draw(path: Path, curve: Curve) -> None:
     with stacked_panels(
         path, x="updates", ys=labels, inches=inches, layout="constrained"
     ) as all_axes:
-        for axes, name in zip(panels, shown):
+        for axes, name in zip(all_axes, shown):
             axes.plot(updates, [getattr(point, name) for point in points])
             axes.set_xlim(0, last)
             axes.set_ylim(bottom=0)
