@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -15,6 +16,7 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import times
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import Optimizer, clip_factor
+from bert_tf.update.shards import SlotPart
 from bert_tf.update.state import create_count
 
 # Both are int64 scalars saved in checkpoints.
@@ -59,6 +61,8 @@ class TrainOutputs:
       loss_scale: float32 scalar, used in this update.
       gradients: reduced, unscaled and clipped, in the order of the trainable variables that are
         not frozen; only computed if fetched. What an optimizer then divides them by is not in them.
+        Where ranks share the optimizer's state, they are this rank's parts.
+      slots: this rank's parts of the optimizer's slots; none if every rank has the whole ones.
     """
 
     train_op: tf.Operation
@@ -69,6 +73,7 @@ class TrainOutputs:
     learning_rate: tf.Tensor
     loss_scale: tf.Tensor
     gradients: list[tf.Tensor]
+    slots: Sequence[SlotPart] = ()
 
 
 def build_train_op(
@@ -116,7 +121,13 @@ def build_train_op(
     # rows.
     reduce_each = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
 
+    shards = optimizer.shards
+    if shards is not None:
+        optimizer.create_slots(variables)
+
     def reduce(gradients):
+        if shards is not None:
+            return shards.sum_gradients(gradients, variables, complete_at_once=not reduce_each)
         return ranks.sum_gradients(
             gradients, variables, complete_at_once=not reduce_each, most_rows=settings.most_rows
         )
@@ -132,10 +143,11 @@ def build_train_op(
     )
     gradients = reduce_sum(gradients)
     for gradient, variable in zip(gradients, variables):
-        gradient.set_shape(variable.shape)
+        if shards is None or not shards.is_divided(variable):
+            gradient.set_shape(variable.shape)
     # Unscaling and clipping are combined in one factor, applied as the optimizer reads gradients.
     factor = loss_scale.inverse()
-    scaled_norm = optimizer.kernels.global_norm(gradients)
+    scaled_norm = optimizer.global_norm(gradients, variables)
     norm = times(scaled_norm, factor)
     if settings.clip_norm is not None:
         factor = times(factor, clip_factor(norm, settings.clip_norm))
@@ -167,6 +179,7 @@ def build_train_op(
         learning_rate=learning_rate,
         loss_scale=used_scale,
         gradients=[times(gradient, factor) for gradient in gradients],
+        slots=() if shards is None else shards.slots,
     )
 
 

@@ -46,16 +46,7 @@ class Update:
             for kind, values in (("weights", self.weights), ("m", self.m), ("v", self.v))
         }
         self.state = [v for variables in self.variables.values() for v in variables]
-        self._operation = getattr(operations, f"bert_tf_{name}")
-        self._own = {}
-        if name in ("lamb", "lans"):
-            self._own = {
-                "min_trust_ratio": bounds[0],
-                "max_trust_ratio": bounds[1],
-                "adapts": self.adapts,
-            }
-        if name == "lans":
-            self._own["gradient_scale"] = GRADIENT_SCALE
+        self._operations, self._name = operations, name
 
     def arguments(self):
         return {
@@ -71,11 +62,24 @@ class Update:
             "beta_2": BETA_2,
             "weight_decay": DECAY,
             "decays": self.decays,
-            **self._own,
         }
 
     def build(self, **changes):
-        return self._operation(**{**self.arguments(), **changes})
+        arguments = {**self.arguments(), **changes}
+        if self._name == "adam_w":
+            return self._operations.bert_tf_adam_w(**arguments)
+        if self._name == "lans":
+            sums = self._operations.bert_tf_sums_of_squares(values=arguments["gradients"])
+            arguments.update(gradient_scale=GRADIENT_SCALE, gradient_squares=sums)
+        moments, step = (
+            getattr(self._operations, f"bert_tf_{self._name}_{half}")
+            for half in ("moments", "step")
+        )
+        return step(**arguments, **self.ratios(), squares=moments(**arguments))
+
+    def ratios(self):
+        least, most = self.bounds
+        return {"min_trust_ratio": least, "max_trust_ratio": most, "adapts": self.adapts}
 
     def expected(self, name):
         """Weights and moments after one update, in float64."""
@@ -338,6 +342,7 @@ def test_what_does_not_fit_is_an_error(operations):
     with tf.Graph().as_default(), in_new_session() as session:
         update = Update(operations, "adam_w", [3, 4])
         twice = [update.variables["weights"][0].handle] * 2
+        squares = np.ones([2, 2])
         cases = {
             "weights_0": (update.build(), tf.errors.NotFoundError),  # nothing is initialised yet
             r"shape \[3\].* shape \[5\]": (
@@ -348,11 +353,14 @@ def test_what_does_not_fit_is_an_error(operations):
             "1 entries of decays": (update.build(decays=[True]), tf.errors.InvalidArgumentError),
             "factor is not a scalar": (update.build(factor=[1.0, 2.0]), tf.errors.OpError),
             "1 entries of adapts for 2": (
-                operations.bert_tf_lamb(
-                    **update.arguments(),
-                    adapts=[True],
-                    min_trust_ratio=0.0,
-                    max_trust_ratio=1.0,
+                operations.bert_tf_lamb_step(
+                    **update.arguments(), **{**update.ratios(), "adapts": [True]}, squares=squares
+                ),
+                tf.errors.InvalidArgumentError,
+            ),
+            "squares has shape": (
+                operations.bert_tf_lamb_step(
+                    **update.arguments(), **update.ratios(), squares=squares[:1]
                 ),
                 tf.errors.InvalidArgumentError,
             ),
