@@ -1,4 +1,4 @@
-"""An optimizer's slots shared out over ranks: stage 1 of ZeRO (Rajbhandari et al. 2020, section 5.1).
+"""An optimizer's slots shared out over ranks: ZeRO's stage 1 (Rajbhandari et al. 2020, sect. 5.1).
 
 Each rank keeps the slots of its part of every variable. It receives the sum of the gradients of
 that part, updates the part, and all ranks gather the parts of the weights. An optimizer may also
