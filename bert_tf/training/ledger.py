@@ -36,6 +36,7 @@ def training_ledger(
     steps: StepPlan,
     optimization: OptimizationSettings,
     operations: str,
+    slot_bytes: int,
     precision: Mapping[str, Any],
     communication: Mapping[str, Any],
     data: Mapping[str, Any],
@@ -43,7 +44,8 @@ def training_ledger(
 ) -> Ledger:
     """Section -> entries, in the order in which they are shown. Collective.
 
-    ``operations`` names the operations of the update; ``precision``, ``communication`` and ``data``
+    ``operations`` names the operations of the update, and ``slot_bytes`` are those of a rank's part
+    of the optimizer's state; ``precision``, ``communication`` and ``data``
     are sections made by the caller, the last one with ``train_records``; training starts from
     ``start``.
     """
@@ -79,7 +81,10 @@ def training_ledger(
             "records": num_records,
             "epochs": round(consumed / num_records, 3) if num_records else 0.0,
         },
-        "optimizer": _optimizer_section(optimization, operations),
+        "optimizer": {
+            **_optimizer_section(optimization, operations),
+            **_sharding_entries(optimization, ranks, slot_bytes),
+        },
         "communication": {
             "allreduce": "every micro batch"
             if optimization.allreduce_every_micro_batch
@@ -126,6 +131,16 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
     if optimization.rate_factors:
         section["rate_factors"] = [f"{name}:{f:g}" for name, f in optimization.rate_factors]
     return section
+
+
+def _sharding_entries(
+    optimization: OptimizationSettings, ranks: SingleProcess, slot_bytes: int
+) -> dict[str, Any]:
+    if not optimization.shard_optimizer_state:
+        return {}
+    several = ranks.world_size > 1
+    shared = f"over {ranks.world_size} ranks" if several else "no: a single rank"
+    return {"state_shared_out": shared, "slot_bytes_of_a_rank": slot_bytes}
 
 
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "ledger") -> str:

@@ -23,6 +23,7 @@ from bert_tf.training.disk import checkpoint_sizes, disk_warning
 from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.job import Job, Model, TrainingData, make_job
 from bert_tf.training.memory import estimate_memory, format_memory
+from bert_tf.training.plans import slot_bytes
 from bert_tf.training.replay import replay
 from bert_tf.training.start_point import take_over
 from bert_tf.training.trainer import Trainer
@@ -250,6 +251,7 @@ def _ledger(job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
         steps=job.steps,
         optimization=job.optimization,
         operations=context.kernels.description,
+        slot_bytes=slot_bytes(job.task.specs(), job.optimization, context.ranks),
         precision={
             "policy": context.precision,
             "amp": context.runtime.amp,

@@ -34,6 +34,7 @@ from bert_tf.training import evaluation, hooks, ledger, nonfinite
 from bert_tf.training.job import Job
 from bert_tf.training.plans import schedule_of
 from bert_tf.training.run_log import EVALUATIONS, read_history
+from bert_tf.training.shared_slots import ReceiveSlots, SharingSaver
 from bert_tf.training.start_point import ResumingSaver, find_start
 from bert_tf.training.summary import UpdateTimes, training_lines, training_totals
 from bert_tf.training.warm_up import WarmUp
@@ -213,14 +214,7 @@ class Trainer:
         job = self._job
         use_xla = job.session.use_xla
         warm_up = WarmUp(2 if use_xla else 1)
-        # Relative paths, so that a run can be resumed after its directory was moved.
-        saver = ResumingSaver(
-            tf.global_variables(),
-            consumed=self._context.start.consumed(job.batch.global_batch_size),
-            loss_scale=self._context.runtime.initial_loss_scale,
-            max_to_keep=self._settings.keep_checkpoint_max,
-            save_relative_paths=True,
-        )
+        saver = self._saver(outputs)
         total_steps = job.steps.last_step
         has_loss_scale = self._context.needs_loss_scale
         progress = hooks.ProgressSettings(
@@ -234,6 +228,7 @@ class Trainer:
         default_limit = DEFAULT_MAX_SKIPPED if has_loss_scale else 1
         session_hooks: list[tf.train.SessionRunHook] = [
             *self._context.ranks.broadcast_hooks(),
+            *self._receive_slots(outputs, saver),
             hooks.NonFiniteGuard(
                 outputs,
                 limit=self._settings.max_skipped_updates or default_limit,
@@ -252,14 +247,17 @@ class Trainer:
                 ),
             ),
         ]
-        if self._log is not None:
+        if self._log is not None or outputs.slots:
             checkpoint = hooks.CheckpointHook(
                 outputs,
                 output_dir=self._settings.output_dir,
                 every_steps=self._settings.save_checkpoints_steps,
                 saver=saver,
+                resumes=self._context.start.checkpoint is not None,
             )
-            session_hooks += [checkpoint, hooks.FirstUpdate(self._report_first_update)]
+            session_hooks.append(checkpoint)
+        if self._log is not None:
+            session_hooks.append(hooks.FirstUpdate(self._report_first_update))
             if use_xla:
                 session_hooks.append(XlaReport(warm_up, self._report_xla))
         if self._settings.eval_every_steps is not None:
@@ -282,6 +280,27 @@ class Trainer:
             training_hooks=session_hooks,
             scaffold=tf.train.Scaffold(saver=saver),
         )
+
+    def _saver(self, outputs: TrainOutputs) -> ResumingSaver:
+        # Relative paths, so that a run can be resumed after its directory was moved.
+        options = {
+            "consumed": self._context.start.consumed(self._job.batch.global_batch_size),
+            "loss_scale": self._context.runtime.initial_loss_scale,
+            "max_to_keep": self._settings.keep_checkpoint_max,
+            "save_relative_paths": True,
+        }
+        if not outputs.slots:
+            return ResumingSaver(tf.global_variables(), **options)
+        return SharingSaver(
+            tf.global_variables(), slots=outputs.slots, ranks=self._context.ranks, **options
+        )
+
+    def _receive_slots(
+        self, outputs: TrainOutputs, saver: ResumingSaver
+    ) -> list[tf.train.SessionRunHook]:
+        if not outputs.slots or self._context.start.checkpoint is None:
+            return []
+        return [ReceiveSlots(outputs.slots, saver, self._context.ranks)]
 
     def _report_first_update(self) -> None:
         seconds = {"seconds_to_first_update": seconds_since_launch()}
@@ -339,6 +358,7 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
             kernels=job.context.kernels,
             ranks=job.context.ranks,
             product_type=job.options.policy.dense,
+            shard_state=optimization.shard_optimizer_state,
         ),
         learning_rate=learning_rate,
         loss_scale=_loss_scale(job.context.runtime, needed=job.context.needs_loss_scale),

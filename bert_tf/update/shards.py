@@ -30,14 +30,15 @@ class SlotPart:
       name: the slot's name in checkpoints.
       shape: that of the whole slot, the shape of its weight.
       part: which elements this rank has.
-      variable: float32, in a vector or, if it is the whole slot, in its shape; None for an owned
-        slot of another rank.
+      variable: float32, in a vector or, if this rank owns the slot, in its shape. It is empty where
+        another rank owns it, and exists nevertheless: TensorFlow would merge the collective
+        operations on several constants that are equal on one rank, and not on its owner.
     """
 
     name: str
     shape: tuple[int, ...]
     part: Part
-    variable: tf.Variable | None
+    variable: tf.Variable
 
 
 class Shards:
@@ -52,7 +53,6 @@ class Shards:
         """Nothing has been created yet."""
         self.ranks = ranks
         self.slots: list[SlotPart] = []
-        self._owners: dict[str, int] = {}
         self._slots_of: dict[str, tuple[tf.Variable, ...]] = {}
         # A variable's part of the weights, as the operations of an update change variables. It
         # exists during an update only.
@@ -71,23 +71,20 @@ class Shards:
         size = math.prod(shape)
         if owner is None:
             part = part_of(size, self.ranks.rank, self.ranks.world_size)
-            own_shape = [part.size]
-            weights = _variable(own_shape, f"{name}/part", [])
+            weights = _variable([part.size], f"{name}/part", [])
             self._weights[name] = weights
             self._names[weights.op.name] = name
         else:
-            self._owners[name] = owner
-            is_owner = owner == self.ranks.rank
-            part = Part(0, size if is_owner else 0)
-            own_shape = shape if is_owner else None
-        parts = []
-        for slot in slot_names:
-            slot_name, own = f"{name}/{slot}", None
-            if own_shape is not None:
-                own = _variable(own_shape, slot_name, [tf.GraphKeys.LOCAL_VARIABLES])
-                parts.append(own)
-            self.slots.append(SlotPart(slot_name, shape, part, own))
-        self._slots_of[name] = tuple(parts)
+            part = Part(0, size if owner == self.ranks.rank else 0)
+        own_shape = shape if owner is not None and part.size else [part.size]
+        slots = [
+            _variable(own_shape, f"{name}/{slot}", [tf.GraphKeys.LOCAL_VARIABLES])
+            for slot in slot_names
+        ]
+        self.slots += [
+            SlotPart(f"{name}/{slot}", shape, part, own) for slot, own in zip(slot_names, slots)
+        ]
+        self._slots_of[name] = tuple(slots) if owner in (None, self.ranks.rank) else ()
 
     def slots_of(self, variable: tf.Variable) -> tuple[tf.Variable, ...]:
         """This rank's slots of a variable; none if another rank owns it."""

@@ -239,12 +239,8 @@ def whole_slots(optimizer, variables, outputs, ranks):
     """All slots in the order of variables, gathered where ranks have parts."""
     if optimizer.shards is None:
         return [optimizer.get_slot(v, s) for v in variables for s in optimizer.slots_of(v)]
-    empty = tf.zeros([0])
     return [
-        ranks.concatenate(
-            empty if slot.variable is None else tf.reshape(slot.variable, [-1]),
-            name=f"{slot.name}/whole",
-        )
+        ranks.concatenate(tf.reshape(slot.variable, [-1]), name=f"{slot.name}/whole")
         for slot in outputs.slots
     ]
 

@@ -358,6 +358,7 @@ def test_unset_communication_is_decided_by_the_run(parse, given, groups, rows):
     [
         ["--adasum", "--num_allreduce_groups=1"],
         ["--adasum", "--embedding_gradient_rows"],
+        ["--adasum", "--shard_optimizer_state"],
         ["--num_allreduce_groups=1", "--embedding_gradient_rows"],
     ],
 )
