@@ -177,14 +177,10 @@ def test_stages_of_zero_beyond_the_first(tmp_path, stage, shares):
     file = converted("--max_seq_length 128", config, bing_bert())
     assert parsed(file, tmp_path).shard_optimizer_state == shares
     notes = [note for note in file.notes if note.startswith("zero_optimization.stage")]
-    assert (
-        notes
-        == [
-            f"zero_optimization.stage = {stage}: the optimizer's state is divided among ranks, as in "
-            "stage 1; gradients and weights are not"
-        ]
-        * shares
-    )
+    assert len(notes) == shares
+    for note in notes:
+        assert f"stage = {stage}: the optimizer's state is divided among ranks" in note
+        assert note.endswith("gradients and weights are not")
 
 
 @pytest.mark.parametrize(

@@ -358,13 +358,19 @@ def test_unset_communication_is_decided_by_the_run(parse, given, groups, rows):
     [
         ["--adasum", "--num_allreduce_groups=1"],
         ["--adasum", "--embedding_gradient_rows"],
-        ["--adasum", "--shard_optimizer_state"],
         ["--num_allreduce_groups=1", "--embedding_gradient_rows"],
     ],
 )
 def test_communication_flags_that_exclude_each_other(parse, given):
     with pytest.raises(UserError, match=r"--adasum .*; drop (it|one)"):
         parse(*given)
+
+
+def test_shared_state(parse):
+    assert not parse().optimization.shard_optimizer_state
+    assert parse("--shard_optimizer_state").optimization.shard_optimizer_state
+    with pytest.raises(UserError, match=r"--shard_optimizer_state .* --adasum, .*; drop one"):
+        parse("--shard_optimizer_state", "--adasum")
 
 
 def test_epochs_instead_of_steps(parse):
