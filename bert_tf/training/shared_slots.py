@@ -8,7 +8,7 @@ whether they share or not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -38,7 +38,7 @@ class SharingSaver(ResumingSaver):
         self._writes = ranks.is_chief
         self.restored: str | None = None
         whole = {slot.name: _gathered(slot, ranks) for slot in slots}
-        self._gather = tf.group(*whole.values())
+        self._received = _received(whole.values())
         if self._writes:
             values = {**{v.op.name: v.read_value() for v in variables}, **whole}
             definition = self.saver_def
@@ -56,13 +56,21 @@ class SharingSaver(ResumingSaver):
         """As tf.train.Saver's on rank 0; the others send their parts of the slots."""
         if self._writes:
             return super().save(sess, save_path, **options)
-        sess.run(self._gather)
+        sess.run(self._received)
         return None
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
         """Restores the variables, and keeps in ``restored`` where the slots are."""
         super().restore(sess, save_path)
         self.restored = save_path
+
+
+def _received(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
+    """Few numbers that cannot be known without the tensors, none of which is empty.
+
+    TensorFlow does not run a collective operation whose result nobody takes.
+    """
+    return tf.stack([tf.reshape(tensor, [-1])[0] for tensor in tensors])
 
 
 def _gathered(slot: SlotPart, ranks: SingleProcess) -> tf.Tensor:
@@ -90,7 +98,8 @@ class ReceiveSlots(tf.train.SessionRunHook):
             whole = self._ranks.from_chief(given, name=f"{slot.name}/restored")
             part = tf.reshape(whole[slot.part.start : slot.part.end], slot.variable.shape)
             self._given.append(given)
-            self._assign.append(slot.variable.assign(part, read_value=False))
+            assign = slot.variable.assign(part, read_value=False)
+            self._assign.append([assign, _received([whole])])  # the part may be empty
 
     def after_create_session(self, session, coord):
         """Sends the slots. Collective."""
