@@ -13,11 +13,12 @@ from tests.small_pretraining import (
     make_data_of_documentation,
     write_bert_config,
 )
-from tests.support import mpirun, requires_horovod, run, variables_of
+from tests.support import mpirun, requires_horovod, variables_of
 
 pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SCRIPT = "run_pretraining.py"
+PROGRAM = "tests/parallel/shared_state_program.py"
 SHARED = "--shard_optimizer_state"
 # Gradients that are zero in theory, of which Adam makes steps of any size (test_equivalence.py).
 NOISE = "attention/self/key/bias"
@@ -37,9 +38,8 @@ def flags(data, tmp_path):
     ]
 
 
-def train(ranks, flags, output_dir, *more):
-    horovod = ["--horovod"] if ranks > 1 else []
-    return mpirun(ranks, SCRIPT, *flags, *horovod, f"--output_dir={output_dir}", *more)
+def train(ranks, directory, *runs):
+    return mpirun(ranks, PROGRAM, directory, *runs)
 
 
 def newest(directory):
@@ -52,34 +52,31 @@ def assert_same_names_and_shapes(found, expected):
     assert any(name.endswith("/adam_v") for name in found)
 
 
-def test_a_run_goes_on_with_any_number_of_ranks_with_and_without(flags, tmp_path):
+def test_a_run_goes_on_with_any_number_of_ranks_with_and_without(tmp_path):
     """Two ranks, then one, then three: the same weights and slots as if none of them shared."""
-    batch = ["--global_batch_size=12", "--train_batch_size=2"]
-    found = {}
-    for name, shared in {"shared": [SHARED], "plain": []}.items():
-        out = tmp_path / name
-        train(2, flags, out, *batch, *shared, "--stop_after_steps=2")
-        train(1, flags, out, *batch, "--stop_after_steps=4")
-        done = train(3, flags, out, *batch, *shared)
-        assert ("state_shared_out=over 3 ranks" in done.stdout) == bool(shared)
-        found[name] = newest(out)
-    assert_same_names_and_shapes(found["shared"], found["plain"])
-    for name, expected in found["plain"].items():
-        if NOISE not in name:
-            np.testing.assert_allclose(
-                found["shared"][name], expected, rtol=1e-6, atol=1e-6, err_msg=name
-            )
+    optimizers = ("adam", "muon")
+    for ranks, steps in ((2, 2), (1, 4), (3, 6)):
+        shared = "shared" if ranks > 1 else "plain"
+        runs = [f"{name}:{shared}:{steps}:{name}" for name in optimizers]
+        runs += [f"{name}-plain:plain:{steps}:{name}" for name in optimizers]
+        done = train(ranks, tmp_path, *runs)
+        assert done.stdout.count(f"(step {steps - 2})") == (len(runs) if steps > 2 else 0)
+        assert done.stdout.count(f"state_shared_out=over {ranks} ranks") == 2 * (ranks > 1)
+    for optimizer in optimizers:
+        shared, plain = (newest(tmp_path / name) for name in (optimizer, f"{optimizer}-plain"))
+        assert shared["global_step"] == 6
+        assert_same_names_and_shapes(shared, plain)
+        for name, expected in plain.items():
+            if NOISE not in name:
+                np.testing.assert_allclose(
+                    shared[name], expected, rtol=1e-6, atol=1e-6, err_msg=name
+                )
 
 
-def test_killed_and_resumed_it_ends_in_the_same_bits(flags, tmp_path):
-    flags = [*flags, "--horovod", "--deterministic", SHARED, "--optimizer_type=lamb"]
-    train(2, flags, tmp_path / "whole")
-    killed = [*flags, "--rank_timeout=10", f"--output_dir={tmp_path / 'out'}"]
-    done = run_faulty(tmp_path, killed, "killed", 1)
-    assert_lost(done, tmp_path, "the process of rank 1 on host .* ended", status=128 + 9)
-    done = train(2, flags, tmp_path / "out")
-    assert "(step 3)" in done.stdout
-    whole, resumed = newest(tmp_path / "whole"), newest(tmp_path / "out")
+def test_interrupted_and_resumed_it_ends_in_the_same_bits(tmp_path):
+    train(2, tmp_path, "whole:shared:6:lamb", "parts:shared:3:lamb", "parts:shared:6:lamb")
+    whole, resumed = newest(tmp_path / "whole"), newest(tmp_path / "parts")
+    assert whole["global_step"] == 6
     assert_same_names_and_shapes(resumed, whole)
     for name, expected in whole.items():
         np.testing.assert_array_equal(resumed[name], expected, err_msg=name)
@@ -109,8 +106,3 @@ def test_the_best_checkpoint_and_a_stop(flags, tmp_path):
     stopped = newest(tmp_path / "stopped")
     assert 3 < int(stopped["global_step"]) < 500
     assert_same_names_and_shapes(stopped, newest(tmp_path / "out"))
-
-
-def test_on_one_rank_it_has_no_effect(flags, tmp_path):
-    done = run(SCRIPT, *flags, SHARED, "--stop_after_steps=1", f"--output_dir={tmp_path / 'out'}")
-    assert "state_shared_out=no: a single rank" in done.stdout
