@@ -36,16 +36,16 @@ def training_ledger(
     steps: StepPlan,
     optimization: OptimizationSettings,
     operations: str,
-    slot_bytes: int,
     precision: Mapping[str, Any],
     communication: Mapping[str, Any],
     data: Mapping[str, Any],
     start: StartPoint,
+    slot_bytes: int | None = None,
 ) -> Ledger:
     """Section -> entries, in the order in which they are shown. Collective.
 
-    ``operations`` names the operations of the update, and ``slot_bytes`` are those of a rank's part
-    of the optimizer's state; ``precision``, ``communication`` and ``data``
+    ``operations`` names the operations of the update; ``slot_bytes`` are those of a rank's part of
+    the optimizer's state, shown if it is shared out; ``precision``, ``communication`` and ``data``
     are sections made by the caller, the last one with ``train_records``; training starts from
     ``start``.
     """
@@ -134,7 +134,7 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
 
 
 def _sharding_entries(
-    optimization: OptimizationSettings, ranks: SingleProcess, slot_bytes: int
+    optimization: OptimizationSettings, ranks: SingleProcess, slot_bytes: int | None
 ) -> dict[str, Any]:
     if not optimization.shard_optimizer_state:
         return {}

