@@ -85,12 +85,7 @@ def training_ledger(
             **_optimizer_section(optimization, operations),
             **_sharding_entries(optimization, ranks, slot_bytes),
         },
-        "communication": {
-            "allreduce": "every micro batch"
-            if optimization.allreduce_every_micro_batch
-            else "once an update",
-            **communication,
-        },
+        "communication": _communication_section(optimization, ranks, communication),
         "precision": dict(precision),
         "data": dict(data),
     }
@@ -131,6 +126,16 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
     if optimization.rate_factors:
         section["rate_factors"] = [f"{name}:{f:g}" for name, f in optimization.rate_factors]
     return section
+
+
+def _communication_section(
+    optimization: OptimizationSettings, ranks: SingleProcess, communication: Mapping[str, Any]
+) -> dict[str, Any]:
+    if optimization.shard_optimizer_state and ranks.world_size > 1:
+        exchange = "reduce-scatter and all-gather, once an update"
+        return {"allreduce": exchange, **communication, "embeddings": "table"}
+    every = optimization.allreduce_every_micro_batch
+    return {"allreduce": "every micro batch" if every else "once an update", **communication}
 
 
 def _sharding_entries(

@@ -162,10 +162,15 @@ def test_the_optimizer_has_its_options_and_no_others():
 
 
 def test_shared_state_is_named_with_its_bytes():
-    found = make_ledger(shard_optimizer_state=True)["optimizer"]
-    assert (found["state_shared_out"], found["slot_bytes_of_a_rank"]) == ("over 2 ranks", 800)
-    alone = make_ledger(SingleProcess(1), shard_optimizer_state=True)["optimizer"]
-    assert alone["state_shared_out"] == "no: a single rank"
+    found = make_ledger(shard_optimizer_state=True)
+    optimizer, communication = found["optimizer"], found["communication"]
+    assert optimizer["state_shared_out"] == "over 2 ranks"
+    assert optimizer["slot_bytes_of_a_rank"] == 800
+    assert communication["allreduce"].startswith("reduce-scatter")
+    assert communication["embeddings"] == "table"
+    alone = make_ledger(SingleProcess(1), shard_optimizer_state=True)
+    assert alone["optimizer"]["state_shared_out"] == "no: a single rank"
+    assert alone["communication"]["allreduce"] == "once an update"
 
 
 def test_no_records_are_no_epochs():
