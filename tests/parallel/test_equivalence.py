@@ -164,8 +164,8 @@ def test_shared_state_gives_the_same_updates(found, launch, kind):
 
     Four ranks may add up in another order, which is a difference in the last bit. In bfloat16 some
     weight is then rounded to the next of the type's numbers, and after ten updates runs differ as
-    two that do not share do when their gradients travel in other groups. So there the first
-    gradients are compared, and the weights within a thousandth of the way that they went.
+    two that do not share do when MPI adds up by another algorithm. So there the first gradients are
+    compared, and the weights within a thousandth of the way that they went.
     """
     ranks, kinds = launch
     launch = (ranks, (*kinds, *(SHARDED[name] for name in kinds)))
