@@ -31,6 +31,7 @@ from bert_tf.config.settings import (
     RunSettings,
     RuntimeSettings,
 )
+from bert_tf.config.sharding import check_sharding
 from bert_tf.console import warn
 from bert_tf.errors import UserError
 from bert_tf.files import require_file
@@ -265,6 +266,12 @@ def define_optimization_flags(
         "allreduce_every_micro_batch",
         False,
         "Communicate after each micro batch, for comparison.",
+    )
+    define.boolean(
+        "shard_optimizer_state",
+        OptimizationSettings.shard_optimizer_state,
+        "Share out the optimizer's slots over the ranks (stage 1 of ZeRO, Rajbhandari et al. 2020, "
+        "section 5.1): each has those of a part of every weight, which saves memory.",
     )
 
 
@@ -553,9 +560,19 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         micro_batch_flag=(
             "train_batch_size" if values.micro_batch_size is None else "micro_batch_size"
         ),
+        shard_optimizer_state=values.shard_optimizer_state,
     )
     check_schedule(settings)
     return settings
+
+
+def checked_runtime_settings(
+    values: flags.FlagValues, optimization: OptimizationSettings
+) -> RuntimeSettings:
+    """As :func:`runtime_settings`; UserError if they contradict those of the optimization."""
+    runtime = runtime_settings(values)
+    check_sharding(optimization, runtime.communication)
+    return runtime
 
 
 def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:

@@ -74,6 +74,8 @@ class OptimizationSettings:
       batch_ramp: how the global batch grows up to the full one; None if it does not.
       length_ramp: how the sequences grow that records are cut to; None keeps them whole.
       micro_batch_flag: the name by which the user gave the micro batch size.
+      shard_optimizer_state: share out the optimizer's slots over the ranks, so that each has those
+        of a part of every weight.
       rate_factors: (regular expression, factor) pairs: a variable's learning rate is multiplied by
         the factor of the first expression found in its name; 0 freezes it.
     """
@@ -108,6 +110,7 @@ class OptimizationSettings:
     length_ramp: RampSettings | None = None
     micro_batch_flag: str = "train_batch_size"
     rate_factors: tuple[tuple[str, float], ...] = ()
+    shard_optimizer_state: bool = False
 
     def rate_factor(self, variable_name: str) -> float:
         """The factor of a variable's learning rate, 1 if no expression matches its name."""

@@ -37,13 +37,18 @@ class LayerSummaries(StepHook):
     copied but by the update, which writes to new memory while the old is in use.
     """
 
-    def __init__(self, outputs: TrainOutputs, *, every_steps: int, log: RunLog) -> None:
-        """Logs to ``log`` whenever the step is a multiple of ``every_steps``."""
+    def __init__(self, outputs: TrainOutputs, *, every_steps: int, log: RunLog | None) -> None:
+        """Logs to ``log`` whenever the step is a multiple of ``every_steps``.
+
+        Without a log it only fetches what rank 0 logs, which ranks that share the optimizer's state
+        must do together.
+        """
         super().__init__(outputs)
         self._every_steps = every_steps
         self._log = log
         self._variables = outputs.figures.variables
-        self._weights: list[np.ndarray] | None = None
+        self._is_chosen = False
+        self._weights: list[np.ndarray] = []
 
     def begin(self):
         super().begin()
@@ -55,23 +60,23 @@ class LayerSummaries(StepHook):
         ]
 
     def before_run(self, run_context):
-        self._weights = None
-        if (self.step + 1) % self._every_steps == 0:
+        self._is_chosen = (self.step + 1) % self._every_steps == 0
+        if self._is_chosen and self._log is not None:
             self._weights = run_context.session.run(self._variables)
         return super().before_run(run_context)
 
     def fetches(self):
         figures = self.outputs.figures
-        if self._weights is None:
+        if not self._is_chosen:
             return {}
         return {GRADIENT_NORM: figures.gradient_norms, **figures.trust_ratios}
 
     def after_update(self, session, fetched, *, applied):
-        if self._weights is None or not applied:
+        weights, self._weights = self._weights, []
+        if not weights or not applied:
             return
-        feed = dict(zip(self._before, self._weights))
-        self._weights = None
-        found = dict(zip((WEIGHT_NORM, UPDATE_NORM), session.run(self._norms, feed)))
+        norms = session.run(self._norms, dict(zip(self._before, weights)))
+        found = dict(zip((WEIGHT_NORM, UPDATE_NORM), norms))
         found.update((name, value) for name, value in fetched.items() if name != "is_finite")
         names = [variable.op.name for variable in self._variables]
         by_variable = figures_of_variables(names, found)

@@ -25,6 +25,7 @@ from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.job import Job, Model, TrainingData, make_job
 from bert_tf.training.memory import estimate_memory, format_memory
 from bert_tf.training.nonfinite import NonFiniteError
+from bert_tf.training.plans import slot_bytes
 from bert_tf.training.replay import replay
 from bert_tf.training.rollback import finish_rollback, roll_back
 from bert_tf.training.start_point import take_over
@@ -294,6 +295,7 @@ def _ledger(job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
         steps=job.steps,
         optimization=job.optimization,
         operations=context.kernels.description,
+        slot_bytes=slot_bytes(job.task.specs(), job.optimization, context.ranks),
         precision={
             "policy": context.precision,
             "amp": context.runtime.amp,

@@ -35,6 +35,7 @@ from bert_tf.training.job import Job
 from bert_tf.training.layer_summaries import LayerSummaries
 from bert_tf.training.plans import schedule_of
 from bert_tf.training.run_log import EVALUATIONS, read_history
+from bert_tf.training.shared_slots import ReceiveSlots, SharingSaver
 from bert_tf.training.start_point import ResumingSaver, find_start
 from bert_tf.training.summary import UpdateTimes, training_lines, training_totals
 from bert_tf.training.warm_up import WarmUp
@@ -225,15 +226,7 @@ class Trainer:
         job = self._job
         use_xla = job.session.use_xla
         warm_up = WarmUp(2 if use_xla else 1)
-        # Relative paths, so that a run can be resumed after its directory was moved.
-        saver = ResumingSaver(
-            tf.global_variables(),
-            consumed=self._context.start.consumed(job.batch.global_batch_size),
-            loss_scale=self._context.runtime.initial_loss_scale,
-            corrected=self._context.start.corrected_counts(),
-            max_to_keep=self._settings.keep_checkpoint_max,
-            save_relative_paths=True,
-        )
+        saver = self._saver(outputs)
         total_steps = job.steps.last_step
         has_loss_scale = self._context.needs_loss_scale
         progress = hooks.ProgressSettings(
@@ -247,6 +240,7 @@ class Trainer:
         default_limit = DEFAULT_MAX_SKIPPED if has_loss_scale else 1
         session_hooks: list[tf.train.SessionRunHook] = [
             *self._context.ranks.broadcast_hooks(),
+            *self._receive_slots(outputs, saver),
             *self._layer_summaries(outputs),
             hooks.ProgressHook(
                 outputs,
@@ -266,14 +260,16 @@ class Trainer:
                 explain=functools.partial(nonfinite.explain, job, network),
             ),
         ]
-        if self._log is not None:
+        if self._log is not None or outputs.slots:
             checkpoint = hooks.CheckpointHook(
                 outputs,
                 output_dir=self._settings.output_dir,
                 every_steps=self._settings.save_checkpoints_steps,
                 saver=saver,
+                resumes=self._context.start.checkpoint is not None,
             )
             session_hooks.append(checkpoint)
+        if self._log is not None:
             if not self._times.updates:
                 session_hooks.append(hooks.FirstUpdate(self._report_first_update))
             if use_xla:
@@ -301,9 +297,32 @@ class Trainer:
 
     def _layer_summaries(self, outputs: TrainOutputs) -> list[LayerSummaries]:
         every = self._settings.layer_summary_steps
-        if not every or self._log is None:
+        # Where ranks share the optimizer's state, all of them add up the norms of their parts.
+        if not every or (self._log is None and not outputs.slots):
             return []
         return [LayerSummaries(outputs, every_steps=every, log=self._log)]
+
+    def _saver(self, outputs: TrainOutputs) -> ResumingSaver:
+        # Relative paths, so that a run can be resumed after its directory was moved.
+        options = {
+            "consumed": self._context.start.consumed(self._job.batch.global_batch_size),
+            "loss_scale": self._context.runtime.initial_loss_scale,
+            "corrected": self._context.start.corrected_counts(),
+            "max_to_keep": self._settings.keep_checkpoint_max,
+            "save_relative_paths": True,
+        }
+        if not outputs.slots:
+            return ResumingSaver(tf.global_variables(), **options)
+        return SharingSaver(
+            tf.global_variables(), slots=outputs.slots, ranks=self._context.ranks, **options
+        )
+
+    def _receive_slots(
+        self, outputs: TrainOutputs, saver: ResumingSaver
+    ) -> list[tf.train.SessionRunHook]:
+        if not outputs.slots or self._context.start.checkpoint is None:
+            return []
+        return [ReceiveSlots(outputs.slots, saver, self._context.ranks)]
 
     def _report_first_update(self) -> None:
         seconds = {"seconds_to_first_update": seconds_since_launch()}
@@ -363,6 +382,7 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
             kernels=job.context.kernels,
             ranks=job.context.ranks,
             product_type=job.options.policy.dense,
+            shard_state=optimization.shard_optimizer_state,
         ),
         learning_rate=learning_rate,
         loss_scale=_loss_scale(job.context.runtime, needed=job.context.needs_loss_scale),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -15,6 +16,7 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import times
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import Optimizer, clip_factor
+from bert_tf.update.shards import SlotPart
 from bert_tf.update.state import create_count
 
 # Both are int64 scalars saved in checkpoints.
@@ -77,7 +79,10 @@ class TrainOutputs:
       loss_scale: float32 scalar, used in this update.
       gradients: reduced, unscaled and clipped, in the order of the trainable variables that are
         not frozen; only computed if fetched. What an optimizer then divides them by is not in them.
-      figures: those of single variables.
+        Where ranks share the optimizer's state, they are this rank's parts.
+      figures: those of single variables. Where ranks share the optimizer's state, all of them must
+        fetch them in the same update.
+      slots: this rank's parts of the optimizer's slots; none if every rank has the whole ones.
     """
 
     train_op: tf.Operation
@@ -91,6 +96,7 @@ class TrainOutputs:
     loss_scale: tf.Tensor
     gradients: list[tf.Tensor]
     figures: VariableFigures
+    slots: Sequence[SlotPart] = ()
 
 
 def build_train_op(
@@ -143,7 +149,13 @@ def build_train_op(
     # rows.
     reduce_each = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
 
+    shards = optimizer.shards
+    if shards is not None:
+        optimizer.create_slots(variables)
+
     def reduce(gradients):
+        if shards is not None:
+            return shards.sum_gradients(gradients, variables, complete_at_once=not reduce_each)
         return ranks.sum_gradients(
             gradients, variables, complete_at_once=not reduce_each, most_rows=settings.most_rows
         )
@@ -159,10 +171,11 @@ def build_train_op(
     )
     gradients = reduce_sum(gradients)
     for gradient, variable in zip(gradients, variables):
-        gradient.set_shape(variable.shape)
+        if shards is None or not shards.is_divided(variable):
+            gradient.set_shape(variable.shape)
     # Unscaling and clipping are combined in one factor, applied as the optimizer reads gradients.
     factor = loss_scale.inverse()
-    scaled_norm = optimizer.kernels.global_norm(gradients)
+    scaled_norm = optimizer.global_norm(gradients, variables)
     norm = times(scaled_norm, factor)
     if settings.clip_norm is not None:
         factor = times(factor, clip_factor(norm, settings.clip_norm))
@@ -189,7 +202,7 @@ def build_train_op(
         ratios = tf.cond(is_finite, apply, skip)
         consume = consumed_sequences.assign_add(num_sequences).op
         train_op = tf.group(ratios.op, loss_scale.update(is_finite), consume)
-    norms = tf.stack([optimizer.kernels.global_norm([gradient]) for gradient in gradients])
+    norms = optimizer.gradient_norms(gradients, variables)
     kinds = optimizer.ratio_kinds
     return TrainOutputs(
         train_op=train_op,
@@ -207,6 +220,7 @@ def build_train_op(
             times(norms, loss_scale.inverse()),
             dict(zip(kinds, tf.unstack(ratios, num=len(kinds)))),
         ),
+        slots=() if shards is None else shards.slots,
     )
 
 

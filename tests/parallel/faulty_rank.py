@@ -112,6 +112,20 @@ def while_saving(marker):
     tf.train.Saver.save = killed
 
 
+def while_sending(marker):
+    """Is killed when the others wait for its parts of the slots at step 6."""
+    from bert_tf.training.shared_slots import SharingSaver
+
+    save = SharingSaver.save
+
+    def killed(self, session, prefix, global_step=None, **named):
+        if global_step == 6:
+            act_once(AFTER_AN_UPDATE["killed"], marker)
+        return save(self, session, prefix, global_step=global_step, **named)
+
+    SharingSaver.save = killed
+
+
 def prepare(fault, marker):
     if fault == "hangs in reading":
         while_reading(marker)
@@ -119,6 +133,8 @@ def prepare(fault, marker):
         at_steps([int(step) for step in fault.split()[-1].split(",")], marker)
     elif fault == "killed while saving":
         while_saving(marker)
+    elif fault == "killed while sending":
+        while_sending(marker)
     else:
         after_an_update(AFTER_AN_UPDATE[fault], marker)
 

@@ -387,6 +387,13 @@ def test_communication_flags_that_exclude_each_other(parse, given):
         parse(*given)
 
 
+def test_shared_state(parse):
+    assert not parse().optimization.shard_optimizer_state
+    assert parse("--shard_optimizer_state").optimization.shard_optimizer_state
+    with pytest.raises(UserError, match=r"--shard_optimizer_state .* --adasum, .*; drop one"):
+        parse("--shard_optimizer_state", "--adasum")
+
+
 def test_epochs_instead_of_steps(parse):
     settings = parse("--num_train_epochs=2.5")
     assert (settings.num_train_epochs, settings.warmup_proportion) == (2.5, 0.1)

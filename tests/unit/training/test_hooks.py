@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.model.sums import Sums
 from bert_tf.ramps import Ramp
@@ -279,7 +280,11 @@ def checkpoints(tmp_path):
 def checkpoint_hook(update, tmp_path, *, every_steps=2, keep=10):
     saver = tf.train.Saver(max_to_keep=keep)
     return hooks.CheckpointHook(
-        update.outputs, output_dir=tmp_path, every_steps=every_steps, saver=saver
+        update.outputs,
+        output_dir=tmp_path,
+        every_steps=every_steps,
+        saver=saver,
+        resumes=newest_checkpoint(tmp_path) is not None,
     )
 
 
@@ -327,6 +332,18 @@ def test_no_checkpoint_is_written_when_the_run_fails(update, tmp_path):
         update.run(session)
         update.run(session, finite=False)
     assert checkpoints(tmp_path) == [0]
+
+
+def test_horovod_giving_up_while_slots_are_gathered_is_no_error_of_the_disk(update, tmp_path):
+    class Gathering(tf.train.Saver):
+        def save(self, *_, **__):
+            raise tf.errors.UnknownError(None, None, "Horovod has been shut down")
+
+    hook = hooks.CheckpointHook(
+        update.outputs, output_dir=tmp_path, every_steps=2, saver=Gathering(), resumes=False
+    )
+    with pytest.raises(tf.errors.UnknownError, match="Horovod has been shut down"), training(hook):
+        pass
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_sentence(update, tmp_path):
