@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.errors import UserError
-from bert_tf.pictures import COLOURS, panels
+from bert_tf.pictures import COLOURS, stacked_panels
 
 
 class Curve(NamedTuple):
@@ -127,7 +127,8 @@ def draw(
         (name, curve, colour, 1.2) for (name, curve), colour in zip(variants.items(), colours)
     ]
     ys = ("training loss, smoothed (nats)", "above fp32 (nats)")
-    with panels(path, x="updates", ys=ys, inches=(8, 7), layout="constrained") as (above, below):
+    size = {"inches": (8, 7), "layout": "constrained"}
+    with stacked_panels(path, x="updates", ys=ys, **size) as (above, below):
         above.plot(reference.steps, reference.losses, color="black", linewidth=2, label="fp32")
         below.axhline(0, color="black", linewidth=1)
         for name, curve, colour, width in styles:

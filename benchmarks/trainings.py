@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.process import ROOT, as_flag
+from benchmarks.speed.process import ROOT, as_flag, run_script
 from bert_tf.errors import UserError
 from bert_tf.files import read_json
 from bert_tf.progress import format_duration
@@ -104,18 +102,10 @@ def number(value: float | None) -> float:
 def _run(training: Training, may_diverge: bool) -> None:
     command, output = training.command(), training.output
     print(f"$ python {shlex.join(command)} > {output}", flush=True)
-    with open(output, "wb") as file:
-        done = subprocess.run(
-            [sys.executable, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode and not (may_diverge and has_diverged(training)):
+    status = run_script(command, output)
+    if status and not (may_diverge and has_diverged(training)):
         raise UserError(
-            f"{training.name} ended with status {done.returncode}; {output} says why. Start "
-            "again to resume."
+            f"{training.name} ended with status {status}; {output} says why. Start again to resume."
         )
     if not _has_ended(training, may_diverge):
         raise UserError(f"{training.name} ended before its last update; {output} says why.")

@@ -9,7 +9,9 @@ Flags, defaults and rules are those of google-research/bert's script of the same
 the other or at the same time, and its manifest lists the files of all. Extensions: a SentencePiece
 model in place of a vocabulary; ``--masking=dynamic`` stores no masks, since they are drawn at
 training time, and the passes of ``--dupe_factor`` then differ only in their pairs; ``--nsp=false``
-makes single segments of full length from consecutive sentences, with the next-sentence label 0.
+makes single segments of full length from consecutive sentences, with the next-sentence label 0;
+with ``--pack_documents`` they go on with the next document after a [SEP], so that only the last one
+of a block is shorter.
 ``--init_checkpoint`` takes vocabulary and casing from a checkpoint's directory. A copy of the
 vocabulary is stored with the records (``wordpiece-HASH.vocab`` or ``sentencepiece-HASH.vocab``),
 for the model that is trained on them.
@@ -57,6 +59,7 @@ from data_prep.instances import (
     Spans,
     TokenizedBlock,
     assemble,
+    join_documents,
     make_spans,
     tokenize_documents,
     truncate_spans,
@@ -101,6 +104,7 @@ class Settings:
       short_seq_prob: share of the documents that give shorter sequences.
       masking: "static" stores masks, "dynamic" leaves them to training.
       nsp: sentence pairs for the next-sentence task, or single segments.
+      pack_documents: single segments go on with the next document; no sequence is short then.
       markup: "plain", or "wikitext", whose <unk> is the unknown token.
       num_workers: processes, 0 for all cores.
     """
@@ -119,13 +123,16 @@ class Settings:
     short_seq_prob: float = 0.1
     masking: str = "static"
     nsp: bool = True
+    pack_documents: bool = False
     markup: str = PLAIN
     num_workers: int = 0
 
     @property
     def rules(self) -> SequenceRules:
         """The settings that determine the sequences."""
-        return SequenceRules(self.max_seq_length, self.short_seq_prob, self.nsp)
+        return SequenceRules(
+            self.max_seq_length, self.short_seq_prob, self.nsp, self.pack_documents
+        )
 
 
 class EncodedBlock(NamedTuple):
@@ -181,6 +188,11 @@ def validate(settings: Settings) -> None:
         raise UserError(
             "--do_whole_word_mask and --masking=dynamic contradict each other: records for dynamic "
             "masking have no masks; give --do_whole_word_mask in training instead."
+        )
+    if settings.pack_documents and settings.nsp:
+        raise UserError(
+            "--pack_documents and --nsp contradict each other: the next sentence of a pair is of "
+            "the same document; give --nsp=false."
         )
 
 
@@ -255,6 +267,7 @@ def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
         **{name: getattr(settings, name) for name in chosen},
         "block_bytes": _BLOCK_BYTES,
         "files": names,
+        **({"pack_documents": True} if settings.pack_documents else {}),
         **parameters_of(settings.markup),
     }
 
@@ -320,6 +333,13 @@ class BlockEncoder:
         """Makes all passes over a block and shuffles their instances."""
         texts = itertools.chain.from_iterable(map(decode_document, block.documents))
         tokenized = tokenize_documents(texts, self._encode_text)
+        counts = {
+            "documents": tokenized.num_documents,
+            "sentences": tokenized.num_sentences,
+            "tokens": len(tokenized.tokens),
+        }
+        if self._rules.pack_documents:
+            tokenized = join_documents(tokenized, self._special_ids["sep"])
         spans = self._make_spans(tokenized, block.number)
         records: list[bytes] = []
         for start in range(0, len(spans), _ENCODE_AT_ONCE):
@@ -328,12 +348,7 @@ class BlockEncoder:
             keys = example_keys(self._settings.random_seed, block.number, numbers)
             records += self._encode(tokenized, part, keys)
         groups = [frame_records(records[k :: self._num_groups]) for k in range(self._num_groups)]
-        counts = {
-            "documents": tokenized.num_documents,
-            "sentences": tokenized.num_sentences,
-            "tokens": len(tokenized.tokens),
-            "records": len(spans),
-        }
+        counts["records"] = len(spans)
         unknown_words = sum(d.text.count(UNKNOWN.encode()) for d in block.documents)
         if unknown_words:
             counts["unknown_words"] = unknown_words
@@ -420,6 +435,12 @@ def define_parameter_flags() -> None:
         flags.DEFINE_bool,
         "nsp",
         "Sentence pairs for the next-sentence task; false: single segments of full length.",
+    )
+    define(
+        flags.DEFINE_bool,
+        "pack_documents",
+        "With --nsp=false: segments go on with the next document after a [SEP], so that sequences "
+        "are full; --short_seq_prob has no effect.",
     )
 
 

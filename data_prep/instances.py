@@ -92,11 +92,13 @@ class SequenceRules:
       max_seq_length: S.
       short_seq_prob: share of the documents that are cut to a random shorter target length.
       nsp: pairs for the next-sentence task; otherwise single segments.
+      pack_documents: segments go on with the next document, and none is shorter.
     """
 
     max_seq_length: int
     short_seq_prob: float
     nsp: bool
+    pack_documents: bool = False
 
     @property
     def max_tokens(self) -> int:
@@ -105,7 +107,7 @@ class SequenceRules:
 
     def draw_target(self, rng: random.Random) -> int:
         """Draws the target length for a document, in tokens."""
-        if rng.random() < self.short_seq_prob:
+        if not self.pack_documents and rng.random() < self.short_seq_prob:
             return 2 + int(rng.random() * (self.max_tokens - 1))
         return self.max_tokens
 
@@ -124,6 +126,19 @@ def tokenize_documents(
         if len(sentence_starts) - 1 > document_starts[-1]:
             document_starts.append(len(sentence_starts) - 1)
     return TokenizedBlock(np.array(tokens, np.int32), sentence_starts, document_starts)
+
+
+def join_documents(block: TokenizedBlock, separator: int) -> TokenizedBlock:
+    """The same as one document, with a separator where another one began.
+
+    Sequences then go on with the next document, as the FULL-SENTENCES of RoBERTa (Liu et al. 2019,
+    section 4.2).
+    """
+    sentences = np.array(block.sentence_starts)
+    borders = sentences[np.array(block.document_starts[1:-1], np.int64)]
+    tokens = np.insert(block.tokens, borders, separator)
+    sentences += np.searchsorted(borders, sentences, side="right")
+    return TokenizedBlock(tokens, sentences.tolist(), [0, block.num_sentences])
 
 
 def make_spans(

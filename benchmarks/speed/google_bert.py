@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
 from benchmarks.speed.predictions import PredictionJob, time_batches
-from benchmarks.speed.steps import PRETRAINING, RECIPE, StepJob, time_steps
+from benchmarks.speed.steps import PRETRAINING, RECIPE, Recipe, StepJob, time_steps
 from bert_tf import environment
 from bert_tf.config.bert_config import INPUTS, BertConfig
 from bert_tf.errors import UserError
@@ -51,6 +51,7 @@ class TensorFlow1(types.ModuleType):
         self.contrib = types.SimpleNamespace(
             layers=types.SimpleNamespace(layer_norm=layer_norm),
             tpu=types.SimpleNamespace(TPUEstimatorSpec=types.SimpleNamespace),
+            data=tf.data.experimental,
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -77,7 +78,13 @@ def google_module(directory: Path, name: str) -> types.ModuleType:
 
 
 def google_spec(
-    directory: Path, program: str, network: BertConfig, features: Mapping[str, tf.Tensor], mode: str
+    directory: Path,
+    program: str,
+    network: BertConfig,
+    features: Mapping[str, tf.Tensor],
+    mode: str,
+    *,
+    recipe: Recipe = RECIPE,
 ) -> types.SimpleNamespace:
     """What a ``model_fn`` of the checkout gives: ``loss`` and ``train_op``, or ``predictions``.
 
@@ -87,14 +94,15 @@ def google_spec(
       network: its sizes.
       features: of the program's names; ``unique_ids`` of SQuAD's are added.
       mode: one of tf.estimator.ModeKeys.
+      recipe: its rate and steps.
     """
     modeling = google_module(directory, "modeling")
     model_fn = google_module(directory, program).model_fn_builder(
         bert_config=modeling.BertConfig.from_dict(network.to_dict()),
         init_checkpoint=None,
-        learning_rate=RECIPE.learning_rate,
-        num_train_steps=RECIPE.steps,
-        num_warmup_steps=RECIPE.warmup_steps,
+        learning_rate=recipe.learning_rate,
+        num_train_steps=recipe.steps,
+        num_warmup_steps=recipe.warmup_steps,
         use_tpu=False,
         use_one_hot_embeddings=False,
     )
@@ -103,7 +111,7 @@ def google_spec(
 
 
 @contextlib.contextmanager
-def _session(job: StepJob | PredictionJob, *, amp: bool) -> Iterator[tf.Session]:
+def google_session(threads: int, *, amp: bool, seed: int = 1) -> Iterator[tf.Session]:
     """A graph of TensorFlow 1 and its session, with TensorFlow's defaults.
 
     ``amp`` switches its rewrite to bfloat16 products on. Raises UserError where TensorFlow lacks
@@ -117,7 +125,6 @@ def _session(job: StepJob | PredictionJob, *, amp: bool) -> Iterator[tf.Session]
         )
     environment.quiet_tensorflow(verbose=False)
     tf.disable_v2_behavior()
-    threads = job.threads
     config = tf.ConfigProto(
         intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
     )
@@ -126,14 +133,14 @@ def _session(job: StepJob | PredictionJob, *, amp: bool) -> Iterator[tf.Session]
             rewriter_config_pb2.RewriterConfig.ON
         )
     with tf.Graph().as_default(), tf.Session(config=config) as session:
-        tf.set_random_seed(1)
+        tf.set_random_seed(seed)
         yield session
 
 
 def train(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the step. There is no accumulation in that code: each micro batch is an update."""
     job, settings = StepJob.from_json(request), request["settings"]
-    with _session(job, amp=settings["amp"]) as session:
+    with google_session(job.threads, amp=settings["amp"]) as session:
         micro_batches = job.micro_batches()
         fed = {n: tf.placeholder(v.dtype, v.shape, name=n) for n, v in micro_batches[0].items()}
         program = "run_pretraining" if job.task == PRETRAINING else "run_squad"
@@ -152,7 +159,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
 def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times the logits of its SQuAD model."""
     job, settings = PredictionJob.from_json(request), request["settings"]
-    with _session(job, amp=settings["amp"]) as session:
+    with google_session(job.threads, amp=settings["amp"]) as session:
         fed = {name: tf.placeholder(tf.int32, [None, job.seq_length], name) for name in INPUTS}
         mode = tf.estimator.ModeKeys.PREDICT
         spec = google_spec(Path(settings["google_bert_dir"]), "run_squad", job.network, fed, mode)

@@ -49,12 +49,14 @@ def autocast(precision: str) -> torch.autocast:
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
 
 
-def parameter_groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: torch.nn.Module, *, weight_decay: float = RECIPE.weight_decay
+) -> list[dict[str, Any]]:
     """No decay for biases and layer norms, as the Trainer does it."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]
     return [
-        {"params": matrices, "weight_decay": RECIPE.weight_decay},
+        {"params": matrices, "weight_decay": weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,19 @@ def run_in_process(subject: Subject, job: Mapping[str, Any], function: str) -> F
             lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
             raise UserError(lines[-1])
         return read_json(Path(directory, "found.json"), what=f"what {subject.name} found")
+
+
+def run_script(command: Sequence[str], output: Path) -> int:
+    """Runs Python with a command line; what it prints goes to a file. Returns its exit status."""
+    with open(output, "wb") as file:
+        done = subprocess.run(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    return done.returncode
 
 
 def as_flag(name: str, value: object) -> str:

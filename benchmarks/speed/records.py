@@ -48,14 +48,18 @@ def _ours(request: Mapping[str, Any], directory: Path) -> None:
 
 
 def _google(request: Mapping[str, Any], directory: Path) -> None:
-    """The main function of its script, on its one core."""
-    from benchmarks.speed.google_bert import google_module
-
-    program = google_module(Path(request["settings"]["google_bert_dir"]), "create_pretraining_data")
+    """Its script with its defaults."""
     names = ("input_file", "vocab_file", "max_seq_length", "dupe_factor", "do_lower_case")
     given = {name: request[name] for name in names}
-    given["output_file"] = directory / "records.tfrecord"
-    program.FLAGS(["create_pretraining_data", *(f"--{n}={v}" for n, v in given.items())])
+    run_google(request["settings"], {**given, "output_file": directory / "records.tfrecord"})
+
+
+def run_google(settings: Mapping[str, Any], flags: Mapping[str, object]) -> None:
+    """The main function of google-research/bert's create_pretraining_data, on its one core."""
+    from benchmarks.speed.google_bert import google_module
+
+    program = google_module(Path(settings["google_bert_dir"]), "create_pretraining_data")
+    program.FLAGS(["create_pretraining_data", *(f"--{n}={v}" for n, v in flags.items())])
     program.main(None)
 
 

@@ -152,6 +152,11 @@ def distillation_settings(values: flags.FlagValues) -> PretrainingSettings:
                 "--length_ramp cuts records, but --cache_teacher keeps the targets of whole ones; "
                 "drop one of them."
             )
+        if settings.data.final_masked_lm_prob is not None:
+            raise UserError(
+                "--final_masked_lm_prob masks other numbers of words than --cache_teacher keeps "
+                "targets of; drop one of them."
+            )
     host_flags = settings.run.host_flags.union(TEACHER_FILES, ["cache_teacher"])
     return dataclasses.replace(
         settings,

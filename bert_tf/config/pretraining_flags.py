@@ -12,6 +12,7 @@ from bert_tf.config.bert_config import CONFIG_NAME, BertConfig
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
+    checked_runtime_settings,
     define_optimization_flags,
     define_run_flags,
     define_runtime_flags,
@@ -19,7 +20,6 @@ from bert_tf.config.flags import (
     optional_file,
     require,
     run_settings,
-    runtime_settings,
     warn_of_ignored,
 )
 from bert_tf.config.nvidia_defaults import show_pretraining_default_differences
@@ -169,6 +169,12 @@ def _define_data_flags(define: Definer) -> None:
     define.number(
         "masked_lm_prob", 0.15, "Share of tokens to mask, for records masked at training time."
     )
+    define.number(
+        "final_masked_lm_prob",
+        None,
+        "Share of tokens to mask in the last update; it goes there from --masked_lm_prob in a "
+        "straight line (Ankner et al. 2024). For records masked at training time.",
+    )
     define.boolean(
         "do_whole_word_mask", False, "Mask whole words, for records masked at training time."
     )
@@ -225,7 +231,7 @@ def pretraining_settings(
         ),
         data=_data_settings(values),
         optimization=optimization,
-        runtime=runtime_settings(values),
+        runtime=checked_runtime_settings(values, optimization),
     )
 
 
@@ -296,8 +302,10 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
             raise UserError(f"--do_eval needs held-out records; give --{missing}.")
         warn(f"no held-out records were given (--{missing}): evaluating on the training records.")
         held_out, eval_flag = train, train_flag
-    if not 0 < values.masked_lm_prob < 1:
-        raise UserError(f"--masked_lm_prob={values.masked_lm_prob} must be between 0 and 1.")
+    for name in ("masked_lm_prob", "final_masked_lm_prob"):
+        share = values[name].value
+        if share is not None and not 0 < share < 1:
+            raise UserError(f"--{name}={share} must be between 0 and 1.")
     for name in ("max_seq_length", "max_predictions_per_seq"):
         at_least_one(values, name)
     return DataSettings(
@@ -308,6 +316,7 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
         max_seq_length=values.max_seq_length,
         max_predictions_per_seq=values.max_predictions_per_seq,
         masked_lm_prob=values.masked_lm_prob,
+        final_masked_lm_prob=values.final_masked_lm_prob,
         whole_word=values.do_whole_word_mask,
     )
 

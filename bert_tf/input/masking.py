@@ -14,6 +14,7 @@ Symbols: B sequences, S positions, P predictions.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -28,6 +29,7 @@ from bert_tf.input.stateless_random import (
 
 _MASK_SHARE = 0.8
 _KEEP_SHARE = 0.1
+_ROUNDING = 1e-9  # 20 * (0.3 / 0.3) may be more than 20
 _MASK_STREAM = 0x6D61736B  # separates these draws from others with the same seed
 
 
@@ -57,6 +59,35 @@ class MaskingSettings:
                 f"masked_lm_prob {self.masked_lm_prob} must be in (0, 1] and "
                 f"max_predictions_per_seq {self.max_predictions_per_seq} at least 1"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskShares:
+    """A share of masked tokens that changes in a straight line (Ankner et al. 2024).
+
+    Attributes:
+      first, last: ``masked_lm_prob`` at position 0 and at the last one.
+      positions: their number, at least 1.
+      offset: is added to a position first, as to that of the learning rate.
+    """
+
+    first: float
+    last: float
+    positions: int
+    offset: int = 0
+
+    def at(self, position: int) -> float:
+        """The share at a position; beyond the last one it stays."""
+        way = (position + self.offset) / max(self.positions - 1, 1)
+        return self.first + (self.last - self.first) * min(way, 1.0)
+
+    def settings_at(self, position: int, settings: MaskingSettings) -> MaskingSettings:
+        """Those of a position: fewer predictions too, where the share is not the largest."""
+        share = self.at(position)
+        most = settings.max_predictions_per_seq * share / max(self.first, self.last)
+        return dataclasses.replace(
+            settings, masked_lm_prob=share, max_predictions_per_seq=math.ceil(most - _ROUNDING)
+        )
 
 
 @dataclasses.dataclass(frozen=True)

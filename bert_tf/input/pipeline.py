@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.input.batches import BatchReader, Features, dataset_of_positions
 from bert_tf.input.cutting import cut_predictions, cut_records
-from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.ramps import Ramp
 from bert_tf.records.info import RecordInfo, check_records, inspect_records
@@ -65,6 +65,7 @@ def training_dataset(
     end_position: int | None = None,
     seed: int,
     lengths: Ramp | None = None,
+    shares: MaskShares | None = None,
 ) -> tf.data.Dataset:
     """This rank's part of the global batches from ``start_position`` on.
 
@@ -76,6 +77,8 @@ def training_dataset(
       seed: decides the order of the records and the masks that are not stored.
       lengths: the positions at each position in training to which records are cut; None keeps them
         whole. S and P are then unknown before a batch is read.
+      shares: the share of masked tokens at each position in training; None keeps that of the
+        records' ``masking``. P is then unknown before a batch is read.
 
     Returns:
       A dataset whose element k belongs to global batch ``start_position + k``: int32 input_ids,
@@ -93,7 +96,7 @@ def training_dataset(
 
     reader = record_reader(records, indices, batch_size=batch.constant_size)
     cut = _cutter(records, lengths)
-    masked = _masker(records, keys, lengths)
+    masked = _masker(records, keys, lengths, shares)
     return dataset_of_positions(
         start_position,
         end_position,
@@ -194,6 +197,7 @@ def _masker(
     records: PretrainingRecords,
     keys: Callable[[int], np.ndarray],
     lengths: Ramp | None = None,
+    shares: MaskShares | None = None,
 ) -> Callable[[tf.Tensor, Features], Features]:
     """A function of (position, features) that draws masks if the records store none."""
     info, masking = records.info, records.masking
@@ -202,16 +206,17 @@ def _masker(
     if masking is None:
         raise ValueError("records without stored masks need masking settings")
 
-    def settings_for(length: int) -> MaskingSettings:
-        most = cut_predictions(masking.max_predictions_per_seq, info.seq_length, length)
-        return dataclasses.replace(masking, max_predictions_per_seq=most)
+    def settings_for(position: int, length: int) -> MaskingSettings:
+        there = masking if shares is None else shares.settings_at(position, masking)
+        most = cut_predictions(there.max_predictions_per_seq, info.seq_length, length)
+        return dataclasses.replace(there, max_predictions_per_seq=most)
 
     def draw(position, input_ids, input_mask, word_starts):
         masked = mask_batch(
             input_ids,
             input_mask.sum(axis=1),
             keys=keys(int(position)),
-            settings=settings_for(input_ids.shape[1]),
+            settings=settings_for(int(position), input_ids.shape[1]),
             word_starts=word_starts,
         )
         label_ids = masked.label_ids.astype(np.int32)
@@ -227,7 +232,8 @@ def _masker(
         )
         shape = features["input_ids"].shape
         input_ids.set_shape(shape)
-        most = masking.max_predictions_per_seq if lengths is None else None
+        is_constant = lengths is None and shares is None
+        most = masking.max_predictions_per_seq if is_constant else None
         for tensor in (positions, label_ids, weights):
             tensor.set_shape([shape[0], most])
         features["input_ids"] = input_ids

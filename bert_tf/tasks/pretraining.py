@@ -13,7 +13,7 @@ from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.input import pipeline
 from bert_tf.input.cutting import cut_predictions
-from bert_tf.input.masking import MaskingSettings
+from bert_tf.input.masking import MaskingSettings, MaskShares
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.model.flops import training_flops
 from bert_tf.ranks.distribution import SingleProcess
@@ -35,7 +35,7 @@ from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
 from bert_tf.training.evaluation import LossEvaluation, Results
 from bert_tf.training.job import Job, Model, TrainingData, make_job
-from bert_tf.training.plans import with_steps
+from bert_tf.training.plans import resolve_plans, with_steps
 from bert_tf.training.run import run_job
 from bert_tf.update.batch_plan import BatchPlan
 
@@ -133,13 +133,21 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
         source = TargetSource(model.task, teacher, data.for_training(teacher.config))
         targets = make_targets(source, settings.distillation.teacher_cache, context)
 
-    def train_input(batch: BatchPlan) -> tf.data.Dataset:
+    def shares(offset: int) -> MaskShares | None:
+        first, last = settings.data.masked_lm_prob, settings.data.final_masked_lm_prob
+        if last is None:
+            return None
+        _, steps = resolve_plans(optimization, context.ranks)
+        return MaskShares(first, last, steps.num_train_steps, offset)
+
+    def train_input(context: RunContext, batch: BatchPlan) -> tf.data.Dataset:
         batches = pipeline.training_dataset(
             data.for_training(config),
             context.batch_slice(batch),
             start_position=context.start.data_position,
             seed=settings.run.seed,
             lengths=batch.length_ramp(),
+            shares=shares(batch.offset),
         )
         if targets is None:
             return batches
@@ -150,7 +158,9 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
             seed=settings.run.seed,
         )
 
-    def train_records(batch: BatchPlan, position: int) -> list[tuple[str, int]]:
+    def train_records(
+        context: RunContext, batch: BatchPlan, position: int
+    ) -> list[tuple[str, int]]:
         indices = batch_indices(
             position,
             context.batch_slice(batch),
@@ -234,6 +244,7 @@ class _Data:
     eval_records: RecordSet | None
     eval_info: pipeline.RecordInfo | None
     masking: MaskingSettings | None
+    final_masked_lm_prob: float | None = None
 
     @property
     def vocabulary(self) -> RecordVocabulary | None:
@@ -286,7 +297,8 @@ class _Data:
         if self.masking is None:
             return {}
         names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
-        return {name: getattr(self.masking, name) for name in names}
+        found = {name: getattr(self.masking, name) for name in names}
+        return {**found, "final_masked_lm_prob": self.final_masked_lm_prob}
 
 
 def _open_data(settings: PretrainingSettings) -> _Data:
@@ -309,7 +321,13 @@ def _open_data(settings: PretrainingSettings) -> _Data:
             f"the held-out records in {infos[1].first_file} were made with another vocabulary than "
             f"the training records in {infos[0].first_file}; give records with the same vocabulary."
         )
-    return _Data(*train, *eval_, masking=_masking(settings.data, infos))
+    final = settings.data.final_masked_lm_prob
+    if final is not None and settings.run.do_train and train[1].masked:
+        raise UserError(
+            f"--final_masked_lm_prob={final:g}: the records in {train[1].first_file} store their "
+            "masks; make them with --masking=dynamic, or drop the flag."
+        )
+    return _Data(*train, *eval_, _masking(settings.data, infos), final)
 
 
 def _open_records(files: Sequence[Path], *, writes: bool) -> tuple[RecordSet, pipeline.RecordInfo]:

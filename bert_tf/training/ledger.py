@@ -41,10 +41,12 @@ def training_ledger(
     communication: Mapping[str, Any],
     data: Mapping[str, Any],
     start: StartPoint,
+    slot_bytes: int | None = None,
 ) -> Ledger:
     """Section -> entries, in the order in which they are shown. Collective.
 
-    ``operations`` names the operations of the update; ``precision``, ``communication`` and ``data``
+    ``operations`` names the operations of the update; ``slot_bytes`` are those of a rank's part of
+    the optimizer's state, shown if it is shared out; ``precision``, ``communication`` and ``data``
     are sections made by the caller, the last one with ``train_records``; training starts from
     ``start``.
     """
@@ -83,13 +85,11 @@ def training_ledger(
             "records": num_records,
             "epochs": round(consumed / num_records, 3) if num_records else 0.0,
         },
-        "optimizer": _optimizer_section(optimization, operations),
-        "communication": {
-            "allreduce": "every micro batch"
-            if optimization.allreduce_every_micro_batch
-            else "once an update",
-            **communication,
+        "optimizer": {
+            **_optimizer_section(optimization, operations),
+            **_sharding_entries(optimization, ranks, slot_bytes),
         },
+        "communication": _communication_section(optimization, ranks, communication),
         "precision": dict(precision),
         "data": dict(data),
     }
@@ -142,6 +142,26 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
     if optimization.rate_factors:
         section["rate_factors"] = [f"{name}:{f:g}" for name, f in optimization.rate_factors]
     return section
+
+
+def _communication_section(
+    optimization: OptimizationSettings, ranks: SingleProcess, communication: Mapping[str, Any]
+) -> dict[str, Any]:
+    if optimization.shard_optimizer_state and ranks.world_size > 1:
+        exchange = "reduce-scatter and all-gather, once an update"
+        return {"allreduce": exchange, **communication, "embeddings": "table"}
+    every = optimization.allreduce_every_micro_batch
+    return {"allreduce": "every micro batch" if every else "once an update", **communication}
+
+
+def _sharding_entries(
+    optimization: OptimizationSettings, ranks: SingleProcess, slot_bytes: int | None
+) -> dict[str, Any]:
+    if not optimization.shard_optimizer_state:
+        return {}
+    several = ranks.world_size > 1
+    shared = f"over {ranks.world_size} ranks" if several else "no: a single rank"
+    return {"state_shared_out": shared, "slot_bytes_of_a_rank": slot_bytes}
 
 
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "ledger") -> str:

@@ -56,6 +56,8 @@ class Kind:
     native: bool | None = None  # what training would take
     xla: bool = False
     sizes: Ramp | None = None  # of the global batch
+    sharded: bool = False
+    shrinks_scale: bool = False  # from a loss scale that overflows
 
 
 OPTIMIZERS = {
@@ -80,7 +82,11 @@ KINDS = {
     "xla": Kind(dropout=0.1, native=False, xla=True),
     "ramp": Kind(dropout=0.1, sizes=Ramp((GLOBAL_BATCH // 2, GLOBAL_BATCH), (4,))),
     "every-micro-batch": Kind(allreduce_every_micro_batch=True),
+    "fp16-overflow": Kind(precision="fp16", shrinks_scale=True),
+    "lamb": Kind("lamb"),
 }
+SHARDED = {name: f"{name}-sharded" for name in KINDS if not name.endswith("micro-batch")}
+KINDS.update({n: dataclasses.replace(KINDS[name], sharded=True) for name, n in SHARDED.items()})
 
 
 def cuts(ranks, name):
@@ -176,10 +182,11 @@ def run_updates(ranks, kind, plan, scope):
         network = make_network(kind, native=reason is None, seed=3 + ranks.rank)
         rate = tf.constant(LEARNING_RATE)
         optimizer = OPTIMIZERS[kind.optimizer](
-            rate, weight_decay=0.01, kernels=kernels, ranks=ranks
+            rate, weight_decay=0.01, kernels=kernels, ranks=ranks, shard_state=kind.sharded
         )
-        # A scale that grows on the way and that nothing overflows with.
-        scale = DynamicLossScale(2.0**10, period=4) if kind.precision == "fp16" else NoLossScale()
+        # A scale that grows on the way and that nothing overflows with, unless it is to.
+        initial = 2.0**24 if kind.shrinks_scale else 2.0**10
+        scale = DynamicLossScale(initial, period=4) if kind.precision == "fp16" else NoLossScale()
         outputs = build_train_op(
             network,
             fed,
@@ -196,8 +203,9 @@ def run_updates(ranks, kind, plan, scope):
         )
         variables = tf.trainable_variables()
         weights = _in_a_row(variables)
+        slots = _in_a_row(whole_slots(optimizer, variables, outputs, ranks))
         update = [
-            _in_a_row(outputs.gradients),
+            _in_a_row(whole_gradients(outputs, variables, ranks)),
             outputs.gradient_norm,
             outputs.loss_scale,
             outputs.train_op,
@@ -221,6 +229,7 @@ def run_updates(ranks, kind, plan, scope):
                 for number in range(UPDATES)
             ]
             last, state = session.run([weights, tf.global_variables()])
+            last_slots = session.run(slots)
     gradients, norms, scales, _ = zip(*done)
     return {
         "names": np.array([v.op.name for v in variables]),
@@ -230,10 +239,30 @@ def run_updates(ranks, kind, plan, scope):
         "scales": np.stack(scales),
         "first_weights": first,
         "last_weights": last,
+        "slots": last_slots,
         "states": np.array(ranks.gather(hashlib.sha256(b"".join(state)).hexdigest())),
         "clusters": count_compiled_clusters(metadata),
         "clusters_before": clusters_before_allreduces(metadata),
     }
+
+
+def whole_slots(optimizer, variables, outputs, ranks):
+    """All slots in the order of variables, gathered where ranks have parts."""
+    if optimizer.shards is None:
+        return [optimizer.get_slot(v, s) for v in variables for s in optimizer.slots_of(v)]
+    return [
+        ranks.concatenate(tf.reshape(slot.variable, [-1]), name=f"{slot.name}/whole")
+        for slot in outputs.slots
+    ]
+
+
+def whole_gradients(outputs, variables, ranks):
+    return [
+        gradient
+        if gradient.shape == variable.shape
+        else ranks.concatenate(gradient, name=f"{variable.op.name}/gradient")
+        for gradient, variable in zip(outputs.gradients, variables)
+    ]
 
 
 def clusters_before_allreduces(metadata):

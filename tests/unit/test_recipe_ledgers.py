@@ -25,7 +25,9 @@ from tests.jobs import job_of, run_context
 from tests.support import ROOT
 
 RECIPES = ROOT / "recipes"
-PRETRAINING = sorted(path.name for path in RECIPES.glob("bert_*.flags"))
+PRETRAINING = sorted(
+    path.name for kind in ("bert", "fast") for path in RECIPES.glob(f"{kind}_*.flags")
+)
 
 # Devlin et al. 2019, appendix A.2.
 PAPER_UPDATES, PAPER_WARMUP, PAPER_RATE = 1_000_000, 10_000, 1e-4
@@ -110,6 +112,7 @@ PUBLISHED = {
         512, (16, 8, 128), 2_089, 187, 1e-3, 34_226_176, {64: 32, 256: 8}
     ),
     "bert_mini_one_cpu.flags": Published(128, (1, 64, 1), 40_000, 4_000, 5e-4, 2_560_000),
+    "fast_tiny_one_cpu.flags": Published(64, (1, 32, 1), 3_200, 320, 4e-3, 102_400),
 }
 
 
@@ -169,7 +172,7 @@ def test_the_ledger_is_the_published_one(name, parsed):
     settings = parsed(name)
     ledger = ledger_of(settings.optimization, ranks, records=published.sequences // 4)
     assert settings.data.max_seq_length == published.length
-    assert settings.data.max_predictions_per_seq == {128: 20, 512: 80}[published.length]
+    assert settings.data.max_predictions_per_seq == {64: 20, 128: 20, 512: 80}[published.length]
     batch = ledger["batch"]
     assert (batch["micro_batch"], batch["accumulation_steps"]) == (micro, accumulation)
     assert batch["global_batch"] == ranks * micro * accumulation
@@ -201,6 +204,18 @@ def test_the_network(name, parsed):
             "num_attention_heads": 256 // 64,
             "intermediate_size": 4 * 256,
         }
+    elif name == "fast_tiny_one_cpu.flags":
+        # BERT-Tiny there: L=2, H=128.
+        assert (
+            settings.network.items()
+            >= {
+                "hidden_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 128 // 64,
+                "intermediate_size": 4 * 128,
+                "max_position_embeddings": PUBLISHED[name].length,
+            }.items()
+        )
     else:
         config = "_".join(name.split("_")[:2])
         assert settings.bert_config_file.samefile(RECIPES / f"{config}.json")
@@ -208,13 +223,27 @@ def test_the_network(name, parsed):
 
 @pytest.mark.parametrize(
     ("name", "optimizer"),
-    [(name, "lamb" if "lamb" in name or "deepspeed" in name else "adam") for name in PUBLISHED],
+    [
+        (name, "lamb" if "lamb" in name or "deepspeed" in name else "adam")
+        for name in PUBLISHED
+        if not name.startswith("fast")
+    ],
 )
 def test_the_optimizer(name, optimizer, parsed):
     found = parsed(name).optimization
     assert (found.optimizer, found.weight_decay, found.clip_norm) == (optimizer, 0.01, 1.0)
     if "lamb" in name:
         assert (found.schedule, found.decay_power) == ("polynomial", 0.5)
+
+
+def test_what_makes_the_fast_recipe_fast(parsed):
+    """30 % of 64 tokens fit into its predictions, and no more."""
+    settings = parsed("fast_tiny_one_cpu.flags")
+    assert (settings.next_sentence, settings.optimization.optimizer) == (False, "muon")
+    assert settings.network["hidden_dropout_prob"] == 0
+    assert settings.network["attention_probs_dropout_prob"] == 0
+    most = settings.data.masked_lm_prob * settings.data.max_seq_length
+    assert most <= settings.data.max_predictions_per_seq < most + 1
 
 
 def test_the_table_in_the_documentation():

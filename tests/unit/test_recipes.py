@@ -23,7 +23,9 @@ from tests.support import ROOT
 
 # Those that give a network; the others only change defaults (config/test_nvidia_defaults.py).
 FLAG_FILES = sorted(
-    path for kind in ("bert", "squad") for path in (ROOT / "recipes").glob(f"{kind}_*.flags")
+    path
+    for kind in ("bert", "fast", "squad")
+    for path in (ROOT / "recipes").glob(f"{kind}_*.flags")
 )
 DISTILLATION = ROOT / "recipes/distilbert.flags"
 CONFIGS = sorted((ROOT / "recipes").glob("bert_*.json"))

@@ -41,7 +41,18 @@ MODEL = {
 }
 MAX_VOCAB_SIZE = 6000
 BYTES_PER_WORD = 100
-GEOMETRY = ["--max_seq_length=64", "--max_predictions_per_seq=10"]
+# The training of recipes/fast_tiny_one_cpu.flags.
+LENGTH = "--max_seq_length=64"
+RECIPE = [
+    "--nsp=false",
+    LENGTH,
+    "--masked_lm_prob=0.3",
+    "--max_predictions_per_seq=20",
+    "--train_batch_size=32",
+    "--optimizer_type=muon",
+    "--adam_bias_correction",
+    "--learning_rate=4e-3",
+]
 
 
 def run(module: list[str], *flags: str) -> None:
@@ -88,8 +99,10 @@ def main(output_dir: Path, text: str | None, steps: int) -> None:
         "--heldout_fraction=0.02",
         f"--vocab_size={vocab_size}",
         "--masking=dynamic",
+        "--nsp=false",
+        "--pack_documents",
         "--dupe_factor=2",
-        *GEOMETRY,
+        LENGTH,
     )
     remove_model_of_another_vocabulary(model, data)
     run(
@@ -100,13 +113,10 @@ def main(output_dir: Path, text: str | None, steps: int) -> None:
         f"--output_dir={model}",
         "--do_train",
         "--do_eval",
-        *GEOMETRY,
-        "--train_batch_size=32",
+        *RECIPE,
         "--eval_batch_size=64",
         f"--num_train_steps={steps}",
         f"--num_warmup_steps={steps // 10}",
-        "--learning_rate=2e-3",
-        "--adam_bias_correction",
         f"--save_checkpoints_steps={max(1, steps // 5)}",
         f"--eval_every_steps={max(1, steps // 5)}",
         "--display_loss_steps=100",

@@ -362,6 +362,36 @@ def test_the_order_of_a_block_is_the_one_it_always_had(tmp_path):
     assert found.tolist() == [12, 10, 4, 9, 13, 3, 14, 7, 15, 1, 0, 5, 11, 8, 2, 6]
 
 
+def test_packed_records_go_on_with_the_next_document(tmp_path):
+    words = [f"w{number:02}" for number in range(16)]
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL + words) + "\n")
+    (tmp_path / "a.txt").write_text("\n".join(f"{word} {word}\n" for word in words))
+    settings = settings_for(
+        tmp_path,
+        tmp_path / "records",
+        input_file=str(tmp_path / "a.txt"),
+        nsp=False,
+        pack_documents=True,
+        masking="dynamic",
+        max_seq_length=13,
+        dupe_factor=1,
+    )
+    directory = stage.run(settings)
+    found = read_features(directory)
+    lengths = found["input_mask"].sum(axis=1)
+    texts = [ids[:length].tolist() for ids, length in zip(found["input_ids"], lengths)]
+    sep, first = SPECIAL.index("[SEP]"), len(SPECIAL)
+    texts.sort(key=lambda ids: [max(ids), -len(ids)])
+    assert texts[0][1:] == [first, first, sep, first + 1, first + 1, sep, first + 2, first + 2, sep,
+                            first + 3, first + 3, sep]  # fmt: skip
+    assert sorted(map(len, texts)) == [5, 13, 13, 13, 13]
+    assert sum(ids.count(first + 7) for ids in texts) == 2
+    manifest = read_manifest(directory)
+    assert manifest.counts["documents"] == 16
+    assert manifest.counts["tokens"] == 32  # separators are none of the text's
+    assert manifest.parameters["pack_documents"] is True
+
+
 def test_other_seeds_and_passes_give_other_records(corpus, tmp_path, static):
     other = stage.run(settings_for(corpus, tmp_path / "seed", random_seed=1))
     assert contents(other) != contents(static)
@@ -509,6 +539,7 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
         ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq=0: give 1"),
         ({"masking": "none"}, "--masking=none: give one of"),
         ({"masking": "dynamic", "do_whole_word_mask": True}, "contradict each other"),
+        ({"pack_documents": True}, "--pack_documents and --nsp contradict each other"),
         ({"output_dir": None}, "--output_dir and --output_file; none was given"),
         ({"output_file": "x"}, "--output_dir and --output_file; both were given"),
         ({"output_dir": None, "output_file": "a/x,b/y"}, "different names in one directory"),

@@ -228,6 +228,29 @@ def test_later_passes_cut_single_segments_elsewhere():
     assert len(firsts) > 50
 
 
+@settings(max_examples=100, deadline=None)
+@given(block=blocks_of_text, max_seq_length=st.integers(5, 40), pass_number=st.integers(0, 2))
+def test_packed_documents_fill_every_sequence(block, max_seq_length, pass_number):
+    """All tokens in order, a separator where a document begins, and full sequences between."""
+    joined = instances.join_documents(block, SEP)
+    expected = []
+    for first, last in zip(block.document_starts, block.document_starts[1:]):
+        start, stop = block.sentence_starts[first], block.sentence_starts[last]
+        expected += [SEP] * bool(expected) + block.tokens[start:stop].tolist()
+    assert joined.tokens.tolist() == expected
+    sentences = [joined.tokens[s] for s in joined.sentence_starts[:-1]]
+    assert sentences == [block.tokens[s] for s in block.sentence_starts[:-1]]
+    assert joined.sentence_starts[-1] == len(expected)
+    assert joined.num_documents == 1
+
+    rules = SequenceRules(max_seq_length, 1.0, nsp=False, pack_documents=True)
+    spans = spans_of(joined, rules, pass_number=pass_number)
+    assert [t for start, end in spans.a for t in range(start, end)] == list(range(len(expected)))
+    lengths = np.diff(spans.a)[:, 0]
+    inner = lengths[1:-1] if pass_number else lengths[:-1]
+    assert (inner == max_seq_length - 2).all()
+
+
 def test_assembled_pairs_by_hand():
     block = block_of([[3, 4]])  # tokens 10, 11, 12 and 13, 14, 15, 16
     spans = Spans.from_rows([(0, 3, 3, 6, 1), (1, 2, 0, 1, 0)])

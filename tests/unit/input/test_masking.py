@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 
 PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
 SPECIAL = {"pad": PAD, "unk": UNK, "cls": CLS, "sep": SEP, "mask": MASK}
@@ -226,3 +226,24 @@ def test_impossible_settings_are_refused():
             keys=example_keys(1, 0),
             settings=dataclasses.replace(BASE, do_whole_word_mask=True),
         )
+
+
+def test_the_share_of_masked_tokens_changes_in_a_straight_line():
+    shares = MaskShares(0.3, 0.15, positions=31)
+    assert shares.at(0) == pytest.approx(0.3)
+    assert shares.at(10) == pytest.approx(0.25)
+    assert shares.at(30) == shares.at(1000) == pytest.approx(0.15)
+    assert MaskShares(0.3, 0.15, positions=31, offset=10).at(0) == shares.at(10)
+    assert MaskShares(0.2, 0.4, positions=1).at(0) == 0.2
+
+
+@pytest.mark.parametrize(("first", "last"), [(0.3, 0.15), (0.15, 0.3), (0.2, 0.2)])
+def test_predictions_follow_the_share(first, last):
+    shares = MaskShares(first, last, positions=11)
+    masking = dataclasses.replace(BASE, max_predictions_per_seq=20)
+    most = [shares.settings_at(p, masking).max_predictions_per_seq for p in range(11)]
+    largest = max(first, last)
+    assert most[0] == (20 if first == largest else 10)
+    assert most[-1] == (20 if last == largest else 10)
+    assert most == sorted(most, reverse=first > last)
+    assert shares.settings_at(5, masking).masked_lm_prob == pytest.approx((first + last) / 2)

@@ -10,7 +10,7 @@ from bert_tf.errors import UserError
 from bert_tf.input import pipeline
 from bert_tf.input.batches import user_errors
 from bert_tf.input.cutting import cut_records
-from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
+from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
 from bert_tf.ramps import Ramp
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
@@ -53,7 +53,17 @@ class Data:
         )
 
     def train(
-        self, *, batch=4, rank=0, world_size=1, start=0, end=None, seed=7, sizes=None, lengths=None
+        self,
+        *,
+        batch=4,
+        rank=0,
+        world_size=1,
+        start=0,
+        end=None,
+        seed=7,
+        sizes=None,
+        lengths=None,
+        shares=None,
     ):
         return pipeline.training_dataset(
             self.described,
@@ -62,6 +72,7 @@ class Data:
             end_position=end,
             seed=seed,
             lengths=lengths,
+            shares=shares,
         )
 
     def evaluate(self, *, batch_size=4, rank=0, world_size=1, seed=7):
@@ -119,29 +130,50 @@ def test_shapes_and_types_are_static(data, kind):
     assert {name: (s.shape, s.dtype) for name, s in spec.items()} == expected
 
 
+def with_masks(data, records, position, predictions=3):
+    """Records with the masks of the batch at a position, unless they store their own."""
+    if data.masking is None:
+        return records
+    size, length = records["input_ids"].shape
+    masked = mask_batch(
+        records["input_ids"],
+        np.full(size, length),
+        keys=example_keys(7, position, np.arange(size)),
+        settings=dataclasses.replace(data.masking, max_predictions_per_seq=predictions),
+        word_starts=records["word_starts"],
+    )
+    return {
+        **{name: values for name, values in records.items() if name != "word_starts"},
+        "input_ids": masked.input_ids,
+        "masked_lm_positions": masked.positions,
+        "masked_lm_ids": masked.label_ids,
+        "masked_lm_weights": masked.weights,
+    }
+
+
 def test_a_batch_is_the_records_at_its_position(data):
     for position, batch in enumerate(batches(data.train, 12)):
         indices = batch_indices(position, GlobalBatchSlice(4), num_records=NUM_RECORDS, seed=7)
         expected = {name: values[indices] for name, values in data.examples.items()}
-        if data.masking:
-            masked = mask_batch(
-                expected["input_ids"],
-                np.full(4, 12),
-                keys=example_keys(7, position, np.arange(4)),
-                settings=data.masking,
-                word_starts=expected.pop("word_starts"),
-            )
-            expected["input_ids"] = masked.input_ids
-            expected["masked_lm_positions"] = masked.positions
-            expected["masked_lm_ids"] = masked.label_ids
-            expected["masked_lm_weights"] = masked.weights
-        assert_equal([batch], [expected])
+        assert_equal([batch], [with_masks(data, expected, position)])
 
 
 def test_resuming_anywhere_equals_an_uninterrupted_run(data):
     whole = batches(data.train, 15)
     for start in (1, 6, 14):
         assert_equal(batches(data.train, 15 - start, start=start), whole[start:])
+
+
+def test_a_share_of_masks_that_changes(unmasked):
+    """At each position as if its share were that of all; nothing depends on where it started."""
+    shares = MaskShares(0.3, 0.1, positions=5)
+    whole = batches(unmasked.train, 7, shares=shares)
+    assert [batch["masked_lm_ids"].shape for batch in whole] == [
+        (4, 3), (4, 3), (4, 2), (4, 2), (4, 1), (4, 1), (4, 1)
+    ]  # fmt: skip
+    assert_equal(batches(unmasked.train, 4, shares=shares, start=3), whole[3:])
+    first = batches(unmasked.train, 1)
+    assert_equal(whole[:1], first)
 
 
 def test_nothing_is_tuned_in_the_background(data):
@@ -178,19 +210,7 @@ def test_batches_grow_and_their_records_are_cut_before_they_are_masked(data):
         expected = {name: values[indices] for name, values in data.examples.items()}
         predictions = 3 if length == 12 else 2
         expected = cut_records(expected, length, predictions) if length < 12 else expected
-        if data.masking:
-            masked = mask_batch(
-                expected["input_ids"],
-                np.full(size, length),
-                keys=example_keys(7, position, np.arange(size)),
-                settings=dataclasses.replace(data.masking, max_predictions_per_seq=predictions),
-                word_starts=expected.pop("word_starts"),
-            )
-            expected["input_ids"] = masked.input_ids
-            expected["masked_lm_positions"] = masked.positions
-            expected["masked_lm_ids"] = masked.label_ids
-            expected["masked_lm_weights"] = masked.weights
-        assert_equal([batch], [expected])
+        assert_equal([batch], [with_masks(data, expected, position, predictions)])
     for world_size in (1, 2):
         parts = [
             batches(data.train, 4, start=1, rank=rank, world_size=world_size, **RAMPS)

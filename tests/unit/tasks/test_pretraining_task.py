@@ -87,6 +87,16 @@ def test_masks_follow_the_settings(settings, share, whole_words):
     assert (masking.max_predictions_per_seq, masking.vocab_size) == (P, V)
 
 
+def test_stored_masks_have_the_share_that_they_have(settings, record_maker, tmp_path):
+    data = dataclasses.replace(settings.data, final_masked_lm_prob=0.1)
+    opened = pretraining._open_data(dataclasses.replace(settings, data=data))
+    assert opened.ledger_entries(None)["final_masked_lm_prob"] == 0.1
+    stored = record_maker.write(tmp_path / "stored" / "records.tfrecord", 6, masked=True)
+    settings = with_files(dataclasses.replace(settings, data=data), train=stored)
+    with pytest.raises(UserError, match=r"--final_masked_lm_prob=0\.1: the records in .* store"):
+        pretraining._open_data(settings)
+
+
 @pytest.mark.parametrize(
     ("stored", "held_out_stored", "expected"),
     [

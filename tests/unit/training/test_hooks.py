@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.model.sums import Sums
 from bert_tf.ramps import Ramp
@@ -17,7 +18,7 @@ from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.train_op import TrainOutputs
+from bert_tf.update.train_op import TrainOutputs, VariableFigures
 from tests.support import no_room
 
 
@@ -37,11 +38,13 @@ class FakeUpdate:
             term_sums={"masked_lm": self._sums_of(*tf.unstack(self.sums))},
             data_position=self.position,
             num_sequences=self.sequences,
+            consumed_sequences=self.step,
             is_finite=self.is_finite,
             gradient_norm=tf.constant(2.0),
             learning_rate=tf.constant(0.25),
             loss_scale=self.scale,
             gradients=[],
+            figures=VariableFigures([], tf.zeros([0]), {}),
         )
 
     def _sums_of(self, loss, weight, correct):
@@ -238,7 +241,7 @@ def guard_of(update, limit, seen=None):
         assert session.run(update.step) == skipped.step
         if seen is not None:
             seen.append(skipped)
-        return f"stopped after step {skipped.step}"
+        return UserError(f"stopped after step {skipped.step}")
 
     return hooks.NonFiniteGuard(
         update.outputs, limit=limit, features={"sums": update.sums}, explain=explain
@@ -264,6 +267,7 @@ def test_only_skipped_updates_in_a_row_end_a_run(update):
     [skipped] = seen
     # The stand-in counts steps only.
     assert (skipped.step, skipped.data_position, skipped.in_a_row) == (2, 9, 3)
+    assert skipped.consumed_sequences == 2
     assert (skipped.loss_scale, skipped.learning_rate) == (8.0, 0.25)
     assert skipped.features["sums"].tolist() == [5.0, 6.0, 7.0]
 
@@ -276,7 +280,11 @@ def checkpoints(tmp_path):
 def checkpoint_hook(update, tmp_path, *, every_steps=2, keep=10):
     saver = tf.train.Saver(max_to_keep=keep)
     return hooks.CheckpointHook(
-        update.outputs, output_dir=tmp_path, every_steps=every_steps, saver=saver
+        update.outputs,
+        output_dir=tmp_path,
+        every_steps=every_steps,
+        saver=saver,
+        resumes=newest_checkpoint(tmp_path) is not None,
     )
 
 
@@ -324,6 +332,18 @@ def test_no_checkpoint_is_written_when_the_run_fails(update, tmp_path):
         update.run(session)
         update.run(session, finite=False)
     assert checkpoints(tmp_path) == [0]
+
+
+def test_horovod_giving_up_while_slots_are_gathered_is_no_error_of_the_disk(update, tmp_path):
+    class Gathering(tf.train.Saver):
+        def save(self, *_, **__):
+            raise tf.errors.UnknownError(None, None, "Horovod has been shut down")
+
+    hook = hooks.CheckpointHook(
+        update.outputs, output_dir=tmp_path, every_steps=2, saver=Gathering(), resumes=False
+    )
+    with pytest.raises(tf.errors.UnknownError, match="Horovod has been shut down"), training(hook):
+        pass
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_sentence(update, tmp_path):

@@ -72,6 +72,12 @@ def test_what_does_not_fit(changes, sentence):
         resolve_plans(ramped(**changes), Ranks(1))
 
 
+def test_rounding_up_does_not_make_a_ramp_too_long():
+    settings = ramped(scaled=True, batch="8:0,16:5", num_train_steps=8, length="16:0,32:1")
+    batch, steps = resolve_plans(settings, Ranks(4))
+    assert batch.sizes.joins == (steps.num_train_steps,)
+
+
 def test_a_run_that_does_not_train_needs_no_room_for_ramps():
     resolve_plans(ramped(num_train_steps=1), Ranks(1), trains=False)
 

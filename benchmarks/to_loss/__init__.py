@@ -1,0 +1,1 @@
+"""Trainings of several programs on the same text, judged by one evaluator."""

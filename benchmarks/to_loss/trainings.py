@@ -1,0 +1,116 @@
+"""A training of any program: what it is told, and where it leaves its checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+from bert_tf.config.bert_config import BertConfig
+
+PREFIX = "model.ckpt"  # of checkpoints, as in bert_tf.checkpoint.directory, which brings TensorFlow
+HUGGINGFACE = "huggingface"  # what directories of its checkpoints are named, with the updates
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingJob:
+    """What a program's process is to do, as JSON on the way there.
+
+    Attributes:
+      directory: where checkpoints go, as ``model.ckpt-UPDATES`` with google's names.
+      network: its sizes.
+      seq_length: tokens of a sequence.
+      predictions: the most masked words of a sequence, where a program's settings say nothing else.
+      data: paths by the names of benchmarks.to_loss.data.
+      seed: of weights, order, masks and dropout.
+      threads: cores to use.
+      updates: of the whole training.
+      stop_after: updates after which a timing run ends; None to take all.
+      checkpoints: how many to write, evenly spaced; 0 for none.
+    """
+
+    directory: str
+    network: BertConfig
+    seq_length: int
+    predictions: int
+    data: Mapping[str, str]
+    seed: int
+    threads: int
+    updates: int
+    stop_after: int | None = None
+    checkpoints: int = 0
+
+    @classmethod
+    def from_json(cls, job: Mapping[str, Any]) -> TrainingJob:
+        """Reads what :meth:`to_json` gave, among other keys."""
+        values = {field.name: job[field.name] for field in dataclasses.fields(cls)}
+        return cls(**{**values, "network": BertConfig(**job["network"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """For the program's process."""
+        return dataclasses.asdict(self)
+
+    @property
+    def last_update(self) -> int:
+        """The one after which training ends."""
+        return self.updates if self.stop_after is None else min(self.stop_after, self.updates)
+
+    @property
+    def spacing(self) -> int:
+        """Updates from one checkpoint to the next."""
+        return spacing(self.updates, self.checkpoints) if self.checkpoints else self.updates
+
+    def checkpoint_path(self, update: int) -> str:
+        """Of the checkpoint after ``update``."""
+        return str(Path(self.directory, f"{PREFIX}-{update}"))
+
+    def has_checkpoint_after(self, update: int) -> bool:
+        """Whether one is due after ``update``."""
+        is_due = update % self.spacing == 0 or update == self.last_update
+        return bool(self.checkpoints) and is_due
+
+
+def spacing(updates: int, checkpoints: int) -> int:
+    """Updates between ``checkpoints`` evenly spaced checkpoints, the last near the end."""
+    return max(1, -(-updates // checkpoints))
+
+
+def run_updates(
+    job: TrainingJob,
+    update: Callable[[], float],
+    save: Callable[[int], None],
+    *,
+    started: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    """Trains; start-up ends with the first update, and saving takes no time.
+
+    Args:
+      job: how long.
+      update: makes one update and returns its loss when it is finished.
+      save: writes the checkpoint after an update.
+      started: when the process was started, by ``clock``.
+      clock: the time in seconds.
+
+    Returns:
+      ``start_seconds`` and ``points``: ``[updates, seconds of training, mean loss since the point
+      before]`` after each checkpoint and after the last update.
+    """
+    seconds, losses, points = 0.0, [], []
+    found: dict[str, Any] = {"points": points}
+    for number in range(1, job.last_update + 1):
+        start = clock()
+        losses.append(update())
+        if number == 1:
+            found["start_seconds"] = clock() - started
+        else:
+            seconds += clock() - start
+        is_due = job.has_checkpoint_after(number)
+        if is_due:
+            save(number)
+        if is_due or number == job.last_update:
+            points.append([number, seconds, sum(losses) / len(losses)])
+            losses = []
+    return found
