@@ -1,7 +1,7 @@
 """The cases as operations of one graph, which every rank builds and runs in the same order.
 
-All updates share one network and one optimizer: a session holds the weights once, whatever the
-number of cases, and runs what a case needs.
+All updates share one network and, unless they share its state out, one optimizer: a session holds
+the weights once, whatever the number of cases, and runs what a case needs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def build_cases(
     """
     network = create_network(task_of(job), choice.options, seed=1)
     rate = tf.constant(_LEARNING_RATE)
-    optimizer = AdamW(rate, kernels=kernels_for(choice.against_native_ops))
+    kernels = kernels_for(choice.against_native_ops)
+    whole = AdamW(rate, kernels=kernels)
     built = {}
     for case in cases:
         with tf.name_scope(str(case).replace(":", "_")):
@@ -59,6 +60,9 @@ def build_cases(
                 how = CommunicationSettings(compression=case.compression)
                 communicator = connect(horovod=True, num_threads=ranks.threads, communication=how)
             if case.kind in UPDATES:
+                optimizer = whole
+                if case.kind == kinds.SHARDED:
+                    optimizer = AdamW(rate, kernels=kernels, ranks=communicator, shard_state=True)
                 built[case] = _update(case, job, network, optimizer, rate, communicator)
             else:
                 built[case] = _collective(case, communicator)

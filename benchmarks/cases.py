@@ -7,6 +7,7 @@ import dataclasses
 from bert_tf.errors import UserError
 
 DELAYED, EVERY_MICRO_BATCH, COMPUTE = "delayed", "every_micro_batch", "compute"
+SHARDED = "sharded"
 COMMUNICATION, ALLREDUCE = "communication", "allreduce"
 EMBEDDING_DENSE, EMBEDDING_ROWS = "embedding_dense", "embedding_rows"
 
@@ -15,13 +16,14 @@ KINDS = {
     DELAYED: "accumulation steps of an update that communicates once",
     EVERY_MICRO_BATCH: "accumulation steps of an update that communicates after each micro batch",
     COMPUTE: "accumulation steps of an update that does not communicate",
+    SHARDED: "as delayed, with the optimizer's state shared out over the ranks",
     COMMUNICATION: "allreduces of the network's gradients, nothing else",
     ALLREDUCE: "bytes of one tensor that is added up over ranks",
     EMBEDDING_DENSE: "tokens whose embeddings' gradient is added up as a whole table",
     EMBEDDING_ROWS: "tokens whose embeddings' gradient is gathered as rows",
 }
 EMBEDDING_TABLE = (30522, 768)  # of the last two kinds: BERT-base's words
-UPDATES = (DELAYED, EVERY_MICRO_BATCH, COMPUTE)
+UPDATES = (DELAYED, EVERY_MICRO_BATCH, COMPUTE, SHARDED)
 _COMPRESSIONS = ("none", "fp16")
 
 

@@ -25,9 +25,10 @@ from absl import flags
 from benchmarks import loss_curves_compare as compare
 from benchmarks import loss_curves_runs as runs
 from benchmarks.loss_curves_compare import Curve, Difference
-from benchmarks.loss_curves_runs import REFERENCE, VARIANTS, Training
+from benchmarks.loss_curves_runs import REFERENCE, VARIANTS
 from benchmarks.results import Result, result
 from benchmarks.script import REQUIRED, known_names, run_benchmark, shared_flags, whole_numbers
+from benchmarks.trainings import Training, record_of, run_trainings
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir, require_file
 
@@ -63,7 +64,7 @@ def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
     _check_before_long_work(values)
     output_dir = make_output_dir(values.output_dir, flag="output_dir")
     trainings = runs.plan_trainings(variants, seeds, training_flags(values), output_dir)
-    runs.run_trainings(trainings)
+    run_trainings(trainings)
     curves = {t: compare.smooth(runs.read_curve(t), values.smoothing_steps) for t in trainings}
     first, *others = trainings
     of_seeds = compare.between_seeds([curves[t] for t in trainings if t.variant == REFERENCE])
@@ -134,7 +135,7 @@ def results(
     for name, words in _MEASURES.items():
         yield result(f"loss curve, two seeds, {words}", getattr(of_seeds, name), "nats", config)
     for training, curve in curves.items():
-        commit = runs.record_of(training)["git_commit"]
+        commit = record_of(training)["git_commit"]
         described = {**config, "flags": dict(training.flags), "git_commit": commit}
         smoothed = {**described, "curve": {"steps": curve.steps, "losses": curve.losses}}
         what, differs = f"loss curve, {training.name}", found.get(training)

@@ -10,10 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.errors import UserError
-from bert_tf.files import atomic_open
-
-# What a colour-blind reader can tell apart (Okabe and Ito, 2002).
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#332288")
+from bert_tf.pictures import COLOURS, stacked_panels
 
 
 class Curve(NamedTuple):
@@ -124,33 +121,20 @@ def draw(
       path: the file.
       title: what was trained.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    # Text stays text, and the same curves give the same file.
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "loss_curves"})
-    from matplotlib import pyplot
-
-    figure, (above, below) = pyplot.subplots(
-        2, 1, figsize=(8, 7), sharex=True, height_ratios=(3, 2), layout="constrained"
-    )
     styles = [(name, curve, "0.6", 1) for name, curve in seeds.items()]
-    colours = itertools.cycle(_COLOURS)
+    colours = itertools.cycle(COLOURS)
     styles += [
         (name, curve, colour, 1.2) for (name, curve), colour in zip(variants.items(), colours)
     ]
-    above.plot(reference.steps, reference.losses, color="black", linewidth=2, label="fp32")
-    below.axhline(0, color="black", linewidth=1)
-    for name, curve, colour, width in styles:
-        above.plot(curve.steps, curve.losses, label=name, color=colour, linewidth=width)
-        below.plot(curve.steps, deviations(curve, reference), color=colour, linewidth=width)
-    above.set_title(title, fontsize=10)
-    above.set_ylabel("training loss, smoothed (nats)")
-    above.legend(fontsize=8)
-    below.set_ylabel("above fp32 (nats)")
-    below.set_xlabel("updates")
-    for axes in (above, below):
-        axes.grid(color="0.9")
-    with atomic_open(path, "wb") as file:
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
+    ys = ("training loss, smoothed (nats)", "above fp32 (nats)")
+    size = {"inches": (8, 7), "layout": "constrained"}
+    with stacked_panels(path, x="updates", ys=ys, **size) as (above, below):
+        above.plot(reference.steps, reference.losses, color="black", linewidth=2, label="fp32")
+        below.axhline(0, color="black", linewidth=1)
+        for name, curve, colour, width in styles:
+            above.plot(curve.steps, curve.losses, label=name, color=colour, linewidth=width)
+            below.plot(curve.steps, deviations(curve, reference), color=colour, linewidth=width)
+        above.set_title(title, fontsize=10)
+        above.legend(fontsize=8)
+        for axes in (above, below):
+            axes.grid(color="0.9")

@@ -22,9 +22,10 @@ from bert_tf.errors import UserError, exit_on_user_error
 # Numbers are used in float32, in which anything larger is infinite.
 LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
-# Flags that hold free text or host addresses. All other string flags are taken for paths.
+# Flags that hold free text or addresses. All other string flags are taken for paths.
 NO_PATHS = frozenset({
-    "hosts", "master", "mpirun_flags", "question", "text", "tpu_name", "triton_server_url",
+    "hosts", "master", "mirror", "mpirun_flags", "question", "text", "tpu_name",
+    "triton_server_url", "url",
 })  # fmt: skip
 
 _HELP = frozenset({"help", "helpshort", "helpfull", "h", "?"})

@@ -1,8 +1,11 @@
-"""From raw text to pre-training records: runs all stages in turn.
+r"""From raw text to pre-training records: runs all stages in turn.
 
     python -m data_prep.pipeline --input_file='corpus/*.txt' --output_dir=data --vocab_size=30522
+    python -m data_prep.pipeline --source=wikipedia --language=de --output_dir=data \
+        --vocab_size=30000
 
-Below --output_dir: ``sentences/``, ``shards/`` (train-*.txt, heldout-*.txt), ``vocabulary/``
+Below --output_dir: with --source ``download/`` and ``text/``, with --clean, which --source implies,
+``clean/``; then ``sentences/``, ``shards/`` (train-*.txt, heldout-*.txt), ``vocabulary/``
 (vocab.txt or spm.model; not with --vocab_file, --spm_model_file or --init_checkpoint),
 ``records/train/`` and ``records/heldout/``, each with its ``manifest.json``. A stage whose inputs
 and parameters have not changed is skipped. The vocabulary is trained on the training shards only.
@@ -22,16 +25,27 @@ from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir
 from bert_tf.records.stage import remove_outputs, report
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from data_prep import create_pretraining_data, sentences, shards, vocabulary
-from data_prep.markup import define_markup_flag
+from data_prep import (
+    clean,
+    create_pretraining_data,
+    download,
+    extract,
+    sentences,
+    shards,
+    vocabulary,
+)
+from data_prep.markup import PLAIN, define_markup_flag
 from data_prep.stage import define_common_flags, define_workers_flag, run_main, settings_from_flags
 from data_prep.vocabulary_flags import chosen_vocabulary, define_vocabulary_flags
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of each stage, with the paths between them filled in."""
+    """The settings of each stage, with the paths between them filled in; None leaves it out."""
 
+    download: download.Settings | None
+    extract: extract.Settings | None
+    clean: clean.Settings | None
     sentences: sentences.Settings
     shards: shards.Settings
     vocabulary: vocabulary.Settings | None
@@ -55,11 +69,24 @@ class Outputs:
 
 def run(settings: Settings) -> Outputs:
     """Runs all stages that are not up to date; settings are checked before the first one."""
+    to_text = [
+        (stage, stage_settings)
+        for stage, stage_settings in (
+            (download, settings.download),
+            (extract, settings.extract),
+            (clean, settings.clean),
+        )
+        if stage_settings
+    ]
+    for stage, stage_settings in to_text:
+        stage.validate(stage_settings)
     sentences.validate(settings.sentences)
     shards.validate(settings.shards)
     if settings.vocabulary:
         vocabulary.validate(settings.vocabulary)
     create_pretraining_data.validate(settings.train_records)
+    for stage, stage_settings in to_text:
+        stage.run(stage_settings)
     sentences.run(settings.sentences)
     shards.run(settings.shards)
     if settings.vocabulary:
@@ -79,6 +106,7 @@ def settings_from_pipeline_flags() -> Settings:
     values = flags.FLAGS
     chosen = chosen_vocabulary(values)
     _check_vocabulary_size(chosen)
+    _check_source(values)
     root = make_output_dir(values.output_dir, flag="output_dir")
     vocabulary_settings = None
     if chosen is None:
@@ -102,9 +130,30 @@ def settings_from_pipeline_flags() -> Settings:
             **others,
         )
 
+    text, line_breaks = values.input_file, values.line_breaks
+    to_text: dict[str, object] = dict.fromkeys(("download", "extract", "clean"))
+    if values.source:
+        to_text["download"] = settings_from_flags(
+            download.Settings, output_dir=str(root / "download"), url=(), checksum_file=None
+        )
+        to_text["extract"] = settings_from_flags(
+            extract.Settings, input_file=str(root / "download"), output_dir=str(root / "text")
+        )
+        text = str(root / "text")
+        if not values["line_breaks"].present:
+            line_breaks = "paragraph"
+    if values.clean or (values.clean is None and values.source):
+        to_text["clean"] = settings_from_flags(
+            clean.Settings, input_file=text, output_dir=str(root / "clean")
+        )
+        text = str(root / "clean")
     return Settings(
+        **to_text,
         sentences=settings_from_flags(
-            sentences.Settings, output_dir=str(root / "sentences"), input_file=values.input_file
+            sentences.Settings,
+            output_dir=str(root / "sentences"),
+            input_file=text,
+            line_breaks=line_breaks,
         ),
         shards=settings_from_flags(
             shards.Settings,
@@ -119,6 +168,27 @@ def settings_from_pipeline_flags() -> Settings:
             else None
         ),
     )
+
+
+def _check_source(values: flags.FlagValues) -> None:
+    """Raises UserError unless there is exactly one text."""
+    if bool(values.source) == bool(values.input_file):
+        raise UserError(
+            "give either --input_file, your own text, or --source, a collection to download."
+        )
+    if values.source is None:
+        for name in (
+            "language",
+            "date",
+            "mirror",
+            "num_connections",
+            "keep_lists",
+            "keep_headings",
+        ):
+            if values[name].present:
+                raise UserError(f"--{name} belongs to --source; leave it out with --input_file.")
+    elif values.markup != PLAIN:
+        raise UserError(f"--markup={values.markup} belongs to --input_file, not to --source.")
 
 
 def _check_vocabulary_size(chosen: TokenizerFiles | None) -> None:
@@ -139,16 +209,26 @@ def _check_vocabulary_size(chosen: TokenizerFiles | None) -> None:
         )
 
 
+@flag_group("Cleaning")
+def _define_clean_flag() -> None:
+    flags.DEFINE_bool(
+        "clean", None, "Remove what is no running text, and duplicates; the default with --source."
+    )
+
+
 @flag_group("Vocabulary")
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.pipeline``."""
     define_common_flags(
         input_help="Text files: comma-separated files, globs and directories.",
         output_help="Directory for all outputs.",
+        input_is_required=False,
     )
     define_workers_flag()
     define_markup_flag()
-    for stage in (sentences, shards, vocabulary, create_pretraining_data):
+    download.define_source_flags()
+    _define_clean_flag()
+    for stage in (extract, clean, sentences, shards, vocabulary, create_pretraining_data):
         stage.define_parameter_flags()
     define_vocabulary_flags(otherwise=", instead of training one")
 

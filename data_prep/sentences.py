@@ -16,7 +16,6 @@ Memory: about 60 MB plus 70 MB per worker process, whatever the size of the corp
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -46,6 +45,7 @@ from data_prep.markup import (
     validate_markup,
 )
 from data_prep.stage import (
+    NumberedFiles,
     define_common_flags,
     define_workers_flag,
     find_text_files,
@@ -59,7 +59,6 @@ INVALID_UTF8 = ("error", "replace")
 
 MAX_DOCUMENT_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20  # read at a time; a chunk has up to twice as much
-_OUTPUT_FILE_BYTES = 64 << 20
 _BOUNDARY_SEARCH_BYTES = 1 << 16  # at the end of a chunk that must be split
 _MIN_WRAP_WIDTH, _MAX_WRAP_WIDTH = 40, 200  # characters; plausible widths of wrapped text
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -144,19 +143,10 @@ def _build(settings: Settings, files: list[Path], num_workers: int, directory: P
     splitter = functools.partial(
         SentenceSplitter, settings.line_breaks, settings.invalid_utf8, settings.markup
     )
-    documents_in_file: dict[str, int] = {}
     totals: collections.Counter[str] = collections.Counter()
-    with contextlib.ExitStack() as stack:
-        file, room = None, 0
+    with NumberedFiles(directory, STAGE) as output:
         for result in ordered_map(splitter, chunks, num_workers=num_workers, what=STAGE):
-            if room <= 0:
-                stack.close()
-                name = f"sentences-{len(documents_in_file):05d}.txt"
-                documents_in_file[name], room = 0, _OUTPUT_FILE_BYTES
-                file = stack.enter_context(open(directory / name, "wb"))
-            file.write(result.text)
-            room -= len(result.text)
-            documents_in_file[name] += result.counts["documents"]
+            output.write(result.text, count=result.counts["documents"])
             totals.update(result.counts)
             progress.advance(result.num_input_bytes / 1e6)
     if not totals["documents"]:
@@ -166,7 +156,7 @@ def _build(settings: Settings, files: list[Path], num_workers: int, directory: P
         _report_wikitext(totals)
     marks = {name: totals[name] for name in ("headings", "unknown_words") if totals[name]}
     counted = {name: totals[name] for name in ("documents", "sentences", "replaced_bytes")}
-    return Built(documents_in_file, {**counted, **marks})
+    return Built(output.counts, {**counted, **marks})
 
 
 def _report_wikitext(totals: Mapping[str, int]) -> None:

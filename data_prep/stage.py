@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Callable, TypeVar
@@ -14,6 +15,8 @@ from bert_tf.files import expand_input_files, require_file
 from bert_tf.records.manifest import MANIFEST_NAME, require_listed_files
 
 Settings = TypeVar("Settings")
+
+_OUTPUT_FILE_BYTES = 64 << 20
 
 
 def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
@@ -30,11 +33,47 @@ def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
     return files
 
 
+class NumberedFiles:
+    """Writes text files ``KIND-00000.txt`` and so on, a new one after each 64 MiB.
+
+    Attributes:
+      counts: file name -> units (documents, articles) in it.
+    """
+
+    def __init__(self, directory: Path, kind: str):
+        self.counts: dict[str, int] = {}
+        self._directory = directory
+        self._kind = kind
+        self._open = contextlib.ExitStack()
+        self._room = 0
+
+    def __enter__(self) -> NumberedFiles:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._open.close()
+
+    def write(self, text: bytes, *, count: int) -> None:
+        """Appends whole documents: ``count`` units."""
+        if self._room <= 0:
+            self._open.close()
+            self._name = f"{self._kind}-{len(self.counts):05d}.txt"
+            self.counts[self._name], self._room = 0, _OUTPUT_FILE_BYTES
+            path = self._directory / self._name
+            self._file = self._open.enter_context(path.open("wb"))
+        self._file.write(text)
+        self._room -= len(text)
+        self.counts[self._name] += count
+
+
 @flag_group("Input and output")
-def define_common_flags(*, input_help: str, output_help: str) -> None:
+def define_common_flags(
+    *, input_help: str, output_help: str, input_is_required: bool = True
+) -> None:
     """Defines --input_file and --output_dir."""
     flags.DEFINE_string("input_file", None, input_help)
-    flags.mark_flag_as_required("input_file")
+    if input_is_required:
+        flags.mark_flag_as_required("input_file")
     define_output_flag(output_help)
 
 

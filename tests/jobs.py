@@ -51,7 +51,7 @@ def job_of(task, *, context=None, batches=None, max_seq_length=4, **changes):
     usual = {
         "model": Model(task, None),
         "evaluation": None,
-        "data": TrainingData(lambda _: batches(), max_seq_length),
+        "data": TrainingData(lambda *_: batches(), max_seq_length),
         "optimization": optimization_settings(),
         "batch": BatchPlan(2, 1, world_size=1),
         "steps": step_plan(),

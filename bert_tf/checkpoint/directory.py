@@ -57,7 +57,7 @@ def write_missing_list(directory: Path) -> str | None:
     """
     if (directory / LIST_NAME).exists():
         return None
-    found = sorted(_complete(directory), key=_step_of)
+    found = sorted(_complete(directory), key=step_of)
     if not found:
         return None
     names = [Path(path).name for path in found]
@@ -65,6 +65,24 @@ def write_missing_list(directory: Path) -> str | None:
     return (
         f"{directory / LIST_NAME} was missing; the latest complete checkpoint there is {names[-1]}"
     )
+
+
+def listed_checkpoints(directory: Path) -> list[str]:
+    """Paths of the checkpoints that the file ``checkpoint`` lists, from the lowest step."""
+    return [str(directory / name) for name in sorted(_listed(directory), key=step_of)]
+
+
+def go_back_to(directory: Path, step: int) -> None:
+    """Makes the checkpoint at ``step`` the latest one, and removes those of later steps.
+
+    After a kill in between there are later ones that are not listed; calling it again removes them.
+    """
+    kept = sorted((n for n in _listed(directory) if step_of(n) < step), key=step_of)
+    kept.append(f"{PREFIX}-{step}")
+    tf.train.update_checkpoint_state(str(directory), kept[-1], all_model_checkpoint_paths=kept)
+    for path, name in _checkpoint_files(directory):
+        if step_of(name) > step:
+            path.unlink()
 
 
 def remove_leftovers(directory: Path) -> list[str]:
@@ -77,11 +95,11 @@ def remove_leftovers(directory: Path) -> list[str]:
     leftovers = [path for path in directory.iterdir() if _HALF_WRITTEN.fullmatch(path.name)]
     listed = _listed(directory)
     if listed:
-        oldest = min(map(_step_of, listed))
+        oldest = min(map(step_of, listed))
         files = [file for file in _checkpoint_files(directory) if file[1] not in listed]
         complete = {name for name in {name for _, name in files} if _is_complete(directory, name)}
         for path, name in files:
-            if name not in complete or _step_of(name) < oldest:
+            if name not in complete or step_of(name) < oldest:
                 leftovers.append(path)
     for path in leftovers:
         path.unlink()
@@ -95,9 +113,9 @@ def _listed(directory: Path) -> set[str]:
 
 
 def _newest_complete(directory: Path) -> str | None:
-    newest = max(_complete(directory), key=_step_of, default=None)
+    newest = max(_complete(directory), key=step_of, default=None)
     # A run killed while writing its first checkpoint leaves parts of the one for step 0.
-    parts = [path.name for path, name in _checkpoint_files(directory) if _step_of(name)]
+    parts = [path.name for path, name in _checkpoint_files(directory) if step_of(name)]
     if newest is None and parts:
         raise UserError(
             f"--output_dir: {directory} contains only incomplete checkpoints, with files such as "
@@ -130,5 +148,6 @@ def _checkpoint_files(directory: Path) -> list[tuple[Path, str]]:
     return [(path, match[1]) for path, match in files if match and path.is_file()]
 
 
-def _step_of(checkpoint: str) -> int:
+def step_of(checkpoint: str) -> int:
+    """The step in the name or path of a run's checkpoint."""
     return int(checkpoint.rpartition("-")[2])

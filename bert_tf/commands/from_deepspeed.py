@@ -158,13 +158,6 @@ class FlagFile:
         """Whether run_pretraining.py has the flag."""
         return name in self._known
 
-    def add_if_known(self, name: str, value: Any, origin: str) -> None:
-        """Adds a flag if run_pretraining.py has it, and otherwise a note."""
-        if self.knows(name):
-            self.add(name, value)
-        else:
-            self.notes.append(f"{origin}: no counterpart")
-
     def text(self) -> str:
         """The file's content."""
         # A value with a line end must not become a flag.
@@ -427,7 +420,12 @@ def _convert_precision(settings: Settings, file: FlagFile) -> None:
         file.add(name, value)
     stage = settings.number("zero_optimization.stage", 0)
     if stage:
-        file.add_if_known("shard_optimizer_state", True, f"zero_optimization.stage = {stage}")
+        file.add("shard_optimizer_state", True)
+    if stage > 1:
+        file.notes.append(
+            f"zero_optimization.stage = {stage}: the optimizer's state is divided among ranks, as "
+            "in stage 1; gradients and weights are not"
+        )
 
 
 @flag_group("Files")

@@ -14,6 +14,7 @@ from bert_tf.config.distillation_flags import TEACHER_FILES, define_teacher_flag
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
+    checked_runtime_settings,
     define_optimization_flags,
     define_run_flags,
     define_runtime_flags,
@@ -21,7 +22,6 @@ from bert_tf.config.flags import (
     optional_file,
     require,
     run_settings,
-    runtime_settings,
 )
 from bert_tf.config.settings import (
     DistillationSettings,
@@ -187,7 +187,7 @@ def finetuning_settings(
         "optimization": optimization,
         "num_train_epochs": epochs,
         "warmup_proportion": proportion,
-        "runtime": runtime_settings(values),
+        "runtime": checked_runtime_settings(values, optimization),
     }
     same_names = {field.name for field in dataclasses.fields(kind)} - made.keys()
     return kind(**made, **{name: values[name].value for name in same_names})

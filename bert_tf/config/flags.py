@@ -31,6 +31,7 @@ from bert_tf.config.settings import (
     RunSettings,
     RuntimeSettings,
 )
+from bert_tf.config.sharding import check_sharding
 from bert_tf.console import warn
 from bert_tf.errors import UserError
 from bert_tf.files import require_file
@@ -52,7 +53,8 @@ AUTO = "auto"
 _LEAST_RANK_TIMEOUT = 5
 
 _COUNTS = ("save_checkpoints_steps", "keep_checkpoint_max", "num_threads", "display_loss_steps",
-           "eval_every_steps", "early_stopping_evaluations", "max_skipped_updates")  # fmt: skip
+           "eval_every_steps", "early_stopping_evaluations", "max_skipped_updates",
+           "max_rollbacks")  # fmt: skip
 
 
 class Definer:
@@ -172,6 +174,23 @@ def define_run_flags(define: Definer) -> None:
         "Stop after this many skipped updates in a row, whose loss or gradients were not finite "
         f"(default: {DEFAULT_MAX_SKIPPED} with a loss scale, 1 without).",
     )
+    define.number(
+        "rollback_rate_factor",
+        None,
+        "Instead of stopping then: go back to the last checkpoint with finite weights, multiply "
+        "the learning rate by this factor from there on, and continue with the next batch.",
+    )
+    define.integer(
+        "max_rollbacks",
+        RunSettings.max_rollbacks,
+        "Stop for good after this many roll-backs of the run.",
+    )
+    define.integer(
+        "layer_summary_steps",
+        RunSettings.layer_summary_steps,
+        "Steps between logged norms of the weights, gradients and updates of each layer and "
+        "variable, their ratios, and LAMB's trust ratios (0: none).",
+    )
     define.integer("seed", RunSettings.seed, "Seed of weights, data order, masking and dropout.")
     define.boolean("report_loss", True, "NVIDIA's name: show losses in progress lines.")
     define.string(
@@ -247,6 +266,12 @@ def define_optimization_flags(
         "allreduce_every_micro_batch",
         False,
         "Communicate after each micro batch, for comparison.",
+    )
+    define.boolean(
+        "shard_optimizer_state",
+        OptimizationSettings.shard_optimizer_state,
+        "Share out the optimizer's slots over the ranks (stage 1 of ZeRO, Rajbhandari et al. 2020, "
+        "section 5.1): each has those of a part of every weight, which saves memory.",
     )
 
 
@@ -425,6 +450,19 @@ def run_settings(
         raise UserError(f"nothing to do: give {', '.join(does)} or {several}.")
     for name in (*_COUNTS, eval_batch_size, *filter(None, [max_eval_steps])):
         at_least_one(values, name)
+    if values.layer_summary_steps < 0:
+        raise UserError(
+            f"--layer_summary_steps={values.layer_summary_steps} must not be negative; 0 is for "
+            "none."
+        )
+    factor = values.rollback_rate_factor
+    if factor is not None and not 0 < factor < 1:
+        raise UserError(f"--rollback_rate_factor={factor:g} must be between 0 and 1, such as 0.5.")
+    if factor is None and values["max_rollbacks"].present:
+        raise UserError(
+            f"--max_rollbacks={values.max_rollbacks} needs --rollback_rate_factor, the factor of "
+            "the learning rate; give it or drop the flag."
+        )
     every = values.eval_every_steps
     if every is not None and (not values[do_eval].value or not values.do_train):
         raise UserError(
@@ -522,9 +560,19 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
         micro_batch_flag=(
             "train_batch_size" if values.micro_batch_size is None else "micro_batch_size"
         ),
+        shard_optimizer_state=values.shard_optimizer_state,
     )
     check_schedule(settings)
     return settings
+
+
+def checked_runtime_settings(
+    values: flags.FlagValues, optimization: OptimizationSettings
+) -> RuntimeSettings:
+    """As :func:`runtime_settings`; UserError if they contradict those of the optimization."""
+    runtime = runtime_settings(values)
+    check_sharding(optimization, runtime.communication)
+    return runtime
 
 
 def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:

@@ -61,6 +61,8 @@ class OptimizerRow:
         have all ``slots``.
       options: its specific options, by keyword.
       has_native_form: whether its class has a ``native_update``.
+      can_be_sharded: whether its class updates parts of weights, by ``Optimizer.norms`` and
+        ``Optimizer.sum_over_parts`` where a step depends on more than one element.
       problem_of: returns a sentence about contradictory options, None for valid ones.
     """
 
@@ -70,6 +72,7 @@ class OptimizerRow:
     choose_slots: Callable[[str, Sequence[int]], tuple[str, ...]] | None = None
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
     has_native_form: bool = False
+    can_be_sharded: bool = False
     problem_of: Callable[[Options], str | None] = _no_problem
 
     def slots_of(self, name: str, shape: Sequence[int]) -> tuple[str, ...]:
@@ -192,6 +195,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
             **_MOMENTS,
         },
         has_native_form=True,
+        can_be_sharded=True,
         problem_of=_moments_problem,
     ),
     "lamb": OptimizerRow(
@@ -210,6 +214,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
             ),
         },
         has_native_form=True,
+        can_be_sharded=True,
         problem_of=_layerwise_problem,
     ),
     "lans": OptimizerRow(
@@ -218,6 +223,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
         slots=_ADAM_SLOTS,
         options={"bias_correction": Option(True), **_MOMENTS, **_LAYER_ADAPTATION},
         has_native_form=True,
+        can_be_sharded=True,
         problem_of=_layerwise_problem,
     ),
     "muon": OptimizerRow(
@@ -235,6 +241,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
             **_MOMENTS,
         },
         has_native_form=True,
+        can_be_sharded=True,
         problem_of=_muon_problem,
     ),
 }

@@ -12,6 +12,7 @@ from bert_tf.config.bert_config import CONFIG_NAME, BertConfig
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
+    checked_runtime_settings,
     define_optimization_flags,
     define_run_flags,
     define_runtime_flags,
@@ -19,7 +20,6 @@ from bert_tf.config.flags import (
     optional_file,
     require,
     run_settings,
-    runtime_settings,
     warn_of_ignored,
 )
 from bert_tf.config.nvidia_defaults import show_pretraining_default_differences
@@ -231,7 +231,7 @@ def pretraining_settings(
         ),
         data=_data_settings(values),
         optimization=optimization,
-        runtime=runtime_settings(values),
+        runtime=checked_runtime_settings(values, optimization),
     )
 
 

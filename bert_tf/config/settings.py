@@ -74,6 +74,8 @@ class OptimizationSettings:
       batch_ramp: how the global batch grows up to the full one; None if it does not.
       length_ramp: how the sequences grow that records are cut to; None keeps them whole.
       micro_batch_flag: the name by which the user gave the micro batch size.
+      shard_optimizer_state: share out the optimizer's slots over the ranks, so that each has those
+        of a part of every weight.
       rate_factors: (regular expression, factor) pairs: a variable's learning rate is multiplied by
         the factor of the first expression found in its name; 0 freezes it.
     """
@@ -108,6 +110,7 @@ class OptimizationSettings:
     length_ramp: RampSettings | None = None
     micro_batch_flag: str = "train_batch_size"
     rate_factors: tuple[tuple[str, float], ...] = ()
+    shard_optimizer_state: bool = False
 
     def rate_factor(self, variable_name: str) -> float:
         """The factor of a variable's learning rate, 1 if no expression matches its name."""
@@ -206,6 +209,11 @@ class RunSettings:
       report_loss: show losses in progress lines.
       max_skipped_updates: stop after this many skipped updates in a row; None for the default,
         which is 1 without loss scaling.
+      rollback_rate_factor: what the learning rate is multiplied by when the run goes back to its
+        last good checkpoint instead of stopping so; None to stop.
+      max_rollbacks: how often it may do so.
+      layer_summary_steps: steps between logs of the norms and ratios of layers and variables; 0
+        for none.
       dllog_path: a file to which the metrics of steps and evaluations are also logged, as DLLogger
         lines.
       replay_batch: a saved batch whose gradients are computed again, instead of training; needs
@@ -230,6 +238,9 @@ class RunSettings:
     keep_checkpoint_max: int = 5
     display_loss_steps: int = 10
     max_skipped_updates: int | None = None
+    rollback_rate_factor: float | None = None
+    max_rollbacks: int = 3
+    layer_summary_steps: int = 0
     seed: int = 12345
     flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
     report_loss: bool = True

@@ -11,6 +11,7 @@
 // fused multiply-adds.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -381,9 +382,10 @@ class LockedVariables {
 
 // ---- Operations ----
 
-class GlobalNorm : public OpKernel {
+// Takes the input "values", a list of tensors, and sums the squares of their pieces.
+class SquaresOfValues : public OpKernel {
  public:
-  explicit GlobalNorm(OpKernelConstruction* construction) : OpKernel(construction) {}
+  using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
     OpInputList values;
@@ -397,11 +399,43 @@ class GlobalNorm : public OpKernel {
       const GradientPiece value(values[piece.tensor], piece);
       squares[number] = SumOfSquares(value.values(), piece.size);
     });
+    Output(context, values.size(), pieces, squares);
+  }
+
+ protected:
+  virtual void Output(OpKernelContext* context, int tensors, const std::vector<Piece>& pieces,
+                      const std::vector<double>& squares) = 0;
+};
+
+class GlobalNorm : public SquaresOfValues {
+ public:
+  using SquaresOfValues::SquaresOfValues;
+
+ protected:
+  void Output(OpKernelContext* context, int, const std::vector<Piece>&,
+              const std::vector<double>& squares) override {
     double total = 0.0;
     for (double part : squares) total += part;
     Tensor* norm = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &norm));
     norm->scalar<float>()() = static_cast<float>(std::sqrt(total));
+  }
+};
+
+class SumsOfSquares : public SquaresOfValues {
+ public:
+  using SquaresOfValues::SquaresOfValues;
+
+ protected:
+  void Output(OpKernelContext* context, int tensors, const std::vector<Piece>& pieces,
+              const std::vector<double>& squares) override {
+    Tensor* sums = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {tensors}, &sums));
+    auto totals = sums->vec<double>();
+    totals.setZero();
+    for (size_t number = 0; number < pieces.size(); ++number) {
+      totals(pieces[number].tensor) += squares[number];
+    }
   }
 };
 
@@ -510,12 +544,55 @@ class AdamW : public Optimizer {
   }
 };
 
-// Base class of the optimizers with a trust ratio for each variable.
+// Base class of the halves of optimizers with a trust ratio for each variable. What the ratios
+// need are sums of squares over a whole variable. The first half updates the moments and outputs
+// the sums of each variable; the second half takes them and makes the step. In between they can be
+// added up over ranks that have a part of each variable.
 class LayerwiseOptimizer : public Optimizer {
  public:
-  explicit LayerwiseOptimizer(OpKernelConstruction* construction) : Optimizer(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("min_trust_ratio", &min_trust_ratio_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("max_trust_ratio", &max_trust_ratio_));
+  using Optimizer::Optimizer;
+
+ protected:
+  float DecayOf(const Piece& piece, const Step& step) const {
+    return Decays(piece.tensor) ? step.weight_decay : 0.0f;
+  }
+
+  // Adds the squares of pieces up to a row of sums for each variable: the output "squares".
+  template <typename OfPiece, typename RowOf>
+  static void OutputSums(OpKernelContext* context, const std::vector<Piece>& pieces, int variables,
+                         int columns, const std::vector<OfPiece>& squares, const RowOf& row_of) {
+    Tensor* sums = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {variables, columns}, &sums));
+    auto totals = sums->matrix<double>();
+    totals.setZero();
+    for (size_t number = 0; number < pieces.size(); ++number) {
+      const auto row = row_of(squares[number]);
+      for (int column = 0; column < columns; ++column) {
+        totals(pieces[number].tensor, column) += row[column];
+      }
+    }
+  }
+
+  // An input with a row of sums for each variable.
+  static Status ReadSums(OpKernelContext* context, const char* name, int64_t variables,
+                         int64_t columns, const double** sums) {
+    const Tensor* tensor;
+    TF_RETURN_IF_ERROR(context->input(name, &tensor));
+    if (tensor->NumElements() != variables * columns) {
+      return InvalidArgument(name, " has shape ", tensor->shape().DebugString(), " for ",
+                             variables, " variables with ", columns, " sums");
+    }
+    *sums = static_cast<const double*>(tensor->data());
+    return tensorflow::OkStatus();
+  }
+};
+
+// The bounds of trust ratios, and the variables that have one.
+class TrustRatios {
+ public:
+  explicit TrustRatios(OpKernelConstruction* construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("min_trust_ratio", &least_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("max_trust_ratio", &most_));
     OP_REQUIRES_OK(construction, construction->GetAttr("adapts", &adapts_));
     int variables;
     OP_REQUIRES_OK(construction, construction->GetAttr("N", &variables));
@@ -524,25 +601,38 @@ class LayerwiseOptimizer : public Optimizer {
                                 " variables"));
   }
 
- protected:
-  // The ratio for a variable and one direction of it, from their sums of squares.
-  float TrustRatio(int tensor, double weights, double directions) const {
-    if (!adapts_[tensor] || weights == 0.0 || directions == 0.0) return 1.0f;
-    const float ratio = std::sqrt(weights) / std::sqrt(directions);
-    return std::max(min_trust_ratio_, std::min(ratio, max_trust_ratio_));
-  }
-
-  float DecayOf(const Piece& piece, const Step& step) const {
-    return Decays(piece.tensor) ? step.weight_decay : 0.0f;
+  // The output: the ratios of all variables for each kind of direction, one kind after another.
+  // They follow from a row of sums of squares for each variable, of its weights and its directions.
+  // Null, with the error in the context, if there is no memory.
+  const float* Output(OpKernelContext* context, const double* squares, int64_t kinds) const {
+    Tensor* output = nullptr;
+    const auto variables = static_cast<int64_t>(adapts_.size());
+    context->SetStatus(context->allocate_output(0, {kinds, variables}, &output));
+    if (output == nullptr) return nullptr;
+    float* ratios = output->flat<float>().data();
+    for (int64_t tensor = 0; tensor < variables; ++tensor) {
+      const double* row = squares + (1 + kinds) * tensor;
+      for (int64_t kind = 0; kind < kinds; ++kind) {
+        ratios[kind * variables + tensor] = Of(tensor, row[0], row[1 + kind]);
+      }
+    }
+    return ratios;
   }
 
  private:
-  float min_trust_ratio_;
-  float max_trust_ratio_;
+  // The ratio for a variable and one direction of it.
+  float Of(int64_t tensor, double weights, double directions) const {
+    if (!adapts_[tensor] || weights == 0.0 || directions == 0.0) return 1.0f;
+    const float ratio = std::sqrt(weights) / std::sqrt(directions);
+    return std::max(least_, std::min(ratio, most_));
+  }
+
+  float least_;
+  float most_;
   std::vector<bool> adapts_;
 };
 
-class Lamb : public LayerwiseOptimizer {
+class LambMoments : public LayerwiseOptimizer {
  public:
   using LayerwiseOptimizer::LayerwiseOptimizer;
 
@@ -556,23 +646,38 @@ class Lamb : public LayerwiseOptimizer {
       const Span span = variables->SpanOf(piece, gradient);
       squares[number] = LambMomentsOfPiece(span, step, DecayOf(piece, step));
     });
-    std::vector<Squares> totals(variables->sizes().size());
-    for (size_t number = 0; number < pieces.size(); ++number) {
-      Squares& total = totals[pieces[number].tensor];
-      total.weights += squares[number].weights;
-      total.directions += squares[number].directions;
-    }
-    ForEachPiece(context, pieces.size(), [&](int64_t number) {
-      const Piece& piece = pieces[number];
-      const Squares& total = totals[piece.tensor];
-      const float ratio = TrustRatio(piece.tensor, total.weights, total.directions);
-      LambStepOfPiece(variables->SpanOf(piece), step, DecayOf(piece, step),
-                      step.learning_rate * ratio);
+    OutputSums(context, pieces, variables->sizes().size(), 2, squares, [](const Squares& found) {
+      return std::array<double, 2>{found.weights, found.directions};
     });
   }
 };
 
-class Lans : public LayerwiseOptimizer {
+class LambStep : public LayerwiseOptimizer {
+ public:
+  explicit LambStep(OpKernelConstruction* construction)
+      : LayerwiseOptimizer(construction), ratios_(construction) {}
+
+ protected:
+  void Apply(OpKernelContext* context, const Step& step, const std::vector<Piece>& pieces,
+             LockedVariables* variables) override {
+    const double* squares;
+    OP_REQUIRES_OK(context,
+                   ReadSums(context, "squares", variables->sizes().size(), 2, &squares));
+    const float* ratios = ratios_.Output(context, squares, 1);
+    if (ratios == nullptr) return;
+    ForEachPiece(context, pieces.size(), [&](int64_t number) {
+      const Piece& piece = pieces[number];
+      LambStepOfPiece(variables->SpanOf(piece), step, DecayOf(piece, step),
+                      step.learning_rate * ratios[piece.tensor]);
+    });
+  }
+
+ private:
+  TrustRatios ratios_;
+};
+
+// Base class of the halves of LANS, which divide each variable's gradient by its norm.
+class LansOptimizer : public LayerwiseOptimizer {
  public:
   using LayerwiseOptimizer::LayerwiseOptimizer;
 
@@ -581,9 +686,31 @@ class Lans : public LayerwiseOptimizer {
     return ReadScalar(context, "gradient_scale", &step->gradient_scale);
   }
 
+  // The step of each variable: its factor divides by the norm of the variable's gradient. The
+  // step's own factor, the same for all, cancels. A gradient of zeros stays so, and one whose norm
+  // is too small to divide by becomes zero.
+  static Status Normalised(OpKernelContext* context, const Step& step, size_t variables,
+                           std::vector<Step>* steps) {
+    const double* squares;
+    TF_RETURN_IF_ERROR(ReadSums(context, "gradient_squares", variables, 1, &squares));
+    steps->assign(variables, step);
+    for (size_t tensor = 0; tensor < variables; ++tensor) {
+      const float inverse = 1.0 / std::sqrt(squares[tensor]);
+      (*steps)[tensor].factor = std::isinf(inverse) ? 0.0f : inverse;
+    }
+    return tensorflow::OkStatus();
+  }
+};
+
+class LansMoments : public LansOptimizer {
+ public:
+  using LansOptimizer::LansOptimizer;
+
+ protected:
   void Apply(OpKernelContext* context, const Step& step, const std::vector<Piece>& pieces,
              LockedVariables* variables) override {
-    const std::vector<Step> steps = Normalised(context, step, pieces, variables);
+    std::vector<Step> steps;
+    OP_REQUIRES_OK(context, Normalised(context, step, variables->sizes().size(), &steps));
     std::vector<LansSquares> squares(pieces.size());
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
@@ -591,50 +718,39 @@ class Lans : public LayerwiseOptimizer {
       const Span span = variables->SpanOf(piece, gradient);
       squares[number] = LansMomentsOfPiece(span, steps[piece.tensor], DecayOf(piece, step));
     });
-    std::vector<LansSquares> totals(steps.size());
-    for (size_t number = 0; number < pieces.size(); ++number) {
-      LansSquares& total = totals[pieces[number].tensor];
-      total.weights += squares[number].weights;
-      total.momenta += squares[number].momenta;
-      total.gradients += squares[number].gradients;
-    }
+    OutputSums(context, pieces, steps.size(), 3, squares, [](const LansSquares& found) {
+      return std::array<double, 3>{found.weights, found.momenta, found.gradients};
+    });
+  }
+};
+
+class LansStep : public LansOptimizer {
+ public:
+  explicit LansStep(OpKernelConstruction* construction)
+      : LansOptimizer(construction), ratios_(construction) {}
+
+ protected:
+  void Apply(OpKernelContext* context, const Step& step, const std::vector<Piece>& pieces,
+             LockedVariables* variables) override {
+    std::vector<Step> steps;
+    OP_REQUIRES_OK(context, Normalised(context, step, variables->sizes().size(), &steps));
+    const double* squares;
+    OP_REQUIRES_OK(context, ReadSums(context, "squares", steps.size(), 3, &squares));
+    const float* of_momenta = ratios_.Output(context, squares, 2);
+    if (of_momenta == nullptr) return;
+    const float* of_gradients = of_momenta + steps.size();
     ForEachPiece(context, pieces.size(), [&](int64_t number) {
       const Piece& piece = pieces[number];
       const int tensor = piece.tensor;
-      const LansSquares& total = totals[tensor];
-      const float of_momentum = TrustRatio(tensor, total.weights, total.momenta);
-      const float of_gradient = TrustRatio(tensor, total.weights, total.gradients);
       const GradientPiece gradient = variables->GradientOf(piece);
       LansStepOfPiece(variables->SpanOf(piece, gradient), steps[tensor], DecayOf(piece, step),
-                      step.learning_rate * step.beta_1 * of_momentum,
-                      step.learning_rate * (1.0f - step.beta_1) * of_gradient);
+                      step.learning_rate * step.beta_1 * of_momenta[tensor],
+                      step.learning_rate * (1.0f - step.beta_1) * of_gradients[tensor]);
     });
   }
 
  private:
-  // The step of each variable: its factor divides by the norm of the variable's gradient. The
-  // step's own factor, the same for all, cancels. A gradient of zeros stays so, and one whose norm
-  // is too small to divide by becomes zero.
-  static std::vector<Step> Normalised(OpKernelContext* context, const Step& step,
-                                      const std::vector<Piece>& pieces,
-                                      LockedVariables* variables) {
-    std::vector<double> squares(pieces.size());
-    ForEachPiece(context, pieces.size(), [&](int64_t number) {
-      const Piece& piece = pieces[number];
-      const GradientPiece gradient = variables->GradientOf(piece);
-      squares[number] = SumOfSquares(gradient.values(), piece.size);
-    });
-    std::vector<double> totals(variables->sizes().size());
-    for (size_t number = 0; number < pieces.size(); ++number) {
-      totals[pieces[number].tensor] += squares[number];
-    }
-    std::vector<Step> steps(totals.size(), step);
-    for (size_t tensor = 0; tensor < totals.size(); ++tensor) {
-      const float inverse = 1.0 / std::sqrt(totals[tensor]);
-      steps[tensor].factor = std::isinf(inverse) ? 0.0f : inverse;
-    }
-    return steps;
-  }
+  TrustRatios ratios_;
 };
 
 Status ScalarOutput(tensorflow::shape_inference::InferenceContext* context) {
@@ -642,7 +758,22 @@ Status ScalarOutput(tensorflow::shape_inference::InferenceContext* context) {
   return tensorflow::OkStatus();
 }
 
+// [kinds of direction, variables]
+Status RatiosOutput(tensorflow::shape_inference::InferenceContext* context) {
+  context->set_output(0, context->UnknownShapeOfRank(2));
+  return tensorflow::OkStatus();
+}
+
 Status NoOutput(tensorflow::shape_inference::InferenceContext*) {
+  return tensorflow::OkStatus();
+}
+
+// A row of so many columns for each variable.
+template <int columns>
+Status RowsOutput(tensorflow::shape_inference::InferenceContext* context) {
+  int variables;
+  TF_RETURN_IF_ERROR(context->GetAttr("N", &variables));
+  context->set_output(0, context->Matrix(variables, columns));
   return tensorflow::OkStatus();
 }
 
@@ -651,6 +782,15 @@ REGISTER_OP("BertTfGlobalNorm")
     .Output("norm: float")
     .Attr("T: list({float, bfloat16}) >= 1")
     .SetShapeFn(ScalarOutput);
+
+REGISTER_OP("BertTfSumsOfSquares")
+    .Input("values: T")
+    .Output("sums: double")
+    .Attr("T: list({float, bfloat16}) >= 1")
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Vector(context->num_inputs()));
+      return tensorflow::OkStatus();
+    });
 
 REGISTER_OP("BertTfAddGradients")
     .Input("sums: N * float")
@@ -679,27 +819,39 @@ REGISTER_OP("BertTfAddGradients")
       .Attr("beta_2: float")                 \
       .Attr("weight_decay: float")           \
       .Attr("decays: list(bool)")            \
-      .SetIsStateful()                       \
-      .SetShapeFn(NoOutput)
+      .SetIsStateful()
 
-OPTIMIZER_OP("BertTfAdamW");
-#define LAYERWISE_OP(name)            \
+OPTIMIZER_OP("BertTfAdamW").SetShapeFn(NoOutput);
+OPTIMIZER_OP("BertTfLambMoments").Output("squares: double").SetShapeFn(RowsOutput<2>);
+OPTIMIZER_OP("BertTfLansMoments")
+    .Input("gradient_scale: float")
+    .Input("gradient_squares: double")
+    .Output("squares: double")
+    .SetShapeFn(RowsOutput<3>);
+
+#define STEP_OP(name)                 \
   OPTIMIZER_OP(name)                  \
+      .Input("squares: double")       \
       .Attr("min_trust_ratio: float") \
       .Attr("max_trust_ratio: float") \
-      .Attr("adapts: list(bool)")
+      .Attr("adapts: list(bool)")     \
+      .Output("trust_ratios: float")  \
+      .SetShapeFn(RatiosOutput)
 
-LAYERWISE_OP("BertTfLamb");
-LAYERWISE_OP("BertTfLans").Input("gradient_scale: float");
+STEP_OP("BertTfLambStep");
+STEP_OP("BertTfLansStep").Input("gradient_scale: float").Input("gradient_squares: double");
 
-#undef LAYERWISE_OP
+#undef STEP_OP
 #undef OPTIMIZER_OP
 
 REGISTER_KERNEL_BUILDER(Name("BertTfGlobalNorm").Device(tensorflow::DEVICE_CPU), GlobalNorm);
+REGISTER_KERNEL_BUILDER(Name("BertTfSumsOfSquares").Device(tensorflow::DEVICE_CPU), SumsOfSquares);
 REGISTER_KERNEL_BUILDER(Name("BertTfAddGradients").Device(tensorflow::DEVICE_CPU), AddGradients);
 REGISTER_KERNEL_BUILDER(Name("BertTfAdamW").Device(tensorflow::DEVICE_CPU), AdamW);
-REGISTER_KERNEL_BUILDER(Name("BertTfLamb").Device(tensorflow::DEVICE_CPU), Lamb);
-REGISTER_KERNEL_BUILDER(Name("BertTfLans").Device(tensorflow::DEVICE_CPU), Lans);
+REGISTER_KERNEL_BUILDER(Name("BertTfLambMoments").Device(tensorflow::DEVICE_CPU), LambMoments);
+REGISTER_KERNEL_BUILDER(Name("BertTfLambStep").Device(tensorflow::DEVICE_CPU), LambStep);
+REGISTER_KERNEL_BUILDER(Name("BertTfLansMoments").Device(tensorflow::DEVICE_CPU), LansMoments);
+REGISTER_KERNEL_BUILDER(Name("BertTfLansStep").Device(tensorflow::DEVICE_CPU), LansStep);
 
 }  // namespace
 }  // namespace bert_tf

@@ -31,6 +31,7 @@ from bert_tf.ranks.launched import (
     check_launcher,
     end_with_launcher,
 )
+from bert_tf.ranks.parts import part_of
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices]
 
@@ -81,8 +82,22 @@ class SingleProcess:
         del variables, complete_at_once, most_rows
         return as_tables(gradients)
 
+    def sum_gradient_parts(
+        self, gradients: Sequence[Gradient], *, complete_at_once: bool = False
+    ) -> list[tf.Tensor]:
+        """This rank's part (``parts.part_of``) of what :meth:`sum_gradients` returns: vectors."""
+        del complete_at_once
+        return [tf.reshape(gradient, [-1]) for gradient in as_tables(gradients)]
+
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """``tensor`` summed over ranks; ``name`` must be unique in the graph."""
+        return tf.identity(tensor, name=name)
+
+    def from_chief(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The tensor of rank 0; all ranks' are of the same type and shape.
+
+        ``name`` must be unique in the graph.
+        """
         return tf.identity(tensor, name=name)
 
     def concatenate(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -215,6 +230,29 @@ class HorovodRanks(SingleProcess):
             tensor.set_shape(variable.shape)
         return reduced
 
+    def sum_gradient_parts(
+        self, gradients: Sequence[Gradient], *, complete_at_once: bool = False
+    ) -> list[tf.Tensor]:
+        """This rank's parts of the gradients of the global batch, by Horovod's reduce-scatter."""
+        hvd, settings = self._hvd, self._communication
+        how = {"op": hvd.Sum, "compression": getattr(hvd.Compression, settings.compression)}
+        groups = number_of_groups(settings, complete_at_once=complete_at_once)
+        flat = [tf.reshape(gradient, [-1]) for gradient in as_tables(gradients)]
+        if groups:
+            cuts = [part_of(len(flat), number, groups) for number in range(groups)]
+            found = [
+                part
+                for cut in cuts
+                if cut.size
+                for part in hvd.grouped_reducescatter(flat[cut.start : cut.end], **how)
+            ]
+        else:
+            found = [hvd.reducescatter(gradient, **how) for gradient in flat]
+        for part, gradient in zip(found, flat):
+            size = gradient.shape.num_elements()
+            part.set_shape([part_of(size, self.rank, self.world_size).size])
+        return found
+
     def _as_sent(
         self, gradient: Gradient, variable: tf.Variable, groups: int, most_rows: int | None
     ) -> Gradient:
@@ -231,6 +269,10 @@ class HorovodRanks(SingleProcess):
     def sum_over_ranks(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """``tensor`` summed over ranks; ``name`` must be unique in the graph."""
         return self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)
+
+    def from_chief(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The tensor of rank 0; ``name`` must be unique in the graph."""
+        return self._hvd.broadcast(tensor, root_rank=0, name=name)
 
     def concatenate(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """The vectors of all ranks, in the order of ranks; ``name`` must be unique in the graph."""

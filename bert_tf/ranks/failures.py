@@ -66,9 +66,14 @@ def failure_of(error: Exception) -> Failure:
     """The failure corresponding to an exception that ends a rank."""
     if isinstance(error, UserError):
         return Failure(USER_ERROR, str(error))
-    if any(text in str(error) for text in _HOROVODS_ERRORS):
+    if is_cut_off(error):
         return Failure(CUT_OFF, first_line(error))
     return Failure(CRASH, f"{type(error).__name__}: {first_line(error)}")
+
+
+def is_cut_off(error: Exception) -> bool:
+    """Whether Horovod gave up because of another rank."""
+    return any(text in str(error) for text in _HOROVODS_ERRORS)
 
 
 def describe_failures(

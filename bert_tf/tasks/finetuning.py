@@ -290,7 +290,9 @@ def finetuning_job(
     The settings' optimization must be settled (``checks.settle_scaling``).
     """
 
-    def train_records(batch: BatchPlan, position: int) -> list[tuple[str, int]]:
+    def train_records(
+        context: RunContext, batch: BatchPlan, position: int
+    ) -> list[tuple[str, int]]:
         _, indices = _training_order(settings, context, train, batch)
         return RecordSet(train.files).locations(indices(position).tolist())
 
@@ -298,7 +300,7 @@ def finetuning_job(
         context,
         model,
         data=TrainingData(
-            lambda batch: training_batches(settings, context, model.config, train, batch),
+            lambda context, batch: training_batches(settings, context, model.config, train, batch),
             max_seq_length=settings.max_seq_length,
             records=train_records,
             counted_in_epochs=settings.optimization.num_train_steps is None,

@@ -76,15 +76,10 @@ class Prepared:
 
     @property
     def total_flops(self) -> float:
-        """FLOPs of the whole run; those before this start as if the ramp had not changed."""
-        job, start = self.job, self.job.context.start
-        end = start.data_position + max(0, job.steps.last_step - start.step)
-        flops = self.flops_of_updates(start.data_position, end)
-        consumed = job.context.consumed_sequences(job.batch)
-        if consumed:
-            before = job.batch.sequences(0, start.data_position)
-            flops += self.flops_of_updates(0, start.data_position) * consumed / before
-        return flops
+        """FLOPs of the whole run."""
+        job, longest = self.job, self.job.data.max_seq_length
+        parts = job.context.start.parts(job.batch, job.steps.last_step)
+        return sum(number * self.flops(length or longest) for number, length in parts)
 
 
 def train_and_evaluate(prepared: Prepared) -> Results | None:
@@ -145,7 +140,7 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
         _, steps = resolve_plans(optimization, context.ranks)
         return MaskShares(first, last, steps.num_train_steps, offset)
 
-    def train_input(batch: BatchPlan) -> tf.data.Dataset:
+    def train_input(context: RunContext, batch: BatchPlan) -> tf.data.Dataset:
         batches = pipeline.training_dataset(
             data.for_training(config),
             context.batch_slice(batch),
@@ -163,7 +158,9 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
             seed=settings.run.seed,
         )
 
-    def train_records(batch: BatchPlan, position: int) -> list[tuple[str, int]]:
+    def train_records(
+        context: RunContext, batch: BatchPlan, position: int
+    ) -> list[tuple[str, int]]:
         indices = batch_indices(
             position,
             context.batch_slice(batch),

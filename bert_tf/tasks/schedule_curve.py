@@ -13,7 +13,7 @@ from bert_tf.config.schedules import default_of
 from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open
-from bert_tf.pictures import can_draw, panels
+from bert_tf.pictures import can_draw, stacked_panels
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.ledger import show_value
 from bert_tf.training.plans import resolve_plans, schedule_of, with_steps
@@ -185,7 +185,9 @@ def _draw(path: Path, curve: Curve) -> None:
     shown = curve.columns[2:]
     inches = (_INCHES[0], _INCHES[1] + _PANEL_INCHES * (len(shown) - 1))
     labels = [name.replace("_", " ") for name in shown]
-    with panels(path, x="updates", ys=labels, inches=inches, layout="constrained") as all_axes:
+    with stacked_panels(
+        path, x="updates", ys=labels, inches=inches, layout="constrained"
+    ) as all_axes:
         for axes, name in zip(all_axes, shown):
             axes.plot(updates, [getattr(point, name) for point in points])
             axes.set_xlim(0, last)

@@ -11,6 +11,7 @@ from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.model_files import model_files
 from bert_tf.checkpoint.same_model import known_configs, other_vocabulary
 from bert_tf.config.settings import OptimizationSettings
+from bert_tf.config.sharding import check_sharding
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike
 from bert_tf.model.heads import Head
@@ -65,9 +66,10 @@ def check_start(context: RunContext, model: Model, optimization: OptimizationSet
     """Compares network, vocabulary and variables with the checkpoint that the run starts from.
 
     Only rank 0 does so; it reports what is loaded from --init_checkpoint, and what could not be
-    compared. Raises UserError for a checkpoint that cannot be used, or if there is nothing to
-    evaluate.
+    compared. Raises UserError for a checkpoint that cannot be used, if there is nothing to
+    evaluate, and for settings that exclude each other.
     """
+    check_sharding(optimization, context.runtime.communication)
     if not context.ranks.is_chief:
         return
     for prefix, checkpoint in model.frozen.items():

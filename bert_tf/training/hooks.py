@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.directory import PREFIX, newest_checkpoint
+from bert_tf.checkpoint.directory import PREFIX
 from bert_tf.errors import UserError, first_line
 from bert_tf.model.sums import Terms, flatten, means, num_sums, unflatten
 from bert_tf.model.task import Features
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.failures import is_cut_off
 from bert_tf.training.nonfinite import SkippedUpdate
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.summary import UpdateTimes
+from bert_tf.training.summary import Rates, UpdateTimes
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.train_op import TrainOutputs
@@ -75,7 +76,7 @@ class NonFiniteGuard(StepHook):
         *,
         limit: int,
         features: Features,
-        explain: Callable[[tf.Session, SkippedUpdate], str],
+        explain: Callable[[tf.Session, SkippedUpdate], Exception],
     ) -> None:
         """Stops after ``limit`` skipped updates in a row.
 
@@ -83,7 +84,7 @@ class NonFiniteGuard(StepHook):
           outputs: those of the update.
           limit: 1 without loss scaling, where the first skipped update is fatal.
           features: this rank's part of the global batch.
-          explain: returns a sentence on a skipped update. Collective.
+          explain: returns what to raise after a skipped update. Collective.
         """
         super().__init__(outputs)
         self._limit = limit
@@ -108,11 +109,12 @@ class NonFiniteGuard(StepHook):
             step=self.step,
             data_position=int(fetched["data_position"]),
             in_a_row=self._in_a_row,
+            consumed_sequences=int(session.run(self.outputs.consumed_sequences)),
             learning_rate=float(fetched["rate"]),
             loss_scale=float(fetched["loss_scale"]),
             features=fetched["features"],
         )
-        raise UserError(self._explain(session, skipped))
+        raise self._explain(session, skipped)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +178,7 @@ class ProgressHook(StepHook):
         self._ranks = ranks
         self._log = log
         self._timer = timer
-        self._steady_rates: _Rates | None = None
+        self._steady_rates: Rates | None = None
         self._skipped = settings.skipped
         self._reset()
 
@@ -258,21 +260,7 @@ class ProgressHook(StepHook):
 
     def _reset(self):
         self._sums = np.zeros(num_sums(self._terms))
-        self._steady, self._warming = _Rates(), _Rates()
-
-
-@dataclasses.dataclass
-class _Rates:
-    """The sequences of some updates, the same times their lengths, and the time they took."""
-
-    sequences: int = 0
-    work: int = 0
-    seconds: float = 0.0
-
-    def note(self, seconds: float, sequences: int, length: int) -> None:
-        self.sequences += sequences
-        self.work += sequences * length
-        self.seconds += seconds
+        self._steady, self._warming = Rates(), Rates()
 
 
 class FirstUpdate(tf.train.SessionRunHook):
@@ -289,17 +277,26 @@ class FirstUpdate(tf.train.SessionRunHook):
 
 
 class CheckpointHook(StepHook):
-    """Saves every ``every_steps`` steps, at the start and at the end; for rank 0.
+    """Saves every ``every_steps`` steps, at the end, and at the start unless the run resumes.
+
+    For rank 0, and for all ranks where saving is collective (``shared_slots.SharingSaver``).
 
     TensorFlow's hook counts from the step where a run started; this one saves at multiples, so that
     a resumed run has the same checkpoints as an uninterrupted one.
     """
 
     def __init__(
-        self, outputs: TrainOutputs, *, output_dir: Path, every_steps: int, saver: tf.train.Saver
+        self,
+        outputs: TrainOutputs,
+        *,
+        output_dir: Path,
+        every_steps: int,
+        saver: tf.train.Saver,
+        resumes: bool,
     ) -> None:
-        """``saver`` determines how many checkpoints are kept."""
+        """``saver`` determines how many checkpoints are kept; ``resumes``: from a checkpoint."""
         super().__init__(outputs)
+        self._resumes = resumes
         self._prefix = str(output_dir / PREFIX)
         self._every_steps = every_steps
         self._saver = saver
@@ -307,10 +304,10 @@ class CheckpointHook(StepHook):
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
-        if newest_checkpoint(Path(self._prefix).parent) is None:
-            self._save(session)
-        else:
+        if self._resumes:
             self._saved_step = self.step
+        else:
+            self._save(session)
 
     def after_update(self, session, fetched, *, applied):
         if applied and self.step % self._every_steps == 0:
@@ -324,6 +321,8 @@ class CheckpointHook(StepHook):
         try:
             self._saver.save(session, self._prefix, global_step=self.step, write_meta_graph=False)
         except (tf.errors.OpError, OSError, ValueError) as error:
+            if is_cut_off(error):  # while ranks sent their parts
+                raise
             raise UserError(
                 f"cannot write checkpoint {self._prefix}-{self.step} ({first_line(error)}); free "
                 "some space or choose another --output_dir. Earlier checkpoints are intact."
@@ -341,7 +340,10 @@ class StopOnSignal(tf.train.SessionRunHook):
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self, watch: NoWatch) -> None:
-        """Handles signals from ``begin`` to ``end``; ``watch`` agrees on when to stop."""
+        """Handles signals from ``begin`` to ``end`` or ``restore``; ``watch`` agrees when to stop.
+
+        The same hook is for all sessions of a run, since it counts its updates.
+        """
         self._watch = watch
         self._received: signal.Signals | None = None
         self._updates = 0
@@ -359,13 +361,14 @@ class StopOnSignal(tf.train.SessionRunHook):
             run_context.request_stop()
 
     def end(self, session):
-        self._restore()
+        self.restore()
 
     def _note(self, number, frame):
         self._received = signal.Signals(number)
-        self._restore()  # a second signal takes effect immediately
+        self.restore()  # a second signal takes effect immediately
 
-    def _restore(self):
+    def restore(self) -> None:
+        """Leaves signals to those who handled them before; for a session that failed."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

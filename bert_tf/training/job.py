@@ -64,7 +64,7 @@ class TrainingData:
     """What a job trains on.
 
     Attributes:
-      batches: returns this rank's part of every global batch, from ``context.start`` on.
+      batches: returns this rank's part of every global batch of a plan, from ``context.start`` on.
       max_seq_length: positions in the longest sequence.
       records: returns the file and the number in it of each record of this rank's part of the
         global batch at a position; None if they are unknown.
@@ -73,10 +73,10 @@ class TrainingData:
         messages advise to raise the number of epochs.
     """
 
-    batches: Callable[[BatchPlan], tf.data.Dataset]
+    batches: Callable[[RunContext, BatchPlan], tf.data.Dataset]
     max_seq_length: int
     counted_in_epochs: bool = False
-    records: Callable[[BatchPlan, int], list[tuple[str, int]]] | None = None
+    records: Callable[[RunContext, BatchPlan, int], list[tuple[str, int]]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Job:
 
     def train_input(self) -> tf.data.Dataset:
         """The batches of this rank."""
-        return self.data.batches(self.batch)
+        return self.data.batches(self.context, self.batch)
 
     def with_xla(self) -> Job:
         """The same job with XLA, and with layers that XLA can compile."""

@@ -41,10 +41,12 @@ def training_ledger(
     communication: Mapping[str, Any],
     data: Mapping[str, Any],
     start: StartPoint,
+    slot_bytes: int | None = None,
 ) -> Ledger:
     """Section -> entries, in the order in which they are shown. Collective.
 
-    ``operations`` names the operations of the update; ``precision``, ``communication`` and ``data``
+    ``operations`` names the operations of the update; ``slot_bytes`` are those of a rank's part of
+    the optimizer's state, shown if it is shared out; ``precision``, ``communication`` and ``data``
     are sections made by the caller, the last one with ``train_records``; training starts from
     ``start``.
     """
@@ -83,13 +85,11 @@ def training_ledger(
             "records": num_records,
             "epochs": round(consumed / num_records, 3) if num_records else 0.0,
         },
-        "optimizer": _optimizer_section(optimization, operations),
-        "communication": {
-            "allreduce": "every micro batch"
-            if optimization.allreduce_every_micro_batch
-            else "once an update",
-            **communication,
+        "optimizer": {
+            **_optimizer_section(optimization, operations),
+            **_sharding_entries(optimization, ranks, slot_bytes),
         },
+        "communication": _communication_section(optimization, ranks, communication),
         "precision": dict(precision),
         "data": dict(data),
     }
@@ -100,11 +100,11 @@ def _shown_ramp(ramp: Ramp | None) -> str | None:
 
 
 def _positions(batch: BatchPlan, start: StartPoint, steps: StepPlan) -> dict[str, int]:
-    """With a ramp of lengths, the positions of the sequences of this start's updates."""
+    """With a ramp of lengths, the positions of all sequences."""
     if batch.lengths is None:
         return {}
-    end = start.data_position + max(0, steps.last_step - start.step)
-    return {"positions": batch.work(start.data_position, end)}
+    parts = start.parts(batch, steps.last_step)
+    return {"positions": round(sum(number * length for number, length in parts))}
 
 
 def _end_of_run(steps: StepPlan) -> dict[str, int]:
@@ -144,17 +144,38 @@ def _optimizer_section(optimization: OptimizationSettings, operations: str) -> d
     return section
 
 
+def _communication_section(
+    optimization: OptimizationSettings, ranks: SingleProcess, communication: Mapping[str, Any]
+) -> dict[str, Any]:
+    if optimization.shard_optimizer_state and ranks.world_size > 1:
+        exchange = "reduce-scatter and all-gather, once an update"
+        return {"allreduce": exchange, **communication, "embeddings": "table"}
+    every = optimization.allreduce_every_micro_batch
+    return {"allreduce": "every micro batch" if every else "once an update", **communication}
+
+
+def _sharding_entries(
+    optimization: OptimizationSettings, ranks: SingleProcess, slot_bytes: int | None
+) -> dict[str, Any]:
+    if not optimization.shard_optimizer_state:
+        return {}
+    several = ranks.world_size > 1
+    shared = f"over {ranks.world_size} ranks" if several else "no: a single rank"
+    return {"state_shared_out": shared, "slot_bytes_of_a_rank": slot_bytes}
+
+
 def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "ledger") -> str:
     """The ledger as a table of at most 100 columns, with entries separated by two spaces.
 
-    Nested values are left out, as are entries about ranks unless there are ``several_ranks``; both
-    are in ``run.json``.
+    Nested values and ramps that there are none of are left out, as are entries about ranks unless
+    there are ``several_ranks``; all are in ``run.json``.
     """
     shown = {
         section: [
             f"{name}={show_value(value)}"
             for name, value in entries.items()
             if not isinstance(value, Mapping)
+            and (value is not None or name not in _ONLY_IF_GIVEN)
             and (several_ranks or (section, name) not in _OF_SEVERAL_RANKS)
         ]
         for section, entries in ledger.items()
@@ -173,6 +194,7 @@ def format_ledger(ledger: Ledger, *, several_ranks: bool = True, title: str = "l
 
 _COLUMNS = 100
 _RULE = 70
+_ONLY_IF_GIVEN = {"batch_ramp", "length_ramp"}
 _SECTIONS_OF_SEVERAL_RANKS = {"ranks", "communication"}
 _OF_SEVERAL_RANKS = {
     ("steps", "train_steps_on_one_rank"),

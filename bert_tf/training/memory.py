@@ -13,13 +13,12 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.optimizers import optimizer_row
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.recompute import SCOPE
 from bert_tf.model.task import Network, create_network
 from bert_tf.model.variables import VariableSpec, num_weights
 from bert_tf.training.job import Job
-from bert_tf.training.plans import trained_specs
+from bert_tf.training.plans import slot_bytes, trained_specs
 
 # Measured on Linux in fp32 and bf16, micro batches of 4 to 32 and one to four of them an update,
 # mostly with the native operations, on BERT-base, networks of 4 x 768, 6 x 384 and 4 x 384 and a
@@ -54,7 +53,7 @@ class MemoryEstimate:
       process: the program without a network.
       weights: float32 variables.
       gradients: gradients of one micro batch, and their sums if an update has several.
-      optimizer: slots of the trained weights.
+      optimizer: slots of the trained weights, this rank's share if they are shared out.
       activations: what is kept of a micro batch for the backward pass, and temporaries.
       communication: reduced gradients and Horovod's buffer.
       local_size: ranks on this host.
@@ -82,7 +81,6 @@ def estimate_memory(job: Job) -> MemoryEstimate:
     specs = job.task.specs()
     trained = trained_specs(specs, job.optimization)
     parameters = num_weights(trained)
-    row = optimizer_row(job.optimization.optimizer)
     with tf.Graph().as_default():
         network = create_network(job.task, job.options)
         forward, backward = _one_micro_batch(job, network, trained)
@@ -93,7 +91,7 @@ def estimate_memory(job: Job) -> MemoryEstimate:
         process=PROCESS_BYTES,
         weights=4 * num_weights(specs),
         gradients=_gradient_bytes(4 * parameters, job),
-        optimizer=row.slot_bytes({spec.name: spec.shape for spec in trained}),
+        optimizer=slot_bytes(specs, job.optimization, job.context.ranks),
         activations=sum(kept) + recomputed + _TEMPORARIES * max(kept, default=0),
         communication=(4 * parameters + FUSION_BUFFER_BYTES) * communicates,
         local_size=job.context.ranks.local_size,

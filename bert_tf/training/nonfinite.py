@@ -40,6 +40,7 @@ class SkippedUpdate:
       step: updates applied before it.
       data_position: the number of its global batch.
       in_a_row: updates skipped since the last applied one, with this one.
+      consumed_sequences: those consumed since the run began, with its global batch.
       learning_rate, loss_scale: those of the update.
       features: this rank's part of the global batch.
     """
@@ -47,9 +48,30 @@ class SkippedUpdate:
     step: int
     data_position: int
     in_a_row: int
+    consumed_sequences: int
     learning_rate: float
     loss_scale: float
     features: Mapping[str, np.ndarray]
+
+
+class NonFiniteError(UserError):
+    """Too many updates in a row were not finite.
+
+    Attributes:
+      skipped: the last of them.
+      facts: what was found out, the beginning of a sentence.
+      advice: what a user can do, the end of a sentence.
+    """
+
+    advice = (
+        "lower --learning_rate or check the data and the initial weights, then run again to resume "
+        "from the last checkpoint."
+    )
+
+    def __init__(self, skipped: SkippedUpdate, facts: str) -> None:
+        super().__init__(f"{facts}; no weight was changed by it: {self.advice}")
+        self.skipped = skipped
+        self.facts = facts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +99,10 @@ class _Findings:
         return [found for found in self.gradients if not found.is_finite]
 
 
-def explain(job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate) -> str:
-    """A sentence on a skipped update; its batch is saved on rank 0. Collective.
+def explain(
+    job: Job, network: Network, session: tf.Session, skipped: SkippedUpdate
+) -> NonFiniteError:
+    """Finds out about a skipped update; its batch is saved on rank 0. Collective.
 
     ``network`` is that of the training graph, whose weights are read from ``session``.
     """
@@ -99,7 +123,7 @@ def explain(job: Job, network: Network, session: tf.Session, skipped: SkippedUpd
     if ranks.is_chief:
         found = [batch for findings in everywhere for batch in findings.batches]
         saved = _save(job, skipped, found)
-    return _sentence(job, skipped, everywhere, saved)
+    return NonFiniteError(skipped, _facts_of_all(job, skipped, everywhere, saved))
 
 
 def _examine(
@@ -133,7 +157,7 @@ def _facts(job: Job, skipped: SkippedUpdate, number: int, found: Gradients) -> d
     records: list[tuple[str, int]] = []
     if job.data.records is not None:
         start = number * plan.micro_batch_size
-        of_rank = job.data.records(plan, skipped.data_position)
+        of_rank = job.data.records(context, plan, skipped.data_position)
         records = of_rank[start : start + plan.micro_batch_size]
     return {
         "step": skipped.step,
@@ -164,14 +188,14 @@ def _save(job: Job, skipped: SkippedUpdate, found: Sequence[SavedBatch]) -> str:
     return f"; the batch is in {directory}"
 
 
-def _sentence(job: Job, skipped: SkippedUpdate, everywhere: Sequence[_Findings], saved: str) -> str:
+def _facts_of_all(
+    job: Job, skipped: SkippedUpdate, everywhere: Sequence[_Findings], saved: str
+) -> str:
     row = f", one of {skipped.in_a_row} skipped in a row" if skipped.in_a_row > 1 else ""
     scale = f", loss scale {skipped.loss_scale:g}" if job.context.needs_loss_scale else ""
     return (
         f"the loss or a gradient is not finite in the update after step {skipped.step}{row} "
-        f"(learning rate {skipped.learning_rate:.3g}{scale}): {_where(everywhere)}{saved}; no "
-        "weight was changed by it: lower --learning_rate or check the data and the initial "
-        "weights, then run again to resume from the last checkpoint."
+        f"(learning rate {skipped.learning_rate:.3g}{scale}): {_where(everywhere)}{saved}"
     )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from bert_tf.config.optimizers import optimizer_row
 from bert_tf.config.ramps import RampSettings
 from bert_tf.config.schedules import check_lengths, check_schedule, schedule_row
 from bert_tf.config.settings import OptimizationSettings
@@ -14,7 +15,9 @@ from bert_tf.model.variables import VariableSpec
 from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.update.batch_plan import BatchPlan, StepPlan, resolve_batch_plan, resolve_step_plan
+from bert_tf.update.optimizers import optimizer_class
 from bert_tf.update.schedules import Schedule
+from bert_tf.update.shards import slot_bytes_of_rank
 
 
 def resolve_plans(
@@ -97,8 +100,10 @@ def _size_ramp(
 
 def _check_ramps_end(batch: BatchPlan, steps: StepPlan) -> None:
     """Raises UserError for a ramp that is not complete before the schedule's end."""
+    # Of all ranks' updates, rounded up, the last may be the one after the last of the schedule.
+    rounded = steps.divisor > 1
     for flag, ramp in (("batch_ramp", batch.sizes), ("length_ramp", batch.lengths)):
-        if ramp is not None and ramp.joins and ramp.joins[-1] >= steps.num_train_steps:
+        if ramp is not None and ramp.joins and ramp.joins[-1] >= steps.num_train_steps + rounded:
             raise UserError(
                 f"--{flag} reaches {ramp.last} at update {ramp.joins[-1]}, but there are only "
                 f"{steps.num_train_steps}, so no update would have it; shorten the ramp or train "
@@ -111,6 +116,21 @@ def trained_specs(
 ) -> list[VariableSpec]:
     """The variables that an update changes; only they have gradients and slots."""
     return [spec for spec in specs if spec.trainable and optimization.rate_factor(spec.name)]
+
+
+def slot_bytes(
+    specs: Sequence[VariableSpec], optimization: OptimizationSettings, ranks: SingleProcess
+) -> int:
+    """Bytes of the optimizer's slots on the rank that has the most."""
+    row = optimizer_row(optimization.optimizer)
+    shapes = {spec.name: spec.shape for spec in trained_specs(specs, optimization)}
+    if not optimization.shard_optimizer_state:
+        return row.slot_bytes(shapes)
+    owners = optimizer_class(optimization.optimizer).owners(shapes, ranks.world_size)
+    return max(
+        slot_bytes_of_rank(row, shapes, owners, rank=rank, world_size=ranks.world_size)
+        for rank in range(ranks.world_size)
+    )
 
 
 def with_steps(

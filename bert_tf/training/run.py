@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,11 +20,14 @@ from bert_tf.training import ledger
 from bert_tf.training.changes import changed_settings, learning_rate_jump
 from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
-from bert_tf.training.disk import checkpoint_sizes, disk_warning
+from bert_tf.training.disk import CheckpointSizes, checkpoint_sizes, disk_warning
 from bert_tf.training.evaluation import Evaluation, Results, finish_exchange
 from bert_tf.training.job import Job, Model, TrainingData, make_job
 from bert_tf.training.memory import estimate_memory, format_memory
+from bert_tf.training.nonfinite import NonFiniteError
+from bert_tf.training.plans import slot_bytes
 from bert_tf.training.replay import replay
+from bert_tf.training.rollback import finish_rollback, roll_back
 from bert_tf.training.start_point import take_over
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.xla_choice import Choice, choose_xla
@@ -51,7 +55,8 @@ def run_task(
       optimization: batch, schedule and optimizer; training needs a number of steps.
       runtime: precision, ranks and threads; None for the defaults.
       batches: returns this rank's part of every global batch of a plan, each [accumulation steps x
-        micro batch, ...], without end, from position ``context.start.data_position`` on.
+        micro batch, ...], without end, from position ``context.start.data_position`` on. If the
+        batches grow, the one at a position has the size of ``context.batch_slice(plan).at(...)``.
       max_seq_length: positions in the longest sequence, for choosing the fastest arithmetic.
       evaluation: creates the evaluation, called if ``settings.do_eval``.
       data: further entries on the data, for the ledger.
@@ -73,7 +78,7 @@ def run_task(
         job = make_job(
             context,
             model,
-            data=TrainingData(lambda plan: batches(context, plan), max_seq_length),
+            data=TrainingData(batches, max_seq_length),
             evaluation=evaluation(context) if evaluation and settings.do_eval else None,
             optimization=optimization,
         )
@@ -128,7 +133,7 @@ def run_job(
             )
         _write_files(job, run_ledger if trains else None, lists or {})
     if settings.do_train and not _is_finished(job, trainer):
-        trainer.train_and_evaluate()
+        trainer.train_and_evaluate(functools.partial(_recover, train_data, choice))
         if job.steps.last_position < job.steps.num_train_steps:
             context.message(
                 f"ended after {job.steps.last_position} of the schedule's "
@@ -142,6 +147,7 @@ def run_job(
 def _tidy(context: RunContext) -> None:
     """Removes from the output directory what an interrupted run left behind."""
     output_dir = context.settings.output_dir
+    finish_rollback(output_dir, context.start)
     removed = remove_leftovers(output_dir) + remove_partial_files(output_dir)
     if removed:
         names = ", ".join(removed)
@@ -152,6 +158,17 @@ def _tidy(context: RunContext) -> None:
     finish_exchange(output_dir)
     if context.settings.do_train:
         context.log.resume(context.start.step)
+
+
+def _recover(
+    train_data: Mapping[str, Any], choice: Choice | None, job: Job, failure: NonFiniteError
+) -> Job:
+    """The job that goes on after a failure, which is in ``run.json``; else raises an error."""
+    job = roll_back(job, failure)
+    run_ledger = _whole_ledger(job, train_data, choice)
+    if job.context.keeps_files:
+        ledger.add_to_run_json(job.context.settings.output_dir, {"ledger": run_ledger})
+    return job
 
 
 def _earlier_choice(context: RunContext) -> Mapping[str, Any] | None:
@@ -198,29 +215,51 @@ def _compared_values(job: Job, data: Mapping[str, Any], names: Mapping[str, str]
 def _announce(job: Job, train_data: Mapping[str, Any], choice: Choice | None) -> ledger.Ledger:
     """Prints the ledger of a training run, and changes since its last start; returns the ledger."""
     context = job.context
-    run_ledger = _ledger(job, train_data)
-    run_ledger.update({section: dict(entries) for section, entries in job.model.ledger.items()})
-    run_ledger.update({section: dict(entries) for section, entries in context.measured.items()})
-    sizes = checkpoint_sizes(
-        job.task.specs(),
-        context.settings,
-        job.optimization,
-        start_step=context.start.step,
-        last_step=job.steps.last_step,
-    )
-    run_ledger["checkpoints"] = sizes.ledger_section()
-    if choice is not None:
-        run_ledger["xla"] = choice.details
-    elif context.runtime.use_xla is None:
-        run_ledger["precision"]["xla"] = "to be tried"
+    run_ledger = _whole_ledger(job, train_data, choice)
     if context.record is not None:
         _report_changes(job, run_ledger)
     several_ranks = context.runtime.horovod or context.ranks.world_size > 1
     context.message(ledger.format_ledger(run_ledger, several_ranks=several_ranks))
-    warning = disk_warning(sizes, context.settings.output_dir)
+    warning = disk_warning(_checkpoint_sizes(job), context.settings.output_dir)
     if warning is not None:
         context.message(f"warning: {warning}")
     return run_ledger
+
+
+def _whole_ledger(job: Job, train_data: Mapping[str, Any], choice: Choice | None) -> ledger.Ledger:
+    context = job.context
+    run_ledger = _ledger(job, train_data)
+    run_ledger.update({section: dict(entries) for section, entries in job.model.ledger.items()})
+    run_ledger.update({section: dict(entries) for section, entries in context.measured.items()})
+    run_ledger["checkpoints"] = _checkpoint_sizes(job).ledger_section()
+    if choice is not None:
+        run_ledger["xla"] = choice.details
+    elif context.runtime.use_xla is None:
+        run_ledger["precision"]["xla"] = "to be tried"
+    run_ledger["learning_rate"].update(_rollback_entries(context))
+    return run_ledger
+
+
+def _checkpoint_sizes(job: Job) -> CheckpointSizes:
+    return checkpoint_sizes(
+        job.task.specs(),
+        job.context.settings,
+        job.optimization,
+        start_step=job.context.start.step,
+        last_step=job.steps.last_step,
+    )
+
+
+def _rollback_entries(context: RunContext) -> dict[str, Any]:
+    settings, start = context.settings, context.start
+    entries = {}
+    if settings.rollback_rate_factor is not None:
+        entries["rollback_rate_factor"] = settings.rollback_rate_factor
+        entries["max_rollbacks"] = settings.max_rollbacks
+    if start.rollbacks:
+        entries["rollbacks"] = len(start.rollbacks)
+        entries["factor_after_rollbacks"] = start.rate_factor
+    return entries
 
 
 def _report_resuming(job: Job) -> None:
@@ -236,6 +275,12 @@ def _report_resuming(job: Job) -> None:
     unread = [flag for flag, value in given.items() if value and not start.is_elsewhere]
     ignored = "".join(f"; --{flag} is not read again" for flag in unread)
     context.message(f"resuming from {start.checkpoint} (step {start.step}){ignored}")
+    if settings.do_train and start.rollbacks:
+        number = len(start.rollbacks)
+        context.message(
+            f"after {number} roll-back{'s' * (number > 1)} the learning rate is "
+            f"{start.rate_factor:g} of the schedule's"
+        )
     assumption = start.assumption(job.batch.global_batch_size)
     if settings.do_train and assumption:
         context.message(assumption)
@@ -250,6 +295,7 @@ def _ledger(job: Job, train_data: Mapping[str, Any]) -> ledger.Ledger:
         steps=job.steps,
         optimization=job.optimization,
         operations=context.kernels.description,
+        slot_bytes=slot_bytes(job.task.specs(), job.optimization, context.ranks),
         precision={
             "policy": context.precision,
             "amp": context.runtime.amp,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -9,7 +10,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Union
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -20,8 +21,9 @@ from bert_tf.records.tfrecord import frame_records
 
 STEPS = "log.jsonl"
 EVALUATIONS = "eval_log.jsonl"
+LAYERS = "layer_log.jsonl"
 
-Record = dict[str, Union[float, None]]
+Record = dict[str, Any]
 
 # The names of our figures in NVIDIA's scripts.
 _DLLOGGER_NAMES = {
@@ -36,8 +38,9 @@ _DLLOGGER_NAMES = {
 class RunLog:
     """Writes a step's figures as a terminal line, a JSON line and TensorBoard summaries.
 
-    Only rank 0 has one. ``log.jsonl`` contains training steps and ``eval_log.jsonl`` evaluations,
-    each step once, over all starts of a run. A figure that is not finite is written as null.
+    Only rank 0 has one. ``log.jsonl`` contains training steps, ``eval_log.jsonl`` evaluations and
+    ``layer_log.jsonl`` figures of layers and variables, each step once, over all starts of a run.
+    A figure that is not finite is written as null.
     """
 
     def __init__(
@@ -60,10 +63,11 @@ class RunLog:
         self._resumed_at: int | None = None
 
     def resume(self, step: int) -> None:
-        """Drops what an earlier start of the run logged after ``step``, where the run resumes."""
+        """Drops what the run logged after ``step``, where it resumes or goes back to."""
+        self._events = None
         self._resumed_at = step
         self._dllog_mode = "a" if step else "w"
-        for name in (STEPS, EVALUATIONS):
+        for name in (STEPS, EVALUATIONS, LAYERS):
             history = read_history(self._output_dir, name)
             self._rewrite(name, [record for record in history if record["step"] <= step])
 
@@ -82,9 +86,7 @@ class RunLog:
     ) -> None:
         """Logs the figures of ``step`` (optimizer updates done); ``details`` are not printed."""
         recorded = {**figures, **(details or {})}
-        path = self._output_dir / STEPS
-        with explain_write_errors(path), open(path, "a", encoding="utf-8") as file:
-            file.write(_line(_record(step, recorded)))
+        self._append(STEPS, _record(step, recorded))
         self._add_summaries(step, recorded)
         self._add_dllog_line(step, recorded)
         shown = "  ".join(
@@ -93,6 +95,22 @@ class RunLog:
             if self._report_loss or not name.endswith("loss")
         )
         self.message(f"step {step}/{total_steps}  {shown}  ETA {format_duration(seconds_left)}")
+
+    def layers(
+        self,
+        step: int,
+        by_layer: Mapping[str, Mapping[str, float]],
+        by_variable: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        """Logs the figures of layers and variables at ``step``, those of layers in TensorBoard."""
+        record = {"layers": by_layer, "variables": by_variable}
+        self._append(LAYERS, _record(step, _rounded(record)))
+        tags = {
+            f"{figure}/{layer}": value
+            for layer, figures in by_layer.items()
+            for figure, value in figures.items()
+        }
+        self._add_summaries(step, tags)
 
     def evaluation(self, step: int, figures: Mapping[str, float], *, note: str = "") -> None:
         """Logs an evaluation of the weights at ``step``, replacing an earlier one."""
@@ -103,6 +121,11 @@ class RunLog:
         self._add_dllog_line(step, figures)
         shown = "  ".join(f"{name} {_show_exactly(v)}" for name, v in figures.items())
         self.message(f"evaluation at step {step}: {shown}{note}")
+
+    def _append(self, name: str, record: Mapping[str, object]) -> None:
+        path = self._output_dir / name
+        with explain_write_errors(path), open(path, "a", encoding="utf-8") as file:
+            file.write(_line(record))
 
     def _rewrite(self, name: str, records: list[Record]) -> None:
         path = self._output_dir / name
@@ -135,8 +158,7 @@ class RunLog:
         now = time.time()
         events = [tf.Event(wall_time=now, step=step, summary=tf.Summary(value=values))]
         if self._events is None:
-            name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
-            self._events = self._output_dir / name
+            self._events = self._new_events_file(now)
             if self._resumed_at is not None:
                 # TensorBoard then drops what was logged earlier for later steps.
                 start = tf.SessionLog(status=tf.SessionLog.START)
@@ -149,9 +171,14 @@ class RunLog:
         with explain_write_errors(self._events), open(self._events, "ab") as file:
             file.write(records.content)
 
+    def _new_events_file(self, now: float) -> Path:
+        name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
+        paths = (self._output_dir / f"{name}.{number}" for number in itertools.count())
+        return next(path for path in paths if not path.exists())
+
 
 def read_history(output_dir: Path, name: str) -> list[Record]:
-    """The lines of ``STEPS`` or ``EVALUATIONS``, ordered by step, each step once.
+    """The lines of one of the logs, ordered by step, each step once.
 
     If a step was logged twice, as by a run that was killed and then resumed, the later line counts.
     An incomplete line, written as the run was killed, is left out.
@@ -170,8 +197,15 @@ def read_history(output_dir: Path, name: str) -> list[Record]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _record(step: int, figures: Mapping[str, float]) -> Record:
+def _record(step: int, figures: Mapping[str, Any]) -> Record:
     return {"step": step, **figures, "time": time.time()}
+
+
+def _rounded(value: Any) -> Any:
+    """Figures in nested dictionaries with six digits, half as long as all digits."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(inside) for key, inside in value.items()}
+    return float(f"{value:.6g}")
 
 
 def _line(record: Mapping[str, object]) -> str:

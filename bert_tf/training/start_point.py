@@ -7,7 +7,7 @@ the number of applied updates. That is enough: the other counts follow from it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from bert_tf.checkpoint.tensorflow_file import (
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike
 from bert_tf.model.variables import load_value
+from bert_tf.training.rollback_record import Rollback, read_rollbacks
 from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.loss_scale import GOOD_UPDATES, SCALE
 from bert_tf.update.train_op import CONSUMED_SEQUENCES, SKIPPED_UPDATES
@@ -44,6 +45,7 @@ class StartPoint:
       global_batch_size: their global batch according to the directory's run.json, if the checkpoint
         does not record the sequences; None if unknown.
       is_elsewhere: whether the checkpoint is that of --resume_from, in another directory.
+      rollbacks: those of the run so far.
     """
 
     checkpoint: str | None
@@ -52,6 +54,26 @@ class StartPoint:
     consumed_sequences: int | None
     global_batch_size: int | None = None
     is_elsewhere: bool = False
+    rollbacks: tuple[Rollback, ...] = ()
+
+    @property
+    def rate_factor(self) -> float:
+        """What the schedule's learning rate is multiplied by, after roll-backs."""
+        return self.rollbacks[-1].rate_factor if self.rollbacks else 1.0
+
+    @property
+    def is_rolled_back(self) -> bool:
+        """Whether the last roll-back, and no checkpoint since then, says where the data go on."""
+        return bool(self.rollbacks) and self.data_position == self.rollbacks[-1].data_position
+
+    def corrected_counts(self) -> dict[str, np.int64]:
+        """Counts of the checkpoint that a roll-back has changed, by variable."""
+        if not self.is_rolled_back:
+            return {}
+        return {
+            SKIPPED_UPDATES: np.int64(self.data_position - self.step),
+            CONSUMED_SEQUENCES: np.int64(self.consumed_sequences),
+        }
 
     def consumed(self, global_batch_size: int) -> int:
         """The sequences consumed, assuming ``global_batch_size`` if none was recorded."""
@@ -63,6 +85,21 @@ class StartPoint:
         """The sequences consumed at ``last_step``, updates before the start included."""
         end = self.data_position + max(0, last_step - self.step)
         return self.consumed(batch.global_batch_size) + batch.sequences(self.data_position, end)
+
+    def parts(self, batch: BatchPlan, last_step: int) -> list[tuple[float, int | None]]:
+        """The sequences of :meth:`total` by length; None without a ramp of lengths.
+
+        Those consumed before the start are divided as if the ramp had been the same.
+        """
+        end = self.data_position + max(0, last_step - self.step)
+        counted = batch.sequences(0, self.data_position)
+        share = self.consumed(batch.global_batch_size) / counted if counted else 0.0
+        before = batch.segments(0, self.data_position)
+        after = batch.segments(self.data_position, end)
+        return [
+            *((part.sequences * share, part.length) for part in before),
+            *((part.sequences, part.length) for part in after),
+        ]
 
     def assumption(self, global_batch_size: int) -> str | None:
         """A sentence on how :meth:`consumed` was computed; None if the checkpoint records it."""
@@ -77,12 +114,27 @@ class StartPoint:
 
 
 def find_start(output_dir: Path) -> StartPoint:
-    """Reads the newest checkpoint of ``output_dir``; raises UserError if it cannot be read."""
+    """The newest checkpoint of ``output_dir``, or the one that its run was rolled back to.
+
+    Raises UserError if it cannot be read.
+    """
     checkpoint = newest_checkpoint(output_dir)
     if checkpoint is None:
         return StartPoint(None, 0, 0, 0)
     advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
-    return _read_start(checkpoint, flag="output_dir", advice=advice)
+    start = _read_start(checkpoint, flag="output_dir", advice=advice)
+    rollbacks = read_rollbacks(output_dir)
+    if rollbacks and start.data_position < rollbacks[-1].data_position:
+        last = rollbacks[-1]
+        if start.step > last.step:  # the run was killed as it went back
+            checkpoint = str(output_dir / f"{PREFIX}-{last.step}")
+            start = _read_start(checkpoint, flag="output_dir", advice=advice)
+        start = dataclasses.replace(
+            start,
+            data_position=last.data_position,
+            consumed_sequences=last.consumed_sequences,
+        )
+    return dataclasses.replace(start, rollbacks=rollbacks)
 
 
 def start_elsewhere(resume_from: PathLike, *, reset_step: bool) -> StartPoint:
@@ -157,15 +209,18 @@ class ResumingSaver(tf.train.Saver):
         *,
         consumed: int,
         loss_scale: float = 1.0,
+        corrected: Mapping[str, np.generic] | None = None,
         **options,
     ) -> None:
         """Saves ``variables``; ``options`` are those of tf.train.Saver.
 
         ``consumed`` is the number of consumed sequences, and ``loss_scale`` the dynamic scale, for
-        a checkpoint that does not record them.
+        a checkpoint that does not record them. ``corrected`` are values, by variable, that count
+        instead of those in the checkpoint.
         """
         super().__init__(variables, **options)
         self._restored = list(variables)
+        self._corrected = dict(corrected or {})
         self._defaults = {
             SKIPPED_UPDATES: np.int64(0),
             CONSUMED_SEQUENCES: np.int64(consumed),
@@ -180,8 +235,10 @@ class ResumingSaver(tf.train.Saver):
         missing = (names & self._defaults.keys()) - file.entries.keys()
         if not missing:
             super().restore(sess, save_path)
-            return
         for variable in self._restored:
             name = variable.op.name
-            value = self._defaults[name] if name in missing else file.read(name)
-            load_value(variable, value, sess)
+            if missing and name not in self._corrected:
+                value = self._defaults[name] if name in missing else file.read(name)
+                load_value(variable, value, sess)
+            elif name in self._corrected:
+                load_value(variable, self._corrected[name], sess)

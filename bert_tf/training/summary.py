@@ -23,6 +23,8 @@ class UpdateTimes:
       skipped_updates: those of them that were skipped, since a gradient was not finite.
       steady_sequences: sequences of the updates after warm-up.
       steady_seconds: duration of the latter, without checkpoints and evaluations between them.
+      rollbacks: how often the run went back to an earlier checkpoint.
+      lost_updates: number of updates that were applied and then lost by it.
     """
 
     updates: int = 0
@@ -30,6 +32,8 @@ class UpdateTimes:
     skipped_updates: int = 0
     steady_sequences: int = 0
     steady_seconds: float = 0.0
+    rollbacks: int = 0
+    lost_updates: int = 0
 
     def note(
         self, seconds: float, *, sequences: int, is_steady: bool, is_skipped: bool = False
@@ -42,6 +46,32 @@ class UpdateTimes:
             self.steady_sequences += sequences
             self.steady_seconds += seconds
 
+    def note_rollback(self, lost_updates: int) -> None:
+        """Counts a return to an earlier checkpoint."""
+        self.rollbacks += 1
+        self.lost_updates += lost_updates
+
+
+@dataclasses.dataclass
+class Rates:
+    """What some updates did, and in what time.
+
+    Attributes:
+      sequences: of all updates.
+      work: the same times their lengths, 1 if these are unknown.
+      seconds: the duration of the updates.
+    """
+
+    sequences: int = 0
+    work: int = 0
+    seconds: float = 0.0
+
+    def note(self, seconds: float, sequences: int, length: int) -> None:
+        """Adds an update."""
+        self.sequences += sequences
+        self.work += sequences * length
+        self.seconds += seconds
+
 
 def training_totals(
     times: UpdateTimes,
@@ -51,7 +81,7 @@ def training_totals(
 ) -> dict[str, float]:
     """The totals of ``seconds`` of training over all ranks, for ``run.json``.
 
-    With a loss scale, or if updates were skipped, their number is among them.
+    With a loss scale, or if updates were skipped or lost, their numbers are among them.
     """
     totals = {
         "sequences": times.sequences,
@@ -61,6 +91,9 @@ def training_totals(
     if has_loss_scale or times.skipped_updates:
         totals["updates"] = times.updates
         totals["skipped_updates"] = times.skipped_updates
+    if times.rollbacks:
+        totals["rollbacks"] = times.rollbacks
+        totals["lost_updates"] = times.lost_updates
     if times.steady_sequences:
         totals["steady_sequences"] = times.steady_sequences
         totals["steady_seconds"] = round(times.steady_seconds, 3)
@@ -85,6 +118,12 @@ def training_lines(totals: dict[str, float]) -> list[str]:
         lines.append(
             f"{totals['skipped_updates']} of {totals['updates']} updates were skipped, since a "
             "gradient was not finite"
+        )
+    if "rollbacks" in totals:
+        several = "s" * (totals["rollbacks"] > 1)
+        lines.append(
+            f"{totals['lost_updates']} updates were applied and lost in {totals['rollbacks']} "
+            f"roll-back{several}"
         )
     return lines
 

@@ -11,7 +11,7 @@ import functools
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -32,8 +32,10 @@ from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, create_network
 from bert_tf.training import evaluation, hooks, ledger, nonfinite
 from bert_tf.training.job import Job
+from bert_tf.training.layer_summaries import LayerSummaries
 from bert_tf.training.plans import schedule_of
 from bert_tf.training.run_log import EVALUATIONS, read_history
+from bert_tf.training.shared_slots import ReceiveSlots, SharingSaver
 from bert_tf.training.start_point import ResumingSaver, find_start
 from bert_tf.training.summary import UpdateTimes, training_lines, training_totals
 from bert_tf.training.warm_up import WarmUp
@@ -61,20 +63,21 @@ class Trainer:
             model_fn=self._model_fn, model_dir=self._model_dir(), config=self._run_config()
         )
 
-    def train_and_evaluate(self) -> None:
+    def train_and_evaluate(self, recover: Callable[[Job, nonfinite.NonFiniteError], Job]) -> None:
         """Trains up to the last step, pausing for evaluations if the settings request them.
 
-        On a stop signal, all ranks save a checkpoint first, then exit with 128 + signal.
+        On a stop signal, all ranks save a checkpoint first, then exit with 128 + signal. If updates
+        are not finite, ``recover`` returns the job to go on with, or raises an error. Collective.
         """
-        job = self._job
         stop = hooks.StopOnSignal(self._context.watch)
         started = time.monotonic()
-        with _explained_errors(self._settings):
-            self._estimator.train(
-                job.train_input,
-                max_steps=job.steps.last_step,
-                hooks=[stop],
-            )
+        while True:
+            failure = self._train(stop)
+            if failure is None:
+                break
+            job = recover(self._job, failure)
+            self._times.note_rollback(failure.skipped.step - job.context.start.step)
+            self._job, self._context = job, job.context
         if self._log is not None and self._times.updates:
             self._report_totals(time.monotonic() - started)
         if stop.agreed:
@@ -86,6 +89,17 @@ class Trainer:
             # mpirun kills all ranks as soon as one of them exits with a non-zero status.
             self._context.ranks.gather(None)
             raise SystemExit(128 + stop.agreed)
+
+    def _train(self, stop: hooks.StopOnSignal) -> nonfinite.NonFiniteError | None:
+        """Trains up to the last step, or to an error that the run may recover from."""
+        job = self._job
+        try:
+            with _explained_errors(self._settings):
+                self._estimator.train(job.train_input, max_steps=job.steps.last_step, hooks=[stop])
+        except nonfinite.NonFiniteError as failure:
+            stop.restore()
+            return failure
+        return None
 
     def _report_totals(self, seconds: float) -> None:
         totals = training_totals(
@@ -212,14 +226,7 @@ class Trainer:
         job = self._job
         use_xla = job.session.use_xla
         warm_up = WarmUp(2 if use_xla else 1)
-        # Relative paths, so that a run can be resumed after its directory was moved.
-        saver = ResumingSaver(
-            tf.global_variables(),
-            consumed=self._context.start.consumed(job.batch.global_batch_size),
-            loss_scale=self._context.runtime.initial_loss_scale,
-            max_to_keep=self._settings.keep_checkpoint_max,
-            save_relative_paths=True,
-        )
+        saver = self._saver(outputs)
         total_steps = job.steps.last_step
         has_loss_scale = self._context.needs_loss_scale
         progress = hooks.ProgressSettings(
@@ -233,12 +240,8 @@ class Trainer:
         default_limit = DEFAULT_MAX_SKIPPED if has_loss_scale else 1
         session_hooks: list[tf.train.SessionRunHook] = [
             *self._context.ranks.broadcast_hooks(),
-            hooks.NonFiniteGuard(
-                outputs,
-                limit=self._settings.max_skipped_updates or default_limit,
-                features=features,
-                explain=functools.partial(nonfinite.explain, job, network),
-            ),
+            *self._receive_slots(outputs, saver),
+            *self._layer_summaries(outputs),
             hooks.ProgressHook(
                 outputs,
                 progress,
@@ -250,15 +253,25 @@ class Trainer:
                     times=self._times,
                 ),
             ),
+            hooks.NonFiniteGuard(
+                outputs,
+                limit=self._settings.max_skipped_updates or default_limit,
+                features=features,
+                explain=functools.partial(nonfinite.explain, job, network),
+            ),
         ]
-        if self._log is not None:
+        if self._log is not None or outputs.slots:
             checkpoint = hooks.CheckpointHook(
                 outputs,
                 output_dir=self._settings.output_dir,
                 every_steps=self._settings.save_checkpoints_steps,
                 saver=saver,
+                resumes=self._context.start.checkpoint is not None,
             )
-            session_hooks += [checkpoint, hooks.FirstUpdate(self._report_first_update)]
+            session_hooks.append(checkpoint)
+        if self._log is not None:
+            if not self._times.updates:
+                session_hooks.append(hooks.FirstUpdate(self._report_first_update))
             if use_xla:
                 session_hooks.append(XlaReport(warm_up, self._report_xla))
         if self._settings.eval_every_steps is not None:
@@ -281,6 +294,35 @@ class Trainer:
             training_hooks=session_hooks,
             scaffold=tf.train.Scaffold(saver=saver),
         )
+
+    def _layer_summaries(self, outputs: TrainOutputs) -> list[LayerSummaries]:
+        every = self._settings.layer_summary_steps
+        # Where ranks share the optimizer's state, all of them add up the norms of their parts.
+        if not every or (self._log is None and not outputs.slots):
+            return []
+        return [LayerSummaries(outputs, every_steps=every, log=self._log)]
+
+    def _saver(self, outputs: TrainOutputs) -> ResumingSaver:
+        # Relative paths, so that a run can be resumed after its directory was moved.
+        options = {
+            "consumed": self._context.start.consumed(self._job.batch.global_batch_size),
+            "loss_scale": self._context.runtime.initial_loss_scale,
+            "corrected": self._context.start.corrected_counts(),
+            "max_to_keep": self._settings.keep_checkpoint_max,
+            "save_relative_paths": True,
+        }
+        if not outputs.slots:
+            return ResumingSaver(tf.global_variables(), **options)
+        return SharingSaver(
+            tf.global_variables(), slots=outputs.slots, ranks=self._context.ranks, **options
+        )
+
+    def _receive_slots(
+        self, outputs: TrainOutputs, saver: ResumingSaver
+    ) -> list[tf.train.SessionRunHook]:
+        if not outputs.slots or self._context.start.checkpoint is None:
+            return []
+        return [ReceiveSlots(outputs.slots, saver, self._context.ranks)]
 
     def _report_first_update(self) -> None:
         seconds = {"seconds_to_first_update": seconds_since_launch()}
@@ -328,6 +370,8 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
     optimization, steps = job.optimization, job.steps
     step = tf.train.get_or_create_global_step().read_value()
     learning_rate = schedule_of(optimization, steps).rate(step + steps.schedule_offset)
+    if job.context.start.rollbacks:
+        learning_rate *= job.context.start.rate_factor
     return build_train_op(
         network,
         features,
@@ -338,6 +382,7 @@ def build_update(job: Job, network: Network, features: Features) -> TrainOutputs
             kernels=job.context.kernels,
             ranks=job.context.ranks,
             product_type=job.options.policy.dense,
+            shard_state=optimization.shard_optimizer_state,
         ),
         learning_rate=learning_rate,
         loss_scale=_loss_scale(job.context.runtime, needed=job.context.needs_loss_scale),

@@ -75,7 +75,7 @@ def time_updates(
         }
         network = create_network(job.task, job.options, seed=job.context.settings.seed)
         outputs = build_update(job, network, fed)
-        initial_values = tf.global_variables_initializer()
+        initial_values = [tf.global_variables_initializer(), tf.local_variables_initializer()]
         feed = {fed[name]: value for name, value in batch.items()}
         with tf.Session(config=session_config(job.session)) as session:
 

@@ -71,11 +71,6 @@ class BatchPlan:
         """Sequences of one update over all ranks."""
         return self.rank_batch_size * self.world_size
 
-    @property
-    def has_ramps(self) -> bool:
-        """Whether the batches of some updates are smaller or shorter than those at the end."""
-        return self.sizes is not None or self.lengths is not None
-
     def at_full_size(self) -> BatchPlan:
         """The plan without its ramps."""
         return dataclasses.replace(self, sizes=None, lengths=None, offset=0)

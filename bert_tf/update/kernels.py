@@ -43,6 +43,11 @@ class TensorFlowKernels:
         with tf.name_scope("global_norm"):
             return euclidean_norm(gradients)
 
+    def sums_of_squares(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The sum of all squares of each tensor, float64 [number of tensors]."""
+        norms = tf.stack([euclidean_norm([tensor]) for tensor in tensors])
+        return tf.square(tf.cast(norms, tf.float64))
+
 
 def times(tensor: tf.Tensor | None, factor: tf.Tensor | None) -> tf.Tensor | None:
     """The product of two tensors; None stands for 1."""
@@ -97,6 +102,10 @@ class NativeKernels:
     def global_norm(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """The square root of the sum of all squares, summed in float64: a float32 scalar."""
         return self.operations.bert_tf_global_norm(values=[without_cast(g) for g in gradients])
+
+    def sums_of_squares(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The sum of all squares of each tensor, summed in float64: [number of tensors]."""
+        return self.operations.bert_tf_sums_of_squares(values=[without_cast(t) for t in tensors])
 
 
 def without_cast(gradient: tf.Tensor) -> tf.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -15,6 +16,7 @@ from bert_tf.update.batch_plan import BatchPlan
 from bert_tf.update.kernels import times
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import Optimizer, clip_factor
+from bert_tf.update.shards import SlotPart
 from bert_tf.update.state import create_count
 
 # Both are int64 scalars saved in checkpoints.
@@ -46,6 +48,22 @@ class UpdateSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class VariableFigures:
+    """What an update tells of each trained variable; only computed if fetched.
+
+    Attributes:
+      variables: those that are trained and not frozen.
+      gradient_norms: float32 [variables], of the reduced and unscaled gradients before clipping.
+      trust_ratios: kind -> float32 [variables], NaN for those that are not adapted; empty for an
+        optimizer without them.
+    """
+
+    variables: list[tf.Variable]
+    gradient_norms: tf.Tensor
+    trust_ratios: dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainOutputs:
     """What hooks may fetch. ``term_sums`` are this rank's; all else is equal on every rank.
 
@@ -54,23 +72,31 @@ class TrainOutputs:
       term_sums: term -> sums over this rank's part of the global batch.
       data_position: int64 scalar, which global batch the update has consumed.
       num_sequences: int64 scalar, sequences of that global batch.
+      consumed_sequences: int64 scalar variable, sequences consumed by all updates of the run.
       is_finite: bool scalar, whether the update was applied.
       gradient_norm: float32 scalar, global norm before clipping.
       learning_rate: float32 scalar, used in this update.
       loss_scale: float32 scalar, used in this update.
       gradients: reduced, unscaled and clipped, in the order of the trainable variables that are
         not frozen; only computed if fetched. What an optimizer then divides them by is not in them.
+        Where ranks share the optimizer's state, they are this rank's parts.
+      figures: those of single variables. Where ranks share the optimizer's state, all of them must
+        fetch them in the same update.
+      slots: this rank's parts of the optimizer's slots; none if every rank has the whole ones.
     """
 
     train_op: tf.Operation
     term_sums: dict[str, Sums]
     data_position: tf.Tensor
     num_sequences: tf.Tensor
+    consumed_sequences: tf.Variable
     is_finite: tf.Tensor
     gradient_norm: tf.Tensor
     learning_rate: tf.Tensor
     loss_scale: tf.Tensor
     gradients: list[tf.Tensor]
+    figures: VariableFigures
+    slots: Sequence[SlotPart] = ()
 
 
 def build_train_op(
@@ -123,7 +149,13 @@ def build_train_op(
     # rows.
     reduce_each = settings.allreduce_every_micro_batch or plan.accumulation_steps == 1
 
+    shards = optimizer.shards
+    if shards is not None:
+        optimizer.create_slots(variables)
+
     def reduce(gradients):
+        if shards is not None:
+            return shards.sum_gradients(gradients, variables, complete_at_once=not reduce_each)
         return ranks.sum_gradients(
             gradients, variables, complete_at_once=not reduce_each, most_rows=settings.most_rows
         )
@@ -139,10 +171,11 @@ def build_train_op(
     )
     gradients = reduce_sum(gradients)
     for gradient, variable in zip(gradients, variables):
-        gradient.set_shape(variable.shape)
+        if shards is None or not shards.is_divided(variable):
+            gradient.set_shape(variable.shape)
     # Unscaling and clipping are combined in one factor, applied as the optimizer reads gradients.
     factor = loss_scale.inverse()
-    scaled_norm = optimizer.kernels.global_norm(gradients)
+    scaled_norm = optimizer.global_norm(gradients, variables)
     norm = times(scaled_norm, factor)
     if settings.clip_norm is not None:
         factor = times(factor, clip_factor(norm, settings.clip_norm))
@@ -153,28 +186,41 @@ def build_train_op(
 
     # These values describe this update, so they must be read before it changes them.
     used_scale = tf.identity(loss_scale.current())
-    with tf.control_dependencies([data_position, learning_rate, used_scale]):
-        apply = tf.cond(
-            is_finite,
-            lambda: _as_bool(
-                optimizer.apply_gradients(
-                    list(zip(gradients, variables)), global_step, factor=factor, norm=scaled_norm
-                )
-            ),
-            lambda: _as_bool(skipped_updates.assign_add(1).op),
+
+    def apply() -> tf.Tensor:
+        applied = optimizer.apply_gradients(
+            list(zip(gradients, variables)), global_step, factor=factor, norm=scaled_norm
         )
+        with tf.control_dependencies([applied]):
+            return tf.identity(optimizer.trust_ratios(variables))
+
+    def skip() -> tf.Tensor:
+        with tf.control_dependencies([skipped_updates.assign_add(1).op]):
+            return tf.zeros([len(optimizer.ratio_kinds), len(variables)])
+
+    with tf.control_dependencies([data_position, learning_rate, used_scale]):
+        ratios = tf.cond(is_finite, apply, skip)
         consume = consumed_sequences.assign_add(num_sequences).op
-        train_op = tf.group(apply, loss_scale.update(is_finite), consume)
+        train_op = tf.group(ratios.op, loss_scale.update(is_finite), consume)
+    norms = optimizer.gradient_norms(gradients, variables)
+    kinds = optimizer.ratio_kinds
     return TrainOutputs(
         train_op=train_op,
         term_sums=unflatten(tf.unstack(metrics, num=num_sums(task.terms)), task.terms),
         data_position=data_position,
         num_sequences=num_sequences,
+        consumed_sequences=consumed_sequences,
         is_finite=is_finite,
         gradient_norm=norm,
         learning_rate=learning_rate,
         loss_scale=used_scale,
         gradients=[times(gradient, factor) for gradient in gradients],
+        figures=VariableFigures(
+            variables,
+            times(norms, loss_scale.inverse()),
+            dict(zip(kinds, tf.unstack(ratios, num=len(kinds)))),
+        ),
+        slots=() if shards is None else shards.slots,
     )
 
 
@@ -204,9 +250,3 @@ def _slice(value: tf.Tensor, start: tf.Tensor, plan: BatchPlan) -> tf.Tensor:
     part = value[start : start + plan.micro_batch_size]
     part.set_shape([plan.micro_batch_size, *value.shape[1:]])
     return part
-
-
-def _as_bool(operation: tf.Operation) -> tf.Tensor:
-    """Runs an operation in a branch of tf.cond, which must return a tensor."""
-    with tf.control_dependencies([operation]):
-        return tf.constant(True)

@@ -42,11 +42,14 @@ FLAGS = [
     "--display_loss_steps=2",
     "--keep_checkpoint_max=2",
 ]
-# Two phases, the second of which takes over the optimizer's state of the first.
+# Two phases, the second of which takes over the optimizer's state of the first, where updates grow
+# after the second and the third one.
 PHASES = (
-    ["--num_train_steps=4", "--num_warmup_steps=2", "--save_checkpoints_steps=2"],
+    ["--num_train_steps=4", "--num_warmup_steps=2", "--save_checkpoints_steps=2",
+     "--train_batch_size=2", "--global_batch_size=8", "--batch_ramp=4:0,8:2",
+     "--length_ramp=16:0,32:3"],
     ["--num_train_steps=7", "--num_warmup_steps=2", "--resume_from=previous"],
-)
+)  # fmt: skip
 # What a run measures of itself.
 TIMES = ("time", "sequences_per_second")
 

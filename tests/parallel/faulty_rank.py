@@ -2,7 +2,8 @@
 
 Run under mpirun by test_faults.py and tests/hosts: ``python faulty_rank.py FAULT RANK MARKER
 --flag ...``. The fault happens unless the file MARKER exists, which is made before: once, however
-often the job is started.
+often the job is started. "killed at 3,7" is a fault after each of these steps, with markers of its
+own.
 """
 
 import os
@@ -65,6 +66,21 @@ def after_an_update(action, marker):
     hooks.ProgressHook.after_update = and_then
 
 
+def at_steps(steps, marker):
+    """Is killed once after each of the steps, before that of a checkpoint there is written."""
+    from bert_tf.training import hooks
+
+    after_update = hooks.ProgressHook.after_update
+
+    def and_then(self, *arguments, **named):
+        if self.step in steps:
+            own = marker.with_name(f"{marker.name}_{self.step}")
+            act_once(AFTER_AN_UPDATE["killed"], own)
+        return after_update(self, *arguments, **named)
+
+    hooks.ProgressHook.after_update = and_then
+
+
 def while_reading(marker):
     """Hangs in one of the threads that read records."""
     from bert_tf.records.tfrecord import RecordSet
@@ -96,11 +112,29 @@ def while_saving(marker):
     tf.train.Saver.save = killed
 
 
+def while_sending(marker):
+    """Is killed when the others wait for its parts of the slots at step 6."""
+    from bert_tf.training.shared_slots import SharingSaver
+
+    save = SharingSaver.save
+
+    def killed(self, session, prefix, global_step=None, **named):
+        if global_step == 6:
+            act_once(AFTER_AN_UPDATE["killed"], marker)
+        return save(self, session, prefix, global_step=global_step, **named)
+
+    SharingSaver.save = killed
+
+
 def prepare(fault, marker):
     if fault == "hangs in reading":
         while_reading(marker)
+    elif fault.startswith("killed at "):
+        at_steps([int(step) for step in fault.split()[-1].split(",")], marker)
     elif fault == "killed while saving":
         while_saving(marker)
+    elif fault == "killed while sending":
+        while_sending(marker)
     else:
         after_an_update(AFTER_AN_UPDATE[fault], marker)
 

@@ -23,6 +23,7 @@ from bert_tf.config.settings import CommunicationSettings, DistillationSettings
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
+from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import connect
 from bert_tf.tasks.distillation_task import DistillationTask
 from bert_tf.tasks.pretraining_task import PretrainingTask
@@ -54,6 +55,9 @@ class Kind:
     allreduce_every_micro_batch: bool = False
     native: bool | None = None  # what training would take
     xla: bool = False
+    sizes: Ramp | None = None  # of the global batch
+    sharded: bool = False
+    shrinks_scale: bool = False  # from a loss scale that overflows
 
 
 OPTIMIZERS = {
@@ -76,18 +80,24 @@ KINDS = {
     "distillation": Kind(dropout=0.1, task="distillation"),
     "tensorflow": Kind(dropout=0.1, native=False),
     "xla": Kind(dropout=0.1, native=False, xla=True),
+    "ramp": Kind(dropout=0.1, sizes=Ramp((GLOBAL_BATCH // 2, GLOBAL_BATCH), (4,))),
     "every-micro-batch": Kind(allreduce_every_micro_batch=True),
+    "fp16-overflow": Kind(precision="fp16", shrinks_scale=True),
+    "lamb": Kind("lamb"),
 }
+SHARDED = {name: f"{name}-sharded" for name in KINDS if not name.endswith("micro-batch")}
+KINDS.update({n: dataclasses.replace(KINDS[name], sharded=True) for name, n in SHARDED.items()})
 
 
 def cuts(ranks, name):
     """(micro batch, accumulation steps) that make the global batch with so many ranks.
 
     One kind has all of them. Two are enough for the others: without a loop over micro batches and
-    with.
+    with. Ranks divide a batch that grows by micro batches, so there is no cut without a loop.
     """
     share = GLOBAL_BATCH // ranks
     counts = (1, 2, 4, 8) if name == "adam-dropout" else (1, 2 if KINDS[name].xla else 4)
+    counts = counts[1:] if KINDS[name].sizes and ranks > 1 else counts
     return [(share // steps, steps) for steps in counts if steps <= share]
 
 
@@ -152,23 +162,31 @@ def run_updates(ranks, kind, plan, scope):
     reason = reason_against_native_ops(kind.native, has_gpu=False, ranks=ranks)
     kernels = kernels_for(reason)
     session_settings = SessionSettings(ranks.threads, use_xla=kind.xla)
-    start = ranks.rank * plan.rank_batch_size
-    mine = {k: v[:, start : start + plan.rank_batch_size] for k, v in batches.items()}
+    if plan.accumulation_steps > 1:  # without a loop there is one micro batch, of any size
+        plan = dataclasses.replace(plan, sizes=kind.sizes)
+
+    def mine(name, number):
+        size = (kind.sizes.at(number) if kind.sizes else GLOBAL_BATCH) // ranks.world_size
+        return batches[name][number, ranks.rank * size :][:size]
+
     with tf.Graph().as_default(), tf.name_scope(scope):
         fed = {
             name: tf.placeholder(
-                tf.float32 if value.dtype == np.float32 else tf.int32, value.shape[1:], name=name
+                tf.float32 if value.dtype == np.float32 else tf.int32,
+                [None if kind.sizes else plan.rank_batch_size, *value.shape[2:]],
+                name=name,
             )
-            for name, value in mine.items()
+            for name, value in batches.items()
         }
         # What other ranks start from is to be that of rank 0, a teacher included.
         network = make_network(kind, native=reason is None, seed=3 + ranks.rank)
         rate = tf.constant(LEARNING_RATE)
         optimizer = OPTIMIZERS[kind.optimizer](
-            rate, weight_decay=0.01, kernels=kernels, ranks=ranks
+            rate, weight_decay=0.01, kernels=kernels, ranks=ranks, shard_state=kind.sharded
         )
-        # A scale that grows on the way and that nothing overflows with.
-        scale = DynamicLossScale(2.0**10, period=4) if kind.precision == "fp16" else NoLossScale()
+        # A scale that grows on the way and that nothing overflows with, unless it is to.
+        initial = 2.0**24 if kind.shrinks_scale else 2.0**10
+        scale = DynamicLossScale(initial, period=4) if kind.precision == "fp16" else NoLossScale()
         outputs = build_train_op(
             network,
             fed,
@@ -185,8 +203,9 @@ def run_updates(ranks, kind, plan, scope):
         )
         variables = tf.trainable_variables()
         weights = _in_a_row(variables)
+        slots = _in_a_row(whole_slots(optimizer, variables, outputs, ranks))
         update = [
-            _in_a_row(outputs.gradients),
+            _in_a_row(whole_gradients(outputs, variables, ranks)),
             outputs.gradient_norm,
             outputs.loss_scale,
             outputs.train_op,
@@ -204,12 +223,13 @@ def run_updates(ranks, kind, plan, scope):
             done = [
                 session.run(
                     update,
-                    {fed[name]: mine[name][number] for name in fed},
+                    {fed[name]: mine(name, number) for name in fed},
                     **(traced if number == UPDATES - 1 else {}),
                 )
                 for number in range(UPDATES)
             ]
             last, state = session.run([weights, tf.global_variables()])
+            last_slots = session.run(slots)
     gradients, norms, scales, _ = zip(*done)
     return {
         "names": np.array([v.op.name for v in variables]),
@@ -219,10 +239,30 @@ def run_updates(ranks, kind, plan, scope):
         "scales": np.stack(scales),
         "first_weights": first,
         "last_weights": last,
+        "slots": last_slots,
         "states": np.array(ranks.gather(hashlib.sha256(b"".join(state)).hexdigest())),
         "clusters": count_compiled_clusters(metadata),
         "clusters_before": clusters_before_allreduces(metadata),
     }
+
+
+def whole_slots(optimizer, variables, outputs, ranks):
+    """All slots in the order of variables, gathered where ranks have parts."""
+    if optimizer.shards is None:
+        return [optimizer.get_slot(v, s) for v in variables for s in optimizer.slots_of(v)]
+    return [
+        ranks.concatenate(tf.reshape(slot.variable, [-1]), name=f"{slot.name}/whole")
+        for slot in outputs.slots
+    ]
+
+
+def whole_gradients(outputs, variables, ranks):
+    return [
+        gradient
+        if gradient.shape == variable.shape
+        else ranks.concatenate(gradient, name=f"{variable.op.name}/gradient")
+        for gradient, variable in zip(outputs.gradients, variables)
+    ]
 
 
 def clusters_before_allreduces(metadata):

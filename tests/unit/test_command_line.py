@@ -29,6 +29,8 @@ COMMANDS = [
     "data_prep.pipeline",
     "data_prep.sentences",
     "data_prep.shards",
+    "data_prep.download",
+    "data_prep.extract",
     "data_prep.vocabulary",
 ]
 

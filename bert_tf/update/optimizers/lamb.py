@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
 from bert_tf.config.optimizers import name_patterns
 from bert_tf.ranks.distribution import Gradient
-from bert_tf.update.kernels import euclidean_norm
 from bert_tf.update.optimizers.adam import AdamMoments
 from bert_tf.update.optimizers.base import Parameter
 
@@ -31,6 +30,8 @@ class LayerwiseMoments(AdamMoments):
         text none.
     """
 
+    ratio_kinds: ClassVar[tuple[str, ...]] = ("trust_ratio",)
+
     def __init__(
         self,
         learning_rate: tf.Tensor | float,
@@ -47,25 +48,48 @@ class LayerwiseMoments(AdamMoments):
         self._excluded = None
         if exclude_from_layer_adaptation is not None:
             self._excluded = name_patterns(exclude_from_layer_adaptation)
+        self._ratios: dict[str, tf.Tensor] = {}
 
-    def trust_ratio(self, parameter: Parameter, direction: tf.Tensor) -> tf.Tensor:
-        """The factor of the direction, decay included: a float32 scalar."""
-        if not self._adapts(parameter):
-            return tf.constant(1.0)
-        weight_norm = euclidean_norm([tf.convert_to_tensor(parameter.variable)])
-        ratio = tf.math.divide_no_nan(weight_norm, euclidean_norm([direction]))
+    def trust_ratios(self, variables: Sequence[tf.Variable]) -> tf.Tensor:
+        """As in the base class."""
+        return tf.stack([self._ratios[variable.op.name] for variable in variables], axis=1)
+
+    def keep_ratios(self, parameters: Sequence[Parameter], ratios: tf.Tensor) -> None:
+        """Notes what :meth:`trust_ratios` returns of these parameters: [kinds, parameters]."""
+        adapted = [self._adapts(parameter) for parameter in parameters]
+        shown = tf.where_v2(adapted, ratios, float("nan"))
+        shown.set_shape([len(self.ratio_kinds), len(parameters)])
+        for parameter, of_variable in zip(parameters, tf.unstack(shown, axis=1)):
+            self._ratios[self.name_of(parameter.variable)] = of_variable
+
+    def ratios_of(
+        self, parameters: Sequence[Parameter], *directions: Sequence[tf.Tensor]
+    ) -> list[list[tf.Tensor]]:
+        """The factors of directions, decay included: float32 scalars.
+
+        Each of ``directions`` has one for every parameter; so has each list of the result.
+        """
+        adapted = [number for number, p in enumerate(parameters) if self._adapts(p)]
+        ratios = [[tf.constant(1.0)] * len(parameters) for _ in directions]
+        if not adapted:
+            return ratios
+        tensors = [tf.convert_to_tensor(parameters[number].variable) for number in adapted]
+        for of_direction in directions:
+            tensors += [of_direction[number] for number in adapted]
+        norms = iter(self.norms(tensors))
+        weight_norms = [next(norms) for _ in adapted]
+        for found in ratios:
+            for number, weight_norm in zip(adapted, weight_norms):
+                found[number] = self._bounded(tf.math.divide_no_nan(weight_norm, next(norms)))
+        return ratios
+
+    def _bounded(self, ratio: tf.Tensor) -> tf.Tensor:
         bounded = tf.clip_by_value(ratio, self._min_trust_ratio, self._max_trust_ratio)
         return tf.where_v2(ratio > 0.0, bounded, 1.0)
 
-    def native_arguments(
-        self,
-        parameters: Sequence[Parameter],
-        learning_rate: tf.Tensor,
-        gradient_factor: tf.Tensor | float,
-    ) -> dict[str, object]:
-        """The arguments that the native operations of LAMB and LANS share."""
+    def native_bounds(self, parameters: Sequence[Parameter]) -> dict[str, object]:
+        """The arguments of the native operations that make a step with trust ratios."""
         return {
-            **super().native_arguments(parameters, learning_rate, gradient_factor),
             "adapts": [self._adapts(parameter) for parameter in parameters],
             "min_trust_ratio": self._min_trust_ratio,
             "max_trust_ratio": self._max_trust_ratio,
@@ -74,7 +98,7 @@ class LayerwiseMoments(AdamMoments):
     def _adapts(self, parameter: Parameter) -> bool:
         if self._excluded is None:
             return parameter.decays
-        name = parameter.variable.op.name
+        name = self.name_of(parameter.variable)
         return not any(pattern.search(name) for pattern in self._excluded)
 
 
@@ -124,27 +148,28 @@ class Lamb(LayerwiseMoments):
         if self._prenormalize:
             grads_and_vars = list(grads_and_vars)
             if norm is None:
-                trained = [g for g, v in grads_and_vars if self.trained([v])]
-                norm = self.kernels.global_norm([tf.convert_to_tensor(g) for g in trained])
+                trained = [(tf.convert_to_tensor(g), v) for g, v in grads_and_vars]
+                norm = self.global_norm(*zip(*(p for p in trained if self.trained([p[1]]))))
             factor = tf.math.divide_no_nan(1.0, norm)
         return super().apply_gradients(grads_and_vars, global_step, name, factor=factor)
 
     def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
         """Algorithm 2, with each variable as a layer."""
         scale, epsilon = self.bias_corrections()
-        steps = []
+        steps, directions = [], []
         for parameter in parameters:
             weight, (m_slot, v_slot), gradient, decays = parameter
             m, v = self.next_moments(parameter, gradient)
             direction = scale * m / (tf.sqrt(v) + epsilon)
             if decays:
                 direction += self.weight_decay * weight
-            rate = learning_rate * self.trust_ratio(parameter, direction)
-            steps += [
-                m_slot.assign(m, read_value=False),
-                v_slot.assign(v, read_value=False),
-                weight.assign_sub(rate * direction, read_value=False),
-            ]
+            directions.append(direction)
+            steps += [m_slot.assign(m, read_value=False), v_slot.assign(v, read_value=False)]
+        [ratios] = self.ratios_of(parameters, directions)
+        for parameter, direction, ratio in zip(parameters, directions, ratios):
+            change = learning_rate * ratio * direction
+            steps.append(parameter.variable.assign_sub(change, read_value=False))
+        self.keep_ratios(parameters, tf.stack([ratios]))
         return tf.group(*steps)
 
     def native_update(
@@ -155,6 +180,10 @@ class Lamb(LayerwiseMoments):
         gradient_factor: tf.Tensor | float,
     ) -> tf.Operation:
         """Makes two passes over memory for all weights together, with the norms between them."""
-        return operations.bert_tf_lamb(
-            **self.native_arguments(parameters, learning_rate, gradient_factor)
+        arguments = self.native_arguments(parameters, learning_rate, gradient_factor)
+        squares = operations.bert_tf_lamb_moments(**arguments)
+        ratios = operations.bert_tf_lamb_step(
+            **arguments, **self.native_bounds(parameters), squares=self.sum_over_parts(squares)
         )
+        self.keep_ratios(parameters, ratios)
+        return ratios.op

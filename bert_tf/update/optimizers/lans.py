@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.update.kernels import euclidean_norm
 from bert_tf.update.optimizers.base import Parameter
 from bert_tf.update.optimizers.lamb import LayerwiseMoments
 
@@ -24,6 +23,7 @@ class Lans(LayerwiseMoments):
     """
 
     registered_as = "lans"
+    ratio_kinds: ClassVar[tuple[str, ...]] = ("trust_ratio", "trust_ratio_of_gradient")
 
     def __init__(self, learning_rate: tf.Tensor | float, *, name: str = "Lans", **shared: Any):
         super().__init__(learning_rate, name=name, **shared)
@@ -32,27 +32,25 @@ class Lans(LayerwiseMoments):
         """Algorithm 2, with each variable as a block."""
         scale, epsilon = self.bias_corrections()
         gradient_scale = tf.cast(self.second_correction(), tf.float32)
-        steps = []
-        for parameter in parameters:
+        norms = self.norms([parameter.gradient for parameter in parameters])
+        steps, directions = [], []
+        for parameter, norm in zip(parameters, norms):
             weight, (m_slot, v_slot), gradient, decays = parameter
-            gradient = tf.math.divide_no_nan(gradient, euclidean_norm([gradient]))
+            gradient = tf.math.divide_no_nan(gradient, norm)
             m, v = self.next_moments(parameter, gradient)
             root = tf.sqrt(v) + epsilon
-            parts = [scale * m / root, gradient_scale * gradient / root]
+            pair = [scale * m / root, gradient_scale * gradient / root]
             if decays:
-                parts = [part + self.weight_decay * weight for part in parts]
-            shares = [self.beta_1, 1.0 - self.beta_1]
-            step = tf.add_n(
-                [
-                    share * self.trust_ratio(parameter, part) * part
-                    for share, part in zip(shares, parts)
-                ]
-            )
-            steps += [
-                m_slot.assign(m, read_value=False),
-                v_slot.assign(v, read_value=False),
-                weight.assign_sub(learning_rate * step, read_value=False),
-            ]
+                pair = [direction + self.weight_decay * weight for direction in pair]
+            directions.append(pair)
+            steps += [m_slot.assign(m, read_value=False), v_slot.assign(v, read_value=False)]
+        shares = [self.beta_1, 1.0 - self.beta_1]
+        ratios = self.ratios_of(parameters, *zip(*directions))
+        for parameter, pair, both in zip(parameters, directions, zip(*ratios)):
+            step = tf.add_n([share * r * d for share, r, d in zip(shares, both, pair)])
+            change = learning_rate * step
+            steps.append(parameter.variable.assign_sub(change, read_value=False))
+        self.keep_ratios(parameters, tf.stack(ratios))
         return tf.group(*steps)
 
     def native_update(
@@ -63,7 +61,15 @@ class Lans(LayerwiseMoments):
         gradient_factor: tf.Tensor | float,
     ) -> tf.Operation:
         """Makes three passes over memory for all weights together, with norms between them."""
-        return operations.bert_tf_lans(
+        gradients = [parameter.gradient for parameter in parameters]
+        arguments = {
             **self.native_arguments(parameters, learning_rate, gradient_factor),
-            gradient_scale=tf.cast(self.second_correction(), tf.float32),
+            "gradient_scale": tf.cast(self.second_correction(), tf.float32),
+            "gradient_squares": self.sum_over_parts(self.kernels.sums_of_squares(gradients)),
+        }
+        squares = operations.bert_tf_lans_moments(**arguments)
+        ratios = operations.bert_tf_lans_step(
+            **arguments, **self.native_bounds(parameters), squares=self.sum_over_parts(squares)
         )
+        self.keep_ratios(parameters, ratios)
+        return ratios.op

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.config.optimizers import MUON_MOMENTUM
+from bert_tf.config.optimizers import MUON_MOMENTUM, muon_slots
 from bert_tf.update.kernels import euclidean_norm, times
 from bert_tf.update.optimizers.adam import AdamW
 from bert_tf.update.optimizers.base import Parameter
@@ -29,8 +29,9 @@ class Muon(AdamW):
 
     The update of a kernel is its Nesterov momentum, orthogonalised and scaled to the root mean
     square of AdamW's updates, so that both parts share learning rate and decay. The ranks divide
-    the matrices among them and exchange the results, so their weights stay bit-equal. Further
-    arguments are those of :class:`AdamW`.
+    the matrices among them and exchange the results, so their weights stay bit-equal. Where they
+    share the state, a matrix's momentum is on the rank that orthogonalises it, and the rest is
+    divided. Further arguments are those of :class:`AdamW`.
 
     Args:
       learning_rate: scalar, a tensor or a number.
@@ -50,6 +51,19 @@ class Muon(AdamW):
     ):
         super().__init__(learning_rate, name=name, **shared)
         self._momentum = momentum
+        self._owners: dict[str, int] = {}
+
+    @classmethod
+    def owners(cls, shapes: Mapping[str, Sequence[int]], world_size: int) -> dict[str, int]:
+        """The rank that orthogonalises each matrix."""
+        matrices = [n for n, shape in shapes.items() if muon_slots(n, shape) == (MUON_MOMENTUM,)]
+        parts = share_out([_operations(shapes[name]) for name in matrices], world_size)
+        return {matrices[i]: rank for rank, part in enumerate(parts) for i in part}
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        super()._create_slots(var_list)
+        shapes = {variable.op.name: variable.shape.as_list() for variable in var_list}
+        self._owners = self.owners(shapes, self.ranks.world_size)
 
     def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
         """Updates the matrices, and all else as AdamW does."""
@@ -77,10 +91,9 @@ class Muon(AdamW):
 
     def _divided(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[Parameter]]:
         """The matrices that are orthogonalised, and all other parameters."""
-        is_matrix = [self.slots_of(p.variable) == (MUON_MOMENTUM,) for p in parameters]
         return (
-            [p for p, matrix in zip(parameters, is_matrix) if matrix],
-            [p for p, matrix in zip(parameters, is_matrix) if not matrix],
+            [p for p in parameters if p.variable.op.name in self._owners],
+            [p for p in parameters if p.variable.op.name not in self._owners],
         )
 
     def _update_matrices(
@@ -88,12 +101,14 @@ class Muon(AdamW):
     ) -> list[tf.Operation]:
         if not matrices:
             return []
-        steps, directions = [], []
-        for _, [slot], gradient, _ in matrices:
-            mean = self._momentum * slot + (1.0 - self._momentum) * gradient
-            steps.append(slot.assign(mean, read_value=False))
-            directions.append(self._momentum * mean + (1.0 - self._momentum) * gradient)
-        for parameter, direction in zip(matrices, self._orthogonalise_all(directions)):
+        steps, momenta = [], {}
+        for weight, slots, gradient, _ in matrices:
+            for slot in slots:  # there is none where another rank has the momentum
+                mean = self._momentum * slot + (1.0 - self._momentum) * gradient
+                steps.append(slot.assign(mean, read_value=False))
+                momenta[weight.op.name] = self._momentum * mean + (1.0 - self._momentum) * gradient
+        directions = self._orthogonalise_all([p.variable for p in matrices], momenta)
+        for parameter, direction in zip(matrices, directions):
             weight = parameter.variable
             scale = _UPDATE_RMS * math.sqrt(max(weight.shape.as_list()))
             change = learning_rate * scale * tf.cast(direction, tf.float32)
@@ -102,23 +117,29 @@ class Muon(AdamW):
             steps.append(weight.assign_sub(change, read_value=False))
         return steps
 
-    def _orthogonalise_all(self, matrices: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The orthogonalised matrices, each computed by one rank, in the type of products."""
+    def _orthogonalise_all(
+        self, weights: Sequence[tf.Variable], momenta: Mapping[str, tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """The orthogonalised momentum of each weight, computed by its owner, in the type of
+        products.
+
+        ``momenta`` has at least those of this rank's weights, by name.
+        """
         # One by one: stacking equal shapes for batched products was not faster on CPUs, and a
         # matrix's result does not depend on which others its rank has.
         ranks = self.ranks
-        shapes = [matrix.shape.as_list() for matrix in matrices]
-        parts = share_out([_operations(shape) for shape in shapes], ranks.world_size)
-        found = [orthogonalise(matrices[i], self.product_type) for i in parts[ranks.rank]]
-        order = [i for part in parts for i in part]
+        order = sorted((weight.op.name for weight in weights), key=self._owners.get)
+        own = [name for name in order if self._owners[name] == ranks.rank]
+        found = [orthogonalise(momenta[name], self.product_type) for name in own]
         if ranks.world_size > 1:
+            shapes = {weight.op.name: weight.shape for weight in weights}
             empty = tf.zeros([0], self.product_type)  # of a rank without any matrix
-            own = tf.concat([empty, *(tf.reshape(matrix, [-1]) for matrix in found)], axis=0)
-            received = ranks.concatenate(own, name="muon_directions")
-            pieces = tf.split(received, [math.prod(shapes[i]) for i in order])
-            found = [tf.reshape(piece, shapes[i]) for i, piece in zip(order, pieces)]
-        by_number = dict(zip(order, found))
-        return [by_number[i] for i in range(len(matrices))]
+            sent = tf.concat([empty, *(tf.reshape(matrix, [-1]) for matrix in found)], axis=0)
+            received = ranks.concatenate(sent, name="muon_directions")
+            pieces = tf.split(received, [shapes[name].num_elements() for name in order])
+            found = [tf.reshape(piece, shapes[name]) for name, piece in zip(order, pieces)]
+        by_name = dict(zip(order, found))
+        return [by_name[weight.op.name] for weight in weights]
 
 
 def orthogonalise(matrix: tf.Tensor, product_type: tf.DType) -> tf.Tensor:

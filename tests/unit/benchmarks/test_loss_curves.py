@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from benchmarks import loss_curves, loss_curves_runs
+from benchmarks import loss_curves, trainings
 from benchmarks.loss_curves_compare import (
     Curve,
     Difference,
@@ -18,8 +18,9 @@ from benchmarks.loss_curves_compare import (
     excess,
     smooth,
 )
-from benchmarks.loss_curves_runs import VARIANTS, Training, plan_trainings, skipped_updates
+from benchmarks.loss_curves_runs import VARIANTS, plan_trainings, skipped_updates
 from benchmarks.script import define_flags
+from benchmarks.trainings import Training
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 from bert_tf.errors import UserError
 from tests.support import ROOT
@@ -156,7 +157,7 @@ def test_run_pretraining_takes_the_flags_of_every_variant(variant, tmp_path, mon
 @pytest.fixture
 def compare(tmp_path, monkeypatch):
     """Calls the benchmark with trainings by the stand-in; flags are given as keywords."""
-    monkeypatch.setattr(loss_curves_runs, "ROOT", tmp_path)
+    monkeypatch.setattr(trainings, "ROOT", tmp_path)
     (tmp_path / "run_pretraining.py").write_text(STAND_IN)
     (tmp_path / "network.json").write_text("{}")
 

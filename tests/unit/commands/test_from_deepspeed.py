@@ -208,8 +208,22 @@ def test_adam_with_layer_drop_and_zero(tmp_path):
     noted = "\n".join(file.notes)
     for path in ("progressive_layer_drop.theta", "fp16.hysteresis", "optimizer.params.eps"):
         assert f"{path} = " in noted
+    assert values.shard_optimizer_state
+    assert "zero_optimization.stage" not in noted
     assert "zero_optimization.overlap_comm" in noted
     assert "there is no layer dropping" in noted
+
+
+@pytest.mark.parametrize(("stage", "shares"), [(0, False), (2, True), (3, True)])
+def test_stages_of_zero_beyond_the_first(tmp_path, stage, shares):
+    config = deepspeed(zero_optimization={"stage": stage})
+    file = converted("--max_seq_length 128", config, bing_bert())
+    assert parsed(file, tmp_path).shard_optimizer_state == shares
+    notes = [note for note in file.notes if note.startswith("zero_optimization.stage")]
+    assert len(notes) == shares
+    for note in notes:
+        assert f"stage = {stage}: the optimizer's state is divided among ranks" in note
+        assert note.endswith("gradients and weights are not")
 
 
 @pytest.mark.parametrize(

@@ -271,6 +271,27 @@ def test_where_a_run_resumes(parse):
     assert (run.resume_from, run.reset_step, run.init_checkpoint) == ("other", True, None)
 
 
+def test_a_run_goes_back_only_if_it_is_told_to(parse):
+    assert (parse().run.rollback_rate_factor, parse().run.max_rollbacks) == (None, 3)
+    run = parse("--rollback_rate_factor=0.5", "--max_rollbacks=7").run
+    assert (run.rollback_rate_factor, run.max_rollbacks) == (0.5, 7)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--rollback_rate_factor=1"], "--rollback_rate_factor=1 must be between 0 and 1"),
+        (["--rollback_rate_factor=0"], "--rollback_rate_factor=0 must be between 0 and 1"),
+        (["--max_rollbacks=2"], "--max_rollbacks=2 needs --rollback_rate_factor"),
+        (["--max_rollbacks=0", "--rollback_rate_factor=0.5"], "--max_rollbacks=0 must be at least"),
+        (["--layer_summary_steps=-1"], "--layer_summary_steps=-1 must not be negative"),
+    ],
+)
+def test_what_a_run_does_when_training_fails(parse, given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        parse(*given)
+
+
 def test_a_replayed_batch_writes_nothing(parse):
     run = parse("--replay_batch=model/nonfinite_3").run
     assert run.dry_run
@@ -364,6 +385,13 @@ def test_unset_communication_is_decided_by_the_run(parse, given, groups, rows):
 def test_communication_flags_that_exclude_each_other(parse, given):
     with pytest.raises(UserError, match=r"--adasum .*; drop (it|one)"):
         parse(*given)
+
+
+def test_shared_state(parse):
+    assert not parse().optimization.shard_optimizer_state
+    assert parse("--shard_optimizer_state").optimization.shard_optimizer_state
+    with pytest.raises(UserError, match=r"--shard_optimizer_state .* --adasum, .*; drop one"):
+        parse("--shard_optimizer_state", "--adasum")
 
 
 def test_epochs_instead_of_steps(parse):

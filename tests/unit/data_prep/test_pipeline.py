@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import hashlib
 import random
 import subprocess
@@ -13,9 +14,12 @@ import pytest
 from bert_tf.records.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.loading import load_tokenizer
+from tests.mediawiki import dump, page, publish
+from tests.web_server import web_server
 
 ROOT = Path(__file__).parents[3]
 STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "pipeline")
+STAGES += ("download", "extract", "clean")
 COMMANDS = {**dict.fromkeys(STAGES, "--output_dir"), "inspect": "--input_file"}
 COMMON = ("--vocab_size=50", "--max_seq_length=32", "--max_predictions_per_seq=4")
 COMMON += ("--num_output_files=2", "--dupe_factor=2", "--heldout_fraction=0.1", "--num_workers=1")
@@ -170,6 +174,9 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
             "no vocab.txt or spm.model in its directory; give --vocab_file",
         ),
         (["--vocab_size=9", "--output_dir={corpus}"], "--output_dir: cannot write to"),
+        (["--vocab_size=9", "--source=wikipedia"], "give either --input_file"),
+        (["--vocab_size=9", "--language=de"], "--language belongs to --source"),
+        (["--vocab_size=9", "--clean", "--min_letter_share=2"], "--min_letter_share=2: give"),
     ],
 )
 def test_bad_flags_are_one_sentence_before_any_work(made, corpus, tmp_path, flags, message):
@@ -179,6 +186,26 @@ def test_bad_flags_are_one_sentence_before_any_work(made, corpus, tmp_path, flag
     assert message in done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_wikipedia(corpus, tmp_path):
+    paragraphs = corpus.read_text().split("\n\n")
+    pages = [page(f"P{n}", f"'''{text}'''\n* a list") for n, text in enumerate(paragraphs)]
+    pages += [page("Again", paragraphs[0]), page("Short", "Too short.")]
+    with web_server() as web:
+        publish(web, "20240601", {"dewiki-pages-articles.xml.bz2": bz2.compress(dump(*pages))})
+        flags = ("--source=wikipedia", "--language=de", f"--mirror={web.address}", *COMMON)
+        for _ in range(2):
+            done = _command("pipeline", *flags, f"--output_dir={tmp_path}", "--min_characters=30")
+            assert done.returncode == 0, done.stderr
+    assert "create_pretraining_data: " in done.stderr
+    assert done.stderr.count("up to date") == 8
+    counts = read_manifest(tmp_path / "clean").counts
+    assert (counts["exact_duplicates"], counts["too_short"]) == (1, 1)
+    assert counts["documents"] == len(paragraphs)
+    kept = (tmp_path / "sentences" / "sentences-00000.txt").read_text()
+    assert kept.split() == corpus.read_text().split()
+    assert len(RecordSet(sorted((tmp_path / "records" / "train").glob("*.tfrecord")))) > 0
 
 
 @pytest.mark.parametrize(("command", "flag"), COMMANDS.items())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bert_tf import files
 from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
-from data_prep import sentences
+from data_prep import sentences, stage
 from data_prep.markup import MARKUPS
 from data_prep.sentences import SentenceSplitter, Settings, join_wrapped_lines, read_chunks, run
 
@@ -120,7 +120,7 @@ def test_lines_that_are_not_wrapped_stay(lines):
 @pytest.mark.parametrize("line_breaks", ["auto", "sentence"])
 def test_output_does_not_depend_on_the_number_of_workers(tmp_path, monkeypatch, line_breaks):
     monkeypatch.setattr(sentences, "_CHUNK_BYTES", 500)
-    monkeypatch.setattr(sentences, "_OUTPUT_FILE_BYTES", 9_000)
+    monkeypatch.setattr(stage, "_OUTPUT_FILE_BYTES", 9_000)
     text = _prose(200)
     outputs = []
     for num_workers in (1, 2, 3):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.input import order
+from bert_tf.ramps import Ramp
 
 
 @settings(max_examples=80, deadline=None)
@@ -122,9 +123,35 @@ def test_another_batch_size_goes_on_where_the_data_stopped():
     np.testing.assert_array_equal(np.concatenate(after), whole[48:])
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_growing_batches_are_the_same_sequence_on_any_ranks(world_size):
+    sizes = Ramp((4, 8, 12), (2, 3))
+    whole = order.sequence_indices(0, 4 + 4 + 8 + 12 + 12, num_records=25, seed=1)
+    slices = [
+        order.GlobalBatchSlice(12, rank, world_size, sizes=sizes) for rank in range(world_size)
+    ]
+    found = []
+    for position, size in enumerate([4, 4, 8, 12, 12]):
+        parts = [order.batch_indices(position, s, num_records=25, seed=1) for s in slices]
+        assert {len(part) for part in parts} == {size // world_size}
+        assert [s.at(position).start for s in slices] == [
+            rank * size // world_size for rank in range(world_size)
+        ]
+        found += parts
+    np.testing.assert_array_equal(np.concatenate(found), whole)
+    assert {s.constant_size for s in slices} == {None}
+    # A run that consumed 9 sequences in other updates goes on there.
+    moved = order.GlobalBatchSlice(12, sizes=sizes, origin=9 - 8)
+    np.testing.assert_array_equal(
+        order.batch_indices(2, moved, num_records=25, seed=1), whole[9:17]
+    )
+
+
 def test_a_batch_that_cannot_be_divided_is_refused():
     with pytest.raises(ValueError, match="10 cannot be divided among 4 ranks"):
         order.GlobalBatchSlice(10, 0, 4)
+    with pytest.raises(ValueError, match="6 cannot be divided among 4 ranks"):
+        order.GlobalBatchSlice(8, 0, 4, sizes=Ramp((6, 8), (1,)))
     with pytest.raises(ValueError, match="rank 4 of 4"):
         order.GlobalBatchSlice(8, 4, 4)
     assert (order.GlobalBatchSlice(8, 3, 4).size, order.GlobalBatchSlice(8, 3, 4).start) == (2, 6)

@@ -9,8 +9,10 @@ import tensorflow.compat.v1 as tf
 from bert_tf.errors import UserError
 from bert_tf.input import pipeline
 from bert_tf.input.batches import user_errors
+from bert_tf.input.cutting import cut_records
 from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
-from bert_tf.input.order import GlobalBatchSlice, batch_indices
+from bert_tf.input.order import GlobalBatchSlice, batch_indices, sequence_indices
+from bert_tf.ramps import Ramp
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 
@@ -50,13 +52,26 @@ class Data:
             RecordSet(paths), self.info, **MODEL, masking=self.masking
         )
 
-    def train(self, *, batch=4, rank=0, world_size=1, start=0, end=None, seed=7, shares=None):
+    def train(
+        self,
+        *,
+        batch=4,
+        rank=0,
+        world_size=1,
+        start=0,
+        end=None,
+        seed=7,
+        sizes=None,
+        lengths=None,
+        shares=None,
+    ):
         return pipeline.training_dataset(
             self.described,
-            GlobalBatchSlice(batch, rank, world_size),
+            GlobalBatchSlice(batch, rank, world_size, sizes=sizes),
             start_position=start,
             end_position=end,
             seed=seed,
+            lengths=lengths,
             shares=shares,
         )
 
@@ -115,23 +130,32 @@ def test_shapes_and_types_are_static(data, kind):
     assert {name: (s.shape, s.dtype) for name, s in spec.items()} == expected
 
 
+def with_masks(data, records, position, predictions=3):
+    """Records with the masks of the batch at a position, unless they store their own."""
+    if data.masking is None:
+        return records
+    size, length = records["input_ids"].shape
+    masked = mask_batch(
+        records["input_ids"],
+        np.full(size, length),
+        keys=example_keys(7, position, np.arange(size)),
+        settings=dataclasses.replace(data.masking, max_predictions_per_seq=predictions),
+        word_starts=records["word_starts"],
+    )
+    return {
+        **{name: values for name, values in records.items() if name != "word_starts"},
+        "input_ids": masked.input_ids,
+        "masked_lm_positions": masked.positions,
+        "masked_lm_ids": masked.label_ids,
+        "masked_lm_weights": masked.weights,
+    }
+
+
 def test_a_batch_is_the_records_at_its_position(data):
     for position, batch in enumerate(batches(data.train, 12)):
         indices = batch_indices(position, GlobalBatchSlice(4), num_records=NUM_RECORDS, seed=7)
         expected = {name: values[indices] for name, values in data.examples.items()}
-        if data.masking:
-            masked = mask_batch(
-                expected["input_ids"],
-                np.full(4, 12),
-                keys=example_keys(7, position, np.arange(4)),
-                settings=data.masking,
-                word_starts=expected.pop("word_starts"),
-            )
-            expected["input_ids"] = masked.input_ids
-            expected["masked_lm_positions"] = masked.positions
-            expected["masked_lm_ids"] = masked.label_ids
-            expected["masked_lm_weights"] = masked.weights
-        assert_equal([batch], [expected])
+        assert_equal([batch], [with_masks(data, expected, position)])
 
 
 def test_resuming_anywhere_equals_an_uninterrupted_run(data):
@@ -170,6 +194,29 @@ def test_the_global_batch_does_not_depend_on_the_ranks(data):
         ]
         assert parts[0][0]["input_ids"].shape == (4 // world_size, 12)
         assert_equal(joined(parts), whole)
+
+
+RAMPS = {"sizes": Ramp((2, 4), (2,)), "lengths": Ramp((8, 12), (3,))}
+
+
+def test_batches_grow_and_their_records_are_cut_before_they_are_masked(data):
+    found = batches(data.train, 5, **RAMPS)
+    begin = 0
+    for position, (batch, (size, length)) in enumerate(
+        zip(found, [(2, 8), (2, 8), (4, 8), (4, 12), (4, 12)])
+    ):
+        indices = sequence_indices(begin, size, num_records=NUM_RECORDS, seed=7)
+        begin += size
+        expected = {name: values[indices] for name, values in data.examples.items()}
+        predictions = 3 if length == 12 else 2
+        expected = cut_records(expected, length, predictions) if length < 12 else expected
+        assert_equal([batch], [with_masks(data, expected, position, predictions)])
+    for world_size in (1, 2):
+        parts = [
+            batches(data.train, 4, start=1, rank=rank, world_size=world_size, **RAMPS)
+            for rank in range(world_size)
+        ]
+        assert_equal(joined(parts), found[1:])
 
 
 def numbers(data, found):

@@ -46,16 +46,8 @@ class Update:
             for kind, values in (("weights", self.weights), ("m", self.m), ("v", self.v))
         }
         self.state = [v for variables in self.variables.values() for v in variables]
-        self._operation = getattr(operations, f"bert_tf_{name}")
-        self._own = {}
-        if name in ("lamb", "lans"):
-            self._own = {
-                "min_trust_ratio": bounds[0],
-                "max_trust_ratio": bounds[1],
-                "adapts": self.adapts,
-            }
-        if name == "lans":
-            self._own["gradient_scale"] = GRADIENT_SCALE
+        self._operations, self._name = operations, name
+        self.expected_ratios = []
 
     def arguments(self):
         return {
@@ -71,11 +63,24 @@ class Update:
             "beta_2": BETA_2,
             "weight_decay": DECAY,
             "decays": self.decays,
-            **self._own,
         }
 
     def build(self, **changes):
-        return self._operation(**{**self.arguments(), **changes})
+        arguments = {**self.arguments(), **changes}
+        if self._name == "adam_w":
+            return self._operations.bert_tf_adam_w(**arguments)
+        if self._name == "lans":
+            sums = self._operations.bert_tf_sums_of_squares(values=arguments["gradients"])
+            arguments.update(gradient_scale=GRADIENT_SCALE, gradient_squares=sums)
+        moments, step = (
+            getattr(self._operations, f"bert_tf_{self._name}_{half}")
+            for half in ("moments", "step")
+        )
+        return step(**arguments, **self.ratios(), squares=moments(**arguments))
+
+    def ratios(self):
+        least, most = self.bounds
+        return {"min_trust_ratio": least, "max_trust_ratio": most, "adapts": self.adapts}
 
     def expected(self, name):
         """Weights and moments after one update, in float64."""
@@ -97,9 +102,9 @@ class Update:
 
     def _lamb(self, index, w, of_momentum, of_gradient):
         direction = of_momentum + self.decays[index] * DECAY * w
-        if not self.adapts[index]:
-            return direction
-        return direction * np.clip(np.linalg.norm(w) / np.linalg.norm(direction), *self.bounds)
+        ratio = np.linalg.norm(w) / np.linalg.norm(direction)
+        self.expected_ratios.append(np.clip(ratio, *self.bounds) if self.adapts[index] else 1.0)
+        return direction * self.expected_ratios[-1]
 
     def _lans(self, index, w, of_momentum, of_gradient):
         parts = self._lamb(index, w, of_momentum, None), self._lamb(index, w, of_gradient, None)
@@ -137,8 +142,11 @@ def test_one_update_of_odd_sizes_against_float64(operations, name, bounds, adapt
         update = Update(operations, name, SIZES, bounds=bounds, adapts=adapts)
         operation = update.build()
         session.run(tf.global_variables_initializer())
-        session.run(operation)
+        ratios = session.run(operation)
         assert_close(session.run(update.variables), update.expected(name))
+        if name != "adam_w":  # those of a variable's directions follow each other in the reference
+            expected = np.reshape(update.expected_ratios, [len(SIZES), -1]).T
+            np.testing.assert_allclose(ratios, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["adam_w", "lamb", "lans", "global_norm"])
@@ -338,6 +346,7 @@ def test_what_does_not_fit_is_an_error(operations):
     with tf.Graph().as_default(), in_new_session() as session:
         update = Update(operations, "adam_w", [3, 4])
         twice = [update.variables["weights"][0].handle] * 2
+        squares = np.ones([2, 2])
         cases = {
             "weights_0": (update.build(), tf.errors.NotFoundError),  # nothing is initialised yet
             r"shape \[3\].* shape \[5\]": (
@@ -348,11 +357,14 @@ def test_what_does_not_fit_is_an_error(operations):
             "1 entries of decays": (update.build(decays=[True]), tf.errors.InvalidArgumentError),
             "factor is not a scalar": (update.build(factor=[1.0, 2.0]), tf.errors.OpError),
             "1 entries of adapts for 2": (
-                operations.bert_tf_lamb(
-                    **update.arguments(),
-                    adapts=[True],
-                    min_trust_ratio=0.0,
-                    max_trust_ratio=1.0,
+                operations.bert_tf_lamb_step(
+                    **update.arguments(), **{**update.ratios(), "adapts": [True]}, squares=squares
+                ),
+                tf.errors.InvalidArgumentError,
+            ),
+            "squares has shape": (
+                operations.bert_tf_lamb_step(
+                    **update.arguments(), **update.ratios(), squares=squares[:1]
                 ),
                 tf.errors.InvalidArgumentError,
             ),

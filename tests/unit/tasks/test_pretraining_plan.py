@@ -10,7 +10,9 @@ from absl import flags
 from bert_tf.config.phases import plan_from_flags
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 from bert_tf.errors import UserError
+from bert_tf.model.flops import training_flops
 from bert_tf.tasks import pretraining, pretraining_plan
+from bert_tf.tasks.plan_ledger import plan_sections
 from bert_tf.training import update_timing
 from bert_tf.tuning import peak
 from tests.support import content_of
@@ -139,6 +141,32 @@ def test_a_killed_plan_continues_where_it_was(plan, tmp_path, monkeypatch, capsy
     assert content_of(tmp_path / "killed" / "phase_1") == first
     pretraining_plan.run(plan(FIRST, SECOND, given=given))
     assert "nothing to train" in capsys.readouterr().out
+
+
+def test_growing_updates_count_as_much_as_they_do(plan, capsys, monkeypatch):
+    """Two updates of 2 sequences and two of 4, the first of them with 8 positions."""
+    seen = []
+    monkeypatch.setattr(pretraining_plan, "plan_sections", lambda e, f=plan_sections: (
+        seen.extend(e) or f(e)
+    ))  # fmt: skip
+    grown = [
+        "--num_train_steps=4", "--train_batch_size=2", "--num_accumulation_steps=2",
+        "--batch_ramp=2:0,4:2", f"--length_ramp=8:0,{S}:1",
+    ]  # fmt: skip
+    pretraining_plan.run(plan(grown, SECOND, given=["--dry_run"]))
+
+    def flops(length, predictions):
+        return training_flops(CONFIG, length=length, predictions=predictions, next_sentence=True)
+
+    entry, second = seen
+    short, whole = flops(8, 2), flops(S, P)
+    assert (entry.updates, entry.sequences) == (4, 12)
+    assert entry.model_flops == pytest.approx(2 * short + 10 * whole)
+    assert entry.full_updates == pytest.approx((2 * short / whole + 10) / 4)
+    assert entry.seconds == pytest.approx(entry.full_updates * entry.seconds_per_update)
+    assert second.seconds == pytest.approx(3 * second.seconds_per_update)
+    shown = capsys.readouterr().out
+    assert f"model_flops={2 * short + 10 * whole:.0f}" in shown
 
 
 def test_a_dry_run_writes_nothing(plan, tmp_path, capsys):

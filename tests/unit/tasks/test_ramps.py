@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 from bert_tf.config.ramps import RampSettings
+from bert_tf.errors import UserError
+from bert_tf.input.order import sequence_indices
 from bert_tf.records.layouts import PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.tasks import pretraining
+from bert_tf.training.context import begin_run
+from bert_tf.training.memory import estimate_memory
+from bert_tf.training.saved_batch import read_batches
 from tests.support import variables_of
 from tests.tiny_pretraining import P, S, pretraining_settings
 
@@ -111,10 +116,10 @@ def test_a_ramped_run_equals_plain_runs_of_its_stages(settings, whole, tmp_path)
     values, log = whole
     assert_equal(values, final_values(tmp_path / "plain"), rtol=2e-6, atol=1e-8)
     assert values["training/consumed_sequences"] == 2 * 2 + 2 * 4 + 2 * 6
-    sizes = [(line.pop("global_batch"), line.pop("sequence_length")) for line in log]
-    assert sizes == [(2, 8), (2, 8), (4, 8), (4, 12), (6, 12), (6, 12)]
-    for line, expected in zip(log, log_of(tmp_path / "plain")):
-        assert line == pytest.approx(expected, rel=1e-5)
+    sizes = [(2, 8), (2, 8), (4, 8), (4, 12), (6, 12), (6, 12)]
+    for line, expected, size in zip(log, log_of(tmp_path / "plain"), sizes):
+        ramps = dict(zip(("global_batch", "sequence_length"), size))
+        assert line == pytest.approx({**expected, **ramps}, rel=1e-5)
 
 
 def test_a_ramp_continues_after_a_stop_in_a_stage(settings, whole, tmp_path, capfd):
@@ -125,3 +130,33 @@ def test_a_ramp_continues_after_a_stop_in_a_stage(settings, whole, tmp_path, cap
     assert_equal(final_values(tmp_path / "stopped"), values, rtol=0, atol=0)
     assert log_of(tmp_path / "stopped") == log
     assert "batch_ramp 2:0" not in capfd.readouterr().out
+
+
+def test_a_bad_update_of_a_ramp_is_traced_and_replayed(settings, tmp_path, capsys):
+    diverging = with_optimization(
+        in_directory(ramped(settings), tmp_path / "diverging"),
+        learning_rate=1e30,
+        clip_norm=None,
+        num_warmup_steps=0,
+        batch_ramp=ramp((2, 0), (4, 1), (6, 2)),
+    )
+    with pytest.raises(UserError, match=r"in the update after step 1 .*: the loss"):
+        pretraining.run(diverging)
+    directory = tmp_path / "diverging" / "nonfinite_1"
+    saved = read_batches(directory)
+    assert [batch.batch.first_example for batch in saved] == [0, 2]
+    found = [record["record"] for batch in saved for record in batch.facts["records"]]
+    assert found == sequence_indices(2, 4, num_records=10, seed=settings.run.seed).tolist()
+    assert {batch.batch.features["input_ids"].shape for batch in saved} == {(2, SHORT)}
+    run = dataclasses.replace(diverging.run, dry_run=True, replay_batch=directory)
+    pretraining.run(dataclasses.replace(diverging, run=run))
+    assert "a batch was replayed" in capsys.readouterr().out
+
+
+def test_the_memory_is_that_of_the_largest_updates(settings, tmp_path):
+    found = []
+    for run in (settings, ramped(settings)):
+        planned = in_directory(run, tmp_path / "planned", dry_run=True)
+        with begin_run(planned.run, planned.runtime) as context:
+            found.append(estimate_memory(pretraining.prepare(planned, context).job))
+    assert found[0] == found[1]

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from bert_tf.config.ramps import parse_ramp
 from bert_tf.errors import UserError
 from bert_tf.inference.predictor import Predictor
 from bert_tf.records.layouts import PRETRAINING_MASKED
@@ -77,7 +78,13 @@ def run_of(directory, teacher, cache, *, masks=True, steps=3, **settings):
         "teacher_cache": cache,
         **settings,
     }
-    changes = {"learning_rate": 1e-2, "num_train_steps": steps, "micro_batch_size": 4}
+    changes = {
+        "learning_rate": 1e-2,
+        "num_train_steps": steps,
+        "micro_batch_size": 2,
+        "accumulation_steps": 2,
+        "batch_ramp": parse_ramp("2:0,4:1", flag="batch_ramp"),
+    }
     found = distilling(directory, teacher, changes=changes, **given)
     return with_stored_masks(found) if masks else found
 

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.model.sums import Sums
+from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training import hooks
 from bert_tf.training.run_log import RunLog
 from bert_tf.training.summary import UpdateTimes
 from bert_tf.training.warm_up import WarmUp
 from bert_tf.update.batch_plan import BatchPlan
-from bert_tf.update.train_op import TrainOutputs
+from bert_tf.update.train_op import TrainOutputs, VariableFigures
 from tests.support import no_room
 
 
@@ -28,17 +30,21 @@ class FakeUpdate:
         self.sums = tf.placeholder(tf.float32, [3])
         self.is_finite = tf.placeholder(tf.bool, [])
         self.scale = tf.placeholder_with_default(1.0, [])
+        self.sequences = tf.placeholder_with_default(tf.constant(8, tf.int64), [])
+        self.position = tf.placeholder_with_default(self.step.read_value() + 7, [])
         train_op = self.step.assign_add(tf.cast(self.is_finite, tf.int64)).op
         self.outputs = TrainOutputs(
             train_op=train_op,
             term_sums={"masked_lm": self._sums_of(*tf.unstack(self.sums))},
-            data_position=self.step.read_value() + 7,
-            num_sequences=tf.constant(8, tf.int64),
+            data_position=self.position,
+            num_sequences=self.sequences,
+            consumed_sequences=self.step,
             is_finite=self.is_finite,
             gradient_norm=tf.constant(2.0),
             learning_rate=tf.constant(0.25),
             loss_scale=self.scale,
             gradients=[],
+            figures=VariableFigures([], tf.zeros([0]), {}),
         )
 
     def _sums_of(self, loss, weight, correct):
@@ -151,6 +157,28 @@ def test_updates_of_new_shapes_do_not_enter_the_rate(update, tmp_path):
     assert rates == pytest.approx([8 / 50, 8 / 4, 8 / 1, 8 / 1, 8 / 1, 8 / 2])
 
 
+def test_rates_and_time_left_of_growing_updates(update, tmp_path, capsys):
+    """Updates of 4 x 16, 8 x 16 and 8 x 32 positions, the first one at position 7."""
+    batch = BatchPlan(4, 2, world_size=1, sizes=Ramp((4, 8), (9,)), lengths=Ramp((16, 32), (11,)))
+    clock = ClockOfTicks()
+    timer = hooks.UpdateTimer(clock=clock)
+    hook = progress(update, RunLog(tmp_path), timer, every_steps=4, total_steps=9, batch=batch)
+    with training(hook) as session:
+        for number, (size, clock.tick) in enumerate([(4, 100), (4, 2), (8, 3), (8, 3), (8, 5)]):
+            feed = {
+                update.sums: (1, 1, 1),
+                update.is_finite: True,
+                update.sequences: size,
+                update.position: 7 + number,
+            }
+            session.run(update.outputs.train_op, feed)
+    [line] = read_log(tmp_path)
+    assert line["sequences_per_second"] == pytest.approx(20 / 8)
+    assert (line["global_batch"], line["sequence_length"]) == (8, 16)
+    # 20 x 16 positions in 8 seconds, and 5 updates of 8 x 32 are left.
+    assert "ETA 32s" in capsys.readouterr().out
+
+
 def test_all_updates_are_added_up(update, tmp_path):
     times, clock = UpdateTimes(), ClockOfTicks()
     timer = hooks.UpdateTimer(times=times, clock=clock)
@@ -213,7 +241,7 @@ def guard_of(update, limit, seen=None):
         assert session.run(update.step) == skipped.step
         if seen is not None:
             seen.append(skipped)
-        return f"stopped after step {skipped.step}"
+        return UserError(f"stopped after step {skipped.step}")
 
     return hooks.NonFiniteGuard(
         update.outputs, limit=limit, features={"sums": update.sums}, explain=explain
@@ -239,6 +267,7 @@ def test_only_skipped_updates_in_a_row_end_a_run(update):
     [skipped] = seen
     # The stand-in counts steps only.
     assert (skipped.step, skipped.data_position, skipped.in_a_row) == (2, 9, 3)
+    assert skipped.consumed_sequences == 2
     assert (skipped.loss_scale, skipped.learning_rate) == (8.0, 0.25)
     assert skipped.features["sums"].tolist() == [5.0, 6.0, 7.0]
 
@@ -251,7 +280,11 @@ def checkpoints(tmp_path):
 def checkpoint_hook(update, tmp_path, *, every_steps=2, keep=10):
     saver = tf.train.Saver(max_to_keep=keep)
     return hooks.CheckpointHook(
-        update.outputs, output_dir=tmp_path, every_steps=every_steps, saver=saver
+        update.outputs,
+        output_dir=tmp_path,
+        every_steps=every_steps,
+        saver=saver,
+        resumes=newest_checkpoint(tmp_path) is not None,
     )
 
 
@@ -299,6 +332,18 @@ def test_no_checkpoint_is_written_when_the_run_fails(update, tmp_path):
         update.run(session)
         update.run(session, finite=False)
     assert checkpoints(tmp_path) == [0]
+
+
+def test_horovod_giving_up_while_slots_are_gathered_is_no_error_of_the_disk(update, tmp_path):
+    class Gathering(tf.train.Saver):
+        def save(self, *_, **__):
+            raise tf.errors.UnknownError(None, None, "Horovod has been shut down")
+
+    hook = hooks.CheckpointHook(
+        update.outputs, output_dir=tmp_path, every_steps=2, saver=Gathering(), resumes=False
+    )
+    with pytest.raises(tf.errors.UnknownError, match="Horovod has been shut down"), training(hook):
+        pass
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_sentence(update, tmp_path):

@@ -54,6 +54,7 @@ def make_ledger(ranks=None, *, num_records=3000, **changes):
         steps=steps,
         optimization=optimization,
         operations="native",
+        slot_bytes=800,
         precision={"policy": "bf16", "xla": False},
         communication={"compression": "none"},
         data={"sha256": "abc", "train_records": num_records},
@@ -158,6 +159,18 @@ def test_the_optimizer_has_its_options_and_no_others():
     assert set(make_ledger(optimizer="lamb")["optimizer"]) == {*kept, *own, "operations"}
     factors = make_ledger(rate_factors=(("^bert/", 0.0), ("cls", 0.5)))
     assert shown(factors)["optimizer"].endswith("rate_factors=^bert/:0,cls:0.5")
+
+
+def test_shared_state_is_named_with_its_bytes():
+    found = make_ledger(shard_optimizer_state=True)
+    optimizer, communication = found["optimizer"], found["communication"]
+    assert optimizer["state_shared_out"] == "over 2 ranks"
+    assert optimizer["slot_bytes_of_a_rank"] == 800
+    assert communication["allreduce"].startswith("reduce-scatter")
+    assert communication["embeddings"] == "table"
+    alone = make_ledger(SingleProcess(1), shard_optimizer_state=True)
+    assert alone["optimizer"]["state_shared_out"] == "no: a single rank"
+    assert alone["communication"]["allreduce"] == "once an update"
 
 
 def test_no_records_are_no_epochs():

@@ -108,6 +108,18 @@ def test_what_does_not_grow_with_the_batch(accumulation_steps, world_size, copie
     assert 0 < found.activations < 1000
 
 
+@pytest.mark.parametrize(("world_size", "expected"), [(1, 4), (2, 3), (4, 2)])
+def test_slots_that_are_shared_out(world_size, expected):
+    """Of three numbers and a bias the first rank has the most."""
+    found = estimate_of(
+        RegressionTask(CONFIG),
+        {"x": np.ones([B, 3], np.float32), "y": np.ones([B], np.float32)},
+        world_size=world_size,
+        shard_optimizer_state=True,
+    )
+    assert found.optimizer == 2 * 4 * expected
+
+
 def test_large_gradients_that_are_added_in_place_take_less():
     task = SpanTask(dataclasses.replace(CONFIG, vocab_size=1_000_000))
     native = SimpleNamespace(operations=object())

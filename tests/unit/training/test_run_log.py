@@ -99,6 +99,20 @@ def test_evaluations_have_a_file_and_tags_of_their_own(tmp_path, capsys):
     assert read_events(tmp_path) == {3: {"eval/loss": 1.25, "eval/masked_lm_accuracy": 0.5}}
 
 
+def test_figures_of_layers_are_drawn_and_those_of_variables_written(tmp_path, capsys):
+    layers = {"layer_0": {"weight_norm": 1.2345678, "update_ratio": math.nan}}
+    RunLog(tmp_path).layers(3, layers, {"a/layer_0/w": {"weight_norm": 1e-12 / 3}})
+    assert capsys.readouterr().out == ""
+    [line] = read_lines(tmp_path, "layer_log.jsonl")
+    assert line.pop("time") > 1.6e9
+    assert line == {
+        "step": 3,
+        "layers": {"layer_0": {"weight_norm": 1.23457, "update_ratio": None}},
+        "variables": {"a/layer_0/w": {"weight_norm": 3.33333e-13}},
+    }
+    assert read_events(tmp_path)[3]["weight_norm/layer_0"] == pytest.approx(1.2345678)
+
+
 def test_figures_that_are_not_finite_are_null_in_json(tmp_path, capsys):
     RunLog(tmp_path).evaluation(3, {"loss": math.nan, "perplexity": math.inf})
     assert capsys.readouterr().out == "evaluation at step 3: loss nan  perplexity inf\n"
@@ -133,9 +147,12 @@ def test_what_came_after_the_resumed_step_is_forgotten(tmp_path):
         log.step(step, {"loss": float(step)}, total_steps=4, seconds_left=0)
     log.evaluation(2, {"loss": 0.5})
     log.evaluation(4, {"loss": 0.25})
+    for step in (2, 3):
+        log.layers(step, {"layer_0": {"weight_norm": 1.0}}, {"w": {"weight_norm": 1.0}})
     for path in tmp_path.glob("events.*"):
         path.rename(f"{path}.1")
-    for name, half in (("log.jsonl", '{"step": 4, "lo'), ("eval_log.jsonl", '{"step')):
+    halves = {"log.jsonl": '{"step": 4, "lo', "eval_log.jsonl": '{"step', "layer_log.jsonl": "{"}
+    for name, half in halves.items():
         with open(tmp_path / name, "a") as file:
             file.write(half)
     before = (tmp_path / "log.jsonl").read_text().splitlines()[:2]
@@ -144,7 +161,8 @@ def test_what_came_after_the_resumed_step_is_forgotten(tmp_path):
     assert (tmp_path / "log.jsonl").read_text().splitlines() == before
     log.step(3, {"loss": 30.0}, total_steps=4, seconds_left=0)
     assert [line["step"] for line in read_lines(tmp_path, "log.jsonl")] == [1, 2, 3]
-    assert [line["step"] for line in read_lines(tmp_path, "eval_log.jsonl")] == [2]
+    for name in ("eval_log.jsonl", "layer_log.jsonl"):
+        assert [line["step"] for line in read_lines(tmp_path, name)] == [2]
     [path] = set(tmp_path.glob("events.*")) - set(tmp_path.glob("events.*.1"))
     starts = [e.step for e in tf.train.summary_iterator(str(path)) if e.HasField("session_log")]
     assert starts == [3], "TensorBoard leaves out what it had from there on"

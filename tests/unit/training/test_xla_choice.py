@@ -10,6 +10,7 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.task import create_network
+from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.span_task import SpanTask
 from bert_tf.training import update_timing, xla_choice
@@ -200,6 +201,7 @@ def test_an_update_is_estimated_from_one_micro_batch(job, monkeypatch):
         return Trial(0.5, 0.0, 0)
 
     monkeypatch.setattr(update_timing, "time_updates", time_updates)
-    job = dataclasses.replace(job, batch=BatchPlan(GLOBAL_BATCH, 6, 1))
+    ramps = {"sizes": Ramp((GLOBAL_BATCH, 6 * GLOBAL_BATCH), (9,)), "lengths": Ramp((8, 16), (7,))}
+    job = dataclasses.replace(job, batch=BatchPlan(GLOBAL_BATCH, 6, 1, **ramps, offset=2))
     assert seconds_per_update(job) == 3.0
     assert timed == [BatchPlan(GLOBAL_BATCH, 1, 1)]

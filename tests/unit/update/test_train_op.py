@@ -18,6 +18,7 @@ from bert_tf.model.precision import policy_for
 from bert_tf.model.sums import Sums, flatten
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec, frozen_specs
+from bert_tf.ramps import Ramp
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.update import train_op
@@ -151,10 +152,12 @@ def builder(kernels):
             loss_scale=NoLossScale,
             bias_correction=False,
             rate_factor=lambda name: 1.0,
+            sizes=None,
             **settings,
         ):
+            rows = len(next(iter(data.values()))) if sizes is None else None
             fed = {
-                name: tf.placeholder(value.dtype, [len(value), *value.shape[1:]])
+                name: tf.placeholder(value.dtype, [rows, *value.shape[1:]])
                 for name, value in data.items()
             }
             network = create_network(task, options or ForwardOptions(), seed=3)
@@ -163,7 +166,7 @@ def builder(kernels):
             outputs = build_train_op(
                 network,
                 fed,
-                plan=BatchPlan(micro, steps, world_size),
+                plan=BatchPlan(micro, steps, world_size, sizes=sizes),
                 optimizer=AdamW(
                     learning_rate,
                     weight_decay=DECAY,
@@ -250,6 +253,33 @@ def test_normalised_by_the_micro_batch_it_is_the_mean_of_their_gradients(build, 
     np.testing.assert_allclose(gradient, numpy_gradient(data, START, steps), rtol=1e-5)
     if steps > 1:
         assert not np.allclose(gradient, numpy_gradient(data, START), rtol=1e-2)
+
+
+@pytest.mark.parametrize("normalization", ["global_batch", "micro_batch"])
+def test_features_decide_how_many_micro_batches_a_growing_update_has(build, normalization):
+    data = small_data()
+    built = build(
+        SmallTask(),
+        data,
+        micro=2,
+        steps=4,
+        sizes=Ramp((2, 6, 8), (1, 2)),
+        clip_norm=None,
+        loss_normalization=normalization,
+    )
+    for size, consumed in [(2, 2), (6, 8), (8, 16)]:
+        part = {name: value[:size] for name, value in data.items()}
+        weights = built.state()["w"]
+        found, gradients, _ = built.run(
+            [built.outputs.num_sequences, built.outputs.gradients, built.outputs.train_op], part
+        )
+        assert found == size
+        micro_batches = [{k: v[i : i + 2] for k, v in part.items()} for i in range(0, size, 2)]
+        expected = numpy_gradient(part, weights)
+        if normalization == "micro_batch":
+            expected = np.mean([numpy_gradient(m, weights) for m in micro_batches], axis=0)
+        np.testing.assert_allclose(gradients[0], expected, rtol=1e-5)
+        assert built.state()["training/consumed_sequences"] == consumed
 
 
 class SecondOfTwoRanks(SingleProcess):

@@ -1,0 +1,169 @@
+"""Reads the pages of a MediaWiki dump (XML, plain or compressed), one at a time.
+
+The format is MediaWiki's export format, https://www.mediawiki.org/wiki/Help:Export. Memory is that
+of a page, whatever the size of the dump.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from xml.etree import ElementTree
+
+from bert_tf.errors import UserError
+
+ARTICLES = 0  # the namespace of articles
+_IMAGES, _CATEGORIES = 6, 14
+# MediaWiki's own limit is 2 MiB of text; XML has characters as entities.
+_LONGEST_PAGE_BYTES = 64 << 20
+_OPENERS = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open, b"\xfd7zXZ": lzma.open}
+
+
+class Page(NamedTuple):
+    """A page's latest revision in a dump."""
+
+    title: str
+    namespace: int
+    is_redirect: bool
+    text: str
+
+
+class Site(NamedTuple):
+    """What a dump says of its wiki.
+
+    Attributes:
+      language: such as ``de``; empty if the dump does not say.
+      hidden: lower-case prefixes of links that show no text: images and categories.
+    """
+
+    language: str
+    hidden: frozenset[str]
+
+
+def read_pages(path: Path) -> Iterator[tuple[Site, Page]]:
+    """Yields all pages of a dump, each with the site.
+
+    Raises UserError if the file is damaged, truncated or no dump.
+    """
+    try:
+        with _open(path) as stream:
+            yield from _pages(_Bounded(stream, path), path)
+    except ElementTree.ParseError as error:
+        raise UserError(
+            f"--input_file: {path} is not a whole MediaWiki dump in XML ({error}); download it "
+            "again."
+        ) from error
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise _damaged(path, error) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise _damaged(path, error) from error  # how bz2 reports wrong data
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"--input_file: {path} is damaged or was not downloaded completely ({error}); download it "
+        "again."
+    )
+
+
+def _open(path: Path) -> IO[bytes]:
+    with open(path, "rb") as file:
+        begin = file.read(8)
+    opener = next((opener for magic, opener in _OPENERS.items() if begin.startswith(magic)), open)
+    return opener(path, "rb")
+
+
+class _Bounded:
+    """A stream that refuses to bring more than a page may have, before the page ends.
+
+    A few kilobytes can decompress to many gigabytes.
+    """
+
+    def __init__(self, stream: IO[bytes], path: Path):
+        self._stream = stream
+        self._path = path
+        self.since_page = 0
+
+    def read(self, size: int) -> bytes:
+        block = self._stream.read(size)
+        self.since_page += len(block)
+        if self.since_page > _LONGEST_PAGE_BYTES:
+            raise UserError(
+                f"--input_file: {self._path} has a page of more than "
+                f"{_LONGEST_PAGE_BYTES >> 20} MiB, so it is no dump of a wiki's latest revisions; "
+                "give a file such as pages-articles.xml.bz2."
+            )
+        return block
+
+
+def _pages(stream: _Bounded, path: Path) -> Iterator[tuple[Site, Page]]:
+    site, root, depth = Site("", _hidden({})), None, 0
+    for event, element in ElementTree.iterparse(stream, events=("start", "end")):
+        if event == "start":
+            depth += 1
+            if root is None:
+                root = _root(element, path)
+                site = site._replace(language=_language(element))
+            continue
+        depth -= 1
+        if depth != 1:
+            continue
+        name = _local(element.tag)
+        if name == "siteinfo":
+            site = site._replace(hidden=_hidden(_namespaces(element)))
+        elif name == "page":
+            yield site, _page(element)
+        root.clear()
+        stream.since_page = 0
+
+
+def _root(element: ElementTree.Element, path: Path) -> ElementTree.Element:
+    if _local(element.tag) != "mediawiki":
+        raise UserError(
+            f"--input_file: {path} is not a MediaWiki dump: it begins with <{_local(element.tag)}>."
+        )
+    return element
+
+
+def _language(root: ElementTree.Element) -> str:
+    return root.get("{http://www.w3.org/XML/1998/namespace}lang", "")
+
+
+def _page(element: ElementTree.Element) -> Page:
+    found = {_local(inside.tag): inside for inside in element.iter()}
+    return Page(
+        title=_text(found.get("title")),
+        namespace=int(_text(found.get("ns")) or ARTICLES),
+        is_redirect="redirect" in found,
+        text=_text(found.get("text")),
+    )
+
+
+def _namespaces(siteinfo: ElementTree.Element) -> dict[int, str]:
+    return {
+        int(inside.get("key", ARTICLES)): _text(inside)
+        for inside in siteinfo.iter()
+        if _local(inside.tag) == "namespace"
+    }
+
+
+def _hidden(namespaces: dict[int, str]) -> frozenset[str]:
+    """The names of images and categories: MediaWiki's own, and the wiki's in its language."""
+    own = {namespaces.get(number, "") for number in (_IMAGES, _CATEGORIES)} - {""}
+    return frozenset({"file", "image", "category", "media", *(name.lower() for name in own)})
+
+
+def _text(element: Any) -> str:
+    return (element.text or "") if element is not None else ""
+
+
+def _local(tag: str) -> str:
+    """A name without its XML namespace, which has the version of the format."""
+    return tag.rpartition("}")[2]

@@ -1,0 +1,54 @@
+"""Small pre-training runs in one process, whose ranks may share the optimizer's state.
+
+Run under mpirun or alone by test_shared_state.py: ``python shared_state_program.py DIRECTORY
+RUN...``, each run ``NAME:SHARED:STEPS:OPTIMIZER``: it trains in ``DIRECTORY/NAME`` up to so many
+steps, from where its directory is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.tasks import pretraining
+from tests.tiny_pretraining import pretraining_settings
+
+GLOBAL_BATCH, STEPS = 12, 6
+
+
+def train(usual, directory, name, shared, steps, optimizer):
+    """One run; the schedule is that of all steps, whatever the ranks."""
+    world_size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
+    optimization = dataclasses.replace(
+        usual.optimization,
+        micro_batch_size=2,
+        global_batch_size=GLOBAL_BATCH,
+        num_train_steps=STEPS,
+        stop_after_steps=int(steps),
+        scale_steps_by_ranks=False,
+        optimizer=optimizer,
+        shard_optimizer_state=shared == "shared",
+    )
+    runtime = dataclasses.replace(
+        usual.runtime, horovod=world_size > 1, deterministic=True, num_threads=1
+    )
+    run = dataclasses.replace(usual.run, output_dir=Path(directory) / name)
+    settings = dataclasses.replace(usual, optimization=optimization, runtime=runtime, run=run)
+    pretraining.run(settings)
+
+
+def main(directory, *runs):
+    with tempfile.TemporaryDirectory() as own:
+        usual = pretraining_settings(Path(own))
+        for run in runs:
+            train(usual, directory, *run.split(":"))
+
+
+if __name__ == "__main__":
+    tf.disable_eager_execution()
+    main(*sys.argv[1:])

@@ -1,0 +1,108 @@
+"""An optimizer's slots shared out over ranks: checkpoints of the real program, and its failures.
+
+That updates are the same is compared in test_equivalence.py.
+"""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from tests.parallel.test_faults import assert_lost, run_faulty
+from tests.small_pretraining import (
+    flags_of_a_short_run,
+    make_data_of_documentation,
+    write_bert_config,
+)
+from tests.support import mpirun, requires_horovod, variables_of
+
+pytestmark = [requires_horovod, pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+SCRIPT = "run_pretraining.py"
+PROGRAM = "tests/parallel/shared_state_program.py"
+SHARED = "--shard_optimizer_state"
+# Gradients that are zero in theory, of which Adam makes steps of any size (test_equivalence.py).
+NOISE = "attention/self/key/bias"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def flags(data, tmp_path):
+    write_bert_config(tmp_path / "bert_config.json")
+    return [
+        *flags_of_a_short_run(data, tmp_path / "bert_config.json"),
+        *("--do_train", "--scale_steps_by_ranks=false"),
+    ]
+
+
+def train(ranks, directory, *runs):
+    return mpirun(ranks, PROGRAM, directory, *runs)
+
+
+def newest(directory):
+    return variables_of(tf.train.latest_checkpoint(str(directory)))
+
+
+def assert_same_names_and_shapes(found, expected):
+    shapes = [{name: v.shape for name, v in values.items()} for values in (found, expected)]
+    assert shapes[0] == shapes[1]
+    assert any(name.endswith("/adam_v") for name in found)
+
+
+def test_a_run_goes_on_with_any_number_of_ranks_with_and_without(tmp_path):
+    """Two ranks, then one, then three: the same weights and slots as if none of them shared."""
+    optimizers = ("adam", "muon")
+    for ranks, steps in ((2, 2), (1, 4), (3, 6)):
+        shared = "shared" if ranks > 1 else "plain"
+        runs = [f"{name}:{shared}:{steps}:{name}" for name in optimizers]
+        runs += [f"{name}-plain:plain:{steps}:{name}" for name in optimizers]
+        done = train(ranks, tmp_path, *runs)
+        assert done.stdout.count(f"(step {steps - 2})") == (len(runs) if steps > 2 else 0)
+        assert done.stdout.count(f"state_shared_out=over {ranks} ranks") == 2 * (ranks > 1)
+    for optimizer in optimizers:
+        shared, plain = (newest(tmp_path / name) for name in (optimizer, f"{optimizer}-plain"))
+        assert shared["global_step"] == 6
+        assert_same_names_and_shapes(shared, plain)
+        for name, expected in plain.items():
+            if NOISE not in name:
+                np.testing.assert_allclose(
+                    shared[name], expected, rtol=1e-6, atol=1e-6, err_msg=name
+                )
+
+
+def test_interrupted_and_resumed_it_ends_in_the_same_bits(tmp_path):
+    train(2, tmp_path, "whole:shared:6:lamb", "parts:shared:3:lamb", "parts:shared:6:lamb")
+    whole, resumed = newest(tmp_path / "whole"), newest(tmp_path / "parts")
+    assert whole["global_step"] == 6
+    assert_same_names_and_shapes(resumed, whole)
+    for name, expected in whole.items():
+        np.testing.assert_array_equal(resumed[name], expected, err_msg=name)
+
+
+def test_a_rank_that_dies_while_slots_are_gathered(flags, tmp_path):
+    """The checkpoint before is intact, and nothing is left that a start would stumble over."""
+    flags = [*flags, "--horovod", SHARED, f"--output_dir={tmp_path / 'out'}", "--rank_timeout=10"]
+    done = run_faulty(tmp_path, flags, "killed while sending", 1)
+    assert_lost(done, tmp_path, "the process of rank 1 on host .* ended", status=128 + 9)
+    assert "cannot write checkpoint" not in done.stderr
+    assert not list((tmp_path / "out").glob("model.ckpt-6*"))
+    mpirun(2, SCRIPT, *flags)
+    assert int(newest(tmp_path / "out")["global_step"]) == 6
+
+
+def test_the_best_checkpoint_and_a_stop(flags, tmp_path):
+    """Evaluations on the way, a copy of the best weights, and a stop that saves what was done."""
+    flags = [*flags, "--horovod", SHARED, "--optimizer_type=muon", f"--output_dir={tmp_path}/out"]
+    evaluated = [*flags, "--do_eval", "--eval_every_steps=2", "--save_checkpoints_steps=2"]
+    mpirun(2, SCRIPT, *evaluated)
+    weights = newest(tmp_path / "out" / "best")
+    assert not any(name.endswith(("adam_m", "adam_v", "muon_m")) for name in weights)
+    longer = [*flags, "--num_train_steps=500", "--rank_timeout=10"]
+    done = run_faulty(tmp_path, [*longer, f"--output_dir={tmp_path}/stopped"], "asked", 1)
+    assert done.returncode == 128 + 10
+    stopped = newest(tmp_path / "stopped")
+    assert 3 < int(stopped["global_step"]) < 500
+    assert_same_names_and_shapes(stopped, newest(tmp_path / "out"))
