@@ -6,10 +6,8 @@ position, and of all positions up to it, depends on nothing else, so that a run 
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from typing import Any
-
-import numpy as np
 
 _MOST_SHOWN = 12
 
@@ -36,11 +34,9 @@ class Ramp:
         """The value of the last stage."""
         return self.values[-1]
 
-    def at(self, position: Any) -> Any:
-        """The value at a position, or int64 values at an array of positions."""
-        stage = np.searchsorted(self.joins, position, side="right")
-        found = np.asarray(self.values, np.int64)[stage]
-        return found if np.ndim(position) else int(found)
+    def at(self, position: int) -> int:
+        """The value at a position."""
+        return self.values[bisect.bisect_right(self.joins, position)]
 
     def total(self, begin: int, end: int) -> int:
         """The sum of the values at positions ``begin`` to ``end`` - 1."""
