@@ -169,7 +169,7 @@ def test_shared_state_gives_the_same_updates(found, launch, kind):
     """
     ranks, kinds = launch
     launch = (ranks, (*kinds, *(SHARDED[name] for name in kinds)))
-    for micro, steps in cuts(ranks, kind):
+    for micro, steps in cuts(ranks, SHARDED[kind]):
         cut = f"{micro}x{steps}x{ranks}"
         plain = result(found, launch, kind, cut)
         shared = result(found, launch, SHARDED[kind], cut)
