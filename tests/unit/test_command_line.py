@@ -29,6 +29,7 @@ COMMANDS = [
     "data_prep.pipeline",
     "data_prep.sentences",
     "data_prep.shards",
+    "data_prep.clean",
     "data_prep.download",
     "data_prep.extract",
     "data_prep.vocabulary",
@@ -235,7 +236,7 @@ def test_every_path_flag_of_every_command_is_looked_at(monkeypatch):
     no_paths = set()
     for values in list(flags_of_all_commands()):
         monkeypatch.setattr(flags, "FLAGS", values)
-        for name in [n for n in values if values[n].flag_type() == "string"]:
+        for name in [n for n in values if values[n].flag_type() in ("string", "multi string")]:
             if getattr(values[name].parser, "enum_values", None):
                 continue
             values.unparse_flags()
