@@ -153,7 +153,9 @@ def test_all_ranks_go_back_together(tmp_path, flags):
     done = run_different([*flags, *given])
     assert done.returncode == 0, done.stderr
     assert done.sentences == []
-    assert "not finite in the update after step 1 (learning rate 8.33e+19): on rank 0" in done.stdout
+    assert (
+        "not finite in the update after step 1 (learning rate 8.33e+19): on rank 0" in done.stdout
+    )
     assert done.stdout.count("rolled back to ") == 1
     output_dir = tmp_path / "out"
     assert {path.name for path in (output_dir / "nonfinite_1").glob("*.json")} == {
