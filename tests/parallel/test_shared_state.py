@@ -3,6 +3,8 @@
 That updates are the same is compared in test_equivalence.py.
 """
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -106,3 +108,22 @@ def test_the_best_checkpoint_and_a_stop(flags, tmp_path):
     stopped = newest(tmp_path / "stopped")
     assert 3 < int(stopped["global_step"]) < 500
     assert_same_names_and_shapes(stopped, newest(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "muon"])
+def test_norms_of_layers_are_those_without(tmp_path, flags, optimizer):
+    """Each rank has a part of a gradient, or the whole one where a matrix has an owner."""
+    logs = []
+    for name, shared in (("plain", []), ("shared", [SHARED])):
+        out = tmp_path / name
+        given = [f"--optimizer_type={optimizer}", "--layer_summary_steps=2", f"--output_dir={out}"]
+        mpirun(2, SCRIPT, *flags, "--horovod", *given, *shared)
+        lines = (out / "layer_log.jsonl").read_text().splitlines()
+        logs.append([json.loads(line)["variables"] for line in lines])
+    plain, shared = logs
+    assert len(plain) == len(shared) > 1
+    for before, now in zip(plain, shared):
+        assert before.keys() == now.keys()
+        for variable in before:
+            if NOISE not in variable:
+                assert now[variable] == pytest.approx(before[variable], rel=1e-4, nan_ok=True)
