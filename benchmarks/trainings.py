@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.process import ROOT, as_flag, run_script
+from benchmarks.speed.process import run_script, script_command
 from bert_tf.errors import UserError
 from bert_tf.files import read_json
 from bert_tf.progress import format_duration
@@ -46,8 +46,7 @@ class Training:
 
     def command(self) -> list[str]:
         """The command, without the interpreter."""
-        flags = {**self.flags, "output_dir": self.directory}
-        return [str(ROOT / "run_pretraining.py"), *(as_flag(n, v) for n, v in flags.items())]
+        return script_command("run_pretraining.py", {**self.flags, "output_dir": self.directory})
 
 
 def run_trainings(trainings: Sequence[Training], *, may_diverge: bool = False) -> None:

@@ -19,7 +19,6 @@ import functools
 import itertools
 import shutil
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,10 +137,12 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
             f"--input_file: nothing is left of {settings.input_file!r} (removed: {shown}); the "
             "documents need blank lines between them, or other limits: --help lists them."
         )
+    # None of them is as long as that, so that none is divided again.
+    documents = read_documents(texts, max_bytes=2 * _MAX_DOCUMENT_BYTES)
     with NumberedFiles(directory, STAGE) as output:
-        for document, leave_out in zip(_documents(texts), is_left_out):
+        for document, leave_out in zip(documents, is_left_out):
             if not leave_out:
-                output.write(document, count=1)
+                output.write(document.text + b"\n", count=1)
     report(f"{STAGE}: {kept:,} documents kept, removed: {shown or 'none'}")
     shutil.rmtree(work)
     return Built(output.counts, {"documents": kept, **counted})
@@ -170,17 +171,6 @@ def _judge_all(
             progress.advance(result.num_bytes / 1e6)
     progress.finish()
     return counts
-
-
-def _documents(path: Path) -> Iterator[bytes]:
-    """The documents that ``_judge_all`` has written, each with its blank line."""
-    lines: list[bytes] = []
-    with open(path, "rb") as file:
-        for line in file:
-            lines.append(line)
-            if line == b"\n":
-                yield b"".join(lines)
-                lines = []
 
 
 class Judge:

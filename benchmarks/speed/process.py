@@ -70,6 +70,11 @@ def run_script(command: Sequence[str], output: Path) -> int:
     return done.returncode
 
 
+def script_command(script: str, flags: Mapping[str, object]) -> list[str]:
+    """The command line of an entry script, without the interpreter."""
+    return [str(ROOT / script), *(as_flag(name, value) for name, value in flags.items())]
+
+
 def as_flag(name: str, value: object) -> str:
     """A flag on a command line."""
     if isinstance(value, bool):

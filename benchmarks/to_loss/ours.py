@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.process import ROOT, as_flag, run_script
+from benchmarks.speed.process import run_script, script_command
 from benchmarks.to_loss.trainings import TrainingJob
 from bert_tf.errors import UserError
 from bert_tf.files import read_json, write_json
@@ -28,8 +28,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
     flags = training_flags(job, request["settings"])
     write_json(directory / _CONFIG, job.network.to_dict())
     output = Path(f"{directory}.txt")
-    command = [str(ROOT / "run_pretraining.py"), *(as_flag(n, v) for n, v in flags.items())]
-    status = run_script(command, output)
+    status = run_script(script_command("run_pretraining.py", flags), output)
     if status:
         raise UserError(f"run_pretraining.py ended with status {status}; see {output}")
     from bert_tf.training.run_log import STEPS, read_history  # brings TensorFlow

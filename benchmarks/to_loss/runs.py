@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.process import ROOT, as_flag, run_in_process, run_script
+from benchmarks.speed.process import run_in_process, run_script, script_command
 from benchmarks.to_loss.contenders import Contender
 from benchmarks.to_loss.curves import Curve, checkpoint_losses
 from benchmarks.to_loss.trainings import HUGGINGFACE, PREFIX, TrainingJob
@@ -149,8 +149,7 @@ def _evaluate(job: TrainingJob, plan: Plan) -> dict[int, float]:
         "bert_config_file": plan.directory / "bert_config.json",
     }
     output = Path(f"{directory}.evaluation.txt")
-    command = [str(ROOT / "run_evaluation.py"), *(as_flag(n, v) for n, v in flags.items())]
-    status = run_script(command, output)
+    status = run_script(script_command("run_evaluation.py", flags), output)
     if status:
         raise UserError(f"run_evaluation.py ended with status {status}; see {output}.")
     found = read_json_object(scores / "perplexity.json", what="results of an evaluation")

@@ -237,8 +237,8 @@ class ResumingSaver(tf.train.Saver):
             super().restore(sess, save_path)
         for variable in self._restored:
             name = variable.op.name
-            if missing and name not in self._corrected:
+            if name in self._corrected:
+                load_value(variable, self._corrected[name], sess)
+            elif missing:
                 value = self._defaults[name] if name in missing else file.read(name)
                 load_value(variable, value, sess)
-            elif name in self._corrected:
-                load_value(variable, self._corrected[name], sess)

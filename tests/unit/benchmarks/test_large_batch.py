@@ -6,9 +6,10 @@ import textwrap
 import pytest
 from absl import flags
 
-from benchmarks import large_batch, trainings
+from benchmarks import large_batch
 from benchmarks.large_batch_runs import OPTIMIZERS, Plan, Setting, compared, seed_by_seed
 from benchmarks.script import define_flags
+from benchmarks.speed import process
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 from bert_tf.errors import UserError
 from tests.support import ROOT
@@ -153,7 +154,7 @@ def records(tmp_path_factory, record_maker):
 @pytest.fixture
 def compare(tmp_path, monkeypatch, records):
     """Calls the benchmark with trainings by the stand-in; flags are given as keywords."""
-    monkeypatch.setattr(trainings, "ROOT", tmp_path)
+    monkeypatch.setattr(process, "ROOT", tmp_path)
     (tmp_path / "run_pretraining.py").write_text(STAND_IN)
 
     def call(**given):

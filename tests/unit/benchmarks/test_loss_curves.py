@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from benchmarks import loss_curves, trainings
+from benchmarks import loss_curves
 from benchmarks.loss_curves_compare import (
     Curve,
     Difference,
@@ -20,6 +20,7 @@ from benchmarks.loss_curves_compare import (
 )
 from benchmarks.loss_curves_runs import VARIANTS, plan_trainings, skipped_updates
 from benchmarks.script import define_flags
+from benchmarks.speed import process
 from benchmarks.trainings import Training
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
 from bert_tf.errors import UserError
@@ -157,7 +158,7 @@ def test_run_pretraining_takes_the_flags_of_every_variant(variant, tmp_path, mon
 @pytest.fixture
 def compare(tmp_path, monkeypatch):
     """Calls the benchmark with trainings by the stand-in; flags are given as keywords."""
-    monkeypatch.setattr(trainings, "ROOT", tmp_path)
+    monkeypatch.setattr(process, "ROOT", tmp_path)
     (tmp_path / "run_pretraining.py").write_text(STAND_IN)
     (tmp_path / "network.json").write_text("{}")
 
