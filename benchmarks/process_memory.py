@@ -1,0 +1,79 @@
+"""The peak memory of a program and of the processes that it starts."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bert_tf.errors import UserError
+
+_INTERVAL = 0.1  # seconds
+_PROC = Path("/proc")
+
+
+class Peaks(NamedTuple):
+    """What a program took.
+
+    Attributes:
+      seconds: from its start to its end.
+      main: peak resident memory of the program's own process, in bytes.
+      worker: that of the largest process that it started, 0 without any.
+    """
+
+    seconds: float
+    main: int
+    worker: int
+
+
+def run_measured(command: Sequence[str]) -> Peaks:
+    """Runs a program to its end, looking at its processes ten times a second.
+
+    Linux keeps the peak of each process, so that nothing is missed but what a process takes in its
+    last tenth of a second. What the program says is kept back.
+
+    Raises UserError if the program fails, with its last line, or if the system has no /proc.
+    """
+    if not (_PROC / "self" / "status").exists():
+        raise UserError("memory is read from /proc, which this system does not have.")
+    start = time.perf_counter()
+    peaks: dict[int, int] = {}
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT) as process,
+    ):
+        while process.poll() is None:
+            for pid in _family(process.pid):
+                peaks[pid] = max(peaks.get(pid, 0), _peak(pid))
+            time.sleep(_INTERVAL)
+        seconds = time.perf_counter() - start
+        if process.returncode:
+            said.seek(0)
+            last = (said.read().splitlines() or [""])[-1]
+            raise UserError(f"{' '.join(command)} failed ({process.returncode}): {last}")
+    main = peaks.pop(process.pid, 0)
+    return Peaks(seconds, main, max(peaks.values(), default=0))
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all that it and its children have started."""
+    found = [pid]
+    for parent in found:
+        try:
+            children = (_PROC / str(parent) / "task" / str(parent) / "children").read_text()
+        except OSError:  # it has ended
+            continue
+        found += map(int, children.split())
+    return found
+
+
+def _peak(pid: int) -> int:
+    try:
+        status = (_PROC / str(pid) / "status").read_text()
+    except OSError:
+        return 0
+    lines = (line.split() for line in status.splitlines() if line.startswith("VmHWM:"))
+    return next((int(fields[1]) << 10 for fields in lines), 0)
