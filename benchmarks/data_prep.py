@@ -6,7 +6,10 @@
 The text has one sentence a line and blank lines between documents; ``tools.demo.corpus`` makes
 one. Ours is data_prep.create_pretraining_data, on all cores and on one, with its checksums; the
 peer is google's script of that name, with the same flags. ``tokenizers`` is Hugging Face's, which
-only cuts the text into words: a part of the work, on all cores and on one. Start-up is not counted.
+only cuts the text into words: a part of the work, on all cores and on one. ``limit-tokenizer`` is
+that part of ours. ``ours-sentences-1-worker`` is the stage before, data_prep.sentences, and
+``limit-splitter`` the library that finds its sentences; both get a document as one paragraph.
+Start-up is not counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Raw text to records of pre-training, here and elsewhere."""
+"""Raw text to records of pre-training, here and elsewhere, and what no such program can exceed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.speed.load import ForeignLoad
 from bert_tf.text.tokenizer_files import TokenizerFiles
-from data_prep import create_pretraining_data
+from data_prep import create_pretraining_data, sentences
 
 _LINES_AT_ONCE = 10_000  # for tokenizers
 
@@ -25,11 +25,13 @@ def make(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     program: Callable[[Mapping[str, Any], Path], None] = _PROGRAMS[request["settings"]["program"]]
     with tempfile.TemporaryDirectory() as directory:
+        if program in (_our_sentences, _splitter):
+            request = {**request, "input_file": _without_line_ends(request, Path(directory))}
+        megabytes = Path(request["input_file"]).stat().st_size / 1e6
         start, load = time.perf_counter(), ForeignLoad()
         with contextlib.redirect_stderr(io.StringIO()):
             program(request, Path(directory))
         seconds = time.perf_counter() - start
-    megabytes = Path(request["input_file"]).stat().st_size / 1e6
     return {"seconds": seconds, "megabytes": megabytes, "foreign_share": load.share()}
 
 
@@ -39,12 +41,49 @@ def _ours(request: Mapping[str, Any], directory: Path) -> None:
         output_dir=str(directory / "records"),
         num_output_files=1,
         num_workers=request["settings"]["num_workers"] or request["threads"],
-        tokenizer_files=TokenizerFiles(
-            Path(request["vocab_file"]), do_lower_case=request["do_lower_case"]
-        ),
+        tokenizer_files=_tokenizer_files(request),
         **{name: request[name] for name in ("input_file", "max_seq_length", "dupe_factor")},
     )
     create_pretraining_data.run(settings)
+
+
+def _tokenizer_files(request: Mapping[str, Any]) -> TokenizerFiles:
+    return TokenizerFiles(Path(request["vocab_file"]), do_lower_case=request["do_lower_case"])
+
+
+def _our_tokenizer(request: Mapping[str, Any], directory: Path) -> None:
+    """Our tokenizer over the lines, on one core: a part of the work, nothing is written."""
+    del directory
+    encode = _tokenizer_files(request).load().encode
+    with open(request["input_file"], encoding="utf-8") as file:
+        for line in file:
+            encode(line)
+
+
+def _our_sentences(request: Mapping[str, Any], directory: Path) -> None:
+    """The stage that splits sentences, on one core."""
+    sentences.run(
+        sentences.Settings(request["input_file"], str(directory / "sentences"), num_workers=1)
+    )
+
+
+def _splitter(request: Mapping[str, Any], directory: Path) -> None:
+    """The library that splits sentences over the paragraphs, on one core; nothing is written."""
+    del directory
+    import sentencex
+
+    with open(request["input_file"], encoding="utf-8") as file:
+        for line in file:
+            sentencex.segment("en", line)
+
+
+def _without_line_ends(request: Mapping[str, Any], directory: Path) -> str:
+    """A copy of the text in which each document is one paragraph."""
+    path = directory / "paragraphs.txt"
+    text = Path(request["input_file"]).read_text(encoding="utf-8")
+    paragraphs = (" ".join(document.split("\n")) for document in text.split("\n\n"))
+    path.write_text("\n\n".join(paragraphs), encoding="utf-8")
+    return str(path)
 
 
 def _google(request: Mapping[str, Any], directory: Path) -> None:
@@ -74,4 +113,11 @@ def _tokenizers(request: Mapping[str, Any], directory: Path) -> None:
             tokenizer.encode_batch(lines, add_special_tokens=False)
 
 
-_PROGRAMS = {"ours": _ours, "google-bert": _google, "tokenizers": _tokenizers}
+_PROGRAMS = {
+    "ours": _ours,
+    "our tokenizer": _our_tokenizer,
+    "our sentences": _our_sentences,
+    "splitter": _splitter,
+    "google-bert": _google,
+    "tokenizers": _tokenizers,
+}

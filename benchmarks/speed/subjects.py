@@ -133,6 +133,9 @@ _ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 MAKING_RECORDS = by_name(
     Subject("ours", RECORDS, {"program": "ours", "num_workers": 0}),
     Subject("ours-1-worker", RECORDS, {"program": "ours", "num_workers": 1}),
+    Subject("limit-tokenizer", RECORDS, {"program": "our tokenizer"}),
+    Subject("ours-sentences-1-worker", RECORDS, {"program": "our sentences"}),
+    Subject("limit-splitter", RECORDS, {"program": "splitter"}),
     Subject("google-bert", RECORDS, {"program": "google-bert"}),
     Subject("tokenizers", RECORDS, {"program": "tokenizers"}),
     Subject("tokenizers-1-thread", RECORDS, {"program": "tokenizers"}, _ONE_THREAD),

@@ -32,6 +32,14 @@ def test_whole_benchmark(files, tmp_path):
     assert "ours-1-worker to it" in done.stdout
 
 
+@pytest.mark.slow
+def test_parts_of_the_work(files):
+    subjects = "limit-tokenizer,ours-sentences-1-worker,limit-splitter"
+    flags = [f"--subjects={subjects}", "--turns=1", "--retries=0"]
+    done = run("-m", "benchmarks.data_prep", *files, *flags)
+    assert [line for line in done.stdout.splitlines() if line.startswith("limit-splitter: ")]
+
+
 FAKE = """
 import tensorflow as tf
 for name in ("input_file", "output_file", "vocab_file"):
