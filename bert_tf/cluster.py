@@ -155,7 +155,7 @@ class _Map:
         """Waits for a result as long as there is a worker, or may be one again soon."""
         since = None
         while True:
-            with contextlib.suppress(distributed.TimeoutError):
+            with contextlib.suppress(distributed.TimeoutError), self._client.as_current():
                 distributed.wait([future], timeout=_SECONDS_BETWEEN_COUNTS)
                 return
             if self._most_pending():

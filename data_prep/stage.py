@@ -105,8 +105,11 @@ def begin_progress(
     """
     progress = Progress(stage, None if total_bytes is None else total_bytes / 1e6, unit)
     if journal.items:
-        of_total = f" of {total_bytes / 1e9:,.1f}" if total_bytes else ""
-        report(f"{stage}: resumed at {journal.input_bytes / 1e9:,.1f}{of_total} GB")
+        divisor, name = (
+            (1e9, "GB") if max(journal.input_bytes, total_bytes or 0) >= 1e9 else (1e6, "MB")
+        )
+        of_total = f" of {total_bytes / divisor:,.1f}" if total_bytes else ""
+        report(f"{stage}: resumed at {journal.input_bytes / divisor:,.1f}{of_total} {name}")
         progress.skip(journal.input_bytes / 1e6)
     return progress
 
