@@ -17,6 +17,7 @@ import io
 import itertools
 import logging
 import pickle
+import re
 import sys
 import threading
 import time
@@ -40,6 +41,7 @@ except ImportError as error:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_ADDRESS = re.compile(r"((tcp|tls|wss?|ucx)://)?[^/\s]+:\d+")
 # Seconds to wait for a scheduler that does not answer, and for the first worker.
 PATIENCE = 120.0
 # Seconds to wait for a worker when all have gone in the middle.
@@ -210,8 +212,12 @@ def _load(content: bytes, main: str) -> Any:
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[distributed.Client]:
     """A client of a scheduler; UserError if there is none at the address."""
-    # What matters of that is in our own messages.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    if not _ADDRESS.fullmatch(address):
+        raise UserError(
+            f"--scheduler={address} is no address; give host and port, such as tcp://host:8786."
+        )
+    for name in ("asyncio", "distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is in our own messages
     # An item is a block of text, and Dask's warning is meant for what is larger by mistake.
     dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GB"})
     try:
@@ -230,7 +236,7 @@ def _connected(address: str) -> Iterator[distributed.Client]:
 
 
 def _require_workers(client: distributed.Client, address: str) -> int:
-    """The number of workers; UserError if there are none, or none that can be used."""
+    """The number of workers; UserError if there are none, or one that cannot be used."""
     if not client.nthreads():
         say(f"waiting for workers at {address}", stream=sys.stderr)
     try:
@@ -240,14 +246,14 @@ def _require_workers(client: distributed.Client, address: str) -> int:
             f"--scheduler={address}: the scheduler has no workers, and none has come within "
             f"{PATIENCE:.0f} seconds; start some with 'dask worker {address}'."
         ) from error
+    try:
+        client.run_on_scheduler(version_record)
+    except Exception as error:
+        raise UserError(_cannot_load(address, "the scheduler", error)) from error
     found = client.run(version_record, on_error="return")
     for worker, versions in found.items():
         if isinstance(versions, BaseException):
-            raise UserError(
-                f"--scheduler={address}: the worker {worker} cannot load bert_tf "
-                f"({first_line(versions)}); install the same bert_tf there, or put it on the "
-                "workers' PYTHONPATH."
-            )
+            raise UserError(_cannot_load(address, f"the worker {worker}", versions))
         difference = _difference(version_record(), versions)
         if difference:
             raise UserError(_refusal(worker, difference))
@@ -260,6 +266,13 @@ def _difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
         f"{name} {theirs.get(name)}, not {version}"
         for name, version in ours.items()
         if theirs.get(name) != version
+    )
+
+
+def _cannot_load(address: str, who: str, error: BaseException) -> str:
+    return (
+        f"--scheduler={address}: {who} cannot load bert_tf ({first_line(error)}); install the same "
+        "bert_tf there, or put it on PYTHONPATH there."
     )
 
 
@@ -283,6 +296,6 @@ def _explained(address: str, what: str) -> Iterator[None]:
         ) from error
     except (distributed.CancelledError, distributed.comm.CommClosedError) as error:
         raise RepairableError(
-            f"--scheduler={address}: the connection was lost ({first_line(error)}); start the "
-            "scheduler and its workers if they are gone, and give the same command again."
+            f"{what}: the connection to the scheduler at {address} was lost; start it and its "
+            "workers again if they are gone, and give the same command again."
         ) from error
