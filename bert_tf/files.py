@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Union
 
-from bert_tf.errors import DISK_IS_FULL, UserError
+from bert_tf.errors import DISK_IS_FULL, RepairableError, UserError
 
 PathLike = Union[str, Path]
 
@@ -180,12 +180,12 @@ def sha256_of_file(path: PathLike) -> str:
 
 
 @contextlib.contextmanager
-def atomic_open(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
+def atomic_open(path: PathLike, mode: str = "w", *, durable: bool = False) -> Iterator[IO[Any]]:
     """Opens a temporary file next to ``path``, renamed to ``path`` when the block succeeds.
 
     Text is UTF-8 with ``\\n`` line endings; lone surrogates, which UTF-8 cannot encode, are written
-    as JSON escapes. On an exception no file is left behind. Raises UserError if the file cannot be
-    written.
+    as JSON escapes. On an exception no file is left behind. With ``durable``, the content is on the
+    disk before the file is renamed. Raises UserError if the file cannot be written.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -194,9 +194,17 @@ def atomic_open(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
         with explain_write_errors(path, temporary):
             with open(temporary, mode, **({} if "b" in mode else text)) as file:
                 yield file
+                if durable:
+                    sync_file(file)
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync_file(file: IO[Any]) -> None:
+    """Brings what was written to an open file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def remove_partial_files(directory: PathLike) -> list[str]:
@@ -227,15 +235,15 @@ def explain_write_errors(path: PathLike, *others: PathLike) -> Iterator[None]:
             is_ours = any(failed.is_relative_to(written) for written in (path, *others))
         if not is_ours:
             raise
-        raise UserError(
+        raise RepairableError(
             f"cannot write {path} ({error.strerror}); free space there, check its "
             "permissions, or choose another directory."
         ) from error
 
 
-def write_json(path: PathLike, value: Any) -> None:
-    """Writes :func:`finite_or_null` of ``value`` as indented JSON, atomically."""
-    with atomic_open(path) as file:
+def write_json(path: PathLike, value: Any, *, durable: bool = False) -> None:
+    """Writes :func:`finite_or_null` of ``value`` as indented JSON by :func:`atomic_open`."""
+    with atomic_open(path, durable=durable) as file:
         json.dump(finite_or_null(value), file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
 

@@ -54,6 +54,7 @@ class Progress:
         self._start = clock()
         self._last_line = self._start
         self._done: float = 0 if isinstance(total, int) else 0.0
+        self._skipped: float = 0
 
     def advance(self, amount: float) -> None:
         """Adds ``amount`` units and prints a line if the interval has passed."""
@@ -63,17 +64,22 @@ class Progress:
             self._last_line = now
             self._print(now)
 
+    def skip(self, amount: float) -> None:
+        """Adds ``amount`` units that were done before, which do not count for the rate."""
+        self._done += amount
+        self._skipped += amount
+
     def finish(self) -> None:
         """Prints the final line: the total, the elapsed time and the mean rate."""
         seconds = self._clock() - self._start
-        rate = self._done / seconds if seconds > 0 else 0.0
+        rate = (self._done - self._skipped) / seconds if seconds > 0 else 0.0
         self._write(
             f"{self._label}: done, {_show(self._done)} {self._unit} in "
             f"{format_duration(seconds)} ({rate:,.1f} {self._unit}/s)"
         )
 
     def _print(self, now: float) -> None:
-        rate = self._done / (now - self._start)
+        rate = (self._done - self._skipped) / (now - self._start)
         line = f"{self._label}: {_show(self._done)}"
         if self._total:
             line += f"/{_show(self._total)} {self._unit} ({100 * self._done / self._total:.0f}%)"

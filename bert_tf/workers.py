@@ -1,6 +1,10 @@
-"""A pool of worker processes whose results arrive in the order of the items.
+"""Work on many items, whose results arrive in the order of the items: here, or on other machines.
 
-Memory: at most ``2 * num_workers + 1`` items are in flight, whatever their total number.
+The executors are a pool of processes of this machine, and the workers of a Dask scheduler
+(cluster.py, which is loaded only if it is asked for).
+
+Memory: at most ``2 * num_workers + 1`` items are in flight, whatever their total number; with a
+scheduler, three for each thread of its workers.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, TypeVar
 
 from bert_tf.environment import available_cores
-from bert_tf.errors import UserError
+from bert_tf.errors import RepairableError, UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,10 +30,18 @@ Result = TypeVar("Result")
 _worker: Callable[[Any], Any] | None = None  # one per worker process, set when it starts
 
 
-def resolve_num_workers(num_workers: int) -> int:
-    """The number of processes to use; 0 means all cores that this process may run on."""
+def resolve_num_workers(num_workers: int, scheduler: str | None = None) -> int:
+    """The number of processes to use; 0 means all cores that this process may run on.
+
+    Raises UserError for a negative number, and for any that is given with a scheduler.
+    """
     if num_workers < 0:
         raise UserError(f"--num_workers={num_workers}: give a positive number, or 0 for all cores.")
+    if num_workers and scheduler:
+        raise UserError(
+            f"--num_workers={num_workers} and --scheduler contradict each other: the scheduler's "
+            "workers do the work; leave out one of them."
+        )
     return num_workers or available_cores()
 
 
@@ -46,6 +58,7 @@ def ordered_map(
     *,
     num_workers: int,
     what: str,
+    scheduler: str | None = None,
 ) -> Generator[Result, None, None]:
     """Yields ``make_worker()(item)`` for every item, in the order of the items.
 
@@ -55,11 +68,17 @@ def ordered_map(
       num_workers: number of processes; 1 works in this process. More need an importable
         ``__main__`` (processes are spawned, because forking a process with threads can hang).
       what: names the work in error messages.
+      scheduler: address of a Dask scheduler, whose workers are used instead of processes here. They
+        import the modules of ``make_worker``, items and results by name.
 
     Raises:
       UserError: a worker raised or died. A worker's UserError is passed on unchanged.
     """
-    if num_workers == 1:
+    if scheduler:
+        from bert_tf.cluster import cluster_map  # Dask is needed for this only
+
+        results = cluster_map(make_worker, items, scheduler=scheduler, what=what)
+    elif num_workers == 1:
         results = map(make_worker(), items)
     else:
         results = _pool_map(make_worker, items, num_workers)
@@ -71,7 +90,7 @@ def ordered_map(
         except UserError:
             raise
         except BrokenProcessPool as error:
-            raise UserError(
+            raise RepairableError(
                 f"{what}: a worker process died (most often from lack of memory); try a smaller "
                 "--num_workers."
             ) from error

@@ -17,7 +17,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import shutil
 import unicodedata
 from pathlib import Path
 from typing import NamedTuple
@@ -27,13 +26,14 @@ from absl import flags
 
 from bert_tf.command_line import Number, flag_group
 from bert_tf.errors import UserError
-from bert_tf.progress import Progress
+from bert_tf.records.journal import AppendedFile, Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import Block, decode_document, group_documents, read_documents
 from data_prep.duplicates import find_duplicates, sketch
 from data_prep.stage import (
     NumberedFiles,
+    begin_progress,
     define_common_flags,
     define_workers_flag,
     find_text_files,
@@ -63,6 +63,7 @@ class Settings:
         left out as similar to an earlier one; 0 keeps similar documents.
       keep_duplicates: keep equal and similar documents.
       num_workers: processes, 0 for all cores.
+      scheduler: address of a Dask scheduler, whose workers are used instead.
     """
 
     input_file: str
@@ -73,6 +74,7 @@ class Settings:
     near_duplicate_similarity: float = 0.8
     keep_duplicates: bool = False
     num_workers: int = 0
+    scheduler: str | None = None
 
 
 class Judged(NamedTuple):
@@ -99,7 +101,7 @@ def validate(settings: Settings) -> None:
         value = getattr(settings, name)
         if not 0 <= value <= 1:
             raise UserError(f"--{name}={value:g}: give a share from 0 to 1.")
-    resolve_num_workers(settings.num_workers)
+    resolve_num_workers(settings.num_workers, settings.scheduler)
 
 
 def run(settings: Settings) -> Path:
@@ -107,7 +109,7 @@ def run(settings: Settings) -> Path:
     validate(settings)
     files = find_text_files(settings.input_file)
     parameters = dataclasses.asdict(settings)
-    for name in ("input_file", "output_dir", "num_workers"):
+    for name in ("input_file", "output_dir", "num_workers", "scheduler"):
         del parameters[name]
     return run_stage(
         STAGE,
@@ -115,14 +117,16 @@ def run(settings: Settings) -> Path:
         parameters=parameters,
         inputs=files,
         build=functools.partial(_build, settings, files),
+        journaled=True,
     )
 
 
-def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
+def _build(settings: Settings, files: list[Path], directory: Path, journal: Journal) -> Built:
+    # Removed with the directory, and not before: a call that continues needs them.
     work = directory / ".work"
-    work.mkdir()
+    work.mkdir(exist_ok=True)
     texts, sketches = work / "texts", work / "sketches"
-    removed = collections.Counter(_judge_all(settings, files, texts, sketches))
+    removed = collections.Counter(_judge_all(settings, files, texts, sketches, journal))
     is_left_out = np.zeros(removed.pop("kept"), bool)
     if not settings.keep_duplicates:
         report(f"{STAGE}: comparing {len(is_left_out):,} documents")
@@ -144,33 +148,34 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
             if not leave_out:
                 output.write(document.text + b"\n", count=1)
     report(f"{STAGE}: {kept:,} documents kept, removed: {shown or 'none'}")
-    shutil.rmtree(work)
     return Built(output.counts, {"documents": kept, **counted})
 
 
 def _judge_all(
-    settings: Settings, files: list[Path], texts: Path, sketches: Path
+    settings: Settings, files: list[Path], texts: Path, sketches: Path, journal: Journal
 ) -> collections.Counter[str]:
     """Writes the documents that pass the rules, and their sketches; counts them and the others."""
-    progress = Progress(STAGE, sum(path.stat().st_size for path in files) / 1e6, "MB")
+    total_bytes = sum(path.stat().st_size for path in files)
+    progress = begin_progress(STAGE, journal, total_bytes=total_bytes)
     documents = itertools.chain.from_iterable(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES) for path in files
     )
     results = ordered_map(
         functools.partial(Judge, settings),
-        group_documents(documents, block_bytes=_BLOCK_BYTES),
-        num_workers=resolve_num_workers(settings.num_workers),
+        journal.remaining(group_documents(documents, block_bytes=_BLOCK_BYTES)),
+        num_workers=resolve_num_workers(settings.num_workers, settings.scheduler),
+        scheduler=settings.scheduler,
         what=STAGE,
     )
-    counts: collections.Counter[str] = collections.Counter(kept=0)
-    with open(texts, "wb") as text_file, open(sketches, "wb") as sketch_file:
+    with AppendedFile(texts) as text_file, AppendedFile(sketches) as sketch_file:
+        outputs = (text_file, sketch_file)
         for result in results:
             text_file.write(result.text)
             sketch_file.write(result.sketches)
-            counts.update(result.counts)
+            journal.add_item(result.counts, input_bytes=result.num_bytes, outputs=outputs)
             progress.advance(result.num_bytes / 1e6)
     progress.finish()
-    return counts
+    return collections.Counter({"kept": 0, **journal.totals})
 
 
 class Judge:

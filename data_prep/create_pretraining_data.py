@@ -36,7 +36,7 @@ import itertools
 import random
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import numpy as np
 from absl import flags
@@ -46,12 +46,12 @@ from bert_tf.errors import UserError
 from bert_tf.files import SIDE_FILE_SUFFIXES
 from bert_tf.input.masking import MaskingSettings, example_keys, mask_batch
 from bert_tf.input.stateless_random import derive_keys, random_bits
-from bert_tf.progress import Progress
+from bert_tf.records.journal import Journal
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_vocabulary, intact_manifest, is_output_name
 from bert_tf.records.stage import Built, SharedDirectory, report, run_stage
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
-from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.text.tokenizer_files import TokenizerContent, TokenizerFiles
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import Block, decode_document, group_documents, read_documents
 from data_prep.instances import (
@@ -73,7 +73,13 @@ from data_prep.markup import (
     parameters_of,
     validate_markup,
 )
-from data_prep.stage import define_workers_flag, find_text_files, run_main, settings_from_flags
+from data_prep.stage import (
+    begin_progress,
+    define_workers_flag,
+    find_text_files,
+    run_main,
+    settings_from_flags,
+)
 from data_prep.vocabulary_flags import chosen_vocabulary, define_vocabulary_flags
 
 STAGE = "create_pretraining_data"
@@ -107,6 +113,7 @@ class Settings:
       pack_documents: single segments go on with the next document; no sequence is short then.
       markup: "plain", or "wikitext", whose <unk> is the unknown token.
       num_workers: processes, 0 for all cores.
+      scheduler: address of a Dask scheduler, whose workers are used instead.
     """
 
     input_file: str
@@ -126,6 +133,7 @@ class Settings:
     pack_documents: bool = False
     markup: str = PLAIN
     num_workers: int = 0
+    scheduler: str | None = None
 
     @property
     def rules(self) -> SequenceRules:
@@ -148,13 +156,15 @@ def run(settings: Settings) -> Path:
     validate(settings)
     directory, names = _resolve_outputs(settings)
     files = find_text_files(settings.input_file)
-    num_workers = resolve_num_workers(settings.num_workers)
-    vocabulary = describe_vocabulary(settings.tokenizer_files.load())
-    # Read now, since the file may change while records are made.
-    copy = {vocabulary.file_name: settings.tokenizer_files.file.read_bytes()}
+    num_workers = resolve_num_workers(settings.num_workers, settings.scheduler)
+    # Read now, since the file may change while records are made, and workers may not have it.
+    tokenizer = settings.tokenizer_files.read()
+    vocabulary = describe_vocabulary(tokenizer.load())
+    copy = {vocabulary.file_name: tokenizer.content}
 
-    def build(directory: Path) -> Built:
-        built = _build(settings, files, names, num_workers, directory)
+    def build(directory: Path, journal: Journal) -> Built:
+        encoder = functools.partial(BlockEncoder, settings, len(names), tokenizer)
+        built = _build(settings, files, names, num_workers, encoder, directory, journal)
         for name, content in copy.items():
             (directory / name).write_bytes(content)
         return Built({**built.outputs, **dict.fromkeys(copy)}, built.counts)
@@ -167,6 +177,7 @@ def run(settings: Settings) -> Path:
         build=build,
         vocabulary=vocabulary,
         shared=_shared_directory(settings, names, copies=tuple(copy)),
+        journaled=True,
     )
 
 
@@ -273,24 +284,36 @@ def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
 
 
 def _build(
-    settings: Settings, files: list[Path], names: list[str], num_workers: int, directory: Path
+    settings: Settings,
+    files: list[Path],
+    names: list[str],
+    num_workers: int,
+    encoder: Callable[[], BlockEncoder],
+    directory: Path,
+    journal: Journal,
 ) -> Built:
-    progress = Progress(STAGE, sum(path.stat().st_size for path in files) / 1e6, "MB")
-    encoder = functools.partial(BlockEncoder, settings, len(names))
+    total_bytes = sum(path.stat().st_size for path in files)
+    progress = begin_progress(STAGE, journal, total_bytes=total_bytes)
     documents = itertools.chain.from_iterable(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES) for path in files
     )
     blocks = group_documents(documents, block_bytes=_BLOCK_BYTES)
-    totals: dict[str, int] = {}
+    results = ordered_map(
+        encoder,
+        journal.remaining(blocks),
+        num_workers=num_workers,
+        scheduler=settings.scheduler,
+        what=STAGE,
+    )
+    totals = journal.totals
     with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(TFRecordWriter(directory / name)) for name in names]
-        next_writer = 0
-        for result in ordered_map(encoder, blocks, num_workers=num_workers, what=STAGE):
+        writers = [
+            stack.enter_context(TFRecordWriter(directory / name, continues=True)) for name in names
+        ]
+        for result in results:
             for place, group in enumerate(result.groups):
-                writers[(next_writer + place) % len(writers)].write_framed(group)
-            next_writer = (next_writer + result.counts["records"]) % len(writers)
-            for name, count in result.counts.items():
-                totals[name] = totals.get(name, 0) + count
+                writers[(totals["records"] + place) % len(writers)].write_framed(group)
+            journal.add_item(result.counts, input_bytes=result.num_input_bytes, outputs=writers)
             progress.advance(result.num_input_bytes / 1e6)
     if not totals.get("records"):
         raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
@@ -304,17 +327,17 @@ def _build(
     for name, writer in zip(names, writers):
         outputs[name] = writer.num_records
         outputs[name + OFFSETS_SUFFIX] = None
-    return Built(outputs, totals)
+    return Built(outputs, dict(totals))
 
 
 class BlockEncoder:
     """Encodes blocks of text as records; one instance per worker process."""
 
-    def __init__(self, settings: Settings, num_groups: int):
+    def __init__(self, settings: Settings, num_groups: int, content: TokenizerContent):
         self._settings = settings
         self._rules = settings.rules
         self._num_groups = num_groups
-        tokenizer = settings.tokenizer_files.load()
+        tokenizer = content.load()
         vocabulary = describe_vocabulary(tokenizer)
         self._special_ids = dict(vocabulary.special_ids)
         self._starts_word = np.array(tokenizer.word_starts(range(vocabulary.size)))

@@ -26,13 +26,14 @@ from absl import flags
 
 from bert_tf.command_line import flag_group
 from bert_tf.errors import UserError
-from bert_tf.progress import Progress
+from bert_tf.records.journal import Journal
 from bert_tf.records.stage import Built, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.mediawiki_dump import ARTICLES, Site, read_pages
 from data_prep.mediawiki_text import Options, plain_text
 from data_prep.stage import (
     NumberedFiles,
+    begin_progress,
     define_common_flags,
     define_workers_flag,
     find_text_files,
@@ -53,6 +54,7 @@ class Settings:
       output_dir: output directory for the text.
       keep_lists, keep_headings: keep the lines of lists, and the headings of sections with text.
       num_workers: processes, 0 for all cores.
+      scheduler: address of a Dask scheduler, whose workers are used instead.
     """
 
     input_file: str
@@ -60,6 +62,7 @@ class Settings:
     keep_lists: bool = False
     keep_headings: bool = False
     num_workers: int = 0
+    scheduler: str | None = None
 
 
 class Batch(NamedTuple):
@@ -80,7 +83,7 @@ class Extracted(NamedTuple):
 
 def validate(settings: Settings) -> None:
     """Raises UserError for values that cannot be."""
-    resolve_num_workers(settings.num_workers)
+    resolve_num_workers(settings.num_workers, settings.scheduler)
 
 
 def run(settings: Settings) -> Path:
@@ -93,26 +96,30 @@ def run(settings: Settings) -> Path:
         parameters={"lists": settings.keep_lists, "headings": settings.keep_headings},
         inputs=files,
         build=functools.partial(_build, settings, files),
+        journaled=True,
     )
 
 
-def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
-    progress = Progress(STAGE, None, "MB of markup")
-    totals: collections.Counter[str] = collections.Counter()
+def _build(settings: Settings, files: list[Path], directory: Path, journal: Journal) -> Built:
+    progress = begin_progress(STAGE, journal, total_bytes=None, unit="MB of markup")
+    # Counted anew by a call that continues, since it reads all pages again.
+    left_out: collections.Counter[str] = collections.Counter()
     worker = functools.partial(Extractor, settings.keep_lists, settings.keep_headings)
     results = ordered_map(
         worker,
-        _batches(files, totals),
-        num_workers=resolve_num_workers(settings.num_workers),
+        journal.remaining(_batches(files, left_out)),
+        num_workers=resolve_num_workers(settings.num_workers, settings.scheduler),
+        scheduler=settings.scheduler,
         what=STAGE,
     )
-    with NumberedFiles(directory, "articles") as output:
+    with NumberedFiles(directory, "articles", journal) as output:
         for result in results:
             output.write(result.text, count=result.articles)
-            totals["articles"] += result.articles
-            totals["articles_without_text"] += result.empty
+            counts = {"articles": result.articles, "articles_without_text": result.empty}
+            journal.add_item(counts, input_bytes=result.characters, outputs=[output])
             progress.advance(result.characters / 1e6)
     progress.finish()
+    totals = journal.totals + left_out
     if not totals["articles"]:
         raise UserError(f"--input_file: {settings.input_file!r} contains no article with text.")
     names = ("articles", "articles_without_text", "redirects", "other_pages")

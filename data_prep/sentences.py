@@ -16,7 +16,6 @@ Memory: about 60 MB plus 70 MB per worker process, whatever the size of the corp
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -30,7 +29,7 @@ from absl import flags
 
 from bert_tf.command_line import flag_group
 from bert_tf.errors import UserError
-from bert_tf.progress import Progress
+from bert_tf.records.journal import Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.languages import DEFAULT_LANGUAGE, validate_language
@@ -48,6 +47,7 @@ from data_prep.markup import (
 from data_prep.sentence_splitting import split_sentences, splitter_version
 from data_prep.stage import (
     NumberedFiles,
+    begin_progress,
     define_common_flags,
     define_language_flag,
     define_workers_flag,
@@ -83,6 +83,7 @@ class Settings:
       markup: "plain" or "wikitext".
       language: code of the text's language, such as "de", by whose rules sentences end.
       num_workers: processes, 0 for all cores.
+      scheduler: address of a Dask scheduler, whose workers are used instead.
     """
 
     input_file: str
@@ -92,6 +93,7 @@ class Settings:
     markup: str = PLAIN
     language: str = DEFAULT_LANGUAGE
     num_workers: int = 0
+    scheduler: str | None = None
 
 
 class Chunk(NamedTuple):
@@ -118,13 +120,13 @@ def validate(settings: Settings) -> None:
         raise UserError(f"--invalid_utf8={settings.invalid_utf8}: give one of {INVALID_UTF8}.")
     validate_markup(settings.markup)
     validate_language(settings.language)
-    resolve_num_workers(settings.num_workers)
+    resolve_num_workers(settings.num_workers, settings.scheduler)
 
 
 def run(settings: Settings) -> Path:
     """Splits the input files into sentences; returns the output directory."""
     validate(settings)
-    num_workers = resolve_num_workers(settings.num_workers)
+    num_workers = resolve_num_workers(settings.num_workers, settings.scheduler)
     files = find_text_files(settings.input_file)
     return run_stage(
         STAGE,
@@ -139,11 +141,15 @@ def run(settings: Settings) -> Path:
         },
         inputs=files,
         build=functools.partial(_build, settings, files, num_workers),
+        journaled=True,
     )
 
 
-def _build(settings: Settings, files: list[Path], num_workers: int, directory: Path) -> Built:
-    progress = Progress(STAGE, sum(path.stat().st_size for path in files) / 1e6, "MB")
+def _build(
+    settings: Settings, files: list[Path], num_workers: int, directory: Path, journal: Journal
+) -> Built:
+    total_bytes = sum(path.stat().st_size for path in files)
+    progress = begin_progress(STAGE, journal, total_bytes=total_bytes)
     chunks = (
         chunk
         for path in files
@@ -156,11 +162,18 @@ def _build(settings: Settings, files: list[Path], num_workers: int, directory: P
         settings.markup,
         settings.language,
     )
-    totals: collections.Counter[str] = collections.Counter()
-    with NumberedFiles(directory, STAGE) as output:
-        for result in ordered_map(splitter, chunks, num_workers=num_workers, what=STAGE):
+    results = ordered_map(
+        splitter,
+        journal.remaining(chunks),
+        num_workers=num_workers,
+        scheduler=settings.scheduler,
+        what=STAGE,
+    )
+    totals = journal.totals
+    with NumberedFiles(directory, STAGE, journal) as output:
+        for result in results:
             output.write(result.text, count=result.counts["documents"])
-            totals.update(result.counts)
+            journal.add_item(result.counts, input_bytes=result.num_input_bytes, outputs=[output])
             progress.advance(result.num_input_bytes / 1e6)
     if not totals["documents"]:
         raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")

@@ -11,8 +11,12 @@ from absl import flags
 
 from bert_tf.command_line import flag_group, run_command
 from bert_tf.errors import UserError
-from bert_tf.files import expand_input_files, require_file
+from bert_tf.files import expand_input_files, require_file, sync_file
+from bert_tf.progress import Progress
+from bert_tf.records.journal import Journal, Written
 from bert_tf.records.manifest import MANIFEST_NAME, require_listed_files
+from bert_tf.records.stage import report
+from bert_tf.workers import resolve_num_workers
 from data_prep.languages import DEFAULT_LANGUAGE
 
 Settings = TypeVar("Settings")
@@ -41,12 +45,17 @@ class NumberedFiles:
       counts: file name -> units (documents, articles) in it.
     """
 
-    def __init__(self, directory: Path, kind: str):
-        self.counts: dict[str, int] = {}
+    def __init__(self, directory: Path, kind: str, journal: Journal | None = None):
+        """Continues the files of an earlier call if there is a journal that has some."""
+        written = journal.written if journal else {}
+        self.counts: dict[str, int] = {name: part.count for name, part in written.items()}
+        self._sizes: dict[str, int] = {name: part.bytes for name, part in written.items()}
         self._directory = directory
         self._kind = kind
         self._open = contextlib.ExitStack()
-        self._room = 0
+        self._unsynced: list[str] = []
+        if written:
+            self._open_file(list(written)[-1])
 
     def __enter__(self) -> NumberedFiles:
         return self
@@ -56,15 +65,54 @@ class NumberedFiles:
 
     def write(self, text: bytes, *, count: int) -> None:
         """Appends whole documents: ``count`` units."""
-        if self._room <= 0:
-            self._open.close()
-            self._name = f"{self._kind}-{len(self.counts):05d}.txt"
-            self.counts[self._name], self._room = 0, _OUTPUT_FILE_BYTES
-            path = self._directory / self._name
-            self._file = self._open.enter_context(path.open("wb"))
+        if not self.counts or self._sizes[self._name] >= _OUTPUT_FILE_BYTES:
+            self._open_file(f"{self._kind}-{len(self.counts):05d}.txt")
         self._file.write(text)
-        self._room -= len(text)
+        self._sizes[self._name] += len(text)
         self.counts[self._name] += count
+
+    def _open_file(self, name: str) -> None:
+        self._open.close()
+        self._file = self._open.enter_context((self._directory / name).open("ab"))
+        self._name = name
+        self._unsynced.append(name)
+        self.counts.setdefault(name, 0)
+        self._sizes.setdefault(name, 0)
+
+    def sync(self) -> dict[Path, Written]:
+        """See :class:`bert_tf.records.journal.Appended`."""
+        for name in self._unsynced[:-1]:
+            with open(self._directory / name, "rb") as file:
+                sync_file(file)
+        if self._unsynced:
+            sync_file(self._file)
+        self._unsynced = self._unsynced[-1:]
+        return {
+            self._directory / name: Written(size, self.counts[name])
+            for name, size in self._sizes.items()
+        }
+
+
+def begin_progress(
+    stage: str, journal: Journal, *, total_bytes: int | None, unit: str = "MB"
+) -> Progress:
+    """The progress of a stage in units of 10^6 bytes; reports where an earlier call is continued.
+
+    Args:
+      stage: its name.
+      journal: what has been done.
+      total_bytes: of the input, None if unknown.
+      unit: of the progress.
+    """
+    progress = Progress(stage, None if total_bytes is None else total_bytes / 1e6, unit)
+    if journal.items:
+        divisor, name = (
+            (1e9, "GB") if max(journal.input_bytes, total_bytes or 0) >= 1e9 else (1e6, "MB")
+        )
+        of_total = f" of {total_bytes / divisor:,.1f}" if total_bytes else ""
+        report(f"{stage}: resumed at {journal.input_bytes / divisor:,.1f}{of_total} {name}")
+        progress.skip(journal.input_bytes / 1e6)
+    return progress
 
 
 @flag_group("Input and output")
@@ -97,10 +145,18 @@ def define_language_flag() -> None:
 
 
 @flag_group("Processes")
-def define_workers_flag() -> None:
-    """Defines --num_workers, for stages with worker processes."""
+def define_workers_flag(*, here_only: bool = False) -> None:
+    """Defines --num_workers and, unless work stays on this machine, --scheduler."""
     flags.DEFINE_integer(
         "num_workers", 0, "Worker processes; 0 means all cores. The output does not depend on it."
+    )
+    if here_only:
+        return
+    flags.DEFINE_string(
+        "scheduler",
+        None,
+        "Instead of --num_workers: address of a Dask scheduler, such as tcp://host:8786, whose "
+        "workers are used. The output does not depend on it.",
     )
 
 
@@ -113,8 +169,15 @@ def settings_from_flags(settings_class: type[Settings], **others: object) -> Set
 def run_main(define_flags: Callable[[], None], run: Callable[[], object]) -> None:
     """The ``main`` of a stage: defines and parses its flags and runs it."""
     define_flags()
-    run_command(lambda _: _discard(run()))
+    run_command(lambda _: _run(run))
 
 
-def _discard(_: object) -> None:
-    """Returns None, since absl uses main's return value as the exit status."""
+def _run(run: Callable[[], object]) -> None:
+    """Runs a stage, and returns None, since absl uses main's return value as the exit status."""
+    values = flags.FLAGS
+    if "scheduler" in values and values.scheduler:
+        resolve_num_workers(values.num_workers, values.scheduler)
+        from bert_tf.cluster import check_scheduler  # Dask is needed for this only
+
+        check_scheduler(values.scheduler)  # before hours of a stage that works without it
+    run()

@@ -79,6 +79,7 @@ class Settings:
       vocab_sample_megabytes: maximum amount of text to train on, 10^6 bytes.
       markup: "plain", or "wikitext", whose <unk> is not a word.
       num_workers: processes, 0 for all cores.
+      scheduler: address of a Dask scheduler, whose workers are used instead.
     """
 
     input_file: str
@@ -91,6 +92,7 @@ class Settings:
     vocab_sample_megabytes: float = 100.0
     markup: str = PLAIN
     num_workers: int = 0
+    scheduler: str | None = None
 
 
 class SampleRule(NamedTuple):
@@ -119,10 +121,10 @@ class Sample(NamedTuple):
 def run(settings: Settings) -> Path:
     """Trains the vocabulary; returns the path of its file."""
     validate(settings)
-    num_workers = resolve_num_workers(settings.num_workers)
+    num_workers = resolve_num_workers(settings.num_workers, settings.scheduler)
     files = find_text_files(settings.input_file)
     parameters = dataclasses.asdict(settings)
-    for name in ("input_file", "output_dir", "num_workers", "markup"):
+    for name in ("input_file", "output_dir", "num_workers", "scheduler", "markup"):
         del parameters[name]
     parameters |= parameters_of(settings.markup)
     directory = run_stage(
@@ -168,7 +170,9 @@ def _build(settings: Settings, files: list[Path], num_workers: int, directory: P
     else:
         worker = functools.partial(LineSampler, rule, settings.do_lower_case, settings.markup)
     chunks = (chunk for path in files for chunk in read_lines(path))
-    samples = ordered_map(worker, chunks, num_workers=num_workers, what=STAGE)
+    samples = ordered_map(
+        worker, chunks, num_workers=num_workers, scheduler=settings.scheduler, what=STAGE
+    )
     counts = {"sample_bytes": 0}
     taken = _until_limit(samples, max_bytes, total_bytes, counts)
     path = directory / FILE_NAMES[settings.tokenizer]

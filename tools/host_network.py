@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bert_tf.errors import UserError
@@ -111,9 +111,9 @@ class Network:
         """Sets the switch's end of a host's link ``up`` or ``down``."""
         self.call(SWITCH, "ip", "link", "set", name, state)
 
-    def end_programs(self) -> None:
-        """Kills every process on the hosts, but keeps the hosts."""
-        for name in self._addresses:
+    def end_programs(self, names: Iterable[str]) -> None:
+        """Kills every process on some hosts, but keeps the hosts."""
+        for name in names:
             keeper = self.keeper(name)
             end_processes(network_of(keeper), keeper=keeper)
 

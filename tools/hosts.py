@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError, exit_on_user_error
-from tools.host_keeper import SHARED_MEMORY, enter_command
+from tools.host_keeper import SHARED_MEMORY, enter_command, network_of, processes_in
 from tools.host_network import (
     KEEPER,
     Network,
@@ -166,7 +166,7 @@ class Hosts:
             try:
                 stdout, stderr = process.communicate(timeout=timeout)
             except BaseException:
-                self._network.end_programs()
+                self._network.end_programs(self.names)
                 raise
         if check and process.returncode:
             failed = f"{' '.join(program)} on {len(self.names)} hosts: status {process.returncode}"
@@ -181,6 +181,15 @@ class Hosts:
     def cut(self, host: int) -> None:
         """Unplugs a host: no packets pass, but no connection is closed."""
         self._network.set_link(self.names[host], "down")
+
+    def processes(self, host: int) -> list[int]:
+        """The ids of the processes on a host, apart from the one that keeps it."""
+        keeper = self._network.keeper(self.names[host])
+        return [pid for pid in processes_in(network_of(keeper)) if pid != keeper]
+
+    def kill(self, host: int) -> None:
+        """Kills every process on a host, as a power cut would; the host can be used again."""
+        self._network.end_programs([self.names[host]])
 
     def restore(self, host: int) -> None:
         """Plugs a host in again."""

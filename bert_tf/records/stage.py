@@ -8,12 +8,16 @@ being replaced, so that a later run can clean up after one that was killed.
 Calls that each add files to one directory (``SharedDirectory``) write into separate ``.partial-*``
 directories, possibly at the same time, and take turns to move files into place and to rewrite the
 manifest. Meanwhile it does not list the files that are being replaced.
+
+A stage with a journal (journal.py) that was stopped by a kill, a full disk or a lost worker is
+continued by the next call with equal parameters, inputs, vocabulary and code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import shutil
@@ -24,7 +28,7 @@ from typing import Any, Callable
 
 from bert_tf.console import say
 from bert_tf.directory_lock import hold_directory
-from bert_tf.errors import UserError
+from bert_tf.errors import RepairableError, UserError
 from bert_tf.files import (
     SIDE_FILE_SUFFIXES,
     PathLike,
@@ -33,6 +37,7 @@ from bert_tf.files import (
     read_json,
     write_json,
 )
+from bert_tf.records.journal import Journal
 from bert_tf.records.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -45,6 +50,7 @@ from bert_tf.records.manifest import (
     require_output_names,
     write_manifest,
 )
+from bert_tf.versions import version_record
 
 _PARTIAL_NAME = ".partial"
 _STALE_NAME = ".stale.json"
@@ -88,9 +94,10 @@ def run_stage(
     *,
     parameters: Mapping[str, Any],
     inputs: Sequence[Path],
-    build: Callable[[Path], Built],
+    build: Callable[..., Built],
     vocabulary: VocabularyEntry | None = None,
     shared: SharedDirectory | None = None,
+    journaled: bool = False,
 ) -> Path:
     """Fills ``output_dir`` by ``build(directory)``, unless its manifest shows it is up to date.
 
@@ -99,9 +106,11 @@ def run_stage(
       output_dir: used by this stage only; files that the stage did not write are kept.
       parameters: JSON values that, with the inputs and the vocabulary, decide every output byte.
       inputs: files, in the order in which they are read.
-      build: writes the outputs into the empty directory passed to it.
+      build: writes the outputs into the directory passed to it, which is empty; with a journal,
+        that is passed too, and says what of an earlier call is there.
       vocabulary: the vocabulary of the ids in the outputs, None if they have no ids.
       shared: keeps the files of other calls in the directory; None replaces all files.
+      journaled: whether there is a journal.
 
     Returns: ``output_dir``.
 
@@ -131,8 +140,9 @@ def run_stage(
         kept = _calls_to_keep(directory, call, shared)
         if shared is None:
             _files_of_earlier_runs(directory, kept)  # raises its errors before the work
-        partial = stack.enter_context(_partial_directory(directory, shared))
-        built = build(partial)
+        identity = _identity(call) if journaled else None
+        partial, journal = stack.enter_context(_partial_directory(directory, shared, identity))
+        built = build(partial, journal) if journaled else build(partial)
         call = dataclasses.replace(
             call,
             outputs=tuple(
@@ -155,9 +165,20 @@ def _named(directory: Path, shared: SharedDirectory | None) -> str:
     return f"{directory / shared.names[0]}" if shared else f"{directory}"
 
 
+def _identity(call: Manifest) -> str:
+    """A hash of all that decides the output of a call."""
+    return hash_of_json([call.to_dict(), version_record()])
+
+
 @contextlib.contextmanager
-def _partial_directory(directory: Path, shared: SharedDirectory | None) -> Iterator[Path]:
-    """An empty directory inside ``directory`` that is removed at the end."""
+def _partial_directory(
+    directory: Path, shared: SharedDirectory | None, identity: str | None
+) -> Iterator[tuple[Path, Journal | None]]:
+    """A directory inside ``directory`` that is removed at the end.
+
+    It is empty, except that with an ``identity`` it has what the journal of an earlier call says.
+    It is then kept if there is a journal and the failure can be repaired.
+    """
     with contextlib.ExitStack() as stack:
         partial = directory / _PARTIAL_NAME
         if shared is not None:
@@ -167,10 +188,24 @@ def _partial_directory(directory: Path, shared: SharedDirectory | None) -> Itera
             stack.callback(_remove_if_empty, call_directory)
             stack.enter_context(hold_directory(call_directory, flag=shared.flag))
             partial = call_directory / "files"
+        journal = None
+        if identity is None:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+        else:
+            journal = Journal(partial, identity)
+        stack.push(functools.partial(_remove_unless_continued, partial, journal))
+        yield partial, journal
+
+
+def _remove_unless_continued(
+    partial: Path, journal: Journal | None, _: object, error: BaseException | None, __: object
+) -> None:
+    is_final = isinstance(error, UserError) and not isinstance(error, RepairableError)
+    if error is not None and not is_final and journal is not None and journal.exists:
+        report(f"what is done is kept in {partial}; the same command will continue from there")
+    else:
         shutil.rmtree(partial, ignore_errors=True)
-        stack.callback(shutil.rmtree, partial, ignore_errors=True)
-        partial.mkdir()
-        yield partial
 
 
 def _remove_if_empty(directory: Path) -> None:

@@ -27,8 +27,9 @@ import google_crc32c
 import numpy as np
 
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike, atomic_open
+from bert_tf.files import PathLike, atomic_open, sync_file
 from bert_tf.records.compressed import first_content_bytes, uncompressed_copy, write_uncompressed
+from bert_tf.records.journal import Written
 
 OFFSETS_SUFFIX = ".offsets"
 
@@ -72,15 +73,24 @@ class TFRecordWriter:
 
     A context manager; if the block raises an exception, neither file is left behind. Records are
     added with :meth:`write`, or many at a time, already framed, with :meth:`write_framed`.
+
+    With ``continues``, for a file of a journal (journal.py), records are appended to those that are
+    there, under the file's name at once, and are left behind by an exception.
     """
 
-    def __init__(self, path: PathLike):
+    def __init__(self, path: PathLike, *, continues: bool = False):
         self._path = Path(path)
+        self._continues = continues
         self._sizes: list[np.ndarray] = []
         self._num_records = 0
 
     def __enter__(self) -> TFRecordWriter:
-        self._opened = atomic_open(self._path, "wb")
+        if self._continues:
+            self._opened = open(self._path, "ab")
+            self._sizes = [_sizes_in(self._path)]
+            self._num_records = len(self._sizes[0])
+        else:
+            self._opened = atomic_open(self._path, "wb")
         self._file = self._opened.__enter__()
         return self
 
@@ -99,6 +109,11 @@ class TFRecordWriter:
     def num_records(self) -> int:
         """Number of records written so far."""
         return self._num_records
+
+    def sync(self) -> dict[Path, Written]:
+        """See :class:`bert_tf.records.journal.Appended`."""
+        sync_file(self._file)
+        return {self._path: Written(self._file.tell(), self._num_records)}
 
     def write(self, record: bytes) -> None:
         """Appends one record."""
@@ -369,6 +384,15 @@ def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:
         if not _header_fits(os.pread(descriptor, _HEADER_BYTES, start), end - start):
             return False
     return True
+
+
+def _sizes_in(path: Path) -> np.ndarray:
+    """The sizes of the framed records of a file, int64 [N]."""
+    descriptor = _open_for_reading(path)
+    try:
+        return np.diff(_scan(path, descriptor)).astype(np.int64)
+    finally:
+        os.close(descriptor)
 
 
 def _scan(path: Path, descriptor: int) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,15 @@ class TokenizerFiles:
             do_lower_case=self.do_lower_case is not False,
         )
 
+    def read(self) -> TokenizerContent:
+        """The content of the one file, after checking it like :meth:`load`."""
+        self.load()
+        return TokenizerContent(
+            "vocab_file" if self.vocab_file else "spm_model_file",
+            self.file.read_bytes(),
+            do_lower_case=self.do_lower_case is not False,
+        )
+
     def vocabulary(self) -> Vocabulary | None:
         """The vocabulary with its hashes, None without a file; OSError if it cannot be read."""
         if self.file is None:
@@ -141,6 +151,28 @@ class TokenizerFiles:
         name, other = (VOCAB_NAME, SPM_NAME) if self.vocab_file else (SPM_NAME, VOCAB_NAME)
         _copy(self.file, directory / name)
         (directory / other).unlink(missing_ok=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerContent:
+    """A tokenizer as bytes, for processes that may not have its file.
+
+    Attributes:
+      kind: the file that it is, ``vocab_file`` or ``spm_model_file``.
+      content: that of the file.
+      do_lower_case: whether text is lower-cased.
+    """
+
+    kind: str
+    content: bytes
+    do_lower_case: bool
+
+    def load(self) -> Tokenizer:
+        """Opens the vocabulary."""
+        with tempfile.TemporaryDirectory(prefix="bert_tf_vocabulary_") as directory:
+            path = Path(directory, self.kind)
+            path.write_bytes(self.content)
+            return load_tokenizer(**{self.kind: path}, do_lower_case=self.do_lower_case)
 
 
 def _copy(source: Path, target: Path) -> None:

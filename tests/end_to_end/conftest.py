@@ -1,5 +1,10 @@
 """Small real data, made once by the real pipeline."""
 
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tests.small_pretraining import (
@@ -8,6 +13,20 @@ from tests.small_pretraining import (
     stdlib_documentation,
     write_bert_config,
 )
+
+COMPILER = os.environ.get("CXX") or "g++"
+
+
+@pytest.fixture(scope="session")
+def killer(tmp_path_factory):
+    """A library that kills the program into which it is loaded."""
+    if shutil.which(COMPILER) is None:
+        pytest.skip("there is no compiler")
+    library = tmp_path_factory.mktemp("killer") / "kill_at.so"
+    source = Path(__file__).with_name("kill_at.c")
+    command = [COMPILER, "-x", "c", "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"]
+    subprocess.run(command, check=True)
+    return library
 
 
 @pytest.fixture(scope="session")

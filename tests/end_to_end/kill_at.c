@@ -1,8 +1,8 @@
 /* Preloaded into a program, it kills the program at a chosen change of a directory.
  *
  * KILL_UNDER is the directory's absolute path and KILL_AT the number of the change, from 0: a file
- * opened for writing, written to, renamed or removed, a directory made or removed. A program that
- * ends by itself says on stderr how many changes it made.
+ * opened for writing, written to, cut, synchronized, renamed or removed, a directory made or
+ * removed. A program that ends by itself says on stderr how many changes it made.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -87,6 +87,19 @@ OPEN(open64)
   }
 FOPEN(fopen)
 FOPEN(fopen64)
+
+#define TRUNCATE(name, kind)                  \
+  int name(const char *path, kind length) {   \
+    if (is_under(path)) change();             \
+    return REAL(name)(path, length);          \
+  }
+TRUNCATE(truncate, off_t)
+TRUNCATE(truncate64, off64_t)
+
+int fsync(int fd) {
+  if (fd_is_under(fd)) change();
+  return REAL(fsync)(fd);
+}
 
 ssize_t write(int fd, const void *bytes, size_t count) {
   if (fd > 2 && fd_is_under(fd)) change();

@@ -9,12 +9,10 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,9 +21,6 @@ import tensorflow.compat.v1 as tf
 from tests.support import ROOT, environment, requires_horovod
 
 KILLS = int(os.environ.get("KILLS", "2"))
-COMPILER = os.environ.get("CXX") or "g++"
-
-pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="there is no compiler")
 
 # The loss falls and rises, so that the best checkpoint is neither the first nor the last, and early
 # stopping ends the run.
@@ -52,16 +47,6 @@ PHASES = (
 )  # fmt: skip
 # What a run measures of itself.
 TIMES = ("time", "sequences_per_second")
-
-
-@pytest.fixture(scope="module")
-def killer(tmp_path_factory):
-    """A library that kills the program into which it is loaded."""
-    library = tmp_path_factory.mktemp("killer") / "kill_at.so"
-    source = Path(__file__).with_name("kill_at.c")
-    command = [COMPILER, "-x", "c", "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"]
-    subprocess.run(command, check=True)
-    return library
 
 
 class Runs:

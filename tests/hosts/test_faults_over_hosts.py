@@ -1,14 +1,13 @@
 """A host that is cut off: the job ends in time, and goes on without it."""
 
-import re
 import shlex
 import subprocess
 import sys
-import threading
 
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.hosts.program_output import LIMIT, Output
 from tests.small_pretraining import (
     flags_of_a_short_run,
     write_bert_config,
@@ -19,7 +18,6 @@ from tools.hosts import Hosts
 pytestmark = pytest.mark.parallel
 
 TIMEOUT = 10  # seconds without a word
-LIMIT = 600
 STEPS = 150
 
 
@@ -33,29 +31,6 @@ def program(data, tmp_path):
     flags += ["--global_batch_size=8", f"--rank_timeout={TIMEOUT}"]
     flags.remove("--train_batch_size=8")  # one rank takes twice what each of two does
     return [sys.executable, "run_pretraining.py", *flags]
-
-
-class Output:
-    """What a process prints, line by line, read by a thread: its pipe may outlive it."""
-
-    def __init__(self, process):
-        self.lines = []
-        self._news = threading.Condition()
-        for stream in (process.stdout, process.stderr):
-            threading.Thread(target=self._read, args=[stream], daemon=True).start()
-
-    def _read(self, stream):
-        for line in stream:
-            with self._news:
-                self.lines.append(line.rstrip("\n"))
-                self._news.notify_all()
-
-    def matching(self, pattern):
-        return [line for line in self.lines if re.search(pattern, line)]
-
-    def wait_for(self, pattern, number=1):
-        with self._news:
-            assert self._news.wait_for(lambda: len(self.matching(pattern)) >= number, LIMIT)
 
 
 def newest_step(tmp_path):

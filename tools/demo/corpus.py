@@ -176,7 +176,7 @@ def unique_documents(
 def define_flags() -> None:
     """Defines the flags of ``python -m tools.demo.corpus``."""
     define_output_flag("Directory for corpus.txt.")
-    define_workers_flag()
+    define_workers_flag(here_only=True)
     flags.DEFINE(Number(), "max_megabytes", 12.0, "Maximum amount of text, in MB.")
 
 

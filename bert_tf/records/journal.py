@@ -1,0 +1,179 @@
+"""What a stage has finished so far, for a later call that continues where this one was killed.
+
+A stage works on items in a fixed order and appends their results to its files. ``.journal.json`` in
+its partial directory says how many items are done, the bytes that their results take in each file,
+and running totals. It is written every half a minute, after these bytes have reached the disk. A
+later call cuts the files there, which undoes what followed, and skips the items that are done.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from bert_tf.errors import UserError
+from bert_tf.files import read_json_object, sync_file, write_json
+
+Item = TypeVar("Item")
+
+JOURNAL_NAME = ".journal.json"
+SECONDS_BETWEEN_ENTRIES = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A file of a journal: its bytes, and the units (records, documents) in them."""
+
+    bytes: int = 0
+    count: int = 0
+
+
+class Appended(Protocol):
+    """Output files that only grow."""
+
+    def sync(self) -> Mapping[Path, Written]:
+        """Brings all that was written to the disk; returns what each file has by now."""
+
+
+class AppendedFile(contextlib.AbstractContextManager):
+    """A file that is continued, or begun."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._file = open(path, "ab")  # noqa: SIM115 (closed on exit)
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def write(self, content: bytes) -> None:
+        """Appends bytes."""
+        self._file.write(content)
+
+    def sync(self) -> dict[Path, Written]:
+        """See :class:`Appended`."""
+        sync_file(self._file)
+        return {self._path: Written(self._file.tell())}
+
+
+class Journal:
+    """The journal of one call of a stage.
+
+    Attributes:
+      items: how many are done.
+      input_bytes: of these items.
+      totals: of the items that are done, by name; the stage adds to it.
+      written: the files as they were when this call began, by their names in the directory.
+    """
+
+    def __init__(self, directory: Path, call: str):
+        """Continues what is in ``directory`` if a call of the same identity has left it there.
+
+        Whatever else is in the directory is removed. ``call`` is a hash of all that decides the
+        bytes of the outputs.
+        """
+        self._directory = directory
+        self._call = call
+        entry = _read(directory / JOURNAL_NAME, call)
+        if entry is None or not _cut_files(directory, entry.written):
+            entry = _Entry()
+            (directory / JOURNAL_NAME).unlink(missing_ok=True)
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+        self.items = entry.items
+        self.input_bytes = entry.input_bytes
+        self.totals = collections.Counter(entry.totals)
+        self.written = entry.written
+        self._last_entry = time.monotonic()
+
+    @property
+    def exists(self) -> bool:
+        """Whether a later call would have something to continue."""
+        return (self._directory / JOURNAL_NAME).exists()
+
+    def remaining(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items that were not done when this call began."""
+        return itertools.islice(items, self.items, None)
+
+    def add_item(
+        self, counts: Mapping[str, int], *, input_bytes: int, outputs: Iterable[Appended]
+    ) -> None:
+        """Counts an item whose results are in the outputs, and makes an entry if it is time."""
+        self.items += 1
+        self.input_bytes += input_bytes
+        self.totals.update(counts)
+        if time.monotonic() - self._last_entry >= SECONDS_BETWEEN_ENTRIES:
+            self.save(outputs)
+
+    def save(self, outputs: Iterable[Appended]) -> None:
+        """Makes an entry."""
+        written: dict[Path, Written] = {}
+        for output in outputs:
+            written.update(output.sync())
+        files = {
+            path.relative_to(self._directory).as_posix(): dataclasses.asdict(part)
+            for path, part in written.items()
+        }
+        content = {
+            "call": self._call,
+            "items": self.items,
+            "input_bytes": self.input_bytes,
+            "totals": dict(self.totals),
+            "written": files,
+        }
+        write_json(self._directory / JOURNAL_NAME, content, durable=True)
+        self._last_entry = time.monotonic()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    items: int = 0
+    input_bytes: int = 0
+    totals: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    written: Mapping[str, Written] = dataclasses.field(default_factory=dict)
+
+
+def _read(path: Path, call: str) -> _Entry | None:
+    """The entry of this call in a journal; None if it is another's, damaged or missing."""
+    try:
+        content = read_json_object(path, what="journal")
+        if content["call"] != call:
+            return None
+        return _Entry(
+            int(content["items"]),
+            int(content["input_bytes"]),
+            {str(name): int(count) for name, count in content["totals"].items()},
+            {str(name): _written(part) for name, part in content["written"].items()},
+        )
+    except (UserError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _written(part: Mapping[str, Any]) -> Written:
+    return Written(int(part["bytes"]), int(part["count"]))
+
+
+def _cut_files(directory: Path, written: Mapping[str, Written]) -> bool:
+    """Brings a directory to the state of an entry; False if a file lacks some of its bytes."""
+    paths = {directory / name: part.bytes for name, part in written.items()}
+    for path, size in paths.items():
+        if not path.is_file() or path.stat().st_size < size:
+            return False
+    for path in sorted(directory.rglob("*"), reverse=True):  # what is in a directory before it
+        if path in paths or path == directory / JOURNAL_NAME:
+            continue
+        if not path.is_dir():
+            path.unlink()
+        elif not any(path in kept.parents for kept in paths):
+            path.rmdir()
+    for path, size in paths.items():
+        if path.stat().st_size != size:
+            os.truncate(path, size)
+    return True

@@ -1,0 +1,50 @@
+"""What has to be equal wherever parts of one output are made: the code and what it relies on."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import sys
+from pathlib import Path
+
+import bert_tf
+
+# Packages on whose results bytes of the outputs depend.
+_PACKAGES = ("blingfire", "mwparserfromhell", "numpy", "sentencepiece", "tokenizers")
+_ROOMS = ("bert_tf", "data_prep")
+_SOURCES = ("*.py", "*.cc", "*.inc")
+
+
+@functools.cache
+def version_record() -> dict[str, str]:
+    """The versions of Python, of this code and of the packages that decide an output's bytes.
+
+    Code is told apart by a digest of its files, since a checkout may change without a new version.
+    It is that of the first call in this process.
+    """
+    return {
+        "bert_tf": f"{bert_tf.__version__} ({_source_digest()})",
+        "Python": ".".join(map(str, sys.version_info[:2])),
+        **{name: _version(name) for name in _PACKAGES},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for room in _ROOMS:
+        spec = importlib.util.find_spec(room)
+        directory = Path(spec.origin).parent if spec and spec.origin else None
+        found = (path for pattern in _SOURCES for path in directory.rglob(pattern))
+        for path in sorted(found) if directory else ():
+            digest.update(f"{room}/{path.relative_to(directory).as_posix()}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,143 @@
+"""The workers of a Dask scheduler: a real one, with processes that are killed."""
+
+import os
+import signal
+
+import pytest
+
+from bert_tf import versions, workers
+from bert_tf.errors import RepairableError, UserError
+from bert_tf.workers import ordered_map
+from tests.unit import test_workers
+
+distributed = pytest.importorskip("distributed")
+cluster = pytest.importorskip("bert_tf.cluster")
+
+
+@pytest.fixture(scope="module")
+def dask(tmp_path_factory):
+    """Two workers of one thread each."""
+    with distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        dashboard_address=":0",
+        local_directory=str(tmp_path_factory.mktemp("dask")),
+    ) as local:
+        yield local
+
+
+def results_of(make_worker, items, dask, what="counting"):
+    address = dask if isinstance(dask, str) else dask.scheduler_address
+    return ordered_map(make_worker, items, num_workers=1, scheduler=address, what=what)
+
+
+def test_results_are_in_the_order_of_the_items(dask, capsys):
+    results = results_of(test_workers.make_square, range(50), dask)
+    assert list(results) == [value * value for value in range(50)]
+    said = capsys.readouterr().err
+    assert f"counting: 2 workers at {dask.scheduler_address}, dashboard http" in said
+
+
+@pytest.mark.parametrize("items", [[], [7]])
+def test_few_items(dask, items):
+    assert list(results_of(test_workers.make_square, items, dask)) == [i * i for i in items]
+
+
+def test_no_more_items_are_under_way_than_stated(dask):
+    taken = []
+
+    def items():
+        for value in range(40):
+            taken.append(value)
+            yield value
+
+    for received, _ in enumerate(results_of(test_workers.make_square, items(), dask), start=1):
+        assert len(taken) - received < 3 * 2
+    assert len(taken) == 40
+
+
+def test_errors_of_workers_arrive_as_they_do_from_processes(dask):
+    results = results_of(test_workers.make_failing, range(9), dask)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(UserError, match=r"^counting: failed with ValueError: three is too many$"):
+        next(results)
+    with pytest.raises(UserError, match=r"^--flag=5: give another.$"):
+        list(results_of(test_workers.make_user_error, [5], dask))
+
+
+def test_items_that_fail_are_reported(dask):
+    def items():
+        yield 1
+        raise UserError("--input_file: gone.")
+
+    with pytest.raises(UserError, match="--input_file: gone"):
+        list(results_of(test_workers.make_square, items(), dask))
+
+
+class Suicide:
+    """Kills its process at one item, but only as often as there are files to take away."""
+
+    def __init__(self, lives):
+        self.lives = lives
+
+    def __call__(self):
+        return self.work
+
+    def work(self, value):
+        if value == 3:
+            left = sorted(os.listdir(self.lives))
+            if left:
+                os.unlink(os.path.join(self.lives, left[0]))
+                os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+
+def with_lives(directory, number):
+    for life in range(number):
+        (directory / str(life)).touch()
+    return Suicide(str(directory))
+
+
+def test_a_killed_worker_costs_its_items_only(dask, tmp_path):
+    assert list(results_of(with_lives(tmp_path, 1), range(12), dask)) == list(range(12))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_item_that_kills_all_its_workers_is_one_sentence(dask, tmp_path):
+    with pytest.raises(RepairableError, match=r"^counting: an item has cost 4 workers their life"):
+        list(results_of(with_lives(tmp_path, 9), range(12), dask))
+
+
+def test_other_versions_are_refused(dask, monkeypatch):
+    ours = {**versions.version_record(), "numpy": "0.9"}
+    monkeypatch.setattr(cluster, "version_record", lambda: ours)
+    with pytest.raises(UserError, match=r"the worker tcp://\S+ has numpy [\d.]+, not 0\.9, so"):
+        list(results_of(test_workers.make_square, range(9), dask))
+
+
+def test_nobody_there(monkeypatch):
+    monkeypatch.setattr(cluster, "PATIENCE", 1.0)
+    with pytest.raises(
+        UserError, match=r"^--scheduler=tcp://127\.0\.0\.1:9: no scheduler answers there within 1"
+    ):
+        list(results_of(test_workers.make_square, range(9), "tcp://127.0.0.1:9"))
+    for address in ("host", "tcq://host:1", "tcp://host"):
+        with pytest.raises(UserError, match=rf"^--scheduler={address} is no address; give host"):
+            cluster.check_scheduler(address)
+
+
+def test_a_scheduler_without_workers(monkeypatch):
+    monkeypatch.setattr(cluster, "PATIENCE", 1.0)
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=":0") as empty,
+        pytest.raises(
+            UserError, match=r"the scheduler has no workers, and none has come within 1 seconds"
+        ),
+    ):
+        cluster.check_scheduler(empty.scheduler_address)
+
+
+def test_workers_and_a_scheduler_contradict_each_other():
+    with pytest.raises(UserError, match=r"^--num_workers=2 and --scheduler contradict"):
+        workers.resolve_num_workers(2, "tcp://host:8786")
+    assert workers.resolve_num_workers(0, "tcp://host:8786")
