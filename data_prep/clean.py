@@ -30,7 +30,7 @@ from bert_tf.errors import UserError
 from bert_tf.progress import Progress
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
-from data_prep.blocks import Block, decode_document, group_documents, read_documents
+from data_prep.blocks import CUT_LINES, Block, decode_document, group_documents, read_documents
 from data_prep.duplicates import find_duplicates, sketch
 from data_prep.stage import (
     NumberedFiles,
@@ -124,6 +124,7 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
     texts, sketches = work / "texts", work / "sketches"
     removed = collections.Counter(_judge_all(settings, files, texts, sketches))
     is_left_out = np.zeros(removed.pop("kept"), bool)
+    cut = {CUT_LINES: removed.pop(CUT_LINES)} if removed[CUT_LINES] else {}
     if not settings.keep_duplicates:
         report(f"{STAGE}: comparing {len(is_left_out):,} documents")
         found = find_duplicates(sketches, threshold=settings.near_duplicate_similarity or None)
@@ -145,7 +146,7 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
                 output.write(document.text + b"\n", count=1)
     report(f"{STAGE}: {kept:,} documents kept, removed: {shown or 'none'}")
     shutil.rmtree(work)
-    return Built(output.counts, {"documents": kept, **counted})
+    return Built(output.counts, {"documents": kept, **counted, **cut})
 
 
 def _judge_all(
@@ -153,8 +154,9 @@ def _judge_all(
 ) -> collections.Counter[str]:
     """Writes the documents that pass the rules, and their sketches; counts them and the others."""
     progress = Progress(STAGE, sum(path.stat().st_size for path in files) / 1e6, "MB")
+    counts: collections.Counter[str] = collections.Counter(kept=0)
     documents = itertools.chain.from_iterable(
-        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES) for path in files
+        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=counts) for path in files
     )
     results = ordered_map(
         functools.partial(Judge, settings),
@@ -162,7 +164,6 @@ def _judge_all(
         num_workers=resolve_num_workers(settings.num_workers),
         what=STAGE,
     )
-    counts: collections.Counter[str] = collections.Counter(kept=0)
     with open(texts, "wb") as text_file, open(sketches, "wb") as sketch_file:
         for result in results:
             text_file.write(result.text)

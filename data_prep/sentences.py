@@ -347,6 +347,11 @@ def define_parameter_flags() -> None:
         "(paragraph), the only kind of sentence end (sentence); auto: paragraph, after joining "
         "lines that look wrapped.",
     )
+    define_invalid_utf8_flag()
+
+
+def define_invalid_utf8_flag() -> None:
+    """Defines --invalid_utf8."""
     flags.DEFINE_enum(
         "invalid_utf8",
         "error",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import hashlib
+import json
 import random
 import subprocess
 import sys
@@ -176,6 +178,8 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--vocab_size=9", "--output_dir={corpus}"], "--output_dir: cannot write to"),
         (["--vocab_size=9", "--source=wikipedia"], "give either --input_file"),
         (["--vocab_size=9", "--language=de"], "--language belongs to --source"),
+        (["--vocab_size=9", "--format=text", "--markup=wikitext"], "is for plain text"),
+        (["--vocab_size=9", "--encoding=base64"], "--encoding=base64 is no encoding of text"),
         (["--vocab_size=9", "--clean", "--min_letter_share=2"], "--min_letter_share=2: give"),
     ],
 )
@@ -206,6 +210,14 @@ def test_a_wikipedia(corpus, tmp_path):
     kept = (tmp_path / "sentences" / "sentences-00000.txt").read_text()
     assert kept.split() == corpus.read_text().split()
     assert len(RecordSet(sorted((tmp_path / "records" / "train").glob("*.tfrecord")))) > 0
+
+
+def test_json_lines_become_the_same_records(made, corpus, tmp_path):
+    documents = corpus.read_text().strip().split("\n\n")
+    lines = "".join(json.dumps({"body": text}) + "\n" for text in documents)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    _pipeline(tmp_path / "a.jsonl.gz", tmp_path / "out", *COMMON, "--text_field=body")
+    assert _hashes(tmp_path / "out/records") == _hashes(made[0] / "records")
 
 
 @pytest.mark.parametrize(("command", "flag"), COMMANDS.items())
