@@ -114,10 +114,14 @@ def begins_with_object(head: bytes) -> bool:
         return not end and line[1:].lstrip()[:1] == b'"'
 
 
-def parse(text: str, where: str) -> Any:
-    """The value of a JSON text; raises UserError that begins with ``where``."""
+def parse(text: str, where: str, *, numbers: bool = False) -> Any:
+    """The value of a JSON text; raises UserError that begins with ``where``.
+
+    Unless ``numbers`` are needed they stay text: those of many digits would take long, or fail.
+    """
     try:
-        # Numbers stay text: those of many digits would take long, or fail.
+        if numbers:
+            return json.loads(text)
         return json.loads(text, parse_int=_Number, parse_float=_Number)
     except RecursionError:
         raise UserError(f"--input_file: {where} is nested too deeply; leave it out.") from None

@@ -21,7 +21,7 @@ from tests.web_server import web_server
 
 ROOT = Path(__file__).parents[3]
 STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "pipeline")
-STAGES += ("download", "extract", "clean")
+STAGES += ("download", "extract", "clean", "convert_records")
 COMMANDS = {**dict.fromkeys(STAGES, "--output_dir"), "inspect": "--input_file"}
 COMMON = ("--vocab_size=50", "--max_seq_length=32", "--max_predictions_per_seq=4")
 COMMON += ("--num_output_files=2", "--dupe_factor=2", "--heldout_fraction=0.1", "--num_workers=1")
