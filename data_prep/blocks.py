@@ -12,6 +12,7 @@ from typing import NamedTuple
 from bert_tf.errors import UserError
 
 CUT_LINES = "cut_lines"
+LONGEST_SENTENCE_BYTES = 1 << 19
 
 _MAX_LINE_BYTES = 1 << 20
 _SEARCHED_BYTES = 1 << 16
@@ -90,6 +91,29 @@ def cut_position(content: bytes) -> int:
             return start + found.end()
     character = _LAST_CHARACTER.search(tail)
     return start + character.start() if character and start + character.start() else len(content)
+
+
+def last_blank_line(content: bytes) -> int:
+    """Position after the last blank line, 0 if there is none; lines may end in CR alone."""
+    borders = (b"\n\n", b"\n\r\n") if b"\n" in content else (b"\r\r",)
+    ends = (content.rfind(border) + len(border) for border in borders if border in content)
+    return max(ends, default=0)
+
+
+def cut_long_sentences(sentences: list[str]) -> tuple[list[str], int]:
+    """Cuts sentences of more than 512 KiB, which later stages refuse; also returns the cuts."""
+    if max(map(len, sentences), default=0) <= LONGEST_SENTENCE_BYTES // 4:
+        return sentences, 0
+    parts = []
+    for sentence in sentences:
+        rest = sentence.encode("utf-8")
+        while len(rest) > LONGEST_SENTENCE_BYTES:
+            cut = cut_position(rest[:LONGEST_SENTENCE_BYTES])
+            parts.append(rest[:cut].decode("utf-8").strip())
+            rest = rest[cut:]
+        parts.append(rest.decode("utf-8").strip())
+    kept = list(filter(None, parts))
+    return kept, len(kept) - len(sentences)
 
 
 def group_documents(documents: Iterable[Document], *, block_bytes: int) -> Iterator[Block]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
-from data_prep.blocks import cut_position, split_lines
+from data_prep.blocks import cut_position, last_blank_line, split_lines
 from data_prep.sentences import join_wrapped_lines
 from data_prep.source_text import Decoder, reduced
 
@@ -66,12 +66,3 @@ def read_text(stream: IO[bytes], name: str, *, is_one_document: bool) -> Iterato
             pending, offset = pending[cut:], offset + cut
     if pending or (is_one_document and not offset):
         yield TextPiece(name, offset, pending, is_one_document, False)
-
-
-def last_blank_line(content: bytes) -> int:
-    """Position after the last blank line, 0 if there is none; line ends are those of any system."""
-    if b"\n" not in content:
-        borders = (b"\r\r",)
-    else:
-        borders = (b"\n\n", b"\n\r\n")
-    return max(0, *(found + len(b) for b in borders if (found := content.rfind(b)) >= 0), 0)

@@ -37,16 +37,22 @@ def as_utf8(source: Source, encoding: str) -> IO[bytes]:
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
     encoding = marked or codecs.lookup(encoding).name
     if encoding == UTF_8:
-        if head.count(0) > _MANY_NULLS * len(head):
-            raise UserError(
-                f"--input_file: {source.name} is no text in UTF-8: it is full of null bytes; if it "
-                "is text in UTF-16, give --encoding=utf-16-le or utf-16-be, otherwise leave it out."
-            )
+        require_few_nulls(head, source.name)
         return source.stream
     if encoding == "utf-8-sig":
         source.stream.read(len(codecs.BOM_UTF8))
         return source.stream
     return io.BufferedReader(_Transcoded(source, encoding), _TRANSCODED_BYTES)
+
+
+def require_few_nulls(content: bytes, name: object) -> None:
+    """Raises UserError for content full of null bytes, which then is no UTF-8."""
+    if content.count(0) > _MANY_NULLS * len(content):
+        raise UserError(
+            f"--input_file: {name} is no text in UTF-8: it is full of null bytes; if it is in "
+            "UTF-16, read it by data_prep.extract --encoding=utf-16-le (or utf-16-be), otherwise "
+            "leave it out."
+        )
 
 
 class _Transcoded(io.RawIOBase):
