@@ -153,7 +153,7 @@ def paragraphs_in(text: Any, what: str) -> list[str]:
         raise UserError(
             f"--text_field: {what} is not text or a list of texts; give the field with the text."
         )
-    return reduced(list(_all_lines(parts)))
+    return reduced(_all_lines(parts))
 
 
 def _is_text(value: Any) -> bool:

@@ -43,7 +43,7 @@ class TextPiece(NamedTuple):
         lines = split_lines(decode(self.content, where))
         decode.counts[CUT] += self.is_cut
         groups = itertools.groupby(lines, key=lambda line: bool(line) and not line.isspace())
-        blocks = (reduced(list(group)) for is_text, group in groups if is_text)
+        blocks = (reduced(group) for is_text, group in groups if is_text)
         joined = (join_wrapped_lines(block) for block in blocks if block)
         if self.is_one_document:
             yield list(itertools.chain.from_iterable(joined))

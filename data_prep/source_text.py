@@ -6,6 +6,7 @@ import codecs
 import collections
 import io
 import re
+from collections.abc import Iterable
 from typing import IO, Any
 
 from bert_tf.errors import UserError
@@ -24,6 +25,7 @@ _MARKS = {
 }
 _TRANSCODED_BYTES = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_REDUCED_CHARACTERS = 1 << 20
 _MANY_NULLS = 0.1
 
 
@@ -115,9 +117,23 @@ class Decoder:
         return text
 
 
-def reduced(lines: list[str]) -> list[str]:
+def reduced(lines: Iterable[str]) -> list[str]:
     """Lines with single blanks as their only white space; without those that have nothing else."""
-    return [line for line in (" ".join(line.split()) for line in lines) if line]
+    return [line for line in map(_reduced, lines) if line]
+
+
+def _reduced(line: str) -> str:
+    if len(line) <= _REDUCED_CHARACTERS:
+        return " ".join(line.split())
+    # The list of all words would take many times the memory of the line.
+    parts, gap = [], ""
+    for start in range(0, len(line), _REDUCED_CHARACTERS):
+        part = line[start : start + _REDUCED_CHARACTERS]
+        words = " ".join(part.split())
+        if words:
+            parts += [" " if part[0].isspace() else gap, words]
+        gap = " " if part[-1].isspace() else ""
+    return "".join(parts).strip()
 
 
 def encode(documents: list[list[str]], counts: collections.Counter[str]) -> bytes:

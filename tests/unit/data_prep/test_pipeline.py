@@ -6,6 +6,7 @@ import bz2
 import gzip
 import hashlib
 import json
+import lzma
 import random
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from bert_tf.records.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.loading import load_tokenizer
+from tests.archives import parquet_of, tar_of
 from tests.mediawiki import dump, page, publish
 from tests.web_server import web_server
 
@@ -212,11 +214,27 @@ def test_a_wikipedia(corpus, tmp_path):
     assert len(RecordSet(sorted((tmp_path / "records" / "train").glob("*.tfrecord")))) > 0
 
 
-def test_json_lines_become_the_same_records(made, corpus, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("news.jsonl.gz", ["--text_field=body"]),
+        ("openwebtext.tar.xz", ["--format=documents"]),
+        ("part-0.parquet", []),
+    ],
+)
+def test_other_sources_become_the_same_records(made, corpus, tmp_path, name, flags):
     documents = corpus.read_text().strip().split("\n\n")
-    lines = "".join(json.dumps({"body": text}) + "\n" for text in documents)
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    _pipeline(tmp_path / "a.jsonl.gz", tmp_path / "out", *COMMON, "--text_field=body")
+    path = tmp_path / name
+    if name.endswith(".gz"):
+        lines = "".join(json.dumps({"body": text}) + "\n" for text in documents)
+        path.write_bytes(gzip.compress(lines.encode()))
+    elif name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+        parquet_of(path, {"text": documents})
+    else:
+        inner = tar_of({f"{n:03d}.txt": text.encode() for n, text in enumerate(documents)})
+        path.write_bytes(lzma.compress(tar_of({"subset.xz": lzma.compress(inner)})))
+    _pipeline(path, tmp_path / "out", *COMMON, *flags)
     assert _hashes(tmp_path / "out/records") == _hashes(made[0] / "records")
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import json
 import lzma
 import sys
-import tarfile
-import zipfile
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +14,9 @@ from hypothesis import strategies as st
 
 from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
-from data_prep import containers
+from data_prep import containers, source_text
 from data_prep.extract import Settings, run
+from tests.archives import parquet_of, tar_of, zip_of
 from tests.mediawiki import dump, page
 
 DOCUMENTS = [["First paragraph.", "Second one."], ["Ünïcode — text."], ["Three.", "3.", "III."]]
@@ -36,31 +34,6 @@ def text_of(directory):
 
 def json_lines(documents, field="text"):
     return "".join(json.dumps({"id": 1, field: "\n\n".join(d)}) + "\n" for d in documents).encode()
-
-
-def tar_of(files, mode="w"):
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode=mode) as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return content.getvalue()
-
-
-def zip_of(files):
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return content.getvalue()
-
-
-def parquet_of(tmp_path, columns, name="part.parquet", **options):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    parquet.write_table(pyarrow.table(columns), tmp_path / name, **options)
 
 
 TEXTS = {f"{n}.txt": "\n\n".join(lines).encode() for n, lines in enumerate(DOCUMENTS)}
@@ -139,7 +112,7 @@ def test_parquet(tmp_path, kind):
         column = column.cast(pyarrow.large_string())
     elif kind == "dictionary":
         column = column.dictionary_encode()
-    parquet_of(tmp_path, {"id": [1, 2, 3, 4], "content": column}, row_group_size=2)
+    parquet_of(tmp_path / "part.parquet", {"id": [1, 2, 3, 4], "content": column}, row_group_size=2)
     out = extract(tmp_path, "part.parquet", text_field="content")
     assert text_of(out) == EXPECTED
     assert read_manifest(out).counts == {"articles": 3, "articles_without_text": 1}
@@ -148,7 +121,7 @@ def test_parquet(tmp_path, kind):
 def test_a_sentence_a_row(tmp_path):
     """As bookcorpus of Hugging Face: no row is a document."""
     rows = [f"sentence {n} ." for n in range(10)]
-    parquet_of(tmp_path, {"text": rows}, row_group_size=3)
+    parquet_of(tmp_path / "part.parquet", {"text": rows}, row_group_size=3)
     expected = "".join("".join(f"{r}\n" for r in rows[n : n + 4]) + "\n" for n in (0, 4, 8))
     assert text_of(extract(tmp_path, "part.parquet", rows_per_document=4)) == expected
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": r}) + "\n\n" for r in rows))
@@ -220,6 +193,13 @@ def test_workers_and_batches_change_nothing(tmp_path):
     for path in (tmp_path / "out").iterdir():
         path.unlink()
     assert text_of(extract(tmp_path, "a.jsonl", num_workers=2)) == one
+
+
+@given(st.text(alphabet="a \t\u3000"), st.integers(1, 5))
+def test_white_space_of_long_lines(line, at_once):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_text, "_REDUCED_CHARACTERS", at_once)
+        assert source_text.reduced([line]) == list(filter(None, [" ".join(line.split())]))
 
 
 def test_long_documents_are_cut_and_counted(tmp_path, monkeypatch):
