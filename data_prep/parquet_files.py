@@ -22,7 +22,7 @@ class ParquetRows(NamedTuple):
     Attributes:
       name: of the file, for messages.
       first_row: number of the first, from 0.
-      values: their text: a string, a list of strings, or None.
+      values: their text in UTF-8: bytes, a list of bytes, or None.
     """
 
     name: str
@@ -31,14 +31,17 @@ class ParquetRows(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Characters of the text."""
-        return sum(len(value) for value in self.values if isinstance(value, str))
+        """Bytes of the text."""
+        return sum(len(value) for value in self.values if isinstance(value, bytes))
 
-    def documents(self, _: Decoder) -> Iterator[list[str]]:
+    def documents(self, decode: Decoder) -> Iterator[list[str]]:
         """The paragraphs of the document."""
         paragraphs: list[str] = []
         for number, value in enumerate(self.values, self.first_row):
-            paragraphs += paragraphs_in(value, f"row {number} of {self.name}")
+            where = f"row {number} of {self.name}"
+            parts = value if isinstance(value, list) else [value]
+            texts = [decode(part, where) if isinstance(part, bytes) else part for part in parts]
+            paragraphs += paragraphs_in(None if texts == [None] else texts, where)
         yield paragraphs
 
 
@@ -72,7 +75,9 @@ def open_parquet(path: Path) -> Any:
     import pyarrow
 
     try:
-        return parquet.ParquetFile(str(path), pre_buffer=False, buffer_size=1 << 20)
+        return parquet.ParquetFile(
+            str(path), pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
+        )
     except (pyarrow.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
 
@@ -85,7 +90,7 @@ def parquet_batches(
 
     try:
         yield from opened.iter_batches(batch_size=batch_rows, columns=columns, use_threads=False)
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
 
 
@@ -98,7 +103,22 @@ def _values(path: Path, column: str) -> Iterator[Any]:
             f"{', '.join(names[:_SHOWN_COLUMNS])}; give the column with the text."
         )
     for batch in parquet_batches(opened, path, [column], batch_rows=_BATCH_ROWS):
-        yield from batch.column(0).to_pylist()
+        yield from _bytes_of_text(batch.column(0)).to_pylist()
+
+
+def _bytes_of_text(column: Any) -> Any:
+    """An Arrow array with bytes in place of text, which may be no UTF-8."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    binary = {
+        pyarrow.string(): pyarrow.binary(),
+        pyarrow.large_string(): pyarrow.large_binary(),
+        pyarrow.list_(pyarrow.string()): pyarrow.list_(pyarrow.binary()),
+        pyarrow.large_list(pyarrow.string()): pyarrow.large_list(pyarrow.binary()),
+    }
+    return column.cast(binary[column.type]) if column.type in binary else column
 
 
 def _damaged(path: Path, error: Exception) -> UserError:

@@ -95,7 +95,9 @@ class Writer:
         if self._target in TFRECORDS:
             self._file: Any = self._open.enter_context(TFRecordWriter(self._path))
         elif self._target == PARQUET:
-            writer = import_parquet().ParquetWriter(str(self._path), _schema(self._layout))
+            writer = import_parquet().ParquetWriter(
+                str(self._path), _schema(self._layout), write_page_checksum=True
+            )
             self._file = self._open.enter_context(writer)
         else:
             self._file = self._open.enter_context(self._path.open("wb"))

@@ -99,12 +99,15 @@ def examples_from_batch(batch: Any, layout: Layout, name_of: Callable[[int], str
         column = batch.column(batch.schema.names.index(name))
         length = layout.lengths[feature.length_key]
         values = column
-        if hasattr(column, "flatten") and hasattr(column.type, "value_type"):
-            wrong = [n for n, row in enumerate(column) if row.as_py() is None or len(row) != length]
-            if wrong:
+        if hasattr(column.type, "value_type"):
+            import pyarrow.compute
+
+            lengths = pyarrow.compute.list_value_length(column).to_numpy(zero_copy_only=False)
+            wrong = np.flatnonzero(lengths != length)  # NaN for null
+            if len(wrong):
                 raise UserError(
-                    f"--input_file: {name_of(wrong[0])} has not {length} values of {feature.name} "
-                    "like the first record; give records of one kind."
+                    f"--input_file: {name_of(int(wrong[0]))} has not {length} values of "
+                    f"{feature.name} like the first record; give records of one kind."
                 )
             values = column.flatten()
         if values.null_count:

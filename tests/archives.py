@@ -28,7 +28,9 @@ def zip_of(files):
 
 
 def parquet_of(path, columns, **options):
+    """Writes columns, or a table of Arrow."""
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    parquet.write_table(pyarrow.table(columns), path, **options)
+    table = columns if isinstance(columns, pyarrow.Table) else pyarrow.table(columns)
+    parquet.write_table(table, path, **options)

@@ -19,6 +19,7 @@ from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep import convert_records, create_pretraining_data, inspect, record_inputs
 from data_prep.convert_records import Settings
+from tests.archives import parquet_of
 from tests.record_maker import RecordMaker
 
 WORDS = [a + b for a in ("ba", "do", "ke", "mi", "zu") for b in ("lu", "ra", "ne", "st")]
@@ -289,6 +290,24 @@ def test_a_wrong_row_is_named(tmp_path, changes, sentence):
     (tmp_path / "a.jsonl").write_text("\n".join(rows) + "\n")
     with pytest.raises(UserError, match=sentence):
         convert(tmp_path / "a.jsonl", tmp_path / "out", "google")
+    assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"input_ids": [1] * 5}, "record 1 of .* has not 4 values of input_ids like the first"),
+        ({"input_ids": None}, "record 1 of .* has not 4 values of input_ids like the first"),
+        ({"input_ids": [1, 2, 3, None]}, "record 0 of .* or one after it has no input_ids"),
+        ({"next_sentence_labels": 2}, "record 1 of .* next_sentence_labels contains 2"),
+    ],
+)
+def test_a_wrong_row_of_parquet_is_named(tmp_path, changes, sentence):
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.Table.from_pylist([GOOD, {**GOOD, **changes}])
+    parquet_of(tmp_path / "a.parquet", table)
+    with pytest.raises(UserError, match=sentence):
+        convert(tmp_path / "a.parquet", tmp_path / "out", "google")
     assert not list((tmp_path / "out").glob("*"))
 
 

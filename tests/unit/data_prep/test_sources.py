@@ -118,6 +118,39 @@ def test_parquet(tmp_path, kind):
     assert read_manifest(out).counts == {"articles": 3, "articles_without_text": 1}
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ([b"One.", b"T\xffwo."], "row 1 of .*part.parquet is not UTF-8"),
+        ([[b"One."], [b"T\xffwo."]], "row 1 of .*part.parquet is not UTF-8"),
+        ([1, 2], "row 0 of .* is not text or a list of texts"),
+        ([["One."], ["Two.", None]], "row 1 of .* is not text or a list of texts"),
+    ],
+)
+def test_parquet_without_text(tmp_path, values, sentence):
+    pyarrow = pytest.importorskip("pyarrow")
+    column = pyarrow.array(values)
+    if values[0] == b"One.":  # as text, which no writer checks
+        column = column.view(pyarrow.string())
+    parquet_of(tmp_path / "part.parquet", {"text": column})
+    with pytest.raises(UserError, match=sentence):
+        extract(tmp_path, "part.parquet")
+    if "UTF-8" in sentence:
+        out = extract(tmp_path, "part.parquet", invalid_utf8="replace")
+        assert text_of(out) == "One.\n\nT\ufffdwo.\n\n"
+        assert read_manifest(out).counts["replaced_characters"] == 1
+
+
+def test_damaged_pages_of_parquet(tmp_path):
+    path = tmp_path / "part.parquet"
+    parquet_of(path, {"text": ["word " * 500]}, compression="none", write_page_checksum=True)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"word ") + 700] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"damaged or no whole Parquet file"):
+        extract(tmp_path, "part.parquet")
+
+
 def test_a_sentence_a_row(tmp_path):
     """As bookcorpus of Hugging Face: no row is a document."""
     rows = [f"sentence {n} ." for n in range(10)]
