@@ -276,7 +276,7 @@ def _output_layout(settings: Settings, origin: Origin) -> Layout:
 def _build(
     settings: Settings, files: list[Path], origin: Origin, layout: Layout, directory: Path
 ) -> Built:
-    progress = Progress(CONVERSION_STAGE, None, "records")
+    progress = Progress(CONVERSION_STAGE, 0, "records")
     results = ordered_map(
         functools.partial(Converter, settings, origin, layout),
         read_batches(files, origin.kind, origin.layout),
