@@ -60,10 +60,12 @@ setup(
         # Data preparation on other machines; bokeh is for the scheduler's dashboard.
         "dask": ["bokeh; python_version >= '3.10'", "distributed"],
         "demo": ["matplotlib"],
+        "parquet": ["pyarrow"],
         "dev": [
             "distributed",
             "hypothesis",
             "matplotlib",
+            "pyarrow",
             "pytest",
             "pytest-timeout",
             "pytest-xdist",

@@ -82,8 +82,16 @@ def _end(sentence: str) -> NoReturn:
     if rank:
         time.sleep(_SECONDS_FOR_RANK_0)
         who = f"rank {rank} on host {socket.gethostname()}: "
-    say(f"error: {who}{sentence}", stream=sys.stderr)
+    say(f"error: {who}{_on_one_line(sentence)}", stream=sys.stderr)
     sys.exit(2)
+
+
+def _on_one_line(sentence: str) -> str:
+    """The sentence with escapes for control characters, which file names may have."""
+    return "".join(
+        char if char >= " " and char not in "\x7f\x85\u2028\u2029" else repr(char)[1:-1]
+        for char in sentence
+    )
 
 
 def _has_undecoded(text: str) -> bool:

@@ -33,8 +33,8 @@ def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
     dot. Raises UserError when a pattern matches nothing, naming ``flag``.
     """
     files: set[Path] = set()
-    for pattern in _parts(patterns):
-        matches = [path for name in _named(pattern) for path in files_at(name)]
+    for pattern in parts_of(patterns):
+        matches = [path for name in paths_named(pattern) for path in files_at(name)]
         if not matches:
             raise UserError(f"--{flag}: no file matches {pattern!r}; give an existing file.")
         files.update(matches)
@@ -49,11 +49,11 @@ def search_locations(patterns: str) -> dict[tuple[Path, str], bool]:
     The glob may match names that do not exist. The values tell whether a whole directory was given.
     """
     places: dict[tuple[Path, str], bool] = {}
-    for pattern in _parts(patterns):
+    for pattern in parts_of(patterns):
         head, tail = os.path.split(pattern)
         if os.path.exists(pattern):
             head, tail = glob.escape(head), glob.escape(tail)
-        for name in _named(pattern):
+        for name in paths_named(pattern):
             if name.is_dir():
                 places[name, "*"] = True
         if not os.path.isdir(pattern):
@@ -62,20 +62,30 @@ def search_locations(patterns: str) -> dict[tuple[Path, str], bool]:
     return places
 
 
-def _parts(patterns: str) -> Iterator[str]:
-    return filter(None, (part.strip() for part in patterns.split(",")))
+def parts_of(patterns: str) -> list[str]:
+    """The parts of a comma-separated list; the name of an existing file is one, commas or not."""
+    if os.path.exists(patterns):
+        return [patterns]
+    return list(filter(None, (part.strip() for part in patterns.split(","))))
 
 
-def _named(pattern: str) -> list[Path]:
+def paths_named(pattern: str) -> list[Path]:
     """The paths that match a pattern; an existing name with brackets is taken literally."""
     return [Path(name) for name in ([pattern] if os.path.exists(pattern) else glob.glob(pattern))]
 
 
 def files_at(path: Path) -> list[Path]:
-    """The files that a path stands for, see :func:`expand_input_files`."""
+    """The files that a path stands for, see :func:`expand_input_files`.
+
+    Raises UserError for a directory with a link that leads nowhere: a file may be missing.
+    """
     if not path.is_dir():
         return [path]
-    return [inside for inside in path.iterdir() if inside.is_file() and inside.name[0] != "."]
+    visible = [inside for inside in path.iterdir() if inside.name[0] != "."]
+    broken = next((p for p in visible if p.is_symlink() and not os.path.exists(p)), None)
+    if broken:
+        raise UserError(f"{broken} is a link that leads nowhere; correct it or remove it.")
+    return [inside for inside in visible if inside.is_file()]
 
 
 def expand_record_files(patterns: str, *, flag: str) -> list[Path]:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import collections
+import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from bert_tf.errors import UserError
 
+CUT_LINES = "cut_lines"
+LONGEST_SENTENCE_BYTES = 1 << 19
+
 _MAX_LINE_BYTES = 1 << 20
+_SEARCHED_BYTES = 1 << 16
+# What comes before a border, as far as possible.
+_LINE = re.compile(rb".*[\r\n]", re.DOTALL)
+_SENTENCE = re.compile(rb".*(?:[.!?][\"')\]]*[ \t]|\xe3\x80\x82|\xe0\xa5\xa4|\xdb\x94)", re.DOTALL)
+_WORD = re.compile(rb".*[ \t\v\f]", re.DOTALL)
+_LINE_END = re.compile(r"\r*\n|\r")
+_LAST_CHARACTER = re.compile(rb"[^\x80-\xbf][\x80-\xbf]{0,3}\Z")
 
 
 class Document(NamedTuple):
@@ -26,19 +39,32 @@ class Block(NamedTuple):
     documents: list[Document]
 
 
-def read_documents(path: Path, *, max_bytes: int) -> Iterator[Document]:
-    """Splits a file at blank lines, and a document also where it reaches ``max_bytes``."""
+def read_documents(
+    path: Path, *, max_bytes: int, cut_lines: collections.Counter[str] | None = None
+) -> Iterator[Document]:
+    """Splits a file at blank lines, and a document also where it reaches ``max_bytes``.
+
+    With ``cut_lines``, a line of more than 1 MiB is cut after a sentence, and counted there under
+    CUT_LINES; otherwise it is refused.
+    """
     lines: list[bytes] = []
     first_line, size = 1, 0
     number = 0
     with open(path, "rb") as file:
         while line := file.readline(_MAX_LINE_BYTES):
             number += 1
-            if len(line) == _MAX_LINE_BYTES:
-                raise UserError(
-                    f"--input_file: line {number} of {path} is longer than "
-                    f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence on a line."
-                )
+            if len(line) == _MAX_LINE_BYTES and not line.endswith(b"\n"):
+                if cut_lines is None:
+                    raise UserError(
+                        f"--input_file: line {number} of {path} is longer than "
+                        f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence on a line, each with a "
+                        "line feed at its end, as data_prep.sentences does."
+                    )
+                cut = cut_position(line)
+                file.seek(cut - len(line), os.SEEK_CUR)
+                line = line[:cut] + b"\n"
+                number -= 1
+                cut_lines[CUT_LINES] += 1
             is_text = not line.isspace()
             if is_text:
                 lines.append(line)
@@ -50,6 +76,44 @@ def read_documents(path: Path, *, max_bytes: int) -> Iterator[Document]:
                 first_line = number + 1
     if lines:
         yield Document(str(path), first_line, b"".join(lines))
+
+
+def cut_position(content: bytes) -> int:
+    """Where to cut text that is too long: after its last line, sentence, word or character.
+
+    Only its last 64 KiB are looked at.
+    """
+    start = max(0, len(content) - _SEARCHED_BYTES)
+    tail = content[start:]
+    for border in (_LINE, _SENTENCE, _WORD):
+        found = border.match(tail)
+        if found:
+            return start + found.end()
+    character = _LAST_CHARACTER.search(tail)
+    return start + character.start() if character and start + character.start() else len(content)
+
+
+def last_blank_line(content: bytes) -> int:
+    """Position after the last blank line, 0 if there is none; lines may end in CR alone."""
+    borders = (b"\n\n", b"\n\r\n") if b"\n" in content else (b"\r\r",)
+    ends = (content.rfind(border) + len(border) for border in borders if border in content)
+    return max(ends, default=0)
+
+
+def cut_long_sentences(sentences: list[str]) -> tuple[list[str], int]:
+    """Cuts sentences of more than 512 KiB, which later stages refuse; also returns the cuts."""
+    if max(map(len, sentences), default=0) <= LONGEST_SENTENCE_BYTES // 4:
+        return sentences, 0
+    parts = []
+    for sentence in sentences:
+        rest = sentence.encode("utf-8")
+        while len(rest) > LONGEST_SENTENCE_BYTES:
+            cut = cut_position(rest[:LONGEST_SENTENCE_BYTES])
+            parts.append(rest[:cut].decode("utf-8").strip())
+            rest = rest[cut:]
+        parts.append(rest.decode("utf-8").strip())
+    kept = list(filter(None, parts))
+    return kept, len(kept) - len(sentences)
 
 
 def group_documents(documents: Iterable[Document], *, block_bytes: int) -> Iterator[Block]:
@@ -74,6 +138,11 @@ def group_documents(documents: Iterable[Document], *, block_bytes: int) -> Itera
             number += 1
 
 
+def split_lines(text: str) -> list[str]:
+    """Splits at line ends of any system; a line feed after several carriage returns is one."""
+    return (_LINE_END.sub("\n", text) if "\r" in text else text).split("\n")
+
+
 def decode_document(document: Document) -> Iterator[list[str]]:
     """The lines of a document, split further at lines of only Unicode white space."""
     try:
@@ -85,7 +154,7 @@ def decode_document(document: Document) -> Iterator[list[str]]:
             "for example with iconv."
         ) from None
     lines: list[str] = []
-    for line in map(str.strip, text.split("\n")):
+    for line in map(str.strip, split_lines(text)):
         if line:
             lines.append(line)
         elif lines:

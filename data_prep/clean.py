@@ -29,7 +29,7 @@ from bert_tf.errors import UserError
 from bert_tf.records.journal import AppendedFile, Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
-from data_prep.blocks import Block, decode_document, group_documents, read_documents
+from data_prep.blocks import CUT_LINES, Block, decode_document, group_documents, read_documents
 from data_prep.duplicates import find_duplicates, sketch
 from data_prep.stage import (
     NumberedFiles,
@@ -128,6 +128,7 @@ def _build(settings: Settings, files: list[Path], directory: Path, journal: Jour
     texts, sketches = work / "texts", work / "sketches"
     removed = collections.Counter(_judge_all(settings, files, texts, sketches, journal))
     is_left_out = np.zeros(removed.pop("kept"), bool)
+    cut = {CUT_LINES: removed.pop(CUT_LINES)} if removed[CUT_LINES] else {}
     if not settings.keep_duplicates:
         report(f"{STAGE}: comparing {len(is_left_out):,} documents")
         found = find_duplicates(sketches, threshold=settings.near_duplicate_similarity or None)
@@ -148,7 +149,7 @@ def _build(settings: Settings, files: list[Path], directory: Path, journal: Jour
             if not leave_out:
                 output.write(document.text + b"\n", count=1)
     report(f"{STAGE}: {kept:,} documents kept, removed: {shown or 'none'}")
-    return Built(output.counts, {"documents": kept, **counted})
+    return Built(output.counts, {"documents": kept, **counted, **cut})
 
 
 def _judge_all(
@@ -157,8 +158,10 @@ def _judge_all(
     """Writes the documents that pass the rules, and their sketches; counts them and the others."""
     total_bytes = sum(path.stat().st_size for path in files)
     progress = begin_progress(STAGE, journal, total_bytes=total_bytes)
+    # Counted anew by a call that continues, since it reads all lines again.
+    cut_lines: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(
-        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES) for path in files
+        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=cut_lines) for path in files
     )
     results = ordered_map(
         functools.partial(Judge, settings),
@@ -175,7 +178,7 @@ def _judge_all(
             journal.add_item(result.counts, input_bytes=result.num_bytes, outputs=outputs)
             progress.advance(result.num_bytes / 1e6)
     progress.finish()
-    return collections.Counter({"kept": 0, **journal.totals})
+    return collections.Counter({"kept": 0, **journal.totals, **cut_lines})
 
 
 class Judge:

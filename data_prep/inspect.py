@@ -48,7 +48,7 @@ from data_prep.stage import run_main, settings_from_flags
 
 STAGE = "inspect"
 
-_RECORD_STAGES = ("create_pretraining_data", "squad_features")
+_RECORD_STAGES = ("create_pretraining_data", "convert_records", "squad_features")
 _SPECS = (PRETRAINING_UNMASKED, PRETRAINING_MASKED, SQUAD_TRAINING, SQUAD_PREDICTION)
 _SIDE_FILE_SUFFIXES = (*SIDE_FILE_SUFFIXES, ".npy")
 _Layout = tuple[RecordSpec, dict[str, int]]

@@ -1,4 +1,4 @@
-"""Reads the pages of a MediaWiki dump (XML, plain or compressed), one at a time.
+"""Reads the pages of a MediaWiki dump in XML, one at a time.
 
 The format is MediaWiki's export format, https://www.mediawiki.org/wiki/Help:Export. Memory is that
 of a page, whatever the size of the dump.
@@ -6,12 +6,7 @@ of a page, whatever the size of the dump.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -21,7 +16,6 @@ ARTICLES = 0  # the namespace of articles
 _IMAGES, _CATEGORIES = 6, 14
 # MediaWiki's own limit is 2 MiB of text; XML has characters as entities.
 _LONGEST_PAGE_BYTES = 64 << 20
-_OPENERS = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open, b"\xfd7zXZ": lzma.open}
 
 
 class Page(NamedTuple):
@@ -45,39 +39,18 @@ class Site(NamedTuple):
     hidden: frozenset[str]
 
 
-def read_pages(path: Path) -> Iterator[tuple[Site, Page]]:
+def read_pages(stream: IO[bytes], name: str) -> Iterator[tuple[Site, Page]]:
     """Yields all pages of a dump, each with the site.
 
-    Raises UserError if the file is damaged, truncated or no dump.
+    Raises UserError, with the dump's name, if it is truncated or no dump.
     """
     try:
-        with _open(path) as stream:
-            yield from _pages(_Bounded(stream, path), path)
+        yield from _pages(_Bounded(stream, name), name)
     except ElementTree.ParseError as error:
         raise UserError(
-            f"--input_file: {path} is not a whole MediaWiki dump in XML ({error}); download it "
+            f"--input_file: {name} is not a whole MediaWiki dump in XML ({error}); download it "
             "again."
         ) from error
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise _damaged(path, error) from error
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise _damaged(path, error) from error  # how bz2 reports wrong data
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"--input_file: {path} is damaged or was not downloaded completely ({error}); download it "
-        "again."
-    )
-
-
-def _open(path: Path) -> IO[bytes]:
-    with open(path, "rb") as file:
-        begin = file.read(8)
-    opener = next((opener for magic, opener in _OPENERS.items() if begin.startswith(magic)), open)
-    return opener(path, "rb")
 
 
 class _Bounded:
@@ -86,9 +59,9 @@ class _Bounded:
     A few kilobytes can decompress to many gigabytes.
     """
 
-    def __init__(self, stream: IO[bytes], path: Path):
+    def __init__(self, stream: IO[bytes], name: str):
         self._stream = stream
-        self._path = path
+        self._name = name
         self.since_page = 0
 
     def read(self, size: int) -> bytes:
@@ -96,38 +69,38 @@ class _Bounded:
         self.since_page += len(block)
         if self.since_page > _LONGEST_PAGE_BYTES:
             raise UserError(
-                f"--input_file: {self._path} has a page of more than "
+                f"--input_file: {self._name} has a page of more than "
                 f"{_LONGEST_PAGE_BYTES >> 20} MiB, so it is no dump of a wiki's latest revisions; "
                 "give a file such as pages-articles.xml.bz2."
             )
         return block
 
 
-def _pages(stream: _Bounded, path: Path) -> Iterator[tuple[Site, Page]]:
+def _pages(stream: _Bounded, name: str) -> Iterator[tuple[Site, Page]]:
     site, root, depth = Site("", _hidden({})), None, 0
     for event, element in ElementTree.iterparse(stream, events=("start", "end")):
         if event == "start":
             depth += 1
             if root is None:
-                root = _root(element, path)
+                root = _root(element, name)
                 site = site._replace(language=_language(element))
             continue
         depth -= 1
         if depth != 1:
             continue
-        name = _local(element.tag)
-        if name == "siteinfo":
+        tag = _local(element.tag)
+        if tag == "siteinfo":
             site = site._replace(hidden=_hidden(_namespaces(element)))
-        elif name == "page":
+        elif tag == "page":
             yield site, _page(element)
         root.clear()
         stream.since_page = 0
 
 
-def _root(element: ElementTree.Element, path: Path) -> ElementTree.Element:
+def _root(element: ElementTree.Element, name: str) -> ElementTree.Element:
     if _local(element.tag) != "mediawiki":
         raise UserError(
-            f"--input_file: {path} is not a MediaWiki dump: it begins with <{_local(element.tag)}>."
+            f"--input_file: {name} is not a MediaWiki dump: it begins with <{_local(element.tag)}>."
         )
     return element
 

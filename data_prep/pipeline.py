@@ -4,11 +4,13 @@ r"""From raw text to pre-training records: runs all stages in turn.
     python -m data_prep.pipeline --source=wikipedia --language=de --output_dir=data \
         --vocab_size=30000
 
-Below --output_dir: with --source ``download/`` and ``text/``, with --clean, which --source implies,
-``clean/``; then ``sentences/``, ``shards/`` (train-*.txt, heldout-*.txt), ``vocabulary/``
-(vocab.txt or spm.model; not with --vocab_file, --spm_model_file or --init_checkpoint),
-``records/train/`` and ``records/heldout/``, each with its ``manifest.json``. A stage whose inputs
-and parameters have not changed is skipped. The vocabulary is trained on the training shards only.
+The input may be plain text, or whatever ``data_prep.extract`` reads: dumps, JSON, Parquet, folders,
+archives. Below --output_dir: with --source ``download/``, with that or such input ``text/``, with
+--clean, which --source implies, ``clean/``; then ``sentences/``, ``shards/`` (train-*.txt,
+heldout-*.txt), ``vocabulary/`` (vocab.txt or spm.model; not with --vocab_file, --spm_model_file or
+--init_checkpoint), ``records/train/`` and ``records/heldout/``, each with its ``manifest.json``. A
+stage whose inputs and parameters have not changed is skipped. The vocabulary is trained on the
+training shards only.
 
 The flags are those of the stages. Memory: that of the largest stage.
 """
@@ -16,6 +18,7 @@ The flags are those of the stages. Memory: that of the largest stage.
 from __future__ import annotations
 
 import dataclasses
+import glob
 from pathlib import Path
 
 from absl import flags
@@ -43,6 +46,9 @@ from data_prep.stage import (
     settings_from_flags,
 )
 from data_prep.vocabulary_flags import chosen_vocabulary, define_vocabulary_flags
+
+_OF_EXTRACTION = ("format", "text_field", "rows_per_document", "encoding")
+_OF_EXTRACTION += ("keep_lists", "keep_headings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,13 +118,19 @@ def settings_from_pipeline_flags() -> Settings:
     values = flags.FLAGS
     chosen = chosen_vocabulary(values)
     _check_vocabulary_size(chosen)
-    _check_source(values)
+    extracts = _check_source(values)
+    if "," in values.output_dir:
+        raise UserError(
+            f"--output_dir={values.output_dir}: commas separate files in lists; choose a name "
+            "without one."
+        )
     root = make_output_dir(values.output_dir, flag="output_dir")
+    shards_in = Path(glob.escape(str(root))) / "shards"
     vocabulary_settings = None
     if chosen is None:
         vocabulary_settings = settings_from_flags(
             vocabulary.Settings,
-            input_file=str(root / "shards" / "train-*.txt"),
+            input_file=str(shards_in / "train-*.txt"),
             output_dir=str(root / "vocabulary"),
             do_lower_case=values.do_lower_case is not False,
         )
@@ -129,7 +141,7 @@ def settings_from_pipeline_flags() -> Settings:
     def records(kind: str, **others: object) -> create_pretraining_data.Settings:
         return settings_from_flags(
             create_pretraining_data.Settings,
-            input_file=str(root / "shards" / f"{kind}-*.txt"),
+            input_file=str(shards_in / f"{kind}-*.txt"),
             output_dir=str(root / "records" / kind),
             output_file=None,
             tokenizer_files=chosen,
@@ -142,8 +154,10 @@ def settings_from_pipeline_flags() -> Settings:
         to_text["download"] = settings_from_flags(
             download.Settings, output_dir=str(root / "download"), url=(), checksum_file=None
         )
+        text = str(root / "download")
+    if extracts:
         to_text["extract"] = settings_from_flags(
-            extract.Settings, input_file=str(root / "download"), output_dir=str(root / "text")
+            extract.Settings, input_file=text, output_dir=str(root / "text")
         )
         text = str(root / "text")
         if not values["line_breaks"].present:
@@ -163,7 +177,7 @@ def settings_from_pipeline_flags() -> Settings:
         ),
         shards=settings_from_flags(
             shards.Settings,
-            input_file=str(root / "sentences" / "*.txt"),
+            input_file=str(root / "sentences"),
             output_dir=str(root / "shards"),
         ),
         vocabulary=vocabulary_settings,
@@ -176,24 +190,25 @@ def settings_from_pipeline_flags() -> Settings:
     )
 
 
-def _check_source(values: flags.FlagValues) -> None:
-    """Raises UserError unless there is exactly one text."""
+def _check_source(values: flags.FlagValues) -> bool:
+    """Whether text is extracted first; raises UserError unless there is exactly one text."""
     if bool(values.source) == bool(values.input_file):
         raise UserError(
             "give either --input_file, your own text, or --source, a collection to download."
         )
     if values.source is None:
-        for name in (
-            "date",
-            "mirror",
-            "num_connections",
-            "keep_lists",
-            "keep_headings",
-        ):
+        for name in ("date", "mirror", "num_connections"):
             if values[name].present:
                 raise UserError(f"--{name} belongs to --source; leave it out with --input_file.")
-    elif values.markup != PLAIN:
-        raise UserError(f"--markup={values.markup} belongs to --input_file, not to --source.")
+        extracts = any(values[name].present for name in _OF_EXTRACTION)
+        if not extracts and extract.is_plain_text(values.input_file):
+            return False
+    if values.markup != PLAIN:
+        raise UserError(
+            f"--markup={values.markup} is for plain text with --input_file, not for --source or "
+            "for text that is extracted."
+        )
+    return True
 
 
 def _check_vocabulary_size(chosen: TokenizerFiles | None) -> None:
@@ -225,7 +240,8 @@ def _define_clean_flag() -> None:
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.pipeline``."""
     define_common_flags(
-        input_help="Text files: comma-separated files, globs and directories.",
+        input_help="Text, dumps, JSON, Parquet or archives: comma-separated files, globs and "
+        "directories.",
         output_help="Directory for all outputs.",
         input_is_required=False,
     )

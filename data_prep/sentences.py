@@ -32,6 +32,7 @@ from bert_tf.errors import UserError
 from bert_tf.records.journal import Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
+from data_prep.blocks import cut_long_sentences, last_blank_line
 from data_prep.languages import DEFAULT_LANGUAGE, validate_language
 from data_prep.markup import (
     PLAIN,
@@ -45,6 +46,7 @@ from data_prep.markup import (
     validate_markup,
 )
 from data_prep.sentence_splitting import split_sentences, splitter_version
+from data_prep.source_text import require_few_nulls
 from data_prep.stage import (
     NumberedFiles,
     begin_progress,
@@ -180,7 +182,8 @@ def _build(
     progress.finish()
     if settings.markup == PLAIN:
         _report_wikitext(totals)
-    marks = {name: totals[name] for name in ("headings", "unknown_words") if totals[name]}
+    if_any = ("headings", "unknown_words", "null_characters", "cut_sentences")
+    marks = {name: totals[name] for name in if_any if totals[name]}
     counted = {name: totals[name] for name in ("documents", "sentences", "replaced_bytes")}
     return Built(output.counts, {**counted, **marks})
 
@@ -203,7 +206,7 @@ def read_chunks(
     WikiText is split at titles instead. If there is no such place within two MiB, the file is split
     at a sentence boundary.
     """
-    find_cut = last_title if markup == WIKITEXT else _last_blank_line
+    find_cut = last_title if markup == WIKITEXT else last_blank_line
     with open(path, "rb") as file:
         pending, offset = b"", 0
         while block := file.read(_CHUNK_BYTES):
@@ -216,16 +219,6 @@ def read_chunks(
                 pending, offset = pending[cut:], offset + cut
         if pending:
             yield Chunk(path, offset, pending)
-
-
-def _last_blank_line(content: bytes) -> int:
-    """Position after the last blank line, 0 if there is none."""
-    end = 0
-    for border in (b"\n\n", b"\n\r\n"):
-        found = content.rfind(border)
-        if found >= 0:
-            end = max(end, found + len(border))
-    return end
 
 
 def _last_sentence_boundary(content: bytes, language: str) -> int:
@@ -256,14 +249,18 @@ class SentenceSplitter:
 
     def __call__(self, chunk: Chunk) -> Sentences:
         """Splits all documents of a chunk."""
+        require_few_nulls(chunk.content, chunk.path)
         text, num_replaced = self._decode(chunk)
         output: list[str] = []
         counts = {"documents": 0, "sentences": 0, "replaced_bytes": num_replaced}
         counts |= {"headings": 0, "unknown_words": text.count(UNKNOWN)}
+        counts |= {"null_characters": text.count("\0"), "cut_sentences": 0}
         documents = _documents(text)
         for lines in articles(documents) if self._markup == WIKITEXT else documents:
             counts["headings"] += sum(map(is_heading, lines))
-            for document in _cut_document(self._split_lines(lines)):
+            sentences, num_cut = cut_long_sentences(self._split_lines(lines))
+            counts["cut_sentences"] += num_cut
+            for document in _cut_document(sentences):
                 output.extend(document)
                 output.append("")
                 counts["documents"] += 1
@@ -345,6 +342,8 @@ def join_wrapped_lines(lines: list[str]) -> list[str]:
 def _documents(text: str) -> Iterator[list[str]]:
     """The non-blank lines of each document, with white space reduced to single blanks."""
     lines: list[str] = []
+    if "\n" not in text:  # lines may end in carriage returns alone
+        text = text.replace("\r", "\n")
     for line in text.replace("\0", "").split("\n"):
         words = line.split()
         if words:
@@ -382,6 +381,11 @@ def define_parameter_flags() -> None:
         "(paragraph), the only kind of sentence end (sentence); auto: paragraph, after joining "
         "lines that look wrapped.",
     )
+    define_invalid_utf8_flag()
+
+
+def define_invalid_utf8_flag() -> None:
+    """Defines --invalid_utf8."""
     flags.DEFINE_enum(
         "invalid_utf8",
         "error",

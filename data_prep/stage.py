@@ -32,7 +32,9 @@ def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
     """
     require_listed_files(patterns)
     files = [path for path in expand_input_files(patterns, flag=flag) if path.name != MANIFEST_NAME]
-    files = [require_file(path, flag=flag) for path in files if path.stat().st_size]
+    # What is no file, such as a pipe, has no size either.
+    filled = (path for path in files if not path.is_file() or path.stat().st_size)
+    files = [require_file(path, flag=flag) for path in filled]
     if not files:
         raise UserError(f"--{flag}: the files in {patterns!r} are empty; give files with text.")
     return files

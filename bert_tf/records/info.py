@@ -38,6 +38,7 @@ from bert_tf.records.manifest import (
 from bert_tf.records.tfrecord import RecordFile, RecordSet
 
 STAGE = "create_pretraining_data"
+CONVERSION_STAGE = "convert_records"  # whose vocabulary may be unknown
 
 _SAMPLED_RECORDS = 64  # checked for ids outside the vocabulary
 
@@ -201,8 +202,11 @@ def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
     found: dict[Path, Manifest | None] = {}
     for file in files:
         manifest = by_directory[file.path.parent]
-        is_ours = manifest is not None and manifest.stage == STAGE
+        is_ours = manifest is not None and manifest.stage in (STAGE, CONVERSION_STAGE)
         if is_ours and manifest.vocabulary is None:
+            if manifest.stage == CONVERSION_STAGE:
+                found[file.path] = None
+                continue
             raise UserError(
                 f"{file.path.parent / MANIFEST_NAME} does not name the vocabulary of its records; "
                 "make the data again."

@@ -50,6 +50,7 @@ from bert_tf.records.manifest import (
     require_output_names,
     write_manifest,
 )
+from bert_tf.records.unchanged import UnchangedFiles
 from bert_tf.versions import version_record
 
 _PARTIAL_NAME = ".partial"
@@ -117,11 +118,13 @@ def run_stage(
     Raises:
       UserError: the directory cannot be written, is in use, holds the output of another stage, or
         its manifest lists something that is not a file in it; calls that share it contradict each
-        other.
+        other; an input changes meanwhile.
     """
     flag = shared.flag if shared else "output_dir"
     directory = make_output_dir(output_dir, flag=flag)
-    entries = tuple(describe_file(path) for path in inputs)
+    unchanged = UnchangedFiles(inputs)
+    with unchanged.explain():
+        entries = tuple(describe_file(path) for path in inputs)
     # Without the lock: readers of a finished directory need not wait for each other.
     if is_up_to_date(
         directory,
@@ -142,7 +145,9 @@ def run_stage(
             _files_of_earlier_runs(directory, kept)  # raises its errors before the work
         identity = _identity(call) if journaled else None
         partial, journal = stack.enter_context(_partial_directory(directory, shared, identity))
-        built = build(partial, journal) if journaled else build(partial)
+        with unchanged.explain():
+            built = build(partial, journal) if journaled else build(partial)
+        unchanged.require()
         call = dataclasses.replace(
             call,
             outputs=tuple(

@@ -32,6 +32,7 @@ COMMANDS = [
     "data_prep.clean",
     "data_prep.download",
     "data_prep.extract",
+    "data_prep.convert_records",
     "data_prep.vocabulary",
 ]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import hashlib
+import json
+import lzma
 import random
 import subprocess
 import sys
@@ -14,12 +17,13 @@ import pytest
 from bert_tf.records.manifest import read_manifest
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.loading import load_tokenizer
+from tests.archives import parquet_of, tar_of
 from tests.mediawiki import dump, page, publish
 from tests.web_server import web_server
 
 ROOT = Path(__file__).parents[3]
 STAGES = ("sentences", "shards", "vocabulary", "create_pretraining_data", "pipeline")
-STAGES += ("download", "extract", "clean")
+STAGES += ("download", "extract", "clean", "convert_records")
 COMMANDS = {**dict.fromkeys(STAGES, "--output_dir"), "inspect": "--input_file"}
 COMMON = ("--vocab_size=50", "--max_seq_length=32", "--max_predictions_per_seq=4")
 COMMON += ("--num_output_files=2", "--dupe_factor=2", "--heldout_fraction=0.1", "--num_workers=1")
@@ -176,6 +180,8 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         (["--vocab_size=9", "--output_dir={corpus}"], "--output_dir: cannot write to"),
         (["--vocab_size=9", "--source=wikipedia"], "give either --input_file"),
         (["--vocab_size=9", "--date=20240601"], "--date belongs to --source"),
+        (["--vocab_size=9", "--format=text", "--markup=wikitext"], "is for plain text"),
+        (["--vocab_size=9", "--encoding=base64"], "--encoding=base64 is no encoding of text"),
         (["--vocab_size=9", "--clean", "--min_letter_share=2"], "--min_letter_share=2: give"),
     ],
 )
@@ -206,6 +212,30 @@ def test_a_wikipedia(corpus, tmp_path):
     kept = (tmp_path / "sentences" / "sentences-00000.txt").read_text()
     assert kept.split() == corpus.read_text().split()
     assert len(RecordSet(sorted((tmp_path / "records" / "train").glob("*.tfrecord")))) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("news.jsonl.gz", ["--text_field=body"]),
+        ("openwebtext.tar.xz", ["--format=documents"]),
+        ("part-0.parquet", []),
+    ],
+)
+def test_other_sources_become_the_same_records(made, corpus, tmp_path, name, flags):
+    documents = corpus.read_text().strip().split("\n\n")
+    path = tmp_path / name
+    if name.endswith(".gz"):
+        lines = "".join(json.dumps({"body": text}) + "\n" for text in documents)
+        path.write_bytes(gzip.compress(lines.encode()))
+    elif name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+        parquet_of(path, {"text": documents})
+    else:
+        inner = tar_of({f"{n:03d}.txt": text.encode() for n, text in enumerate(documents)})
+        path.write_bytes(lzma.compress(tar_of({"subset.xz": lzma.compress(inner)})))
+    _pipeline(path, tmp_path / "out", *COMMON, *flags)
+    assert _hashes(tmp_path / "out/records") == _hashes(made[0] / "records")
 
 
 @pytest.mark.parametrize(("command", "flag"), COMMANDS.items())
