@@ -86,7 +86,13 @@ ALLOWED = {
         "bert_tf.text",
     },
     # Of a checkpoint only what stands beside the weights; without TensorFlow, see below.
-    "data_prep": {"bert_tf.checkpoint", "bert_tf.input", "bert_tf.records", "bert_tf.text"},
+    "data_prep": {
+        "bert_tf.checkpoint",
+        "bert_tf.input",
+        "bert_tf.records",
+        "bert_tf.report",
+        "bert_tf.text",
+    },
 }
 SOURCES = sorted([*ROOT.glob("bert_tf/**/*.py"), *ROOT.glob("data_prep/**/*.py")])
 

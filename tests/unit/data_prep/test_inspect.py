@@ -184,4 +184,4 @@ def test_files_without_a_manifest(tmp_path, capsys):
         f"record 298 of {tmp_path}/negative cannot be used: its input_ids contains -1, but" in said
     )
     assert f"record 299 of {tmp_path}/damaged is damaged" in said
-    assert f"record 1 of {tmp_path}/mixed is not a record for pre-training or SQuAD" in said
+    assert f"record 1 of {tmp_path}/mixed is not a record for pre-training, SQuAD," in said
