@@ -1,0 +1,48 @@
+"""The doctor for a script, and what it says."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from absl import flags
+
+from bert_tf.config.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS
+from bert_tf.doctor import finetuning, pretraining
+from bert_tf.doctor.findings import Findings, Grade
+from bert_tf.doctor.model import require_no_phases
+from bert_tf.ranks.planned import PlannedRanks
+
+_NAMES = {
+    Grade.ERROR: "error",
+    Grade.WARNING: "warning",
+    Grade.HINT: "hint",
+    Grade.FINE: "fine",
+}
+_WIDTH = 100
+
+
+def examine(
+    script: str, values: flags.FlagValues, *, num_ranks: int, ranks_per_host: int
+) -> Findings:
+    """Looks at a run of ``script`` with parsed flags; raises UserError for a plan of phases."""
+    require_no_phases(values)
+    findings = Findings()
+    ranks = PlannedRanks(num_ranks, local_size=min(ranks_per_host, num_ranks))
+    if script in (PRETRAINING, DISTILLATION):
+        pretraining.examine(findings, SCRIPTS[script], values, ranks)
+    else:
+        finetuning.examine(findings, script, values, ranks)
+    return findings
+
+
+def show(findings: Findings) -> Iterator[str]:
+    """Lines for a terminal, the worst findings first, and a summary."""
+    counts = dict.fromkeys(sorted(_NAMES, reverse=True), 0)
+    for finding in sorted(findings, key=lambda finding: -finding.grade):
+        counts[finding.grade] += 1
+        text = f"{_NAMES[finding.grade] + ':':<9}{finding.part}: {finding.sentence}"
+        yield textwrap.fill(text, _WIDTH, subsequent_indent=" " * 9, break_on_hyphens=False,
+                            break_long_words=False)  # fmt: skip
+    parts = [f"{count} {_NAMES[grade]}{'s' * (count != 1)}" for grade, count in counts.items()]
+    yield f"{', '.join(parts[:-1])}; {counts[Grade.FINE]} checks found nothing"
