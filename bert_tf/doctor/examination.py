@@ -45,4 +45,5 @@ def show(findings: Findings) -> Iterator[str]:
         yield textwrap.fill(text, _WIDTH, subsequent_indent=" " * 9, break_on_hyphens=False,
                             break_long_words=False)  # fmt: skip
     parts = [f"{count} {_NAMES[grade]}{'s' * (count != 1)}" for grade, count in counts.items()]
-    yield f"{', '.join(parts[:-1])}; {counts[Grade.FINE]} checks found nothing"
+    fine = counts[Grade.FINE]
+    yield f"{', '.join(parts[:-1])}; {fine} check{'s' * (fine != 1)} found nothing"

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 _WARNING = "warning: "
 # What a run says of itself that is worth repeating.
-_REMARKS = ("changed since", "resuming from", "starting from", "the learning rate")
+_REMARKS = ("changed since", "resuming from", "starting from", "the learning rate", "the network's")
 
 
 class Grade(enum.IntEnum):

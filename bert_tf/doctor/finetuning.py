@@ -14,6 +14,7 @@ from bert_tf.doctor import machine, model, schedule
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.rehearsal import dry, planned_run
 from bert_tf.files import sha256_of_file
+from bert_tf.inference.model_directory import check_vocabulary_fits
 from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks import classification, squad, tagging
 from bert_tf.tasks.finetuning import count_steps
@@ -32,22 +33,23 @@ _RUNS: Mapping[str, Callable[[Any], object]] = {
 
 def examine(findings: Findings, script: str, values: flags.FlagValues, ranks: PlannedRanks) -> None:
     """Looks at each part of a run and then at the whole."""
-    settings = findings.attempt(_FLAGS, SCRIPTS[script].settings, values)
-    if settings is not None and not (settings.run.do_train or settings.run.do_eval):
-        findings.warn(_FLAGS, "neither training nor an evaluation is asked for")
     start = model.judge_output(findings, values)
     stored = model.open_weights(findings, values, start)
     files = model.open_vocabulary(findings, values)
     config = model.open_config(findings, values, stored, vocab_size=None)
     if config is not None:
-        model.judge_positions(findings, config, values.max_seq_length)
+        model.judge_positions(findings, config, values.max_seq_length, is_pretraining=False)
     if files.file is not None:
+        tokenizer = findings.attempt(model.VOCABULARY, files.load)
+        if None not in (tokenizer, config):
+            findings.attempt(model.VOCABULARY, check_vocabulary_fits, tokenizer, config)
         model.judge_vocabulary_of_weights(findings, stored, files.vocabulary())
     if values.do_train and not (values.init_checkpoint or values.resume_from or start.checkpoint):
         findings.warn(
             model.CHECKPOINT,
             "no weights are given, so fine-tuning starts from random ones; give --init_checkpoint",
         )
+    settings = findings.attempt(_FLAGS, SCRIPTS[script].settings, values)
     _judge_rate(findings, script, values, ranks)
     if settings is None:
         return
@@ -108,7 +110,6 @@ def _judge_training(
     batch, steps = resolve_plans(optimization, context.ranks)
     schedule.judge_steps(findings, batch, steps)
     schedule.judge_warmup(findings, steps, is_pretraining=False)
-    schedule.judge_saving(findings, settings.run.save_checkpoints_steps, steps.last_step)
     machine.judge_disk(
         findings,
         opened.model.task.specs(),

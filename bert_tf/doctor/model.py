@@ -13,6 +13,8 @@ from bert_tf.config.bert_config import BertConfig, read_config
 from bert_tf.doctor.findings import Findings
 from bert_tf.errors import UserError
 from bert_tf.files import check_output_dir, require_file
+from bert_tf.records.info import RecordVocabulary
+from bert_tf.tasks.pretraining_model import table_size
 from bert_tf.text.tokenizer_files import TokenizerFiles, Vocabulary, vocabulary_named_in
 from bert_tf.training.start_point import StartPoint, find_start
 
@@ -89,7 +91,7 @@ def open_config(
     elif not given:
         return None
     if stored.config is None and vocab_size is not None:
-        base["vocab_size"] = max(vocab_size, base.get("vocab_size", 0))
+        base["vocab_size"] = table_size(base.get("vocab_size"), vocab_size)
     if "vocab_size" not in {**base, **given}:
         return None
     shown = str(values.bert_config_file or stored.config_file or "the flags")
@@ -102,7 +104,9 @@ def _read_config(path: str) -> BertConfig:
     return read_config(require_file(path, flag="bert_config_file"))[0]
 
 
-def judge_positions(findings: Findings, config: BertConfig, max_seq_length: int) -> None:
+def judge_positions(
+    findings: Findings, config: BertConfig, max_seq_length: int, *, is_pretraining: bool
+) -> None:
     """Compares the length of sequences with the network's positions."""
     positions = config.max_position_embeddings
     if max_seq_length > positions:
@@ -111,14 +115,16 @@ def judge_positions(findings: Findings, config: BertConfig, max_seq_length: int)
             f"--max_seq_length={max_seq_length} is more than the model's "
             f"max_position_embeddings={positions}; lower it or use another model.",
         )
-    elif max_seq_length < positions:
+    elif max_seq_length < positions and is_pretraining:
         findings.hint(
             CONFIGURATION,
             f"--max_seq_length={max_seq_length} leaves the positions up to "
             f"max_position_embeddings={positions} untrained; a later phase has to train them",
         )
     else:
-        findings.fine(CONFIGURATION, f"the network has {positions} positions, all of them used")
+        findings.fine(
+            CONFIGURATION, f"{max_seq_length} of the network's {positions} positions are used"
+        )
 
 
 def judge_vocabulary_of_weights(
@@ -140,10 +146,10 @@ def judge_vocabulary_of_weights(
         findings.fine(CHECKPOINT, f"its vocabulary is that of {used.source}")
 
 
-def vocabulary_of(files: TokenizerFiles, named_in: Path | None, sha256: str | None):
-    """The vocabulary that is used: that of a manifest, or a file's."""
-    if named_in is not None:
-        return vocabulary_named_in(named_in, sha256)
+def vocabulary_of(files: TokenizerFiles, records: RecordVocabulary | None) -> Vocabulary | None:
+    """The vocabulary that is used: that of records or, without a manifest, a file's."""
+    if records is not None:
+        return vocabulary_named_in(records.manifest_file, records.entry.sha256)
     return files.vocabulary()
 
 

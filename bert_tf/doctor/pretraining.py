@@ -27,9 +27,6 @@ def examine(
     findings: Findings, script: TrainingScript, values: flags.FlagValues, ranks: PlannedRanks
 ) -> None:
     """Looks at each part of a run and then at the whole."""
-    settings = findings.attempt(_FLAGS, script.settings, values)
-    if settings is not None and not (settings.run.do_train or settings.run.do_eval):
-        findings.warn(_FLAGS, "neither --do_train nor --do_eval is given, so nothing is done")
     start = model.judge_output(findings, values)
     stored = model.open_weights(findings, values, start)
     files = model.open_vocabulary(findings, values)
@@ -40,14 +37,12 @@ def examine(
     )
     if some is not None:
         _judge_records(findings, values, train, held_out, config)
-    named = some.vocabulary if some else None
-    used = model.vocabulary_of(
-        files, named.manifest_file if named else None, named.entry.sha256 if named else None
-    )
+    used = model.vocabulary_of(files, some.vocabulary if some else None)
     model.judge_vocabulary_of_weights(findings, stored, used)
     if config is not None:
-        model.judge_positions(findings, config, values.max_seq_length)
+        model.judge_positions(findings, config, values.max_seq_length, is_pretraining=True)
         records.judge_size_for_gpus(findings, config.vocab_size)
+    settings = findings.attempt(_FLAGS, script.settings, values)
     optimization = _judge_schedule(findings, script, values, ranks, train)
     if None not in (settings, optimization, config) and settings.run.do_train:
         _judge_disk(findings, settings, optimization, config, ranks, start)

@@ -58,7 +58,7 @@ def _judge_sample(findings: Findings, part: str, info: RecordInfo, records: Reco
             f"{padding:.0%} of the positions are padding, in a sample of {number}; make the "
             "records with a smaller --max_seq_length",
         )
-    if info.special_ids is not None:
+    if info.special_ids is not None and used.any():
         unknown = float((ids[used] == info.special_ids["unk"]).mean())
         if unknown > MOST_UNKNOWN:
             findings.warn(

@@ -116,9 +116,10 @@ def judge_length(
     """Compares what the run consumes with the records that there are."""
     sequences = batch.sequences(0, steps.last_position)
     epochs = sequences / num_records
+    times = f"{epochs:,.0f}" if epochs >= 100 else f"{epochs:.3g}"
     findings.fine(
         LENGTH,
-        f"{steps.last_position:,} updates consume {sequences:,} sequences, {epochs:.3g} epochs of "
+        f"{steps.last_position:,} updates consume {sequences:,} sequences, {times} epochs of "
         f"{num_records:,} records",
     )
     if batch.global_batch_size > num_records:
@@ -131,14 +132,14 @@ def judge_length(
     elif stores_masks and epochs > MOST_EPOCHS_OF_MASKS:
         findings.warn(
             LENGTH,
-            f"each stored mask is seen {epochs:.3g} times, in published runs about 4 times (Liu et "
+            f"each stored mask is seen {times} times, in published runs about 4 times (Liu et "
             "al. 2019, section 4.1); make records with --masking=dynamic or a larger "
             "--dupe_factor, or train for fewer steps",
         )
     elif is_pretraining and epochs > MOST_EPOCHS:
         findings.warn(
             LENGTH,
-            f"each record is seen {epochs:.3g} times, so the network may learn them by heart; give "
+            f"each record is seen {times} times, so the network may learn them by heart; give "
             "more text or train for fewer steps",
         )
     elif is_pretraining and epochs < 1:

@@ -79,6 +79,7 @@ ALLOWED = {
     "bert_tf.doctor": {
         "bert_tf.checkpoint",
         "bert_tf.config",
+        "bert_tf.inference",
         "bert_tf.model",
         "bert_tf.ranks",
         "bert_tf.records",
