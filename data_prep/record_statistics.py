@@ -155,7 +155,8 @@ def _count_predictions(
     found.replaced = Counter(
         mask=int(is_mask.sum()), kept=int(is_kept.sum()), random=int((~is_mask & ~is_kept).sum())
     )
-    found.on_special = int((~is_text[rows, positions]).sum())
+    # [CLS] may be hidden by the mask of another token.
+    found.on_special = int((~is_text[rows, positions] | (positions == 0)).sum())
     times = np.zeros(ids.shape, np.int64)
     np.add.at(times, (rows, positions), 1)
     found.repeated = int(np.maximum(times - 1, 0).sum())

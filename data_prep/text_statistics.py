@@ -28,7 +28,7 @@ class TextStatistics:
     """Counts over text files; all can be added to those of others.
 
     Attributes:
-      documents, lines, characters: their numbers; blank lines do not count.
+      documents, lines, characters: their numbers; blank lines and carriage returns do not count.
       one_line: documents of a single line.
       long_lines: lines of more than ``LONG_LINE`` characters.
       undecodable: lines that are not UTF-8.
@@ -109,7 +109,7 @@ def _lines(path: Path) -> Iterator[_Line]:
             decoder = codecs.getincrementaldecoder("utf-8")()
             while True:
                 is_last = piece.endswith(b"\n") or not piece
-                content = piece.rstrip(b"\r\n") if is_last else piece
+                content = piece.replace(b"\r", b"").rstrip(b"\n")
                 digest.update(content)
                 line.is_text |= bool(content) and not content.isspace()
                 line.characters += len(content.translate(None, _CONTINUATION))
