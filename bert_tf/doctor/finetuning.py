@@ -19,7 +19,6 @@ from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.tasks import classification, squad, tagging
 from bert_tf.tasks.finetuning import count_steps
 from bert_tf.training.context import RunContext
-from bert_tf.training.memory import estimate_memory
 from bert_tf.training.plans import resolve_plans
 
 _FLAGS, _DATA, _WHOLE = "flags", "questions", "whole run"
@@ -119,12 +118,7 @@ def _judge_training(
         start_step=context.start.step,
     )
     with squad.job_on_first_questions(opened, _QUESTIONS) as job:
-        machine.judge_memory(
-            findings,
-            estimate_memory(job),
-            machine.free_memory(),
-            has_gpu=context.hardware.has_gpu,
-        )
+        machine.judge_memory_of(findings, job)
 
 
 def _dry_run(script: str, settings: FinetuningSettings) -> bool:

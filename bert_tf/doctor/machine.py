@@ -10,7 +10,8 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings
 from bert_tf.doctor.findings import Findings
 from bert_tf.model.variables import VariableSpec
 from bert_tf.training.disk import checkpoint_sizes, disk_warning
-from bert_tf.training.memory import MemoryEstimate
+from bert_tf.training.job import Job
+from bert_tf.training.memory import MemoryEstimate, estimate_memory
 from bert_tf.update.batch_plan import StepPlan
 
 _MEMORY, _DISK = "memory", "disk"
@@ -30,6 +31,12 @@ def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
     except (OSError, ValueError):
         pass  # another system, or no container
     return min(limits, default=None)
+
+
+def judge_memory_of(findings: Findings, job: Job) -> None:
+    """Compares what a job needs with what is free here."""
+    has_gpu = job.context.hardware.has_gpu
+    judge_memory(findings, estimate_memory(job), free_memory(), has_gpu=has_gpu)
 
 
 def judge_memory(

@@ -16,7 +16,6 @@ from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.records.info import RecordInfo, check_records
 from bert_tf.tasks import pretraining
 from bert_tf.tasks.pretraining_task import PretrainingTask
-from bert_tf.training.memory import estimate_memory
 from bert_tf.training.plans import resolve_plans, with_steps
 from bert_tf.training.start_point import StartPoint
 
@@ -175,11 +174,6 @@ def _rehearse(findings: Findings, settings: PretrainingSettings, ranks: PlannedR
         pretraining.train_and_evaluate(prepared)
         job = prepared.job
         if settings.run.do_train:
-            machine.judge_memory(
-                findings,
-                estimate_memory(job),
-                machine.free_memory(),
-                has_gpu=job.context.hardware.has_gpu,
-            )
+            machine.judge_memory_of(findings, job)
         findings.fine("precision", f"{job.context.precision}, {job.context.kernels.description}")
         findings.fine(_WHOLE, "all checks of the run itself have passed")

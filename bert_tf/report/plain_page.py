@@ -5,13 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
-from string import Template
 
-from bert_tf.files import PathLike, atomic_open
+from bert_tf.files import PathLike
+from bert_tf.report.frame import write_framed
 from bert_tf.report.tables import details_list, plain_table
-
-_FILES = Path(__file__).parent
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
@@ -55,10 +52,4 @@ class Section:
 
 def write_page(path: PathLike, title: str, sections: Sequence[Section]) -> None:
     """Writes the page, atomically."""
-    page = Template((_FILES / "plain.html").read_text(encoding="utf-8")).substitute(
-        title=escape(title),
-        style=(_FILES / "page.css").read_text(encoding="utf-8"),
-        sections="".join(section.html() for section in sections),
-    )
-    with atomic_open(path, "wb") as file:
-        file.write(page.encode("utf-8", errors="replace"))
+    write_framed(path, title, main="".join(section.html() for section in sections))
