@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-_MOST_KEPT = 1 << 22  # 32 MiB
+_MOST_KEPT = 1 << 21  # at most 200 MB while they are sorted
 
 
 def hash_of(content: bytes) -> int:

@@ -12,8 +12,8 @@ The exit status is 2 if files are damaged or inconsistent, 1 if there are only w
 statistics, and 0 otherwise. Training itself checks presence and sizes at its start, and each
 record that it reads.
 
-Memory: about 150 MB, and 90 MB per worker process; one in many records is looked at for
-repetitions where there are more than 4 million of them.
+Memory: about 50 MB, as much for each worker process, and up to 200 MB with millions of records. Of
+more than two million different ones only a sample is looked at for repetitions.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from data_prep.text_statistics import TextStatistics
 
 _TERMINAL_BARS, _PAGE_BARS = 12, 64
 _BAR_WIDTH = 50
-_MOST_FREQUENT, _FREQUENT_IN_TERMINAL = 50, 12
+_MOST_FREQUENT, _FREQUENT_IN_TERMINAL = 20, 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +161,8 @@ def describe_records(
         details[label] = ", ".join(f"{v:g}: {n:,} ({n / total:.1%})" for v, n in counted)
     if found.num_predictions:
         details.update(_mask_details(found, making, conventions))
+    elif label == "next_sentence_labels" and not len(found.predictions):
+        details["masked tokens"] = "none are stored; training draws them"
     ids = found.ids
     if making.vocab_size is not None and len(ids) < making.vocab_size:
         ids = np.pad(ids, (0, making.vocab_size - len(ids)))

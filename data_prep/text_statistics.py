@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import hashlib
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class TextStatistics:
 
 def count_text(path: Path) -> TextStatistics:
     """The statistics of a file, whatever bytes it has and however long its lines are."""
-    found, hashes = TextStatistics(), []
+    found, hashes = TextStatistics(), array("Q")
     digest, num_lines, characters = hashlib.blake2b(digest_size=8), 0, 0
 
     def end_document() -> None:

@@ -28,6 +28,12 @@ def examine(
     """Looks at a run of ``script`` with parsed flags; raises UserError for a plan of phases."""
     require_no_phases(values)
     findings = Findings()
+    if num_ranks > 1 and not values.horovod:
+        findings.warn(
+            "flags",
+            f"--num_ranks={num_ranks}, but the run has no --horovod, so each process would train "
+            "by itself; add it",
+        )
     ranks = PlannedRanks(num_ranks, local_size=min(ranks_per_host, num_ranks))
     if script in (PRETRAINING, DISTILLATION):
         pretraining.examine(findings, SCRIPTS[script], values, ranks)

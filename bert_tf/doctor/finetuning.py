@@ -66,14 +66,14 @@ def _judge_rate(
     if not values.do_train:
         return
     read = SCRIPTS[script].optimization_and_length
-    found = findings.attempt(schedule.LENGTH, read, values)
+    found = findings.attempt(schedule.SCHEDULE, read, values)
     if found is None:
         return
     # Any length, since the records are not counted yet.
     optimization = dataclasses.replace(
         found[0], num_train_steps=1, num_warmup_steps=0, scale_steps_by_ranks=False
     )
-    plans = findings.attempt(schedule.LENGTH, resolve_plans, optimization, ranks, trains=False)
+    plans = findings.attempt(schedule.SCHEDULE, resolve_plans, optimization, ranks, trains=False)
     if plans is not None:
         schedule.judge_rate(findings, optimization, *plans, schedule.FINETUNING_RATES)
 

@@ -105,7 +105,7 @@ def _judge_schedule(
     """The optimization with its steps; None if they are not known or contradictory."""
     if not values.do_train:
         return None
-    found = findings.attempt(schedule.LENGTH, script.optimization_and_length, values)
+    found = findings.attempt(schedule.SCHEDULE, script.optimization_and_length, values)
     if found is None:
         return None
     optimization, epochs, proportion = found
@@ -115,7 +115,7 @@ def _judge_schedule(
     if epochs is not None and train is None:
         return None
     optimization = findings.attempt(
-        schedule.LENGTH,
+        schedule.SCHEDULE,
         with_steps,
         optimization,
         ranks,
@@ -124,7 +124,7 @@ def _judge_schedule(
         warmup_proportion=proportion,
         trains=True,
     )
-    plans = optimization and findings.attempt(schedule.LENGTH, resolve_plans, optimization, ranks)
+    plans = optimization and findings.attempt(schedule.SCHEDULE, resolve_plans, optimization, ranks)
     if plans is None:
         return None
     batch, steps = plans

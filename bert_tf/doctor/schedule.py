@@ -9,7 +9,7 @@ from bert_tf.config.settings import OptimizationSettings
 from bert_tf.doctor.findings import Findings
 from bert_tf.update.batch_plan import BatchPlan, StepPlan
 
-LENGTH, RATE, CHECKPOINTS = "length", "learning rate", "checkpoints"
+SCHEDULE, LENGTH, RATE, CHECKPOINTS = "schedule", "length", "learning rate", "checkpoints"
 
 # How often a run may see a mask that is stored. In published runs it is about 4 times: 40 epochs
 # over a text that was masked 10 times (Devlin et al. 2019; Liu et al. 2019, section 4.1).

@@ -111,7 +111,7 @@ def test_a_run_without_problems(places, tmp_path):
         ),
         (["--num_warmup_steps=20"], WARNING, "learning rate", "takes 50% of all updates (20 of 40"),
         (["--num_warmup_steps=0"], WARNING, "learning rate", "there is no warm-up"),
-        (["--num_warmup_steps=50"], ERROR, "length", "is more than --num_train_steps=40"),
+        (["--num_warmup_steps=50"], ERROR, "schedule", "is more than --num_train_steps=40"),
         (["--num_train_steps=4000"], WARNING, "length", "each stored mask is seen 160 times"),
         (
             ["--num_train_steps=4000", "--save_checkpoints_steps=3000"],
@@ -168,13 +168,17 @@ def test_positions(places):
 
 def test_steps_of_several_ranks(places):
     findings = said_of(places, num_ranks=4)
+    [(_, sentence)] = of_grade(findings, WARNING)
+    assert "has no --horovod" in sentence
+    findings = said_of(places, "--horovod", num_ranks=4)
+    assert findings.worst == HINT
     [(_, sentence)] = [hint for hint in of_grade(findings, HINT) if hint[0] == "length"]
     assert "4 ranks make 10 of them, 1 in the warm-up" in sentence
     assert ("batch", "8 (micro batch) x 1 (accumulation steps) x 4 (ranks) = 32") in of_grade(
         findings, FINE
     )
     assert any("4 ranks need" in s for p, s in of_grade(findings, FINE) if p == "memory")
-    unscaled = said_of(places, "--scale_steps_by_ranks=false", num_ranks=4)
+    unscaled = said_of(places, "--horovod", "--scale_steps_by_ranks=false", num_ranks=4)
     assert not [hint for hint in of_grade(unscaled, HINT) if hint[0] == "length"]
 
 
