@@ -16,7 +16,7 @@ from bert_tf.errors import UserError
 from bert_tf.files import sha256_of_file
 from bert_tf.records.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from tests.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
-from tests.support import content_of
+from tests.support import content_of, run
 
 FINE, HINT, WARNING, ERROR = Grade
 ENTRIES = [
@@ -244,6 +244,17 @@ def test_a_run_that_has_ended(places):
     assert any(
         "nothing is left to train" in sentence for _, sentence in of_grade(findings, WARNING)
     )
+
+
+def test_a_run_that_is_resumed_with_changes(places):
+    given = [flag.format(**places) for flag in [*NETWORK, *RUN]]
+    run("run_pretraining.py", *given, "--num_train_steps=4", "--num_warmup_steps=1")
+    before = content_of(places["model"])
+    hints = " ".join(sentence for _, sentence in of_grade(said_of(places), HINT))
+    assert "changed since the run's last start: " in hints
+    assert "resuming from" in hints
+    assert "the learning rate jumps at step 4" in hints
+    assert content_of(places["model"]) == before
 
 
 def test_weights_with_another_vocabulary(places, tmp_path):
