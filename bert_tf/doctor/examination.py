@@ -7,9 +7,13 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from bert_tf.config.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS
+from bert_tf.config.nvidia_defaults import (
+    pretraining_default_differences,
+    squad_default_differences,
+)
+from bert_tf.config.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS, SQUAD
 from bert_tf.doctor import finetuning, pretraining
-from bert_tf.doctor.findings import Findings, Grade
+from bert_tf.doctor.findings import Finding, Findings, Grade
 from bert_tf.doctor.model import require_no_phases
 from bert_tf.ranks.planned import PlannedRanks
 
@@ -19,7 +23,11 @@ _NAMES = {
     Grade.HINT: "hint",
     Grade.FINE: "fine",
 }
-_WIDTH = 100
+_WIDTH, _INDENT = 100, 9
+_DEFAULT_DIFFERENCES = {
+    PRETRAINING: pretraining_default_differences,
+    SQUAD: squad_default_differences,
+}
 
 
 def examine(
@@ -34,6 +42,9 @@ def examine(
             f"--num_ranks={num_ranks}, but the run has no --horovod, so each process would train "
             "by itself; add it",
         )
+    differences = _DEFAULT_DIFFERENCES.get(script, lambda _: "")(values)
+    if differences:
+        findings.warn("flags", differences)
     ranks = PlannedRanks(num_ranks, local_size=min(ranks_per_host, num_ranks))
     if script in (PRETRAINING, DISTILLATION):
         pretraining.examine(findings, SCRIPTS[script], values, ranks)
@@ -47,9 +58,21 @@ def show(findings: Findings) -> Iterator[str]:
     counts = dict.fromkeys(sorted(_NAMES, reverse=True), 0)
     for finding in sorted(findings, key=lambda finding: -finding.grade):
         counts[finding.grade] += 1
-        text = f"{_NAMES[finding.grade] + ':':<9}{finding.part}: {finding.sentence}"
-        yield textwrap.fill(text, _WIDTH, subsequent_indent=" " * 9, break_on_hyphens=False,
-                            break_long_words=False)  # fmt: skip
+        yield _shown(finding)
     parts = [f"{count} {_NAMES[grade]}{'s' * (count != 1)}" for grade, count in counts.items()]
     fine = counts[Grade.FINE]
     yield f"{', '.join(parts[:-1])}; {fine} check{'s' * (fine != 1)} found nothing"
+
+
+def _shown(finding: Finding) -> str:
+    """A finding with its further lines indented; a table in it stays one."""
+    text = f"{_NAMES[finding.grade] + ':':<{_INDENT}}{finding.part}: {finding.sentence}"
+    first, *table = text.splitlines()
+    wrapped = textwrap.fill(
+        first,
+        _WIDTH,
+        subsequent_indent=" " * _INDENT,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return "\n".join([wrapped, *(" " * _INDENT + line for line in table)])

@@ -15,12 +15,12 @@ from bert_tf.training.context import RunContext, begin_run
 def planned_run(
     run: RunSettings, runtime: RuntimeSettings, ranks: PlannedRanks
 ) -> Iterator[RunContext]:
-    """Begins a dry run in this process alone, as rank 0 of those planned.
+    """Begins a run, one that is :func:`dry`, in this process alone, as rank 0 of those planned.
 
     Raises UserError as ``begin_run``.
     """
     alone = dataclasses.replace(runtime, horovod=False, communication=CommunicationSettings())
-    with begin_run(dry(run), alone) as context:
+    with begin_run(run, alone) as context:
         yield dataclasses.replace(context, ranks=ranks, runtime=runtime)
 
 

@@ -157,4 +157,7 @@ def test_published_rates_are_usual():
     assert {grade_of_rate(rate, batch, name) for name, batch, rate in published} == {Grade.FINE}
     for (name, rate), batch in itertools.product([("adam", 0.1), ("lamb", 1.0)], (32, 8192)):
         assert grade_of_rate(rate, batch, name) == Grade.WARNING
+    low, high = PRETRAINING_RATES["lamb"].bounds(512)
+    assert PRETRAINING_RATES["lamb"].bounds(512 * 16) == (low, pytest.approx(4 * high))
+    assert PRETRAINING_RATES["lamb"].bounds(8) == (low, high)
     assert grade_of_rate(1.0, 8, "muon") == Grade.FINE  # nothing is known

@@ -10,6 +10,7 @@ from absl import flags
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
 from bert_tf.config.training_scripts import PRETRAINING, SCRIPTS
+from bert_tf.doctor import pretraining
 from bert_tf.doctor.examination import examine, show
 from bert_tf.doctor.findings import Grade
 from bert_tf.errors import UserError
@@ -66,6 +67,12 @@ def places(tmp_path):
         "heldout": make_records(tmp_path / "heldout", count=20, first=1000),
         "model": tmp_path / "model",
     }
+
+
+@pytest.fixture
+def parts_alone(monkeypatch):
+    """Leaves out the dry run, which takes most of the time."""
+    monkeypatch.setattr(pretraining, "_rehearse", lambda *_: None)
 
 
 def said_of(places, *more, num_ranks=1, without=()):
@@ -130,11 +137,14 @@ def test_a_run_without_problems(places, tmp_path):
         (["--init_checkpoint={model}"], ERROR, "checkpoint", "--init_checkpoint"),
         (["--output_dir={train}/a.tfrecord/x"], ERROR, "output directory", "cannot write to"),
         (["--vocab_file={model}"], ERROR, "vocabulary", "does not exist or is not a file"),
+        (["--allreduce_post_accumulation"], WARNING, "flags", "This seems to be a command for NVI"),
         (["--precision=fp16"], ERROR, "whole run", "fp16"),
     ],
     ids=lambda value: value[0].partition("{")[0] if isinstance(value, list) else "",
 )
-def test_one_thing_wrong(places, more, grade, part, sentence):
+def test_one_thing_wrong(request, places, more, grade, part, sentence):
+    if part != "whole run":
+        request.getfixturevalue("parts_alone")
     findings = said_of(places, *more)
     found = [s for p, s in of_grade(findings, grade) if p == part and sentence in s]
     assert found, list(findings)
@@ -205,6 +215,7 @@ def test_steps_of_several_ranks(places):
     ],
     ids=["unknown", "padding", "few tokens", "low ids", "capitals"],
 )
+@pytest.mark.usefixtures("parts_alone")
 def test_records(places, made, part, sentence):
     shutil.rmtree(places["train"])
     make_records(places["train"], **made)
@@ -214,6 +225,7 @@ def test_records(places, made, part, sentence):
     )
 
 
+@pytest.mark.usefixtures("parts_alone")
 def test_masks_drawn_in_training_may_be_many(places):
     shutil.rmtree(places["train"])
     make_records(places["train"], masked=False)
@@ -224,6 +236,7 @@ def test_masks_drawn_in_training_may_be_many(places):
     assert [s for p, s in of_grade(findings, WARNING) if "by heart" in s]
 
 
+@pytest.mark.usefixtures("parts_alone")
 def test_text_that_is_trained_and_evaluated_on(places):
     for name in ("train", "heldout"):
         manifest = read_manifest(places[name])
