@@ -263,8 +263,8 @@ def _inspect_records(
                 found.problem(problem)
         share = (piece.end - piece.first) / paths[piece.path]
         progress.advance(share * piece.path.stat().st_size / 1e6)
-    label = _label_of(filled[0]) if not damaged else None
     usable = [records for records in filled if records.files[0].path not in damaged]
+    label = _label_of(usable[0]) if usable else None
     yield describe_records(
         str(directory),
         total,

@@ -11,7 +11,7 @@ from bert_tf.report.charts import histogram
 from bert_tf.report.plain_page import Section
 from bert_tf.text.tokenizer import Tokenizer
 from data_prep.hash_sample import HashSample
-from data_prep.record_judgement import Making, replacement_shares
+from data_prep.record_judgement import PRETRAINING_LABEL, Making, replacement_shares
 from data_prep.record_origin import Origin
 from data_prep.record_statistics import Conventions, Statistics
 from data_prep.text_statistics import TextStatistics
@@ -161,7 +161,7 @@ def describe_records(
         details[label] = ", ".join(f"{v:g}: {n:,} ({n / total:.1%})" for v, n in counted)
     if found.num_predictions:
         details.update(_mask_details(found, making, conventions))
-    elif label == "next_sentence_labels" and not len(found.predictions):
+    elif label == PRETRAINING_LABEL and not len(found.predictions):
         details["masked tokens"] = "none are stored; training draws them"
     ids = found.ids
     if making.vocab_size is not None and len(ids) < making.vocab_size:

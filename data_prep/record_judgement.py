@@ -10,6 +10,8 @@ from bert_tf.input.masking import KEEP_SHARE, MASK_SHARE
 from data_prep.hash_sample import HashSample
 from data_prep.record_statistics import Statistics
 
+PRETRAINING_LABEL = "next_sentence_labels"
+
 # Shares beyond which statistics are unusual.
 MOST_PADDING = 0.5
 MOST_UNKNOWN = 0.05
@@ -63,7 +65,8 @@ def unusual(
             f"{found.empty:,} records have no token of text, only special ones and padding; look "
             "for empty lines in the text that they were made from, and make them again"
         )
-    if found.padding_share > MOST_PADDING:
+    # Batches of fine-tunings leave out most of the padding.
+    if label == PRETRAINING_LABEL and found.padding_share > MOST_PADDING:
         yield (
             f"{found.padding_share:.1%} of all positions are padding, which is computed for "
             "nothing; make the records with a smaller --max_seq_length, or with "
@@ -108,12 +111,12 @@ def _unusual_labels(found: Statistics, making: Making, label: str | None) -> Ite
         if label == "is_impossible" and not value:
             return  # SQuAD 1.1
         advice = "make them again with another share of labels"
-        if label == "next_sentence_labels":
+        if label == PRETRAINING_LABEL:
             advice = "train with --nsp=false, or make them again with --nsp=true"
         yield (
             f"all records have the same {label}, {value:g}, from which nothing is learned; {advice}"
         )
-    elif label == "next_sentence_labels" and total:
+    elif label == PRETRAINING_LABEL and total:
         least = min(found.labels.values()) / total
         if least < LEAST_OF_A_LABEL:
             yield (

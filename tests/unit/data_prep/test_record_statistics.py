@@ -222,6 +222,14 @@ def test_labels_that_may_be_equal():
     assert not [line for line in judged(batch, single) if "the same" in line]
 
 
+def test_padding():
+    batch, _ = make_batch(50)
+    for name in ("input_ids", "input_mask"):
+        batch[name] = np.pad(batch[name], ((0, 0), (0, 40)))
+    assert any("of all positions are padding" in line for line in judged(batch))
+    assert not any("are padding" in line for line in judged(batch, label="is_impossible"))
+
+
 def test_answers_in_padding():
     batch, _ = make_batch(5)
     length = batch["input_mask"].sum(axis=1, keepdims=True)
