@@ -167,18 +167,6 @@ def describe_records(
     if making.vocab_size is not None and len(ids) < making.vocab_size:
         ids = np.pad(ids, (0, making.vocab_size - len(ids)))
 
-    def histograms(most_bars: int) -> list[Histogram]:
-        values = Histogram.of_values
-        figures = [
-            values("Lengths", "tokens of a record", "records", found.lengths, most_bars),
-            values("Token ids", "token id", "tokens", ids, most_bars, y_log=True),
-        ]
-        if len(found.predictions):
-            figures.append(
-                values("Masks", "masks in a record", "records", found.predictions, most_bars)
-            )
-        return figures
-
     order = np.argsort(-found.ids, kind="stable")[:_MOST_FREQUENT].tolist()
     frequent = [
         (_token(i, origin.tokenizer), f"{found.ids[i]:,}", f"{found.ids[i] / tokens:.2%}")
@@ -189,12 +177,26 @@ def describe_records(
         name,
         details,
         warnings,
-        histograms(_TERMINAL_BARS),
-        histograms(_PAGE_BARS),
+        _histograms(found, ids, _TERMINAL_BARS),
+        _histograms(found, ids, _PAGE_BARS),
         frequent,
         samples,
         origin.notes,
     )
+
+
+def _histograms(found: Statistics, ids: np.ndarray, most_bars: int) -> list[Histogram]:
+    """The figures on records; ``ids`` are tokens by id, for the whole vocabulary."""
+    values = Histogram.of_values
+    figures = [
+        values("Lengths", "tokens of a record", "records", found.lengths, most_bars),
+        values("Token ids", "token id", "tokens", ids, most_bars, y_log=True),
+    ]
+    if len(found.predictions):
+        figures.append(
+            values("Masks", "masks in a record", "records", found.predictions, most_bars)
+        )
+    return figures
 
 
 def describe_text(

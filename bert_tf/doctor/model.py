@@ -10,6 +10,7 @@ from absl import flags
 from bert_tf.checkpoint.model_files import ModelFiles, model_files, require_checkpoint
 from bert_tf.checkpoint.same_model import other_vocabulary
 from bert_tf.config.bert_config import BertConfig, read_config
+from bert_tf.directory_lock import LOCK_NAME, named_holder
 from bert_tf.doctor.findings import Findings
 from bert_tf.errors import UserError
 from bert_tf.files import check_output_dir, require_file
@@ -37,10 +38,18 @@ def judge_output(findings: Findings, values: flags.FlagValues) -> StartPoint:
     if not directory.is_dir():
         findings.fine(OUTPUT, f"{directory} does not exist yet")
         return _EMPTY
+    holder = named_holder(directory)
+    if holder is not None and holder.may_be_alive:
+        findings.warn(
+            OUTPUT,
+            f"{directory} is in use by {holder}; wait for it to end, or choose another directory",
+        )
+    elif holder is not None:
+        findings.hint(OUTPUT, f"{directory} was last used by {holder}, which did not exit normally")
     start = findings.attempt(OUTPUT, find_start, directory) or _EMPTY
     if start.checkpoint is not None:
         findings.fine(OUTPUT, f"the run goes on at step {start.step:,} of {start.checkpoint}")
-    elif any(directory.iterdir()):
+    elif any(path.name != LOCK_NAME for path in directory.iterdir()):
         findings.hint(OUTPUT, f"{directory} is not empty, but has no checkpoint to go on from")
     return start
 

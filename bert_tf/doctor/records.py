@@ -10,7 +10,7 @@ from bert_tf.records.info import RecordInfo, inspect_records
 from bert_tf.records.layouts import with_standard_names
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.text.vocabulary import capitalized, read_vocab_file
+from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
 
 TRAINING, HELD_OUT, VOCABULARY = "records", "held-out records", "vocabulary"
 
@@ -97,7 +97,14 @@ def judge_casing(findings: Findings, info: RecordInfo) -> None:
     found = info.vocabulary
     if found is None or found.file is None or found.entry.kind != "wordpiece":
         return
-    capitals = capitalized(read_vocab_file(found.file))
+    entries = read_vocab_file(found.file)
+    capitals = capitalized(entries)
+    if not found.entry.lower_case and is_cased(entries) is False:
+        findings.warn(
+            VOCABULARY,
+            f"no entry of {found.file} has a capital, so every word of the text with one is "
+            "unknown; make the records with --do_lower_case=true",
+        )
     if capitals and found.entry.lower_case:
         findings.warn(
             VOCABULARY,

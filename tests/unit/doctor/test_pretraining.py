@@ -17,7 +17,7 @@ from bert_tf.errors import UserError
 from bert_tf.files import sha256_of_file
 from bert_tf.records.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
 from tests.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
-from tests.support import content_of, run
+from tests.support import content_of, holder_of, run
 
 FINE, HINT, WARNING, ERROR = Grade
 ENTRIES = [
@@ -40,7 +40,9 @@ RUN = [
 ]
 
 
-def make_records(directory, *, count=200, first=0, entries=ENTRIES, masked=True, **changes):
+def make_records(
+    directory, *, count=200, first=0, entries=ENTRIES, masked=True, lower_case=True, **changes
+):
     """Records with a manifest and their vocabulary; ``changes`` replace a feature by a value."""
     maker = RecordMaker()
     directory.mkdir()
@@ -53,7 +55,7 @@ def make_records(directory, *, count=200, first=0, entries=ENTRIES, masked=True,
     vocabulary = directory / "wordpiece.vocab"
     vocabulary.write_text("".join(f"{entry}\n" for entry in entries))
     entry = VocabularyEntry(
-        sha256_of_file(vocabulary), len(entries), "wordpiece", True, SPECIAL_IDS
+        sha256_of_file(vocabulary), len(entries), "wordpiece", lower_case, SPECIAL_IDS
     )
     vocabulary.rename(directory / entry.file_name)
     return maker.write_manifest(directory, vocabulary=entry)
@@ -207,13 +209,14 @@ def test_steps_of_several_ranks(places):
             "vocabulary",
             "no id is above 49, but the vocabulary has 110 entries",
         ),
+        ({"lower_case": False}, "vocabulary", "has a capital, so every word of the text with one"),
         (
             {"entries": [*ENTRIES[:-2], "Paris", "Rome"]},
             "vocabulary",
             "have capitals (Paris, Rome), which lower-cased text never matches",
         ),
     ],
-    ids=["unknown", "padding", "few tokens", "low ids", "capitals"],
+    ids=["unknown", "padding", "few tokens", "low ids", "no capitals", "capitals"],
 )
 @pytest.mark.usefixtures("parts_alone")
 def test_records(places, made, part, sentence):
@@ -246,6 +249,22 @@ def test_text_that_is_trained_and_evaluated_on(places):
     [(part, sentence)] = warnings
     assert part == "held-out records"
     assert "made from text that the training records were made from" in sentence
+
+
+@pytest.mark.usefixtures("parts_alone")
+def test_a_directory_in_use(places):
+    with holder_of(places["model"]):
+        before = content_of(places["model"])
+        findings = said_of(places)
+        assert content_of(places["model"]) == before
+    [(part, sentence)] = of_grade(findings, WARNING)
+    assert part == "output directory"
+    assert f"{places['model']} is in use by process " in sentence
+    findings = said_of(places)  # it was killed
+    assert findings.worst == HINT
+    assert any(
+        "which did not exit normally" in sentence for _, sentence in of_grade(findings, HINT)
+    )
 
 
 def test_a_run_that_has_ended(places):
