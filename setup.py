@@ -84,6 +84,7 @@ setup(
             "bert-tf-ner = run_ner:run",
             "bert-tf-evaluate = run_evaluation:run",
             "bert-tf-distill = run_distillation:run",
+            "bert-tf-doctor = bert_tf.commands.doctor:run",
         ]
     },
 )

@@ -51,6 +51,19 @@ class Holder:
     process: int
     since: str
 
+    @property
+    def may_be_alive(self) -> bool:
+        """False if it is known to have ended: on this host."""
+        if self.host != socket.gethostname():
+            return True
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            return True  # of another user
+        return True
+
     def __str__(self) -> str:
         return f"process {self.process} on host {self.host} (since {self.since})"
 
@@ -98,6 +111,21 @@ def hold_directory(
         stack.callback(heartbeats.join)
         stack.callback(released.set)
         yield before
+
+
+def named_holder(directory: Path) -> Holder | None:
+    """Who holds the lock of a directory, or was killed while holding it; None if nobody.
+
+    Nothing is locked or written.
+    """
+    try:
+        file = os.open(directory / LOCK_NAME, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return _holder(file)
+    finally:
+        os.close(file)
 
 
 def _take(

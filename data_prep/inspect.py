@@ -1,40 +1,45 @@
-"""Reads a data directory completely and reports what is wrong with it.
+"""Reads a data directory completely and reports what is wrong with it, and what is unusual.
 
-    python -m data_prep.inspect --input_file=data/records/train
+    python -m data_prep.inspect data/records/train --report=inspection.html
 
-Every file that a ``manifest.json`` lists is checked for presence, size and hash. Every pre-training
-or SQuAD record is read, and its checksums, layout and value ranges are checked. Files without a
-manifest can be given as well; then only their records are checked.
+Every file that a ``manifest.json`` lists is checked for presence, size and hash. Every record for
+pre-training, SQuAD, classification or labels of words is read, and its checksums, layout and value
+ranges are checked. Files without a manifest can be given as well; then only their records are
+checked. Lengths, ids, masks, labels and repetitions of records are counted, and so are the
+documents, lines and repetitions of text; some records are shown as text.
 
-Training itself checks presence and sizes at its start, and each record that it reads.
+The exit status is 2 if files are damaged or inconsistent, 1 if there are only warnings of unusual
+statistics, and 0 otherwise. Training itself checks presence and sizes at its start, and each
+record that it reads.
 
-Memory: about 70 MB.
+Memory: about 50 MB, as much for each worker process, and up to 200 MB with millions of records. Of
+more than two million different ones only a sample is looked at for repetitions.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from absl import flags
 
-from bert_tf.command_line import flag_group
+from bert_tf.command_line import flag_group, run_command
+from bert_tf.console import say
 from bert_tf.errors import UserError
-from bert_tf.files import SIDE_FILE_SUFFIXES, expand_input_files, files_at, search_locations
-from bert_tf.progress import Progress
-from bert_tf.records.layouts import (
-    PRETRAINING_MASKED,
-    PRETRAINING_UNMASKED,
-    SEGMENTS,
-    SQUAD_PREDICTION,
-    SQUAD_TRAINING,
-    VOCABULARY,
-    RecordSpec,
-    decode_example,
-    with_standard_names,
+from bert_tf.files import (
+    SIDE_FILE_SUFFIXES,
+    check_output_file,
+    expand_input_files,
+    files_at,
+    make_output_dir,
+    search_locations,
 )
+from bert_tf.progress import Progress
 from bert_tf.records.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -44,18 +49,37 @@ from bert_tf.records.manifest import (
 )
 from bert_tf.records.stage import report
 from bert_tf.records.tfrecord import RecordSet
-from data_prep.stage import run_main, settings_from_flags
+from bert_tf.report.plain_page import write_page
+from bert_tf.text.tokenizer_files import TokenizerFiles
+from bert_tf.workers import ordered_map, resolve_num_workers
+from data_prep.hash_sample import HashSample
+from data_prep.inspection_report import Findings, describe_records, describe_text
+from data_prep.record_judgement import unusual
+from data_prep.record_origin import Origin, find_origin
+from data_prep.record_pieces import PieceReader, decode_record, pieces_of
+from data_prep.record_statistics import ALL_LABELS, Statistics
+from data_prep.sample_text import show_record
+from data_prep.stage import define_workers_flag, settings_from_flags
+from data_prep.text_statistics import TextStatistics, count_text, unusual_text
 
 STAGE = "inspect"
+REPORT_NAME = "inspection.html"
 
-_RECORD_STAGES = ("create_pretraining_data", "convert_records", "squad_features")
-_SPECS = (PRETRAINING_UNMASKED, PRETRAINING_MASKED, SQUAD_TRAINING, SQUAD_PREDICTION)
+_RECORD_STAGES = (
+    "create_pretraining_data",
+    "convert_records",
+    "squad_features",
+    "glue_features",
+    "tagging_features",
+)
+_TEXT_STAGES = ("extract", "clean", "sentences", "shards")
+_SENTENCE_STAGES = ("sentences", "shards")
+_TEXT_SUFFIX = ".txt"
 _SIDE_FILE_SUFFIXES = (*SIDE_FILE_SUFFIXES, ".npy")
-_Layout = tuple[RecordSpec, dict[str, int]]
 
-_NUM_SEGMENTS = 2
 _LARGEST_VOCABULARY = 2**31
-_RECORDS_AT_ONCE = 256
+_RECORDS_TO_LOOK_AT = 256  # for special ids that nothing names
+_WORTH_A_POOL = 20_000_000  # bytes; less is read faster than processes start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,49 +88,106 @@ class Settings:
 
     Attributes:
       input_file: comma-separated files, globs and directories.
+      report: a page to write, or the directory for it; None for none.
+      tokenizer_files: the vocabulary; by default the copy stored with the records.
+      num_samples: records to show as text.
+      num_workers: processes, 0 for all cores.
     """
 
     input_file: str
+    report: Path | None = None
+    tokenizer_files: TokenizerFiles = dataclasses.field(default_factory=TokenizerFiles)
+    num_samples: int = 3
+    num_workers: int = 0
 
 
 @dataclasses.dataclass
 class _Found:
-    """Counts of what has been read so far."""
+    """What has been read so far."""
 
     files: int = 0
-    records: int = 0
     problems: int = 0
+    record_files: list[RecordSet] = dataclasses.field(default_factory=list)
+    text_files: list[Path] = dataclasses.field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        return sum(map(len, self.record_files))
 
     def problem(self, sentence: str) -> None:
         report(sentence)
         self.problems += 1
 
 
-def run(settings: Settings) -> None:
-    """Prints a line for each directory and problem; raises UserError if there are problems."""
+def run(settings: Settings) -> int:
+    """Prints the findings on each directory; returns the number of warnings.
+
+    Raises UserError if there are problems, after everything was read and the report was written.
+    """
+    if settings.num_samples < 0:
+        raise UserError(f"--num_samples={settings.num_samples}: give 0 or more.")
     files = expand_input_files(settings.input_file, flag="input_file")
-    progress = Progress(STAGE, sum(path.stat().st_size for path in files) / 1e6, "MB")
-    total = _Found()
+    page = _page_path(settings.report, files)
+    num_bytes = sum(path.stat().st_size for path in files)
+    num_workers = resolve_num_workers(settings.num_workers)
+    if num_bytes < _WORTH_A_POOL:
+        num_workers = 1
+    progress = Progress(STAGE, 2 * num_bytes / 1e6, "MB")  # files are hashed, then looked into
+    all_findings: list[Findings] = []
+    num_files = num_problems = 0
     for (directory, name_glob), is_whole in search_locations(settings.input_file).items():
         manifest = find_manifest(directory)
         found = _Found()
-        _inspect(directory, name_glob, manifest, found, progress, is_whole=is_whole)
+        _check_files(directory, name_glob, manifest, found, progress, is_whole=is_whole)
+        findings = [
+            *_inspect_records(settings, directory, manifest, found, progress, num_workers),
+            *_inspect_text(directory, manifest, found, progress, num_workers),
+        ]
         compared = f"{manifest.stage}, checked against its" if manifest else "no"
         report(
             f"{directory}: {found.files} files, {found.records:,} records; {compared} "
             f"{MANIFEST_NAME}; {found.problems} problems"
         )
-        total.files += found.files
-        total.problems += found.problems
+        for one in findings:
+            _show(one)
+        all_findings += findings
+        num_files += found.files
+        num_problems += found.problems
     progress.finish()
-    if total.problems:
+    if page is not None:
+        write_page(page, "Inspection of data", [one.section() for one in all_findings])
+        report(f"the report is {page}")
+    if num_problems:
         raise UserError(
-            f"--input_file={settings.input_file}: found {total.problems} problems in {total.files} "
+            f"--input_file={settings.input_file}: found {num_problems} problems in {num_files} "
             "files, see above; make or copy these files again."
         )
+    return sum(len(one.warnings) for one in all_findings)
 
 
-def _inspect(
+def _page_path(given: Path | None, files: Sequence[Path]) -> Path | None:
+    """Where to write the page; raises UserError for a place where it cannot be."""
+    if given is None:
+        return None
+    path = given / REPORT_NAME if given.is_dir() or not given.suffix else given
+    check_output_file(path, flag="report")
+    if path.parent.resolve() in {file.parent.resolve() for file in files}:
+        raise UserError(
+            f"--report={given} is among the files to inspect, whose {MANIFEST_NAME} does not list "
+            "it; choose another directory."
+        )
+    make_output_dir(path.parent, flag="report")
+    return path
+
+
+def _show(findings: Findings) -> None:
+    for line in findings.lines():
+        say(line)
+    for sentence in findings.warnings:
+        report(f"warning: {sentence}")
+
+
+def _check_files(
     directory: Path,
     name_glob: str,
     manifest: Manifest | None,
@@ -115,7 +196,7 @@ def _inspect(
     *,
     is_whole: bool,
 ) -> None:
-    """Checks the files of a directory whose names match."""
+    """Compares the files of a directory whose names match with the manifest, and opens them."""
     entries = {entry.name: entry for entry in manifest.outputs} if manifest else {}
     names = {*entries, *(path.name for path in files_at(directory))} - {MANIFEST_NAME}
     for name in sorted(name for name in names if fnmatchcase(name, name_glob)):
@@ -130,77 +211,177 @@ def _inspect(
             found.problem(f"{path} is not listed in {MANIFEST_NAME}")
         elif entry and describe_file(path) != dataclasses.replace(entry, count=None):
             found.problem(f"{path} is not the file that {MANIFEST_NAME} describes")
-        is_records = manifest is None or manifest.stage in _RECORD_STAGES
-        if is_records and Path(name).suffix not in _SIDE_FILE_SUFFIXES:
-            _inspect_records(path, entry, manifest, found)
+        _open(path, entry, manifest, found)
         progress.advance(path.stat().st_size / 1e6)
 
 
-def _inspect_records(
-    path: Path, entry: FileEntry | None, manifest: Manifest | None, found: _Found
-) -> None:
-    """Checks the records of a file up to the first invalid one."""
-    vocabulary = manifest.vocabulary if manifest else None
-    vocab_size = vocabulary.size if vocabulary else _LARGEST_VOCABULARY
-    try:
-        records = RecordSet([path])
-        found.records += len(records)
+def _open(path: Path, entry: FileEntry | None, manifest: Manifest | None, found: _Found) -> None:
+    """Adds a file to those whose content is looked at."""
+    is_text = path.suffix == _TEXT_SUFFIX
+    if is_text and (manifest is None or manifest.stage in _TEXT_STAGES):
+        found.text_files.append(path)
+    elif manifest is not None and manifest.stage not in _RECORD_STAGES:
+        return
+    elif path.suffix not in _SIDE_FILE_SUFFIXES:
+        try:
+            records = RecordSet([path])
+        except UserError as error:
+            found.problem(str(error))
+            return
+        found.record_files.append(records)
         if entry and len(records) != entry.count:
             found.problem(f"{path} has {len(records)} records, {MANIFEST_NAME} lists {entry.count}")
-        layout = _decode(records, 0)[0] if len(records) else None
-        for first in range(0, len(records), _RECORDS_AT_ONCE):
-            numbers = range(first, min(first + _RECORDS_AT_ONCE, len(records)))
-            _check_records(records, numbers, layout, vocab_size=vocab_size)
-    except UserError as error:
-        found.problem(str(error))
 
 
-def _check_records(records: RecordSet, numbers: range, layout: _Layout, *, vocab_size: int) -> None:
-    """Raises UserError for a record that is damaged, has another layout, or is out of range."""
-    spec, lengths = layout
-    rows = []
-    for number in numbers:
-        row_layout, row = _decode(records, number)
-        if row_layout != layout:
-            raise UserError(f"{_name_of(records, number)} differs from record 0 in layout")
-        rows.append(row)
-    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    sizes = {**lengths, VOCABULARY: vocab_size, SEGMENTS: _NUM_SEGMENTS}
-    problem = spec.out_of_range(batch, sizes)
-    if problem is not None:
-        row, what = problem
-        raise UserError(f"{_name_of(records, numbers[row])} cannot be used: {what}")
+def _inspect_records(
+    settings: Settings,
+    directory: Path,
+    manifest: Manifest | None,
+    found: _Found,
+    progress: Progress,
+    num_workers: int,
+) -> Iterator[Findings]:
+    """Checks the records of each file up to the first invalid one, and counts the others."""
+    filled = [records for records in found.record_files if len(records)]
+    if not filled:
+        return
+    origin = find_origin(directory, manifest, settings.tokenizer_files, _first_records(filled))
+    entry = manifest.vocabulary if manifest else None
+    reader = functools.partial(
+        PieceReader, origin.conventions, entry.size if entry else _LARGEST_VOCABULARY
+    )
+    paths = {records.files[0].path: len(records) for records in filled}
+    pieces = (piece for path, number in paths.items() for piece in pieces_of(path, number))
+    total, repeated, damaged = Statistics(), HashSample(), set()
+    for piece, statistics, problem in ordered_map(
+        reader, pieces, num_workers=num_workers, what=STAGE
+    ):
+        if piece.path not in damaged:
+            total.add(statistics)
+            repeated.add(statistics.hashes)
+            if problem is not None:
+                damaged.add(piece.path)
+                found.problem(problem)
+        share = (piece.end - piece.first) / paths[piece.path]
+        progress.advance(share * piece.path.stat().st_size / 1e6)
+    usable = [records for records in filled if records.files[0].path not in damaged]
+    label = _label_of(usable[0]) if usable else None
+    yield describe_records(
+        str(directory),
+        total,
+        repeated,
+        origin=origin,
+        label=label,
+        warnings=list(
+            unusual(
+                total,
+                repeated,
+                origin.making,
+                label=label,
+                unknown_id=origin.conventions.special_ids.get("unk"),
+            )
+        ),
+        samples=_samples(usable, origin, settings.num_samples),
+    )
 
 
-def _decode(records: RecordSet, number: int) -> tuple[_Layout, dict[str, np.ndarray]]:
-    """The layout of a record with its lengths, and its features."""
-    [record] = records.read([number])
-    try:
-        example = with_standard_names(decode_example(record))
-        spec = next((spec for spec in _SPECS if spec.matches(example)), PRETRAINING_MASKED)
-        return (spec, spec.lengths_of(example)), {f.name: example[f.name] for f in spec.features}
-    except ValueError as error:
-        raise UserError(
-            f"{_name_of(records, number)} is not a record for pre-training or SQuAD ({error})"
-        ) from error
+def _first_records(filled: Sequence[RecordSet]) -> list[dict[str, np.ndarray]]:
+    """The first records of the first file that can be read."""
+    for records in filled:
+        try:
+            some = range(min(len(records), _RECORDS_TO_LOOK_AT))
+            return [decode_record(records, number)[1] for number in some]
+        except UserError:
+            continue  # what is wrong with it is found when all records are read
+    return []
 
 
-def _name_of(records: RecordSet, number: int) -> str:
-    return f"record {number} of {records.files[0].path}"
+def _label_of(records: RecordSet) -> str | None:
+    example = decode_record(records, 0)[1]
+    return next((name for name in ALL_LABELS if name in example), None)
+
+
+def _samples(usable: Sequence[RecordSet], origin: Origin, number: int) -> list[str]:
+    """Records from all files, evenly spread."""
+    starts = np.cumsum([0, *map(len, usable)])
+    chosen = np.unique(np.linspace(0, max(starts[-1] - 1, 0), number).astype(np.int64))
+    shown = []
+    for index in chosen.tolist() if starts[-1] else ():
+        which = int(np.searchsorted(starts, index, side="right")) - 1
+        _, example = decode_record(usable[which], index - int(starts[which]))
+        shown.append(show_record(example, origin.tokenizer))
+    return shown
+
+
+def _inspect_text(
+    directory: Path,
+    manifest: Manifest | None,
+    found: _Found,
+    progress: Progress,
+    num_workers: int,
+) -> Iterator[Findings]:
+    if not found.text_files:
+        return
+    total, repeated = TextStatistics(), HashSample()
+    counted = ordered_map(_text_counter, found.text_files, num_workers=num_workers, what=STAGE)
+    for path, statistics in zip(found.text_files, counted):
+        total.add(statistics)
+        repeated.add(statistics.hashes)
+        progress.advance(path.stat().st_size / 1e6)
+    has_sentences = manifest is not None and manifest.stage in _SENTENCE_STAGES
+    warnings = list(unusual_text(total, repeated, has_sentences=has_sentences))
+    yield describe_text(str(directory), total, repeated, warnings)
+
+
+def _text_counter():
+    return count_text
 
 
 @flag_group("Input and output")
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.inspect``."""
     flags.DEFINE_string(
-        "input_file", None, "Files to check: comma-separated files, globs and directories."
+        "input_file",
+        None,
+        "Files to check: comma-separated files, globs and directories; they may also be given "
+        "without a flag.",
     )
-    flags.mark_flag_as_required("input_file")
+    flags.DEFINE_string(
+        "report", None, f"Page to write, with charts and samples; in a directory {REPORT_NAME}."
+    )
+    flags.DEFINE_string(
+        "vocab_file", None, "WordPiece vocabulary of records that come without a copy of theirs."
+    )
+    flags.DEFINE_string("spm_model_file", None, "A SentencePiece model, instead of --vocab_file.")
+    flags.DEFINE_integer("num_samples", Settings.num_samples, "Records to show as text.")
+    define_workers_flag()
+
+
+def _run_from_flags(words: Sequence[str]) -> int:
+    """Runs the command; returns its exit status."""
+    values = flags.FLAGS
+    given = ",".join([*words[1:], *filter(None, [values.input_file])])
+    if not given:
+        raise UserError("give a directory or files to inspect; --help lists the flags.")
+    files = SimpleNamespace(
+        vocab_file=values.vocab_file, spm_model_file=values.spm_model_file, do_lower_case=None
+    )
+    vocabulary = TokenizerFiles.from_flags(files)
+    num_warnings = run(
+        settings_from_flags(
+            Settings,
+            input_file=given,
+            report=Path(values.report) if values.report else None,
+            tokenizer_files=vocabulary,
+        )
+    )
+    return 1 if num_warnings else 0
 
 
 def main() -> None:
     """Runs the command from its flags."""
-    run_main(define_flags, lambda: run(settings_from_flags(Settings)))
+    define_flags()
+    run_command(_run_from_flags, takes_words=True)
 
 
 if __name__ == "__main__":

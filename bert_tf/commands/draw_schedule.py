@@ -12,51 +12,24 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 from absl import flags
 
 from bert_tf import environment
 from bert_tf.command_line import flag_group, read_flag_files, run_command
-from bert_tf.config import finetuning_flags, pretraining_flags
-from bert_tf.config.classification_flags import define_classification_flags
-from bert_tf.config.distillation_flags import define_distillation_flags
 from bert_tf.config.flags import Definer, at_least_one
-from bert_tf.config.squad_flags import define_squad_flags
-from bert_tf.config.tagging_flags import define_tagging_flags
+from bert_tf.config.training_scripts import SCRIPTS
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import check_output_file, make_output_dir
 
 _SUFFIXES = (".png", ".svg", ".pdf", ".tsv")
 
 
-class _Script(NamedTuple):
-    """A training script: what defines its flags, and what reads optimization and length."""
-
-    define_flags: Callable[[flags.FlagValues], None]
-    optimization_and_length: Callable[[flags.FlagValues], tuple[Any, ...]]
-
-
-_SCRIPTS = {
-    "run_pretraining.py": _Script(
-        pretraining_flags.define_pretraining_flags, pretraining_flags.optimization_and_length
-    ),
-    "run_distillation.py": _Script(
-        define_distillation_flags, pretraining_flags.optimization_and_length
-    ),
-    "run_squad.py": _Script(define_squad_flags, finetuning_flags.optimization_and_length),
-    "run_classifier.py": _Script(
-        define_classification_flags, finetuning_flags.optimization_and_length
-    ),
-    "run_ner.py": _Script(define_tagging_flags, finetuning_flags.optimization_and_length),
-}
-
-
 def define_flags(script: str = "run_pretraining.py") -> None:
     """Defines the command's flags, to which those of ``script`` belong."""
     _define_own_flags(Definer(flags.FLAGS), script)
-    _SCRIPTS[script].define_flags(flags.FLAGS)
+    SCRIPTS[script].define_flags(flags.FLAGS)
 
 
 @flag_group("Curve")
@@ -64,7 +37,7 @@ def _define_own_flags(define: Definer, script: str) -> None:
     define.choice(
         "script",
         script,
-        list(_SCRIPTS),
+        list(SCRIPTS),
         "Whose flags these are; if not given, the first of the scripts that has all of them.",
     )
     define.string("output", None, f"File to write: {', '.join(_SUFFIXES[:-1])}, or .tsv (a table).")
@@ -78,7 +51,7 @@ def script_of(arguments: Sequence[str]) -> str:
     Raises UserError for a flag file that cannot be read.
     """
     own = flags.FlagValues()
-    _define_own_flags(Definer(own), next(iter(_SCRIPTS)))
+    _define_own_flags(Definer(own), next(iter(SCRIPTS)))
     arguments = read_flag_files(arguments, own)
     try:
         own(["draw_schedule", *arguments], known_only=True)
@@ -90,10 +63,10 @@ def script_of(arguments: Sequence[str]) -> str:
 
     def lacking(script: str) -> int:
         values = flags.FlagValues()
-        _SCRIPTS[script].define_flags(values)
+        SCRIPTS[script].define_flags(values)
         return sum(name not in values and name.removeprefix("no") not in values for name in names)
 
-    return min(_SCRIPTS, key=lacking)
+    return min(SCRIPTS, key=lacking)
 
 
 def main(_) -> None:
@@ -107,7 +80,7 @@ def main(_) -> None:
         output = check_output_file(values.output, flag="output")
         if output.suffix not in _SUFFIXES:
             raise UserError(f"--output={output} must end in one of {', '.join(_SUFFIXES)}.")
-    optimization, epochs, proportion = _SCRIPTS[values.script].optimization_and_length(values)
+    optimization, epochs, proportion = SCRIPTS[values.script].optimization_and_length(values)
     if optimization.scale_steps_by_ranks is None:
         scales = values.horovod or values.num_ranks > 1
         optimization = dataclasses.replace(optimization, scale_steps_by_ranks=scales)

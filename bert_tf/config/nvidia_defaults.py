@@ -100,17 +100,27 @@ SQUAD = (
 
 
 def show_pretraining_default_differences(values: flags.FlagValues) -> None:
-    """Prints :func:`describe_default_differences` for run_pretraining.py, on rank 0."""
-    flag_file = "nvidia_compatible.flags"
-    if not _trains_with_lamb(values):
-        flag_file = "nvidia_compatible_adam.flags"
-    _show(describe_default_differences(values, PRETRAINING, PRETRAINING_MARKS, flag_file))
+    """Prints :func:`pretraining_default_differences`, on rank 0."""
+    _show(pretraining_default_differences(values))
 
 
 def show_squad_default_differences(values: flags.FlagValues) -> None:
-    """Prints :func:`describe_default_differences` for run_squad.py, on rank 0."""
+    """Prints :func:`squad_default_differences`, on rank 0."""
+    _show(squad_default_differences(values))
+
+
+def pretraining_default_differences(values: flags.FlagValues) -> str:
+    """The :func:`describe_default_differences` for run_pretraining.py."""
+    flag_file = "nvidia_compatible.flags"
+    if not _trains_with_lamb(values):
+        flag_file = "nvidia_compatible_adam.flags"
+    return describe_default_differences(values, PRETRAINING, PRETRAINING_MARKS, flag_file)
+
+
+def squad_default_differences(values: flags.FlagValues) -> str:
+    """The :func:`describe_default_differences` for run_squad.py."""
     flag_file = "nvidia_compatible_squad.flags"
-    _show(describe_default_differences(values, SQUAD, SQUAD_MARKS, flag_file))
+    return describe_default_differences(values, SQUAD, SQUAD_MARKS, flag_file)
 
 
 def _show(block: str) -> None:

@@ -1,4 +1,4 @@
-"""Line charts: curves in SVG that is stretched to its card, and HTML labels, which are not.
+"""Charts: lines and bars in SVG that is stretched to its card, and HTML labels, which are not.
 
 The page's style sheet positions and colours them.
 """
@@ -74,29 +74,74 @@ def line_chart(
     x_axis = _x_axis([x for line in lines for x, _ in line.points], from_zero=x_from_zero)
     y_axis = _y_axis([y for line in lines for _, y in line.points], log=y_log)
     inside = [marker for marker in markers if x_axis.low <= marker.x <= x_axis.high]
+    drawn = [
+        *(_marker(marker, x_axis) for marker in inside),
+        *(element for line in lines for element in _curve(line, x_axis, y_axis)),
+    ]
+    below = _legend(lines, inside) + _note(note)
+    return _figure(drawn, x_axis, y_axis, names=(title, x_label, y_label), below=below)
+
+
+def histogram(
+    edges: Sequence[float],
+    counts: Sequence[float],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    y_log: bool = False,
+    note: str = "",
+) -> str:
+    """A ``figure`` with a bar from each of ``edges`` to the next one; empty without counts.
+
+    ``y_log`` makes the y axis logarithmic; bars of 0 are left out then.
+    """
+    highest = max(counts, default=0)
+    if not highest:
+        return ""
+    x_axis = Axis(edges[0], edges[-1], ticks(edges[0], edges[-1]))
+    if y_log:
+        y_axis = Axis(0.5, 1.1 * highest, log_ticks(1.0, 1.1 * highest), is_log=True)
+    else:
+        enclosing = ticks(0, highest, outside=True)
+        y_axis = Axis(0, enclosing[-1], enclosing)
+    bars = [
+        _bar(low, high, count, x_axis, y_axis)
+        for low, high, count in zip(edges, edges[1:], counts)
+        if count
+    ]
+    return _figure(bars, x_axis, y_axis, names=(title, x_label, y_label), below=_note(note))
+
+
+def _figure(
+    drawn: Sequence[str], x_axis: Axis, y_axis: Axis, *, names: tuple[str, str, str], below: str
+) -> str:
+    """What is drawn on its axes; ``names`` are the title and those of the axes x and y."""
+    title, x_label, y_label = map(escape, names)
     drawing = [
         *(_horizontal(y_axis.fraction(value)) for value in y_axis.ticks),
         *(_vertical("tick", x_axis.fraction(value)) for value in x_axis.ticks),
-        *(_marker(marker, x_axis) for marker in inside),
-        *(element for line in lines for element in _curve(line, x_axis, y_axis)),
+        *drawn,
     ]
     labels = [
         *(_tick("y", "bottom", y_axis.fraction(value), value) for value in y_axis.ticks),
         *(_tick("x", "left", x_axis.fraction(value), value) for value in x_axis.ticks),
-        f'<span class="label y">{escape(y_label)}</span>',
-        f'<span class="label x">{escape(x_label)}</span>',
+        f'<span class="label y">{y_label}</span>',
+        f'<span class="label x">{x_label}</span>',
     ]
     return (
-        f'<figure class="chart"><figcaption>{escape(title)}</figcaption>\n<div class="plot">'
+        f'<figure class="chart"><figcaption>{title}</figcaption>\n<div class="plot">'
         f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(f"{title}: {y_label} over {x_label}")}">\n'
+        f'aria-label="{title}: {y_label} over {x_label}">\n'
         + "\n".join(drawing)
         + "\n</svg>\n"
         + "".join(labels)
-        + f"</div>\n{_legend(lines, inside)}"
-        + (f'<p class="note">{escape(note)}</p>' if note else "")
-        + "</figure>"
+        + f"</div>\n{below}</figure>"
     )
+
+
+def _note(note: str) -> str:
+    return f'<p class="note">{escape(note)}</p>' if note else ""
 
 
 def _x_axis(values: Sequence[float], *, from_zero: bool) -> Axis:
@@ -200,6 +245,16 @@ def _curve(line: Line, x_axis: Axis, y_axis: Axis) -> list[str]:
             for (x, y), point in zip(points, line.points)
         ]
     return elements
+
+
+def _bar(low: float, high: float, count: float, x_axis: Axis, y_axis: Axis) -> str:
+    left, right = x_axis.fraction(low), x_axis.fraction(high)
+    height = y_axis.fraction(count)
+    return (
+        f'<rect class="first" x="{_coordinate(left)}" width="{_coordinate(right - left)}" '
+        f'y="{_coordinate(1 - height)}" height="{_coordinate(height)}">'
+        f"<title>{_text(low)} to {_text(high)}: {_text(count)}</title></rect>"
+    )
 
 
 def _legend(lines: Sequence[Line], markers: Sequence[Marker]) -> str:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from html import escape
-from pathlib import Path
 from string import Template
 
-from bert_tf.files import PathLike, atomic_open
+from bert_tf.files import PathLike
 from bert_tf.report import curves, examples, tables
 from bert_tf.report.breakdown import (
     LENGTH_NAMES,
@@ -18,6 +14,7 @@ from bert_tf.report.breakdown import (
     question_type,
 )
 from bert_tf.report.content import QuestionRow, ReportData
+from bert_tf.report.frame import read_part, write_framed
 
 __all__ = ["QuestionRow", "ReportData", "write_report"]
 
@@ -25,27 +22,21 @@ _GROUPS_NOTE = (
     '<p class="note">Groups with more questions have thicker bars. Thin lines are 95 % confidence '
     "intervals, which are wide for groups with few questions.</p>"
 )
-_FILES = Path(__file__).parent
 
 
 def write_report(path: PathLike, data: ReportData) -> None:
     """Writes ``data`` as a self-contained page, atomically."""
-    # UTF-8 cannot encode lone surrogates, which JSON may contain; "?" keeps later offsets right.
-    page = _page(data).encode("utf-8", errors="replace")
-    with atomic_open(path, "wb") as file:
-        file.write(page)
+    write_framed(
+        path,
+        data.title,
+        header=f"{tables.details_list(data.created_from)}\n{tables.settings_list(data.settings)}",
+        main=_main(data),
+        script=read_part("page.js"),
+    )
 
 
-def _page(data: ReportData) -> str:
-    script = _file("page.js")
-    return Template(_file("page.html")).substitute(
-        title=escape(data.title),
-        style=_file("page.css"),
-        script=script,
-        # In the page's security policy, so that no other script can run.
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        details=tables.details_list(data.created_from),
-        settings=tables.settings_list(data.settings),
+def _main(data: ReportData) -> str:
+    return Template(read_part("page.html")).substitute(
         tiles=tables.tiles(data),
         shares=tables.shares(data.questions),
         seeds=tables.seeds_table(data.seed_scores),
@@ -55,10 +46,6 @@ def _page(data: ReportData) -> str:
         examples=_examples(data),
         results=tables.results_table(data.results),
     )
-
-
-def _file(name: str) -> str:
-    return (_FILES / name).read_text(encoding="utf-8")
 
 
 def _groups(data: ReportData) -> str:
@@ -76,7 +63,7 @@ def _charts(data: ReportData) -> str:
 def _examples(data: ReportData) -> str:
     if not data.questions:
         return ""
-    return Template(_file("examples.html")).substitute(
+    return Template(read_part("examples.html")).substitute(
         filters=examples.filters(data.questions),
         data=examples.script_json(examples.page_data(data.questions)),
     )

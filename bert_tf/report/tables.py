@@ -175,6 +175,11 @@ def results_table(results: Mapping[str, float]) -> str:
     return f'<details class="figures"><summary>All figures</summary>{table}</details>'
 
 
+def plain_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; the first cell of each row is its name."""
+    return _table(caption, columns, [_row(name, cells) for name, *cells in rows])
+
+
 def _row(name: str, cells: Iterable[str]) -> str:
     values = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
     return f'<tr><th scope="row">{escape(name)}</th>{values}</tr>'

@@ -122,7 +122,7 @@ def _network(
         raise UserError(NO_MODEL)
     if "vocab_size" not in settings.network:
         in_file = base.get("vocab_size")
-        size = _table_size(in_file, vocabulary_size)
+        size = table_size(in_file, vocabulary_size)
         # Weights fix the size of the table; the vocabulary's is used if they have it, so that the
         # same command resumes a run that started with it.
         if weights and (stored.config is None or stored.config.vocab_size != size):
@@ -140,7 +140,7 @@ def _network(
     return BertConfig.from_dict({**base, **settings.network}, source=shown), notes
 
 
-def _table_size(in_file: int | None, vocabulary_size: int | None) -> int:
+def table_size(in_file: int | None, vocabulary_size: int | None) -> int:
     """Rows of new word embeddings: the vocabulary's size, or the file's if that is padded."""
     if vocabulary_size is None:
         if in_file is None:

@@ -14,7 +14,7 @@ from bert_tf.config.settings import OptimizationSettings
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open
 from bert_tf.pictures import can_draw, stacked_panels
-from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.ranks.planned import PlannedRanks
 from bert_tf.training.ledger import show_value
 from bert_tf.training.plans import resolve_plans, schedule_of, with_steps
 from bert_tf.update.batch_plan import BatchPlan
@@ -25,14 +25,6 @@ _ROWS = 10
 _INCHES, _TITLE_WIDTH = (8, 4.5), 100
 _PANEL_INCHES = 1.5  # of each ramp
 _MOST_JOINS = 8  # in a short table
-
-
-class _PlannedRanks(SingleProcess):
-    """Ranks that have not been started; plans need their number only."""
-
-    def __init__(self, world_size: int) -> None:
-        super().__init__(num_threads=1)
-        self.world_size = world_size
 
 
 class Point(NamedTuple):
@@ -133,7 +125,7 @@ def planned_curve(
             f"the number of updates in --num_train_epochs={epochs:g} follows from the number of "
             "training records; give --num_records, or --num_train_steps instead of epochs."
         )
-    ranks = _PlannedRanks(num_ranks)
+    ranks = PlannedRanks(num_ranks, num_threads=1)
     optimization = with_steps(
         optimization,
         ranks,

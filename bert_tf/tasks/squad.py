@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from bert_tf.config.settings import SquadSettings
 from bert_tf.errors import UserError
@@ -49,9 +51,30 @@ def _run_once(settings: SquadSettings, by_seed: dict[int, Results]) -> Results |
         return _train_and_predict(settings, context, by_seed)
 
 
-def _train_and_predict(
-    settings: SquadSettings, context: RunContext, by_seed: dict[int, Results]
-) -> Results | None:
+class Opened(NamedTuple):
+    """A run whose files are open, before records are made.
+
+    Attributes:
+      settings, context: with the optimization settled and the arithmetic chosen.
+      parts, model: of the network.
+      train, predict: the files of questions that the run uses.
+      max_records: an upper bound on the training records.
+    """
+
+    settings: SquadSettings
+    context: RunContext
+    parts: ModelParts
+    model: Model
+    train: SquadFile | None
+    predict: SquadFile | None
+    max_records: int
+
+
+def open_run(settings: SquadSettings, context: RunContext) -> Opened:
+    """Opens what a run uses, and checks all that does not depend on the records.
+
+    Raises UserError for bad input.
+    """
     settings, context, parts, model = open_finetuning(
         settings, context, lambda config: SpanTask(config, num_candidates=settings.n_best_size)
     )
@@ -66,6 +89,25 @@ def _train_and_predict(
         )
     max_records = most_windows(train, windows) if train else 1
     check_without_records(settings, context, model, max_records=max_records)
+    return Opened(settings, context, parts, model, train, predict, max_records)
+
+
+@contextlib.contextmanager
+def job_on_first_questions(opened: Opened, count: int) -> Iterator[Job]:
+    """The training job on the first questions alone, whose records are made for a dry run."""
+    settings, context, parts, model, train, *_ = opened
+    few = train.first(count)
+    with directory_of_new_records(context, settings.features_dir) as directory:
+        questions = _questions(settings, context, parts, few, directory, training=True)
+        yield finetuning_job(
+            settings, context, model=model, train=questions.features, evaluation=None
+        )
+
+
+def _train_and_predict(
+    settings: SquadSettings, context: RunContext, by_seed: dict[int, Results]
+) -> Results | None:
+    settings, context, parts, model, train, predict, _ = open_run(settings, context)
     with directory_of_new_records(context, settings.features_dir) as directory:
         return _train_and_predict_on(
             settings,

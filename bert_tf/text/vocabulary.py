@@ -65,10 +65,18 @@ def is_cased(entries: Sequence[str]) -> bool | None:
     Returns: True if an entry has a capital letter, False if there are only lower-case letters, None
       if the script has no case. Entries in brackets, such as [CLS] and <S>, do not count.
     """
-    words = [entry for entry in entries if (entry[:1], entry[-1:]) not in (("[", "]"), ("<", ">"))]
-    if any(word != word.lower() for word in words):
+    if capitalized(entries):
         return True
-    return False if any(word != word.upper() for word in words) else None
+    return False if any(word != word.upper() for word in _words(entries)) else None
+
+
+def capitalized(entries: Sequence[str]) -> list[str]:
+    """The entries with a capital letter, without those in brackets, such as [CLS] and <S>."""
+    return [word for word in _words(entries) if word != word.lower()]
+
+
+def _words(entries: Sequence[str]) -> list[str]:
+    return [entry for entry in entries if (entry[:1], entry[-1:]) not in (("[", "]"), ("<", ">"))]
 
 
 def resolve_casing(given: bool | None, *, stated: bool | None, vocab_file: PathLike | None) -> bool:

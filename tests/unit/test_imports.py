@@ -76,9 +76,22 @@ ALLOWED = {
         "bert_tf.tuning",
         "bert_tf.update",
     },
+    "bert_tf.doctor": {
+        "bert_tf.checkpoint",
+        "bert_tf.config",
+        "bert_tf.inference",
+        "bert_tf.model",
+        "bert_tf.ranks",
+        "bert_tf.records",
+        "bert_tf.tasks",
+        "bert_tf.text",
+        "bert_tf.training",
+        "bert_tf.update",
+    },
     "bert_tf.commands": {
         "bert_tf.checkpoint",
         "bert_tf.config",
+        "bert_tf.doctor",
         "bert_tf.inference",
         "bert_tf.model",
         "bert_tf.squad",
@@ -86,7 +99,13 @@ ALLOWED = {
         "bert_tf.text",
     },
     # Of a checkpoint only what stands beside the weights; without TensorFlow, see below.
-    "data_prep": {"bert_tf.checkpoint", "bert_tf.input", "bert_tf.records", "bert_tf.text"},
+    "data_prep": {
+        "bert_tf.checkpoint",
+        "bert_tf.input",
+        "bert_tf.records",
+        "bert_tf.report",
+        "bert_tf.text",
+    },
 }
 SOURCES = sorted([*ROOT.glob("bert_tf/**/*.py"), *ROOT.glob("data_prep/**/*.py")])
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from bert_tf.errors import UserError
-from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED, SQUAD_TRAINING
+from bert_tf.records.layouts import (
+    CLASSIFICATION_TRAINING,
+    PRETRAINING_MASKED,
+    PRETRAINING_UNMASKED,
+    SQUAD_TRAINING,
+    TAGGING_TRAINING,
+)
 from bert_tf.records.manifest import (
     Manifest,
     VocabularyEntry,
@@ -17,7 +27,11 @@ from bert_tf.records.manifest import (
     write_manifest,
 )
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep import inspect
+from tests.small_pretraining import make_data_of_documentation
+from tests.support import content_of
+from tests.support import run as program
 
 S, P, V = 8, 2, 30
 
@@ -37,6 +51,8 @@ def examples(count):
         "start_positions": np.zeros((count, 1), np.int64),
         "end_positions": np.ones((count, 1), np.int64),
         "is_impossible": np.zeros((count, 1), np.int64),
+        "labels": np.arange(count)[:, None] % 2,
+        "label_ids": np.ones((count, S), np.int64),
     }
 
 
@@ -64,7 +80,7 @@ def write_directory(path, *, stage="create_pretraining_data", **options):
 
 
 def run(patterns):
-    inspect.run(inspect.Settings(str(patterns)))
+    return inspect.run(inspect.Settings(str(patterns)))
 
 
 @pytest.mark.parametrize(
@@ -184,4 +200,111 @@ def test_files_without_a_manifest(tmp_path, capsys):
         f"record 298 of {tmp_path}/negative cannot be used: its input_ids contains -1, but" in said
     )
     assert f"record 299 of {tmp_path}/damaged is damaged" in said
-    assert f"record 1 of {tmp_path}/mixed is not a record for pre-training or SQuAD" in said
+    assert f"record 1 of {tmp_path}/mixed is not a record for pre-training, SQuAD," in said
+
+
+GLUE = (CLASSIFICATION_TRAINING, "glue_features")
+TAGS = (TAGGING_TRAINING, "tagging_features")
+
+
+@pytest.mark.parametrize(("spec", "stage"), [GLUE, TAGS], ids=["classes", "tags"])
+def test_records_of_other_tasks(tmp_path, capsys, spec, stage):
+    directory = write_directory(tmp_path / "data", spec=spec, stage=stage)
+    run(directory)
+    assert "303 records; " + stage in capsys.readouterr().err
+    edit_record(directory)
+    with pytest.raises(UserError, match="1 problems"):
+        run(directory)
+
+
+def test_warnings_say_what_is_unusual(tmp_path, capsys):
+    path = write(tmp_path / "a")
+    assert run(path) >= 2
+    said = capsys.readouterr()
+    assert "warning: all records have the same next_sentence_labels, 1, from" in said.err
+    assert "masks are at a position that has one already" in said.err
+    assert "note: no vocabulary is stored with the records; their special ids seem" in said.out
+    assert "records: 300\n" in said.out
+    assert "sample: (next_sentence_labels 1) 29 29 29 29 29 29 29 [29->5]\n" in said.out
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Records of real English, with their text and vocabulary."""
+    return make_data_of_documentation(tmp_path_factory.mktemp("data"))
+
+
+def test_real_records(data, tmp_path, capsys):
+    page = tmp_path / "new" / "page.html"
+    files = f"{data}/records/train,{data}/sentences"
+    assert inspect.run(inspect.Settings(files, report=page)) == 0
+    said = capsys.readouterr()
+    manifest = read_manifest(data / "records" / "train")
+    assert f"  records: {manifest.counts['records']:,}\n" in said.out
+    assert f"1: {manifest.counts['random_next']:,} (" in said.out
+    assert "[[MASK]->" in said.out
+    counts = read_manifest(data / "sentences").counts
+    assert f"  documents: {counts['documents']:,}, " in said.out
+    assert f"  lines: {counts['sentences']:,}, " in said.out
+    html = page.read_text()
+    assert html.count("<figure") == 5
+    for shown in ("Lengths", "Token ids", "Masks", "Characters of a line", "[[MASK]-&gt;"):
+        assert shown in html
+    assert "<script" not in html
+    ElementTree.fromstring(re.sub(r"<!DOCTYPE html>|<(meta|link)[^>]*>", "", html))
+
+
+def test_workers_find_the_same(data, capsys, monkeypatch):
+    said = []
+    monkeypatch.setattr(inspect, "_WORTH_A_POOL", 0)
+    for num_workers in (1, 2):
+        inspect.run(inspect.Settings(f"{data}/records/train", num_workers=num_workers))
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != ""
+
+
+def test_the_vocabulary_is_that_of_the_records(data, tmp_path):
+    other = tmp_path / "vocab.txt"
+    other.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    given = TokenizerFiles(vocab_file=other)
+    with pytest.raises(UserError, match="is not the vocabulary that"):
+        inspect.run(inspect.Settings(f"{data}/records/train", tokenizer_files=given))
+
+
+def test_records_of_google_with_a_vocabulary(data, tmp_path, capsys):
+    """Without a manifest: nothing is known but the special tokens that the records show."""
+    for path in (data / "records" / "train").glob("*.tfrecord"):
+        shutil.copy(path, tmp_path)
+    assert inspect.run(inspect.Settings(f"{tmp_path}")) == 0
+    alone = capsys.readouterr().out
+    assert "their special ids seem to be cls 2, sep 3, pad 0, mask 4" in alone
+    assert "by masked_lm_prob" not in alone
+    vocabulary = TokenizerFiles(vocab_file=data / "vocabulary" / "vocab.txt")
+    inspect.run(inspect.Settings(f"{tmp_path}", tokenizer_files=vocabulary))
+    assert "[[MASK]->" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("report", "sentence"),
+    [("{data}", "is among the files to inspect"), ("{data}/a.tfrecord/x.html", "cannot write to")],
+)
+def test_a_page_that_cannot_be_written(tmp_path, report, sentence):
+    directory = write_directory(tmp_path / "data")
+    before = content_of(tmp_path)
+    with pytest.raises(UserError, match=sentence):
+        inspect.run(inspect.Settings(str(directory), report=Path(report.format(data=directory))))
+    assert content_of(tmp_path) == before
+
+
+def test_the_exit_status(tmp_path, data):
+    command = ["-m", "data_prep.inspect"]
+    done = program(*command, data / "records" / "train", "--num_samples=0", check=False)
+    assert done.returncode == 0, done.stderr
+    done = program(*command, write(tmp_path / "unusual"), check=False)
+    assert done.returncode == 1, done.stderr
+    (tmp_path / "broken").write_bytes(b"no records at all")
+    done = program(*command, f"--input_file={tmp_path}", check=False)
+    assert done.returncode == 2, done.stderr
+    done = program(*command, check=False)
+    assert done.returncode == 2
+    assert "give a directory or files to inspect" in done.stderr

@@ -1,0 +1,95 @@
+"""Looks at a run before it is started: what will go wrong, and what is unwise.
+
+Put it before the command that is planned, without changing that. Nothing is trained or written. The
+exit status is 2 if something will go wrong, 1 if something looks unwise, and 0 otherwise.
+
+    python -m bert_tf.commands.doctor run_pretraining.py --bert_config_file=bert_config.json \\
+        --input_file=data/records/train --output_dir=model --do_train
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from bert_tf import environment
+from bert_tf.command_line import flag_group, run_command
+from bert_tf.config.flags import Definer, at_least_one
+from bert_tf.config.training_scripts import PRETRAINING, SCRIPTS
+from bert_tf.errors import UserError, exit_on_user_error
+
+# Words before the name of the script that say how to start it.
+_STARTERS = ("python", "python3")
+
+
+def define_flags(script: str = PRETRAINING) -> None:
+    """Defines the command's flags, to which those of ``script`` belong."""
+    _define_own_flags(Definer(flags.FLAGS), script)
+    SCRIPTS[script].define_flags(flags.FLAGS)
+
+
+@flag_group("Plan")
+def _define_own_flags(define: Definer, script: str) -> None:
+    define.choice("script", script, list(SCRIPTS), "The script, if it is not the first word.")
+    define.integer("num_ranks", 1, "Ranks of the run.")
+    define.integer("ranks_per_host", None, "Ranks on one host (default: all).")
+
+
+def split_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The script of a command line, and its flags.
+
+    Raises UserError if it names none.
+    """
+    rest = list(arguments)
+    for place, word in enumerate(rest):
+        if Path(word).name in SCRIPTS and (place == 0 or not word.startswith("-")):
+            del rest[place]
+            if place and Path(rest[place - 1]).name in _STARTERS:
+                del rest[place - 1]
+            return Path(word).name, rest
+    named = [word.partition("=")[2] for word in rest if word.startswith("--script=")]
+    if named and named[0] in SCRIPTS:
+        return named[0], rest
+    if any(word.lstrip("-") in ("help", "helpfull", "helpshort", "h") for word in rest):
+        return PRETRAINING, rest
+    raise UserError(
+        f"name the script of the run after doctor, one of {', '.join(SCRIPTS)}, and then its flags."
+    )
+
+
+def main(_) -> int:
+    """Prints the findings; returns the exit status."""
+    values = flags.FLAGS
+    environment.prepare_environment(verbose=False, use_xla=False)
+    at_least_one(values, "num_ranks")
+    at_least_one(values, "ranks_per_host")
+    # Imported here, so that mistakes in flags are reported before TensorFlow starts.
+    from bert_tf.doctor.examination import examine, show
+
+    findings = examine(
+        values.script,
+        values,
+        num_ranks=values.num_ranks,
+        ranks_per_host=values.ranks_per_host or values.num_ranks,
+    )
+    for line in show(findings):
+        print(line)
+    return findings.status
+
+
+def run() -> None:
+    """The console script."""
+
+    def prepare() -> None:
+        script, sys.argv[1:] = split_command(sys.argv[1:])
+        define_flags(script)
+
+    exit_on_user_error(prepare)
+    run_command(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,179 @@
+"""The doctor for run_pretraining.py and run_distillation.py."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from absl import flags
+
+from bert_tf.config.bert_config import BertConfig
+from bert_tf.config.settings import OptimizationSettings, PretrainingSettings
+from bert_tf.config.training_scripts import TrainingScript
+from bert_tf.doctor import machine, model, records, schedule
+from bert_tf.doctor.findings import Findings
+from bert_tf.doctor.rehearsal import dry, planned_run
+from bert_tf.ranks.planned import PlannedRanks
+from bert_tf.records.info import RecordInfo, check_records
+from bert_tf.tasks import pretraining
+from bert_tf.tasks.pretraining_task import PretrainingTask
+from bert_tf.training.plans import resolve_plans, with_steps
+from bert_tf.training.start_point import StartPoint
+
+_FLAGS, _WHOLE = "flags", "whole run"
+
+
+def examine(
+    findings: Findings, script: TrainingScript, values: flags.FlagValues, ranks: PlannedRanks
+) -> None:
+    """Looks at each part of a run and then at the whole."""
+    start = model.judge_output(findings, values)
+    stored = model.open_weights(findings, values, start)
+    files = model.open_vocabulary(findings, values)
+    train, held_out = _open_records(findings, values)
+    some = train or held_out
+    config = model.open_config(
+        findings, values, stored, vocab_size=some.vocab_size if some else None
+    )
+    if some is not None:
+        _judge_records(findings, values, train, held_out, config)
+    used = model.vocabulary_of(files, some.vocabulary if some else None)
+    model.judge_vocabulary_of_weights(findings, stored, used)
+    if config is not None:
+        model.judge_positions(findings, config, values.max_seq_length, is_pretraining=True)
+        records.judge_size_for_gpus(findings, config.vocab_size)
+    settings = findings.attempt(_FLAGS, script.settings, values)
+    optimization = _judge_schedule(findings, script, values, ranks, train)
+    if None not in (settings, optimization, config) and settings.run.do_train:
+        _judge_disk(findings, settings, optimization, config, ranks, start)
+    if settings is not None:
+        findings.attempt(_WHOLE, _rehearse, findings, settings, ranks)
+
+
+def _open_records(
+    findings: Findings, values: flags.FlagValues
+) -> tuple[RecordInfo | None, RecordInfo | None]:
+    found = []
+    for part, is_read, names in (
+        (records.TRAINING, values.do_train, ("input_file", "input_files_dir")),
+        (records.HELD_OUT, values.do_eval, ("eval_file", "eval_files_dir")),
+    ):
+        flag = next((name for name in names if values[name].value), None)
+        is_given = is_read and flag is not None
+        found.append(
+            records.open_records(findings, part, values[flag].value, flag) if is_given else None
+        )
+    return found[0], found[1]
+
+
+def _judge_records(
+    findings: Findings,
+    values: flags.FlagValues,
+    train: RecordInfo | None,
+    held_out: RecordInfo | None,
+    config: BertConfig | None,
+) -> None:
+    for part, info in ((records.TRAINING, train), (records.HELD_OUT, held_out)):
+        if info is None:
+            continue
+        size = config.vocab_size if config else max(info.vocab_size or 0, info.highest_id + 1)
+        findings.attempt(
+            part,
+            check_records,
+            info,
+            max_seq_length=values.max_seq_length,
+            max_predictions_per_seq=values.max_predictions_per_seq,
+            vocab_size=size,
+        )
+        if values.nsp and not info.next_sentence:
+            findings.error(
+                part,
+                "the records were made without next sentences; give --nsp=false, or make them "
+                "again with --nsp=true.",
+            )
+    findings.attempt(records.VOCABULARY, records.judge_casing, findings, train or held_out)
+    if train is not None and held_out is not None:
+        records.judge_separation(findings, train, held_out)
+
+
+def _judge_schedule(
+    findings: Findings,
+    script: TrainingScript,
+    values: flags.FlagValues,
+    ranks: PlannedRanks,
+    train: RecordInfo | None,
+) -> OptimizationSettings | None:
+    """The optimization with its steps; None if they are not known or contradictory."""
+    if not values.do_train:
+        return None
+    found = findings.attempt(schedule.SCHEDULE, script.optimization_and_length, values)
+    if found is None:
+        return None
+    optimization, epochs, proportion = found
+    if optimization.scale_steps_by_ranks is None:
+        scales = values.horovod or ranks.world_size > 1
+        optimization = dataclasses.replace(optimization, scale_steps_by_ranks=scales)
+    if epochs is not None and train is None:
+        return None
+    optimization = findings.attempt(
+        schedule.SCHEDULE,
+        with_steps,
+        optimization,
+        ranks,
+        records=train.num_records if train else 1,
+        epochs=epochs,
+        warmup_proportion=proportion,
+        trains=True,
+    )
+    plans = optimization and findings.attempt(schedule.SCHEDULE, resolve_plans, optimization, ranks)
+    if plans is None:
+        return None
+    batch, steps = plans
+    schedule.judge_steps(findings, batch, steps)
+    schedule.judge_rate(findings, optimization, batch, steps, schedule.PRETRAINING_RATES)
+    schedule.judge_warmup(findings, steps, is_pretraining=True)
+    if train is not None:
+        schedule.judge_length(
+            findings,
+            batch,
+            steps,
+            num_records=train.num_records,
+            stores_masks=train.masked and values.mlm,
+            is_pretraining=True,
+        )
+    schedule.judge_saving(findings, values.save_checkpoints_steps, steps.last_step)
+    return optimization
+
+
+def _judge_disk(
+    findings: Findings,
+    settings: PretrainingSettings,
+    optimization: OptimizationSettings,
+    config: BertConfig,
+    ranks: PlannedRanks,
+    start: StartPoint,
+) -> None:
+    task = PretrainingTask(config, settings.masked_lm, settings.next_sentence)
+    _, steps = resolve_plans(optimization, ranks)
+    machine.judge_disk(
+        findings, task.specs(), settings.run, optimization, steps, start_step=start.step
+    )
+    if start.checkpoint is not None and start.step >= steps.last_step:
+        findings.warn(
+            model.OUTPUT,
+            f"{start.checkpoint} is at step {start.step:,}, and the run ends at "
+            f"{steps.last_step:,}, so nothing is left to train; choose another --output_dir, or "
+            "more steps",
+        )
+
+
+def _rehearse(findings: Findings, settings: PretrainingSettings, ranks: PlannedRanks) -> None:
+    """A dry run, with all checks of a run; UserError for what would end it."""
+    settings = dataclasses.replace(settings, run=dry(settings.run))
+    with planned_run(settings.run, settings.runtime, ranks) as context:
+        prepared = pretraining.prepare(settings, context)
+        pretraining.train_and_evaluate(prepared)
+        job = prepared.job
+        if settings.run.do_train:
+            machine.judge_memory_of(findings, job)
+        findings.fine("precision", f"{job.context.precision}, {job.context.kernels.description}")
+        findings.fine(_WHOLE, "all checks of the run itself have passed")

@@ -1,0 +1,152 @@
+"""The records of a pre-training run, held-out ones among them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bert_tf.doctor.findings import Findings
+from bert_tf.files import expand_record_files
+from bert_tf.records.info import RecordInfo, inspect_records
+from bert_tf.records.layouts import with_standard_names
+from bert_tf.records.manifest import require_listed_files
+from bert_tf.records.tfrecord import RecordSet
+from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
+
+TRAINING, HELD_OUT, VOCABULARY = "records", "held-out records", "vocabulary"
+
+MOST_PADDING = 0.5
+MOST_UNKNOWN = 0.05
+LEAST_TOKENS_OF_AN_ENTRY = 20
+LEAST_OF_VOCABULARY = 0.5
+_SAMPLE = 512
+_FOR_GPUS = 8
+_SHOWN = 3
+
+
+def open_records(findings: Findings, part: str, patterns: str, flag: str) -> RecordInfo | None:
+    """Opens the records of a flag and judges a sample; None if they cannot be used."""
+    findings.attempt(part, require_listed_files, patterns)
+    records = findings.attempt(part, _open, patterns, flag)
+    info = None if records is None else findings.attempt(part, inspect_records, records)
+    if info is None:
+        return None
+    masks = "stored masks" if info.masked else "masks that are drawn in training"
+    findings.fine(
+        part,
+        f"{info.num_records:,} records of {info.seq_length} tokens with {masks}; python -m "
+        f"data_prep.inspect {info.first_file.parent} reads all of them",
+    )
+    findings.attempt(part, _judge_sample, findings, part, info, records)
+    return info
+
+
+def _open(patterns: str, flag: str) -> RecordSet:
+    return RecordSet(expand_record_files(patterns, flag=flag), keep_offsets=False)
+
+
+def _judge_sample(findings: Findings, part: str, info: RecordInfo, records: RecordSet) -> None:
+    """Looks at evenly spread records, which must be valid."""
+    number = min(_SAMPLE, len(records))
+    chosen = np.linspace(0, len(records) - 1, number).astype(np.int64)
+    examples = [with_standard_names(info.spec.decode(r)) for r in records.read(chosen)]
+    ids = np.stack([example["input_ids"] for example in examples])
+    used = np.stack([example["input_mask"] for example in examples]) != 0
+    padding = 1 - used.mean()
+    if padding > MOST_PADDING:
+        findings.warn(
+            part,
+            f"{padding:.0%} of the positions are padding, in a sample of {number}; make the "
+            "records with a smaller --max_seq_length",
+        )
+    if info.special_ids is not None and used.any():
+        unknown = float((ids[used] == info.special_ids["unk"]).mean())
+        if unknown > MOST_UNKNOWN:
+            findings.warn(
+                part,
+                f"{unknown:.1%} of the tokens are unknown to the vocabulary, in a sample of "
+                f"{number} records; use a vocabulary for this text and its casing",
+            )
+    tokens = used.sum() / number * info.num_records
+    if info.vocab_size is not None and part == TRAINING:
+        highest = int(max(ids.max(), info.highest_id))
+        _judge_vocabulary_size(findings, info, tokens=float(tokens), highest=highest)
+
+
+def _judge_vocabulary_size(
+    findings: Findings, info: RecordInfo, *, tokens: float, highest: int
+) -> None:
+    size = info.vocab_size
+    passes = info.manifest.parameters.get("dupe_factor", 1)
+    if tokens / passes < LEAST_TOKENS_OF_AN_ENTRY * size:
+        findings.warn(
+            VOCABULARY,
+            f"the text has about {tokens / passes:,.0f} tokens for {size:,} entries of the "
+            f"vocabulary, fewer than {LEAST_TOKENS_OF_AN_ENTRY} for each; use a smaller vocabulary "
+            "or more text",
+        )
+    elif highest < LEAST_OF_VOCABULARY * size:
+        findings.warn(
+            VOCABULARY,
+            f"in a sample no id is above {highest:,}, but the vocabulary has {size:,} entries; was "
+            "the text made with another one?",
+        )
+
+
+def judge_casing(findings: Findings, info: RecordInfo) -> None:
+    """Compares the casing of the records with the entries of their vocabulary."""
+    found = info.vocabulary
+    if found is None or found.file is None or found.entry.kind != "wordpiece":
+        return
+    entries = read_vocab_file(found.file)
+    capitals = capitalized(entries)
+    if not found.entry.lower_case and is_cased(entries) is False:
+        findings.warn(
+            VOCABULARY,
+            f"no entry of {found.file} has a capital, so every word of the text with one is "
+            "unknown; make the records with --do_lower_case=true",
+        )
+    if capitals and found.entry.lower_case:
+        findings.warn(
+            VOCABULARY,
+            f"{len(capitals):,} entries of {found.file} have capitals ("
+            f"{', '.join(capitals[:_SHOWN])}), which lower-cased text never matches; make the "
+            "records with --do_lower_case=false",
+        )
+
+
+def judge_size_for_gpus(findings: Findings, vocab_size: int) -> None:
+    """Looks at the size of the largest matrix product."""
+    padded = -(-vocab_size // _FOR_GPUS) * _FOR_GPUS
+    if padded != vocab_size:
+        findings.hint(
+            VOCABULARY,
+            f"the network's vocab_size is {vocab_size}, no multiple of {_FOR_GPUS}; GPUs compute "
+            f"faster with --vocab_size={padded}, which has no effect on CPUs",
+        )
+
+
+def judge_separation(findings: Findings, train: RecordInfo, held_out: RecordInfo) -> None:
+    """Looks for text that is both trained and evaluated on."""
+    if train.data_sha256 == held_out.data_sha256:
+        findings.warn(
+            HELD_OUT,
+            "the held-out records are the training records, so the evaluation says nothing about "
+            "other text; give --eval_file",
+        )
+        return
+    both = train, held_out
+    outputs = [{e.sha256 for m in info.manifests for e in m.outputs if e.count} for info in both]
+    inputs = [{e.sha256 for m in info.manifests for e in m.inputs} for info in both]
+    shared = outputs[0] & outputs[1]
+    if shared:
+        findings.warn(
+            HELD_OUT,
+            f"{len(shared)} of the held-out record files are training files, too; give others as "
+            "--eval_file",
+        )
+    elif inputs[0] & inputs[1]:
+        findings.warn(
+            HELD_OUT,
+            "the held-out records were made from text that the training records were made from, "
+            "too; data_prep.shards holds out documents",
+        )

@@ -1,0 +1,119 @@
+"""What the doctor says of planned fine-tunings."""
+
+import json
+
+import pytest
+from absl import flags
+
+from bert_tf.config.training_scripts import CLASSIFIER, SCRIPTS, SQUAD
+from bert_tf.doctor.examination import examine
+from bert_tf.doctor.findings import Grade
+from tests.support import content_of
+
+ENTRIES = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "?", ".", "the", "tower", "of", "paris", "is"),
+    *("high", "who", "built", "it", "where", "river", "flows", "north"),
+]
+CONFIG = {
+    "vocab_size": len(ENTRIES),
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 32,
+    "type_vocab_size": 2,
+}
+
+
+def squad_file(path, question):
+    """Two questions on a paragraph."""
+    context = "the tower of paris is high . the river flows north ."
+    questions = [
+        {"id": f"{number}", "question": text, "answers": [{"text": "paris", "answer_start": 13}]}
+        for number, text in enumerate([question, "where is it ?"])
+    ]
+    paragraph = {"context": context, "qas": questions}
+    path.write_text(
+        json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]})
+    )
+    return path
+
+
+@pytest.fixture
+def places(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{entry}\n" for entry in ENTRIES))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    squad_file(tmp_path / "train.json", "where is the tower ?")
+    squad_file(tmp_path / "dev.json", "who built the tower ?")
+    return tmp_path
+
+
+def said_of(script, places, *more):
+    values = flags.FlagValues()
+    SCRIPTS[script].define_flags(values)
+    model = [f"--bert_config_file={places}/config.json", f"--vocab_file={places}/vocab.txt"]
+    where = [f"--output_dir={places}/model", "--max_seq_length=24", "--precision=fp32"]
+    values(["doctor", *model, *where, "--do_train", "--learning_rate=3e-5", *more])
+    return examine(script, values, num_ranks=1, ranks_per_host=1)
+
+
+def squad(places, *more):
+    files = [f"--train_file={places}/train.json", f"--predict_file={places}/dev.json"]
+    lengths = ["--do_predict", "--max_query_length=8", "--doc_stride=8"]
+    return said_of(SQUAD, places, *files, *lengths, *more)
+
+
+def of_grade(findings, grade):
+    return [(part, sentence) for found, part, sentence in findings if found == grade]
+
+
+def test_questions(places):
+    before = content_of(places)
+    findings = squad(places)
+    assert not of_grade(findings, Grade.ERROR)
+    [(part, sentence)] = of_grade(findings, Grade.WARNING)
+    assert part == "checkpoint"
+    assert "starts from random" in sentence
+    fine = of_grade(findings, Grade.FINE)
+    assert ("questions", "--train_file has 2 questions") in fine
+    assert {"memory", "disk", "batch", "precision", "vocabulary"} <= {part for part, _ in fine}
+    assert content_of(places) == before
+
+
+@pytest.mark.parametrize(
+    ("more", "grade", "part", "sentence"),
+    [
+        (["--learning_rate=0.01"], Grade.WARNING, "learning rate", "is above the usual range"),
+        (["--predict_file={}/train.json"], Grade.WARNING, "questions", "are the training questio"),
+        (["--max_seq_length=64"], Grade.ERROR, "configuration", "max_position_embeddings=32"),
+        (["--do_lower_case=false"], Grade.ERROR, "vocabulary", "contradicts --do_lower_case"),
+        (["--train_file={}/config.json"], Grade.ERROR, "whole run", "config.json"),
+        (["--warmup_proportion=0.9"], Grade.WARNING, "learning rate", "the warm-up takes"),
+        (["--init_checkpoint={}/nowhere"], Grade.ERROR, "checkpoint", "nowhere"),
+    ],
+    ids=lambda value: value[0].partition("{")[0] if isinstance(value, list) else "",
+)
+def test_one_thing_wrong_with_questions(places, more, grade, part, sentence):
+    findings = squad(places, "--num_train_epochs=90", *(flag.format(places) for flag in more))
+    assert [s for p, s in of_grade(findings, grade) if p == part and sentence in s], list(findings)
+    assert findings.worst == grade
+
+
+def test_a_vocabulary_that_is_larger_than_the_network(places):
+    (places / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": 9}))
+    errors = dict(of_grade(squad(places, "--max_seq_length=99"), Grade.ERROR))
+    assert errors.keys() == {"vocabulary", "configuration"}
+
+
+def test_classification(places):
+    (places / "train.tsv").write_text("sentence\tlabel\nthe tower is high\t1\nthe river\t0\n")
+    files = ["--task_name=SST-2", f"--data_dir={places}"]
+    findings = said_of(CLASSIFIER, places, *files)
+    assert not of_grade(findings, Grade.ERROR)
+    assert ("whole run", "all checks of the run itself have passed") in of_grade(
+        findings, Grade.FINE
+    )
+    assert not (places / "model").exists()
+    findings = said_of(CLASSIFIER, places, *files, "--learning_rate=9", f"--data_dir={places}/no")
+    assert "learning rate" in dict(of_grade(findings, Grade.WARNING))
+    assert of_grade(findings, Grade.ERROR)

@@ -1,0 +1,316 @@
+"""What the doctor says of planned pre-trainings, each with one thing wrong."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.config.training_scripts import PRETRAINING, SCRIPTS
+from bert_tf.doctor import pretraining
+from bert_tf.doctor.examination import examine, show
+from bert_tf.doctor.findings import Grade
+from bert_tf.errors import UserError
+from bert_tf.files import sha256_of_file
+from bert_tf.records.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
+from tests.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
+from tests.support import content_of, holder_of, run
+
+FINE, HINT, WARNING, ERROR = Grade
+ENTRIES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *(f"word{i}" for i in range(5, VOCAB_SIZE)),
+]
+NETWORK = [
+    *("--hidden_size=16", "--num_hidden_layers=1", "--num_attention_heads=2"),
+    *("--intermediate_size=16", "--max_position_embeddings=12", "--precision=fp32"),
+]
+RUN = [
+    *("--do_train", "--do_eval", "--max_seq_length=12", "--max_predictions_per_seq=3"),
+    *("--train_batch_size=8", "--num_train_steps=40", "--num_warmup_steps=4"),
+    *("--learning_rate=1e-4", "--input_file={train}", "--eval_file={heldout}"),
+    "--output_dir={model}",
+]
+
+
+def make_records(
+    directory, *, count=200, first=0, entries=ENTRIES, masked=True, lower_case=True, **changes
+):
+    """Records with a manifest and their vocabulary; ``changes`` replace a feature by a value."""
+    maker = RecordMaker()
+    directory.mkdir()
+    made = maker.examples
+    maker.examples = lambda *args, **options: {
+        name: np.full_like(values, changes[name]) if name in changes else values
+        for name, values in made(*args, **options).items()
+    }
+    maker.write(directory / "a.tfrecord", count, first=first, masked=masked)
+    vocabulary = directory / "wordpiece.vocab"
+    vocabulary.write_text("".join(f"{entry}\n" for entry in entries))
+    entry = VocabularyEntry(
+        sha256_of_file(vocabulary), len(entries), "wordpiece", lower_case, SPECIAL_IDS
+    )
+    vocabulary.rename(directory / entry.file_name)
+    return maker.write_manifest(directory, vocabulary=entry)
+
+
+@pytest.fixture
+def places(tmp_path):
+    """Directories of the run; those of records are made."""
+    return {
+        "train": make_records(tmp_path / "train"),
+        "heldout": make_records(tmp_path / "heldout", count=20, first=1000),
+        "model": tmp_path / "model",
+    }
+
+
+@pytest.fixture
+def parts_alone(monkeypatch):
+    """Leaves out the dry run, which takes most of the time."""
+    monkeypatch.setattr(pretraining, "_rehearse", lambda *_: None)
+
+
+def said_of(places, *more, num_ranks=1, without=()):
+    """The findings on the run with further flags, which win."""
+    values = flags.FlagValues()
+    SCRIPTS[PRETRAINING].define_flags(values)
+    given = [flag.format(**places) for flag in [*NETWORK, *RUN, *more]]
+    values(["doctor", *(flag for flag in given if flag not in without)])
+    return examine(PRETRAINING, values, num_ranks=num_ranks, ranks_per_host=num_ranks)
+
+
+def of_grade(findings, grade):
+    return [(part, sentence) for found, part, sentence in findings if found == grade]
+
+
+def test_a_run_without_problems(places, tmp_path):
+    before = content_of(tmp_path)
+    findings = said_of(places)
+    assert not of_grade(findings, ERROR) + of_grade(findings, WARNING)
+    [(part, sentence)] = of_grade(findings, HINT)
+    assert part == "vocabulary"
+    assert "vocab_size is 50, no multiple of 8" in sentence
+    assert "--vocab_size=56" in sentence
+    assert findings.status == 0
+    parts = {part for part, _ in of_grade(findings, FINE)}
+    assert {"records", "held-out records", "learning rate", "batch", "length", "disk"} <= parts
+    assert {"memory", "precision", "whole run", "output directory", "configuration"} <= parts
+    assert content_of(tmp_path) == before
+    assert not places["model"].exists()
+    assert list(show(findings))[-1].startswith("0 errors, 0 warnings, 1 hint; ")
+
+
+@pytest.mark.parametrize(
+    ("more", "grade", "part", "sentence"),
+    [
+        (["--learning_rate=0.5"], WARNING, "learning rate", "--learning_rate=0.5 is above the"),
+        (["--learning_rate=1e-9"], WARNING, "learning rate", "--learning_rate=1e-09 is below"),
+        (
+            ["--learning_rate=0.5", "--optimizer_type=lamb"],
+            WARNING,
+            "learning rate",
+            "range of lamb",
+        ),
+        (["--num_warmup_steps=20"], WARNING, "learning rate", "takes 50% of all updates (20 of 40"),
+        (["--num_warmup_steps=0"], WARNING, "learning rate", "there is no warm-up"),
+        (["--num_warmup_steps=50"], ERROR, "schedule", "is more than --num_train_steps=40"),
+        (["--num_train_steps=4000"], WARNING, "length", "each stored mask is seen 160 times"),
+        (
+            ["--num_train_steps=4000", "--save_checkpoints_steps=3000"],
+            WARNING,
+            "checkpoints",
+            "loses up to 3,000 of its 4,000 updates (75%)",
+        ),
+        (["--train_batch_size=512"], WARNING, "length", "only 200 records for a global batch of 5"),
+        (["--num_train_steps=10"], HINT, "length", "only 40% of the records are used"),
+        (["--eval_file={train}"], WARNING, "held-out records", "records are the training records"),
+        (["--max_position_embeddings=20"], HINT, "configuration", "leaves the positions up to"),
+        (["--vocab_size=40"], ERROR, "records", "the model's vocab_size is 40, but the records"),
+        (["--max_predictions_per_seq=4"], ERROR, "records", "the records in"),
+        (["--input_file={model}"], ERROR, "records", "no file matches"),
+        (["--hidden_size=17"], ERROR, "configuration", "17"),
+        (["--init_checkpoint={model}"], ERROR, "checkpoint", "--init_checkpoint"),
+        (["--output_dir={train}/a.tfrecord/x"], ERROR, "output directory", "cannot write to"),
+        (["--vocab_file={model}"], ERROR, "vocabulary", "does not exist or is not a file"),
+        (["--allreduce_post_accumulation"], WARNING, "flags", "This seems to be a command for NVI"),
+        (["--precision=fp16"], ERROR, "whole run", "fp16"),
+    ],
+    ids=lambda value: value[0].partition("{")[0] if isinstance(value, list) else "",
+)
+def test_one_thing_wrong(request, places, more, grade, part, sentence):
+    if part != "whole run":
+        request.getfixturevalue("parts_alone")
+    findings = said_of(places, *more)
+    found = [s for p, s in of_grade(findings, grade) if p == part and sentence in s]
+    assert found, list(findings)
+    assert findings.status == {HINT: 0, WARNING: 1, ERROR: 2}[max(grade, findings.worst)]
+    if grade != HINT:
+        assert findings.worst == grade
+
+
+def test_everything_wrong_is_listed_at_once(places):
+    findings = said_of(
+        places,
+        "--max_seq_length=16",
+        "--bert_config_file={model}",
+        "--learning_rate=3",
+        "--eval_file={model}",
+        "--num_warmup_steps=0",
+    )
+    errors = dict(of_grade(findings, ERROR))
+    assert "have 12; give --max_seq_length=12" in errors["records"]
+    assert "no file matches" in errors["held-out records"]
+    assert "does not exist" in errors["configuration"]
+    assert len(of_grade(findings, WARNING)) == 2
+
+
+def test_positions(places):
+    findings = said_of(places, "--max_seq_length=16")
+    errors = dict(of_grade(findings, ERROR))
+    assert errors.keys() == {"records", "held-out records", "configuration"}
+    assert "max_position_embeddings=12" in errors["configuration"]
+
+
+def test_steps_of_several_ranks(places):
+    findings = said_of(places, num_ranks=4)
+    [(_, sentence)] = of_grade(findings, WARNING)
+    assert "has no --horovod" in sentence
+    findings = said_of(places, "--horovod", num_ranks=4)
+    assert findings.worst == HINT
+    [(_, sentence)] = [hint for hint in of_grade(findings, HINT) if hint[0] == "length"]
+    assert "4 ranks make 10 of them, 1 in the warm-up" in sentence
+    assert ("batch", "8 (micro batch) x 1 (accumulation steps) x 4 (ranks) = 32") in of_grade(
+        findings, FINE
+    )
+    assert any("4 ranks need" in s for p, s in of_grade(findings, FINE) if p == "memory")
+    unscaled = said_of(places, "--horovod", "--scale_steps_by_ranks=false", num_ranks=4)
+    assert not [hint for hint in of_grade(unscaled, HINT) if hint[0] == "length"]
+
+
+@pytest.mark.parametrize(
+    ("made", "part", "sentence"),
+    [
+        ({"input_ids": 1}, "records", "100.0% of the tokens are unknown"),
+        ({"input_mask": 0}, "records", "100% of the positions are padding"),
+        (
+            {"entries": [*ENTRIES, *(f"more{i}" for i in range(1000))]},
+            "vocabulary",
+            "about 2,400 tokens for 1,050 entries",
+        ),
+        (
+            {"entries": [*ENTRIES, *(f"more{i}" for i in range(60))]},
+            "vocabulary",
+            "no id is above 49, but the vocabulary has 110 entries",
+        ),
+        ({"lower_case": False}, "vocabulary", "has a capital, so every word of the text with one"),
+        (
+            {"entries": [*ENTRIES[:-2], "Paris", "Rome"]},
+            "vocabulary",
+            "have capitals (Paris, Rome), which lower-cased text never matches",
+        ),
+    ],
+    ids=["unknown", "padding", "few tokens", "low ids", "no capitals", "capitals"],
+)
+@pytest.mark.usefixtures("parts_alone")
+def test_records(places, made, part, sentence):
+    shutil.rmtree(places["train"])
+    make_records(places["train"], **made)
+    findings = said_of(places, "--nodo_eval", without=("--do_eval",))
+    assert [s for p, s in of_grade(findings, WARNING) if p == part and sentence in s], list(
+        findings
+    )
+
+
+@pytest.mark.usefixtures("parts_alone")
+def test_masks_drawn_in_training_may_be_many(places):
+    shutil.rmtree(places["train"])
+    make_records(places["train"], masked=False)
+    more = ["--num_train_steps=4000", "--nodo_eval"]
+    findings = said_of(places, *more, without=("--do_eval",))
+    assert not [s for p, s in of_grade(findings, WARNING) if p == "length"]
+    findings = said_of(places, *more, "--num_train_steps=20000", without=("--do_eval",))
+    assert [s for p, s in of_grade(findings, WARNING) if "by heart" in s]
+
+
+@pytest.mark.usefixtures("parts_alone")
+def test_text_that_is_trained_and_evaluated_on(places):
+    for name in ("train", "heldout"):
+        manifest = read_manifest(places[name])
+        inputs = (FileEntry("text.txt", 5, "ab"),)
+        write_manifest(places[name], dataclasses.replace(manifest, inputs=inputs))
+    warnings = of_grade(said_of(places), WARNING)
+    [(part, sentence)] = warnings
+    assert part == "held-out records"
+    assert "made from text that the training records were made from" in sentence
+
+
+@pytest.mark.usefixtures("parts_alone")
+def test_a_directory_in_use(places):
+    with holder_of(places["model"]):
+        before = content_of(places["model"])
+        findings = said_of(places)
+        assert content_of(places["model"]) == before
+    [(part, sentence)] = of_grade(findings, WARNING)
+    assert part == "output directory"
+    assert f"{places['model']} is in use by process " in sentence
+    findings = said_of(places)  # it was killed
+    assert findings.worst == HINT
+    assert any(
+        "which did not exit normally" in sentence for _, sentence in of_grade(findings, HINT)
+    )
+
+
+def test_a_run_that_has_ended(places):
+    places["model"].mkdir()
+    write_checkpoint(str(places["model"] / "model.ckpt-40"), {"global_step": np.int64(40)})
+    tf.train.update_checkpoint_state(str(places["model"]), "model.ckpt-40")
+    findings = said_of(places)
+    assert any("goes on at step 40" in sentence for _, sentence in of_grade(findings, FINE))
+    assert any(
+        "nothing is left to train" in sentence for _, sentence in of_grade(findings, WARNING)
+    )
+
+
+def test_a_run_that_is_resumed_with_changes(places):
+    given = [flag.format(**places) for flag in [*NETWORK, *RUN]]
+    run("run_pretraining.py", *given, "--num_train_steps=4", "--num_warmup_steps=1")
+    before = content_of(places["model"])
+    hints = " ".join(sentence for _, sentence in of_grade(said_of(places), HINT))
+    assert "changed since the run's last start: " in hints
+    assert "resuming from" in hints
+    assert "the learning rate jumps at step 4" in hints
+    assert content_of(places["model"]) == before
+
+
+def test_weights_with_another_vocabulary(places, tmp_path):
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    (weights / "vocab.txt").write_text("".join(f"{entry}x\n" for entry in ENTRIES))
+    findings = said_of(places, f"--init_checkpoint={weights}")
+    found = [s for p, s in of_grade(findings, ERROR) if p == "checkpoint"]
+    assert any("it has a different vocabulary" in sentence for sentence in found)
+
+
+def test_a_full_disk_is_said_once(places, monkeypatch):
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    findings = said_of(places)
+    found = [(grade, part) for grade, part, sentence in findings if "only" in sentence]
+    assert found == [(ERROR, "disk")]
+
+
+def test_nothing_to_do(places):
+    findings = said_of(places, "--nodo_train", "--nodo_eval", without=("--do_train", "--do_eval"))
+    assert "--do_train" in dict(of_grade(findings, ERROR))["flags"]
+
+
+def test_a_plan_of_phases(places):
+    with pytest.raises(UserError, match=r"with --flagfile=one\.flags in place of --phases"):
+        said_of(places, "--phases=one.flags,two.flags")
