@@ -115,6 +115,11 @@ class RecordInfo:
         return tuple(sorted(found)) or (NEXT_SENTENCE,)
 
     @property
+    def next_sentence(self) -> bool:
+        """Whether all records are pairs with labels, of either task."""
+        return NO_PAIRS not in self.pair_tasks
+
+    @property
     def special_ids(self) -> Mapping[str, int] | None:
         """Ids of the special tokens, None without a manifest."""
         return self.manifest.vocabulary.special_ids if self.manifest else None

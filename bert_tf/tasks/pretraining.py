@@ -17,7 +17,7 @@ from bert_tf.input.masking import MaskingSettings, MaskShares
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.model.flops import training_flops
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.records.info import NO_PAIRS, SENTENCE_ORDER, RecordVocabulary
+from bert_tf.records.info import SENTENCE_ORDER, RecordVocabulary
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.distillation import (
@@ -348,13 +348,12 @@ def _open_data(settings: PretrainingSettings) -> _Data:
 
 def _check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
     """Raises UserError unless the labels of all records are of one task."""
-    tasks = {task for info in infos for task in info.pair_tasks}
-    if NO_PAIRS in tasks:
+    if not all(info.next_sentence for info in infos):
         raise UserError(
             "the records were made without next sentences; give --nsp=false, or make them again "
             "with --nsp=true."
         )
-    if len(tasks) > 1:
+    if len({task for info in infos for task in info.pair_tasks}) > 1:
         files = " and ".join(sorted({str(info.first_file) for info in infos}))
         raise UserError(
             f"the records in {files} are of two tasks, some for next sentences and some for the "

@@ -25,6 +25,7 @@ def test_files_of_googles_script(record_maker, tmp_path):
     assert info.manifest is None
     assert info.special_ids is None
     assert info.vocab_size is None
+    assert info.next_sentence
     assert info.pair_tasks == ("next_sentence",)
     examples = record_maker.examples(20)
     assert info.highest_id == max(examples["input_ids"].max(), examples["masked_lm_ids"].max())
@@ -46,6 +47,7 @@ def test_files_with_a_manifest(record_maker, tmp_path):
     assert info.manifest.stage == "create_pretraining_data"
     assert info.special_ids["mask"] == 4
     assert info.vocab_size == 50
+    assert not info.next_sentence
     assert info.pair_tasks == ("none",)
     check_records(info, **{**GEOMETRY, "max_predictions_per_seq": 99})
     assert inspect_records(RecordSet(paths)) == info
