@@ -66,7 +66,7 @@ class Setting(NamedTuple):
 
 def measure(values: flags.FlagValues = flags.FLAGS) -> Iterator[Result]:
     """Runs the benchmark from its flags."""
-    kinds = [_kind(text) for text in dict.fromkeys(values.records)]
+    kinds = [_kind(text) for text in dict.fromkeys(values.records or [""])]
     seeds = list(dict.fromkeys(whole_numbers("seeds", least=0, values=values)))
     epochs = sorted(set(whole_numbers("epochs", values=values)))
     root = make_output_dir(values.output_dir, flag="output_dir")
