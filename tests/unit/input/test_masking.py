@@ -99,17 +99,19 @@ def test_invariants(batch, masking, seed):
         assert count <= wanted
 
 
-def test_each_mask_depends_on_its_own_sequence_and_key_only():
+@pytest.mark.parametrize("ngram", [1, 3])
+def test_each_mask_depends_on_its_own_sequence_and_key_only(ngram):
+    masking = dataclasses.replace(BASE, ngram=ngram)
     rng = np.random.default_rng(0)
     ids = rng.integers(5, 50, (6, 30))
     lengths = np.array([30, 10, 20, 30, 5, 1])
     keys = example_keys(3, 8, np.arange(6))
-    whole = mask_batch(ids, lengths, keys=keys, settings=BASE)
+    whole = mask_batch(ids, lengths, keys=keys, settings=masking)
     for part in (slice(0, 2), slice(2, 6), slice(4, 5)):
-        cut = mask_batch(ids[part], lengths[part], keys=keys[part], settings=BASE)
+        cut = mask_batch(ids[part], lengths[part], keys=keys[part], settings=masking)
         for name in ("input_ids", "positions", "label_ids", "weights"):
             np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name)[part])
-    other = mask_batch(ids, lengths, keys=example_keys(3, 9, np.arange(6)), settings=BASE)
+    other = mask_batch(ids, lengths, keys=example_keys(3, 9, np.arange(6)), settings=masking)
     assert (other.positions != whole.positions).any()
 
 
