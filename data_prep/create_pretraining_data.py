@@ -10,6 +10,8 @@ the other or at the same time, and its manifest lists the files of all. Extensio
 model in place of a vocabulary; ``--masking=dynamic`` stores no masks, since they are drawn at
 training time, and the passes of ``--dupe_factor`` then differ only in their pairs; ``--nsp=false``
 makes single segments of full length from consecutive sentences, with the next-sentence label 0;
+``--sentence_order`` makes pairs of consecutive segments, half of them swapped; ``--ngram`` and
+``--favor_shorter_ngram`` are those of google-research/albert;
 with ``--pack_documents`` they go on with the next document after a [SEP], so that only the last one
 of a block is shorter.
 ``--init_checkpoint`` takes vocabulary and casing from a checkpoint's directory. A copy of the
@@ -103,13 +105,15 @@ class Settings:
       output_file: comma-separated record files in one directory; or
       output_dir, num_output_files: a directory, and the number of files to write there.
       tokenizer_files: the vocabulary and its casing.
-      do_whole_word_mask, masked_lm_prob, max_predictions_per_seq: masks, for "static" only.
+      do_whole_word_mask, ngram, favor_shorter_ngram, masked_lm_prob, max_predictions_per_seq: how
+        words are masked, for "static" only.
       max_seq_length: positions of a sequence.
       random_seed: of all draws.
       dupe_factor: passes over the text.
       short_seq_prob: share of the documents that give shorter sequences.
       masking: "static" stores masks, "dynamic" leaves them to training.
       nsp: sentence pairs for the next-sentence task, or single segments.
+      sentence_order: the pairs are for the sentence-order task instead.
       pack_documents: single segments go on with the next document; no sequence is short then.
       markup: "plain", or "wikitext", whose <unk> is the unknown token.
       num_workers: processes, 0 for all cores.
@@ -122,6 +126,8 @@ class Settings:
     output_dir: str | None = None
     num_output_files: int = 8
     do_whole_word_mask: bool = False
+    ngram: int = 1
+    favor_shorter_ngram: bool = True
     max_seq_length: int = 128
     max_predictions_per_seq: int = 20
     random_seed: int = 12345
@@ -130,6 +136,7 @@ class Settings:
     short_seq_prob: float = 0.1
     masking: str = "static"
     nsp: bool = True
+    sentence_order: bool = False
     pack_documents: bool = False
     markup: str = PLAIN
     num_workers: int = 0
@@ -139,7 +146,11 @@ class Settings:
     def rules(self) -> SequenceRules:
         """The settings that determine the sequences."""
         return SequenceRules(
-            self.max_seq_length, self.short_seq_prob, self.nsp, self.pack_documents
+            self.max_seq_length,
+            self.short_seq_prob,
+            self.nsp,
+            self.pack_documents,
+            self.sentence_order,
         )
 
 
@@ -193,12 +204,20 @@ def validate(settings: Settings) -> None:
     _require(settings, "masked_lm_prob", share, "give a share above 0, up to 1")
     fits = 1 <= settings.max_predictions_per_seq <= settings.max_seq_length
     _require(settings, "max_predictions_per_seq", fits, "give 1 to max_seq_length")
+    _require(settings, "ngram", settings.ngram >= 1, "give at least 1")
     validate_markup(settings.markup)
     _require(settings, "masking", settings.masking in MASKING, f"give one of {MASKING}")
-    if settings.masking == "dynamic" and settings.do_whole_word_mask:
+    of_masks = {"do_whole_word_mask": settings.do_whole_word_mask, "ngram": settings.ngram > 1}
+    for name, is_given in of_masks.items():
+        if settings.masking == "dynamic" and is_given:
+            raise UserError(
+                f"--{name} and --masking=dynamic contradict each other: records for dynamic "
+                f"masking have no masks; give --{name} in training instead."
+            )
+    if settings.sentence_order and not settings.nsp:
         raise UserError(
-            "--do_whole_word_mask and --masking=dynamic contradict each other: records for dynamic "
-            "masking have no masks; give --do_whole_word_mask in training instead."
+            "--sentence_order and --nsp=false contradict each other: the order is that of two "
+            "segments, and --nsp=false makes single ones; leave one of the flags out."
         )
     if settings.pack_documents and settings.nsp:
         raise UserError(
@@ -264,8 +283,11 @@ def _shared_directory(
         flag="output_file",
         names=(*names, *(name + OFFSETS_SUFFIX for name in names)),
         common=copies,
-        must_agree=("masking", "max_seq_length", *mask_parameters, "nsp"),
-        may_differ=("dupe_factor", "short_seq_prob", "masked_lm_prob", "do_whole_word_mask"),
+        must_agree=("masking", "max_seq_length", *mask_parameters, "nsp", "sentence_order"),
+        may_differ=(
+            *("dupe_factor", "short_seq_prob", "masked_lm_prob", "do_whole_word_mask"),
+            *("ngram", "favor_shorter_ngram"),
+        ),
     )
 
 
@@ -274,11 +296,14 @@ def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
     shared = ("max_seq_length", "random_seed", "dupe_factor", "short_seq_prob", "masking", "nsp")
     mask_parameters = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
     chosen = shared + mask_parameters if settings.masking == "static" else shared
+    if settings.ngram > 1:
+        chosen += ("ngram", "favor_shorter_ngram")
     return {
         **{name: getattr(settings, name) for name in chosen},
         "block_bytes": _BLOCK_BYTES,
         "files": names,
         **({"pack_documents": True} if settings.pack_documents else {}),
+        **({"sentence_order": True} if settings.sentence_order else {}),
         **parameters_of(settings.markup),
     }
 
@@ -316,7 +341,8 @@ def _build(
             journal.add_item(result.counts, input_bytes=result.num_input_bytes, outputs=writers)
             progress.advance(result.num_input_bytes / 1e6)
     if not totals.get("records"):
-        raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
+        contents = "only documents of one token" if totals.get("tokens") else "only white space"
+        raise UserError(f"--input_file: {settings.input_file!r} contains {contents}.")
     progress.finish()
     if settings.markup == PLAIN and totals.get("unknown_words"):
         report(
@@ -350,6 +376,8 @@ class BlockEncoder:
             vocab_size=vocabulary.size,
             special_ids=self._special_ids,
             do_whole_word_mask=settings.do_whole_word_mask,
+            ngram=settings.ngram,
+            favor_shorter_ngram=settings.favor_shorter_ngram,
         )
 
     def __call__(self, block: Block) -> EncodedBlock:
@@ -372,11 +400,16 @@ class BlockEncoder:
             records += self._encode(tokenized, part, keys)
         groups = [frame_records(records[k :: self._num_groups]) for k in range(self._num_groups)]
         counts["records"] = len(spans)
+        num_special = self._rules.max_seq_length - self._rules.max_tokens
+        counts["positions_used"] = spans.num_tokens + num_special * len(spans)
         unknown_words = sum(d.text.count(UNKNOWN.encode()) for d in block.documents)
         if unknown_words:
             counts["unknown_words"] = unknown_words
         if self._rules.nsp:
-            counts["random_next"] = int(spans.is_random.sum())
+            label_1 = "swapped" if self._rules.sentence_order else "random_next"
+            counts[label_1] = int(spans.is_random.sum())
+        if self._rules.sentence_order:
+            counts["documents_of_one_token"] = tokenized.num_documents_of_one_token
         num_bytes = sum(len(document.text) for document in block.documents)
         return EncodedBlock(groups, counts, num_bytes)
 
@@ -440,6 +473,16 @@ def define_parameter_flags() -> None:
 
     define(flags.DEFINE_integer, "num_output_files", "Record files in --output_dir.")
     define(flags.DEFINE_bool, "do_whole_word_mask", "Mask all pieces of a word together.")
+    define(
+        flags.DEFINE_integer,
+        "ngram",
+        "Mask up to this many consecutive words together, or tokens without --do_whole_word_mask.",
+    )
+    define(
+        flags.DEFINE_bool,
+        "favor_shorter_ngram",
+        "Masked n-grams have shares of 1/n; false: the longest have the largest share.",
+    )
     define(flags.DEFINE_integer, "max_seq_length", "Positions of a sequence.")
     define(
         flags.DEFINE_integer, "max_predictions_per_seq", "Maximum number of masks in a sequence."
@@ -458,6 +501,12 @@ def define_parameter_flags() -> None:
         flags.DEFINE_bool,
         "nsp",
         "Sentence pairs for the next-sentence task; false: single segments of full length.",
+    )
+    define(
+        flags.DEFINE_bool,
+        "sentence_order",
+        "Sentence pairs for ALBERT's sentence-order task instead: consecutive segments, half of "
+        "them swapped (label 1).",
     )
     define(
         flags.DEFINE_bool,

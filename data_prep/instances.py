@@ -5,7 +5,9 @@ sentences is collected up to a target length (the maximum, or a random shorter o
 documents) and split at a random sentence boundary; half of the time (always, if there is no second
 part) its second part is replaced by text from a random place in another document, and the replaced
 part is used again for the next instance; a pair that is too long loses tokens from the front or the
-back of its longer segment. Here an instance is two ranges in one array of ids, so all token
+back of its longer segment. Pairs for the sentence order (Lan et al. 2020, section 3.1) are split in
+the same way, and half of them are swapped; a pair of one sentence gets the next one too, or at the
+end of a document the one before. Here an instance is two ranges in one array of ids, so all token
 operations are done by numpy for many instances at once.
 
 Symbols: N instances, S positions, T tokens in the block.
@@ -47,6 +49,12 @@ class TokenizedBlock:
         """Number of sentences with at least one token."""
         return len(self.sentence_starts) - 1
 
+    @property
+    def num_documents_of_one_token(self) -> int:
+        """Number of documents that cannot be divided into two segments."""
+        starts = np.array(self.sentence_starts)[np.array(self.document_starts)]
+        return int((np.diff(starts) == 1).sum())
+
 
 @dataclasses.dataclass(frozen=True)
 class Spans:
@@ -55,7 +63,8 @@ class Spans:
     Attributes:
       a: int64 [N, 2], start and end of the first segment.
       b: int64 [N, 2], start and end of the second segment; empty without next sentences.
-      is_random: int64 [N], 1 where the second segment does not follow the first.
+      is_random: int64 [N], 1 where the second segment does not follow the first, but is from
+        elsewhere or, with sentence order, precedes it.
     """
 
     a: np.ndarray
@@ -64,6 +73,11 @@ class Spans:
 
     def __len__(self) -> int:
         return len(self.a)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens in all segments."""
+        return int(np.diff(self.a).sum() + np.diff(self.b).sum())
 
     def __getitem__(self, chosen: slice | np.ndarray) -> Spans:
         return Spans(self.a[chosen], self.b[chosen], self.is_random[chosen])
@@ -93,12 +107,14 @@ class SequenceRules:
       short_seq_prob: share of the documents that are cut to a random shorter target length.
       nsp: pairs for the next-sentence task; otherwise single segments.
       pack_documents: segments go on with the next document, and none is shorter.
+      sentence_order: with ``nsp``, pairs for the sentence-order task instead.
     """
 
     max_seq_length: int
     short_seq_prob: float
     nsp: bool
     pack_documents: bool = False
+    sentence_order: bool = False
 
     @property
     def max_tokens(self) -> int:
@@ -145,6 +161,8 @@ def make_spans(
     block: TokenizedBlock, rules: SequenceRules, *, pass_number: int, rng: random.Random
 ) -> Spans:
     """The instances of one pass over a block, not yet truncated to the maximum length."""
+    if rules.sentence_order:
+        return Spans.from_rows(_ordered_pairs(block, rules, rng))
     if rules.nsp:
         return Spans.from_rows(_pairs(block, rules, rng))
     return Spans.from_rows(_segments(block, rules, pass_number, rng))
@@ -187,6 +205,38 @@ def _random_text(
     sentence = first + int(rng.random() * (last - first))
     starts = block.sentence_starts
     return sentence, bisect_left(starts, starts[sentence] + wanted, sentence + 1, last)
+
+
+def _ordered_pairs(block: TokenizedBlock, rules: SequenceRules, rng: random.Random) -> list[tuple]:
+    """Pairs of consecutive segments, swapped with a probability of one half.
+
+    A document of one sentence is split between two tokens, at random; of one token, it is left out.
+    """
+    starts, draw = block.sentence_starts, rng.random
+    rows = []
+
+    def add(start: int, middle: int, end: int) -> None:
+        is_swapped = draw() < 0.5
+        a, b = ((middle, end), (start, middle)) if is_swapped else ((start, middle), (middle, end))
+        rows.append((*a, *b, int(is_swapped)))
+
+    for document in range(block.num_documents):
+        sentence, last = block.document_starts[document : document + 2]
+        target = rules.draw_target(rng)
+        if last - sentence == 1:
+            start, end = starts[sentence], starts[last]
+            if end - start > 1:
+                add(start, start + 1 + int(draw() * (end - start - 1)), end)
+            continue
+        while sentence < last:
+            end = bisect_left(starts, starts[sentence] + target, sentence + 1, last)
+            if end - sentence == 1:
+                end = min(sentence + 2, last)
+                sentence = end - 2
+            middle = sentence + 1 + int(draw() * (end - sentence - 1))
+            add(starts[sentence], starts[middle], starts[end])
+            sentence = end
+    return rows
 
 
 def _segments(

@@ -30,8 +30,11 @@ CONFIG = BertConfig(
 )
 
 
-def write_records(directory: Path, *, nsp: bool = True, vocabulary: str = "ab") -> Path:
-    """Ten records without stored masks and their manifest; ``vocabulary`` is its hash."""
+def write_records(directory: Path, *, vocabulary: str = "ab", **parameters: bool) -> Path:
+    """Ten records without stored masks, and a manifest that has ``parameters``.
+
+    ``vocabulary`` is its hash.
+    """
     directory.mkdir()
     rng = np.random.default_rng(3)
     path = directory / "records.tfrecord"
@@ -47,7 +50,7 @@ def write_records(directory: Path, *, nsp: bool = True, vocabulary: str = "ab") 
             writer.write(PRETRAINING_UNMASKED.encode(example))
     manifest = Manifest(
         stage="create_pretraining_data",
-        parameters={"nsp": nsp},
+        parameters={"nsp": True, **parameters},
         inputs=(),
         outputs=(describe_file(path, count=10),),
         vocabulary=VocabularyEntry(vocabulary, V, "wordpiece", True, SPECIAL_IDS),

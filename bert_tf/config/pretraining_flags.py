@@ -178,6 +178,17 @@ def _define_data_flags(define: Definer) -> None:
     define.boolean(
         "do_whole_word_mask", False, "Mask whole words, for records masked at training time."
     )
+    define.integer(
+        "ngram",
+        DataSettings.ngram,
+        "Mask up to this many consecutive words together, or tokens without --do_whole_word_mask; "
+        "for records masked at training time.",
+    )
+    define.boolean(
+        "favor_shorter_ngram",
+        DataSettings.favor_shorter_ngram,
+        "Masked n-grams have shares of 1/n; false: the longest have the largest share.",
+    )
     define.boolean(
         "do_eval", False, "Evaluate on the held-out records, at least once, after training."
     )
@@ -192,7 +203,9 @@ def _define_data_flags(define: Definer) -> None:
         "Evaluation batches per rank, N times as many with N ranks (default: all held-out "
         "records).",
     )
-    define.boolean("nsp", True, "Train the next-sentence head.")
+    define.boolean(
+        "nsp", True, "Train the next-sentence head, on next sentences or the sentence order."
+    )
     define.boolean("mlm", True, "Train the masked-LM head.")
 
 
@@ -306,7 +319,7 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
         share = values[name].value
         if share is not None and not 0 < share < 1:
             raise UserError(f"--{name}={share} must be between 0 and 1.")
-    for name in ("max_seq_length", "max_predictions_per_seq"):
+    for name in ("max_seq_length", "max_predictions_per_seq", "ngram"):
         at_least_one(values, name)
     return DataSettings(
         train_files=tuple(train),
@@ -318,6 +331,8 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
         masked_lm_prob=values.masked_lm_prob,
         final_masked_lm_prob=values.final_masked_lm_prob,
         whole_word=values.do_whole_word_mask,
+        ngram=values.ngram,
+        favor_shorter_ngram=values.favor_shorter_ngram,
     )
 
 

@@ -33,7 +33,8 @@ class DataSettings:
       train_files: TFRecord files to train on.
       eval_files: held-out TFRecord files; the training files if none were given.
       train_patterns, eval_patterns: the files, globs and directories that these come from.
-      masked_lm_prob, whole_word: masking at training time, for records without stored masks.
+      masked_lm_prob, whole_word, ngram, favor_shorter_ngram: masking at training time, for records
+        without stored masks.
       final_masked_lm_prob: the share of the last update; None for one share in all.
     """
 
@@ -46,6 +47,8 @@ class DataSettings:
     masked_lm_prob: float
     whole_word: bool
     final_masked_lm_prob: float | None = None
+    ngram: int = 1
+    favor_shorter_ngram: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,10 +3,13 @@
 The rules are those of the BERT paper (Devlin et al. 2018, appendix A.1) and of google-research/bert
 (create_pretraining_data.py): round(0.15 x length) tokens of a sequence are predicted; of these 80%
 become [MASK], 10% a random token, 10% are kept. With whole words, the pieces of a word are chosen
-together, and a word that would exceed the number of predictions is skipped. There are two
-deliberate differences: a random token is never a special one, and the rest of a word that was cut
-off at the start of a segment counts as a separate word, whereas google's code adds it to the last
-word of the previous segment.
+together, and a word that would exceed the number of predictions is skipped. N-grams are those of
+ALBERT (Lan et al. 2020, section 4.1; google-research/albert): in random order, each word begins one
+of a random length, which is shortened where it would exceed the number of predictions and skipped
+where it overlaps with another. There are three deliberate differences: a random token is never a
+special one; n-grams end with their segment; and the rest of a word that was cut off at the start of
+a segment counts as a separate word, whereas google's code adds it to the last word of the previous
+segment.
 
 Symbols: B sequences, S positions, P predictions.
 """
@@ -46,6 +49,8 @@ class MaskingSettings:
         drawn as a random token; [PAD], [CLS] and [SEP] are never predicted, while an unknown word
         can be, as in google's code.
       do_whole_word_mask: choose all pieces of a word together.
+      ngram: the most consecutive words (without whole words, tokens) that are chosen together.
+      favor_shorter_ngram: n-grams have shares of 1/n; otherwise these in the opposite order.
     """
 
     masked_lm_prob: float
@@ -53,6 +58,8 @@ class MaskingSettings:
     vocab_size: int
     special_ids: Mapping[str, int]
     do_whole_word_mask: bool = False
+    ngram: int = 1
+    favor_shorter_ngram: bool = True
 
     def __post_init__(self):
         if not 0 < self.masked_lm_prob <= 1 or self.max_predictions_per_seq < 1:
@@ -60,6 +67,14 @@ class MaskingSettings:
                 f"masked_lm_prob {self.masked_lm_prob} must be in (0, 1] and "
                 f"max_predictions_per_seq {self.max_predictions_per_seq} at least 1"
             )
+        if self.ngram < 1:
+            raise ValueError(f"ngram {self.ngram} must be at least 1")
+
+    @property
+    def ngram_shares(self) -> np.ndarray:
+        """The shares of n-grams of 1, 2, ... words: [ngram]."""
+        shares = 1 / np.arange(1, self.ngram + 1)
+        return (shares if self.favor_shorter_ngram else shares[::-1]) / shares.sum()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,9 +153,16 @@ def mask_batch(
     wanted = np.clip(
         np.round(lengths * settings.masked_lm_prob), 1, settings.max_predictions_per_seq
     ).astype(np.int64)
-    if settings.do_whole_word_mask:
-        if word_starts is None:
-            raise ValueError("masking whole words needs word_starts")
+    if settings.do_whole_word_mask and word_starts is None:
+        raise ValueError("masking whole words needs word_starts")
+    if settings.ngram > 1:
+        starts = word_starts if settings.do_whole_word_mask else np.ones_like(candidates)
+        # The draws behind those of the replacements: one for every word.
+        draws = random_bits_at(keys[:, None], np.arange(3 * seq_length, 4 * seq_length))
+        counts = np.searchsorted(settings.ngram_shares.cumsum(), bits_to_uniform(draws)) + 1
+        counts = np.minimum(counts, settings.ngram)  # the shares may add up to less than 1
+        chosen = _choose_ngrams(scores, counts, candidates, wanted, starts)
+    elif settings.do_whole_word_mask:
         chosen = _choose_words(scores, candidates, wanted, word_starts)
     else:
         chosen = _choose_tokens(scores, candidates, wanted)
@@ -185,13 +207,8 @@ def _choose_words(
     scores: np.ndarray, candidates: np.ndarray, wanted: np.ndarray, word_starts: np.ndarray
 ) -> np.ndarray:
     """Goes through each sequence's words in random order and takes those that still fit."""
-    num_sequences, seq_length = candidates.shape
-    rows = np.arange(num_sequences)
-    words = np.maximum(np.cumsum(word_starts != 0, axis=1) - 1, 0)
-    flat = (rows[:, None] * seq_length + words)[candidates]
-    sizes = np.bincount(flat, minlength=candidates.size).reshape(candidates.shape)
-    keys, column_mask = _sort_keys(scores, sizes > 0)
-    order = (np.sort(keys, axis=1) & column_mask).astype(np.int64)
+    words, sizes, order = _words_in_random_order(scores, candidates, word_starts)
+    rows = np.arange(len(candidates))
     chosen_words = np.zeros_like(candidates)
     left = wanted.copy()
     for turn in range(int((sizes > 0).sum(axis=1).max(initial=0))):
@@ -203,6 +220,52 @@ def _choose_words(
         if not left.any():
             break
     return chosen_words[rows[:, None], words] & candidates
+
+
+def _choose_ngrams(
+    scores: np.ndarray,
+    counts: np.ndarray,
+    candidates: np.ndarray,
+    wanted: np.ndarray,
+    word_starts: np.ndarray,
+) -> np.ndarray:
+    """Goes through each sequence's words in random order and takes the n-grams that still fit.
+
+    ``counts`` [B, S] are the numbers of words of the n-grams that begin with each word.
+    """
+    words, sizes, order = _words_in_random_order(scores, candidates, word_starts)
+    rows, places = np.arange(len(candidates))[:, None], np.arange(counts.max(initial=1))
+    # A segment ends where a word has no size, as none behind the last column has.
+    sizes = np.pad(sizes, ((0, 0), (0, len(places))))
+    taken = np.zeros(sizes.shape, bool)
+    left = wanted[:, None]
+    for turn in range(int((sizes > 0).sum(axis=1).max(initial=0))):
+        first = order[:, turn, None]
+        ngram = first + places
+        found = sizes[rows, ngram]
+        inside = np.logical_and.accumulate(found > 0, axis=1)
+        inside &= (places < counts[rows, first]) & (found.cumsum(axis=1) <= left)
+        inside &= ~(taken[rows, ngram] & inside).any(axis=1, keepdims=True)
+        taken[rows, ngram] |= inside
+        left = left - (found * inside).sum(axis=1, keepdims=True)
+        if not left.any():
+            break
+    return taken[rows, words] & candidates
+
+
+def _words_in_random_order(
+    scores: np.ndarray, candidates: np.ndarray, word_starts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The words of each sequence, [B, S] each: every position's word, their sizes, and their order.
+
+    A word's size is its number of candidates; those without any are last in order.
+    """
+    num_sequences, seq_length = candidates.shape
+    words = np.maximum(np.cumsum(word_starts != 0, axis=1) - 1, 0)
+    flat = (np.arange(num_sequences)[:, None] * seq_length + words)[candidates]
+    sizes = np.bincount(flat, minlength=candidates.size).reshape(candidates.shape)
+    keys, column_mask = _sort_keys(scores, sizes > 0)
+    return words, sizes, (np.sort(keys, axis=1) & column_mask).astype(np.int64)
 
 
 def _replacements(

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,8 @@ from bert_tf.records.tfrecord import RecordFile, RecordSet
 
 STAGE = "create_pretraining_data"
 CONVERSION_STAGE = "convert_records"  # whose vocabulary may be unknown
+
+PAIR_TASKS = NEXT_SENTENCE, NO_PAIRS, SENTENCE_ORDER = "next_sentence", "none", "sentence_order"
 
 _SAMPLED_RECORDS = 64  # checked for ids outside the vocabulary
 
@@ -104,9 +107,18 @@ class RecordInfo:
         return self.manifests[0] if self.manifests else None
 
     @property
+    def pair_tasks(self) -> tuple[str, ...]:
+        """The tasks of the records' sentence pairs, some of ``PAIR_TASKS``.
+
+        Records without a manifest have next sentences, as those of other programs do.
+        """
+        found = {_pair_task(manifest.parameters) for manifest in self.manifests}
+        return tuple(sorted(found)) or (NEXT_SENTENCE,)
+
+    @property
     def next_sentence(self) -> bool:
-        """Whether the records have next-sentence labels; assumed without a manifest."""
-        return all(manifest.parameters.get("nsp", True) for manifest in self.manifests)
+        """Whether all records are pairs with labels, of either task."""
+        return NO_PAIRS not in self.pair_tasks
 
     @property
     def special_ids(self) -> Mapping[str, int] | None:
@@ -220,6 +232,12 @@ def _manifests(files: Sequence[RecordFile]) -> dict[Path, Manifest | None]:
             )
         found[file.path] = manifest if entry else None
     return found
+
+
+def _pair_task(parameters: Mapping[str, Any]) -> str:
+    if not parameters.get("nsp", True):
+        return NO_PAIRS
+    return SENTENCE_ORDER if parameters.get("sentence_order") else NEXT_SENTENCE
 
 
 def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabulary | None:

@@ -256,8 +256,9 @@ def _note_differences(
         others = (other for other in kept if other.parameters.get(name) != now)
         for other in itertools.islice(others, 1):
             report(
-                f"warning: {directory / _example(other)} was made with {name} "
-                f"{other.parameters.get(name)}, {shared.names[0]} with {now}"
+                f"warning: {directory / _example(other)} was made "
+                f"{_with_setting(name, other.parameters.get(name))}, {shared.names[0]} "
+                f"{'without' if now is None else f'with {now}'}"
             )
 
 
@@ -271,15 +272,18 @@ def _refuse_contradiction(
     ]
     for name, now, before in found:
         if now != before:
-            values = (
-                f"{name} {before}, not {now}"
-                if name in shared.must_agree
-                else f"a different {name}"
-            )
+            how = f"with a different {name}"
+            if name in shared.must_agree:
+                how = f"{_with_setting(name, before)}, not {'without' if now is None else now}"
             raise UserError(
-                f"--{shared.flag}: {directory / _example(other)} was made with {values}; "
+                f"--{shared.flag}: {directory / _example(other)} was made {how}; "
                 "use the same settings for all files in a directory, or choose another directory."
             )
+
+
+def _with_setting(name: str, value: Any) -> str:
+    """How a call was made; parameters that are off may be missing in a manifest."""
+    return f"without {name}" if value is None else f"with {name} {value}"
 
 
 def _example(call: Manifest) -> str:

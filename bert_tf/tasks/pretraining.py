@@ -17,7 +17,7 @@ from bert_tf.input.masking import MaskingSettings, MaskShares
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.model.flops import training_flops
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.records.info import RecordVocabulary
+from bert_tf.records.info import SENTENCE_ORDER, RecordVocabulary
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.distillation import (
@@ -115,7 +115,12 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
     context = choose_arithmetic(
         context, config, settings.optimization, max_seq_length=settings.data.max_seq_length
     )
-    task = PretrainingTask(config, settings.masked_lm, settings.next_sentence)
+    task = PretrainingTask(
+        config,
+        settings.masked_lm,
+        settings.next_sentence,
+        sentence_order=SENTENCE_ORDER in data.pair_tasks,
+    )
     model = Model(task, found.vocabulary, tokenizer_files=found.tokenizer_files)
     if teacher is not None:
         context, model = _with_teacher(settings, context, model, teacher)
@@ -247,6 +252,12 @@ class _Data:
     final_masked_lm_prob: float | None = None
 
     @property
+    def pair_tasks(self) -> tuple[str, ...]:
+        """The tasks of the sentence pairs of all records, see ``RecordInfo.pair_tasks``."""
+        infos = [info for info in (self.train_info, self.eval_info) if info is not None]
+        return tuple(sorted({task for info in infos for task in info.pair_tasks}))
+
+    @property
     def vocabulary(self) -> RecordVocabulary | None:
         """The vocabulary of all records; None if no manifest names it."""
         infos = [info for info in (self.train_info, self.eval_info) if info is not None]
@@ -281,6 +292,7 @@ class _Data:
             "vocabulary_sha256": vocabulary_sha256,
             "train_records": len(self.train_records) if train else 0,
             "eval_records": len(self.eval_records) if self.eval_records else 0,
+            "sentence_pairs": ", ".join(self.pair_tasks),
             "masking": self._where_masked(),
             **self._masking_entries(),
         }
@@ -297,6 +309,7 @@ class _Data:
         if self.masking is None:
             return {}
         names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
+        names += ("ngram", *(("favor_shorter_ngram",) if self.masking.ngram > 1 else ()))
         found = {name: getattr(self.masking, name) for name in names}
         return {**found, "final_masked_lm_prob": self.final_masked_lm_prob}
 
@@ -311,11 +324,8 @@ def _open_data(settings: PretrainingSettings) -> _Data:
         require_listed_files(settings.data.eval_patterns)
         eval_ = _open_records(settings.data.eval_files, writes=writes)
     infos = [info for _, info in (train, eval_) if info is not None]
-    if settings.next_sentence and not all(info.next_sentence for info in infos):
-        raise UserError(
-            "the records were made without next sentences; give --nsp=false, or make them again "
-            "with --nsp=true."
-        )
+    if settings.next_sentence:
+        _check_pairs(infos)
     if len({manifest.vocabulary.sha256 for info in infos for manifest in info.manifests}) > 1:
         raise UserError(
             f"the held-out records in {infos[1].first_file} were made with another vocabulary than "
@@ -327,7 +337,28 @@ def _open_data(settings: PretrainingSettings) -> _Data:
             f"--final_masked_lm_prob={final:g}: the records in {train[1].first_file} store their "
             "masks; make them with --masking=dynamic, or drop the flag."
         )
-    return _Data(*train, *eval_, _masking(settings.data, infos), final)
+    masking = _masking(settings.data, infos)
+    if settings.data.ngram > 1 and infos and masking is None:
+        raise UserError(
+            f"--ngram={settings.data.ngram}: the records in {infos[0].first_file} store their "
+            "masks; give the flag to data_prep.create_pretraining_data, or drop it."
+        )
+    return _Data(*train, *eval_, masking, final)
+
+
+def _check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
+    """Raises UserError unless the labels of all records are of one task."""
+    if not all(info.next_sentence for info in infos):
+        raise UserError(
+            "the records were made without next sentences; give --nsp=false, or make them again "
+            "with --nsp=true."
+        )
+    if len({task for info in infos for task in info.pair_tasks}) > 1:
+        files = " and ".join(sorted({str(info.first_file) for info in infos}))
+        raise UserError(
+            f"the records in {files} are of two tasks, some for next sentences and some for the "
+            "sentence order (--sentence_order); give records of one of them, or --nsp=false."
+        )
 
 
 def _open_records(files: Sequence[Path], *, writes: bool) -> tuple[RecordSet, pipeline.RecordInfo]:
@@ -364,6 +395,8 @@ def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSet
         vocab_size=unmasked[0].vocab_size,
         special_ids=unmasked[0].special_ids,
         do_whole_word_mask=data.whole_word,
+        ngram=data.ngram,
+        favor_shorter_ngram=data.favor_shorter_ngram,
     )
 
 

@@ -1,4 +1,8 @@
-"""The pre-training task: masked LM and next sentences (Devlin et al. 2019, section 3.1)."""
+"""The pre-training task: masked LM and next sentences (Devlin et al. 2019, section 3.1).
+
+Pairs of sentences may ask for their order instead (Lan et al. 2020, section 3.1): the same head
+says whether they are swapped.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +31,10 @@ from bert_tf.model.sums import Sums, Terms, means
 from bert_tf.model.task import Features, num_sequences
 from bert_tf.model.token_rows import mask_of_positions
 from bert_tf.model.variables import Variables, VariableSpec
+from bert_tf.records.info import NEXT_SENTENCE, SENTENCE_ORDER
 from bert_tf.tasks.encoder_task import EncoderTask
 
 MASKED_LM = "masked_lm"
-NEXT_SENTENCE = "next_sentence"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +46,8 @@ class PretrainingTask(EncoderTask):
     Attributes:
       config: the network's configuration.
       masked_lm, next_sentence: which heads there are.
+      sentence_order: the labels of ``next_sentence`` are of the sentence order, which only names
+        the figures.
       score_all_tokens: score words at every position instead of only at the masked ones, to
         compare the scores of two networks everywhere.
     """
@@ -50,6 +56,7 @@ class PretrainingTask(EncoderTask):
     masked_lm: bool = True
     next_sentence: bool = True
     score_all_tokens: bool = False
+    sentence_order: bool = False
 
     loss_name: ClassVar = "cross_entropy"
 
@@ -67,7 +74,7 @@ class PretrainingTask(EncoderTask):
     @property
     def terms(self) -> Terms:
         """One loss term for each head."""
-        present = {MASKED_LM: self.masked_lm, NEXT_SENTENCE: self.next_sentence}
+        present = {MASKED_LM: self.masked_lm, self._pair_term: self.next_sentence}
         return {term: (ACCURACY,) for term, is_present in present.items() if is_present}
 
     @property
@@ -129,7 +136,7 @@ class PretrainingTask(EncoderTask):
         if self.masked_lm:
             weights[MASKED_LM] = tf.reduce_sum(features["masked_lm_weights"])
         if self.next_sentence:
-            weights[NEXT_SENTENCE] = num_sequences(features)
+            weights[self._pair_term] = num_sequences(features)
         return weights
 
     def losses(
@@ -141,7 +148,7 @@ class PretrainingTask(EncoderTask):
             masked = outputs._replace(masked_lm=self._masked_scores(outputs, features))
             losses[MASKED_LM] = masked_lm_sums(masked, features, options)
         if self.next_sentence:
-            losses[NEXT_SENTENCE] = next_sentence_sums(outputs, features, options)
+            losses[self._pair_term] = next_sentence_sums(outputs, features, options)
         return losses
 
     def predictions(
@@ -163,6 +170,10 @@ class PretrainingTask(EncoderTask):
         if not self.masked_lm:
             return {}
         return {f"{MASKED_LM}_perplexity": _exp(means(sums)[MASKED_LM]["loss"])}
+
+    @property
+    def _pair_term(self) -> str:
+        return SENTENCE_ORDER if self.sentence_order else NEXT_SENTENCE
 
     def _masked_scores(self, outputs: PretrainingOutputs, features: Features) -> ClassScores:
         """The scores of words at the masked positions, [B * P, V]."""

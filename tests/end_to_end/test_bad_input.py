@@ -83,6 +83,7 @@ BEFORE_TENSORFLOW = [
     ("no heads", ["--nsp=false", "--mlm=false"], "--nsp=false"),
     ("negative clip", ["--clip_norm=-1"], "--clip_norm=-1"),
     ("masking everything", ["--masked_lm_prob=1.5"], "--masked_lm_prob=1.5"),
+    ("masking no word", ["--ngram=0"], "--ngram"),
     ("masking nothing", ["--final_masked_lm_prob=0"], "--final_masked_lm_prob=0"),
     ("no checkpoints", ["--save_checkpoints_steps=0"], "--save_checkpoints_steps=0"),
     (

@@ -26,6 +26,7 @@ NOT_RUN = {
     "docs/environments.md": "they build environments",
     "docs/large_batches.md": "they take half an hour",
     "docs/loss_curves.md": "they take hours",
+    "docs/masks.md": "they take half an hour",
     "docs/memory.md": "they want a machine's whole memory",
     "docs/padding.md": "they take hours, and files that are not here",
     "docs/phases.md": "they want files of flags; test_kills.py runs a plan",

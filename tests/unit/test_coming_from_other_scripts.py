@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs/coming_from_other_scripts.md").read_text(encoding="utf-8")
 VALUES = {"int": "3", "float": "3", "bool": "true"}
 # By the words before each table: which of our commands takes its flags.
 TABLES = [
-    *("records", "pretraining", "squad", "classification"),
+    *("records", "pretraining", "squad", "classification", "records"),
     *("pretraining", "squad", "tagging", "pretraining", "squad"),
     *("distillation", "squad"),
 ]
@@ -46,6 +46,11 @@ GOOGLE_CLASSIFIER = """
 GOOGLE_RECORDS = """
     input_file output_file vocab_file do_lower_case do_whole_word_mask max_seq_length
     max_predictions_per_seq random_seed dupe_factor masked_lm_prob short_seq_prob
+"""
+ALBERT_RECORDS = """
+    input_file output_file vocab_file spm_model_file do_lower_case do_whole_word_mask ngram
+    favor_shorter_ngram max_seq_length max_predictions_per_seq random_seed dupe_factor
+    masked_lm_prob short_seq_prob
 """
 NVIDIA_PRETRAINING = """
     bert_config_file input_files_dir eval_files_dir output_dir dllog_path init_checkpoint
@@ -128,6 +133,7 @@ def test_flags_are_accepted_as_the_table_says(peer, kind, rows):
         ("google", GOOGLE_PRETRAINING, "pretraining"),
         ("google", GOOGLE_SQUAD, "squad"),
         ("google", GOOGLE_CLASSIFIER, "classification"),
+        ("google", ALBERT_RECORDS, "records"),
         ("NVIDIA", NVIDIA_PRETRAINING, "pretraining"),
         ("NVIDIA", NVIDIA_SQUAD, "squad"),
         ("NVIDIA", NVIDIA_NER, "tagging"),

@@ -123,6 +123,19 @@ def single(corpus, tmp_path_factory, small_blocks):
     return stage.run(settings_for(corpus, directory, nsp=False, masking="dynamic"))
 
 
+@pytest.fixture(scope="module")
+def ordered(corpus, tmp_path_factory, small_blocks):
+    """Sentence order, with n-grams of whole words."""
+    settings = settings_for(
+        corpus,
+        tmp_path_factory.mktemp("ordered"),
+        sentence_order=True,
+        do_whole_word_mask=True,
+        ngram=3,
+    )
+    return stage.run(settings)
+
+
 def test_defaults_are_googles():
     """The defaults of google-research/bert @eedf571, create_pretraining_data.py."""
     defaults = {field.name: field.default for field in dataclasses.fields(stage.Settings)}
@@ -160,7 +173,7 @@ def test_tensorflow_reads_googles_seven_features(static):
     assert set(message.features.feature) == set(parsed)
 
 
-@pytest.mark.parametrize("directory", ["static", "whole_words", "dynamic"])
+@pytest.mark.parametrize("directory", ["static", "whole_words", "ordered", "dynamic"])
 def test_layout_of_pairs(directory, request):
     features = read_features(request.getfixturevalue(directory))
     ids = features["input_ids"]
@@ -182,7 +195,7 @@ def test_layout_of_pairs(directory, request):
     assert (ids < len(SPECIAL + WORDS + SUFFIXES)).all()
 
 
-@pytest.mark.parametrize("directory", ["static", "whole_words"])
+@pytest.mark.parametrize("directory", ["static", "whole_words", "ordered"])
 def test_masks(directory, request):
     features = read_features(request.getfixturevalue(directory))
     original = restored_ids(features)
@@ -212,7 +225,7 @@ def test_masks(directory, request):
     assert abs((outcome == original[masked]).mean() - 0.102) < 5 * np.sqrt(0.092 / len(outcome))
 
 
-def test_whole_words_are_masked_whole(whole_words, static):
+def test_whole_words_are_masked_whole(whole_words, ordered, static):
     """Every ``##`` piece shares the fate of the piece before it, unless a segment starts there."""
 
     def broken_words(directory):
@@ -226,8 +239,59 @@ def test_whole_words_are_masked_whole(whole_words, static):
         joined = continues[:, 1:] & ~np.isin(ids[:, :-1], [CLS, SEP])
         return (joined & (chosen[:, 1:] != chosen[:, :-1])).sum()
 
-    assert broken_words(whole_words) == 0
+    assert broken_words(whole_words) == broken_words(ordered) == 0
     assert broken_words(static) > 100
+
+
+def test_ngrams_are_masked_together(ordered, whole_words):
+    """Masked words that follow each other are more than twice as many with n-grams."""
+
+    def share_of_neighbours(directory):
+        features = read_features(directory)
+        ids = restored_ids(features)
+        chosen = np.zeros(ids.shape, bool)
+        used = features["masked_lm_weights"] > 0
+        chosen[np.nonzero(used)[0], features["masked_lm_positions"][used]] = True
+        begins = chosen & (ids < len(SPECIAL + WORDS))
+        return (begins[:, 1:] & chosen[:, :-1]).sum() / begins.sum()
+
+    assert share_of_neighbours(ordered) > 2 * share_of_neighbours(whole_words)
+    parameters = read_manifest(ordered).parameters
+    assert (parameters["ngram"], parameters["favor_shorter_ngram"]) == (3, True)
+    assert "ngram" not in read_manifest(whole_words).parameters
+
+
+def test_pairs_of_sentence_order_are_neighbours_in_a_document(corpus, ordered):
+    documents = document_texts(corpus)
+    features = read_features(ordered)
+    labels = features["next_sentence_labels"][:, 0]
+    checked = 0
+    for ids, is_swapped in zip(restored_ids(features), labels):
+        seps = np.nonzero(ids == SEP)[0]
+        a, b = bytes(ids[1 : seps[0]].tolist()), bytes(ids[seps[0] + 1 : seps[1]].tolist())
+        first, second = (b, a) if is_swapped else (a, b)
+        places = [(d.find(first), d) for d in documents if first in d]
+        assert any(second in d[place + len(first) :] for place, d in places)
+        checked += seps[1] < 63 and any(first + second in d for _, d in places)
+    assert checked > 100  # what was not cut is side by side
+    assert abs(labels.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(labels))
+    manifest = read_manifest(ordered)
+    assert manifest.counts["swapped"] == labels.sum()
+    assert manifest.counts["documents_of_one_token"] == 0
+    assert (manifest.parameters["nsp"], manifest.parameters["sentence_order"]) == (True, True)
+    assert inspect_records(record_files(ordered)).pair_tasks == ("sentence_order",)
+
+
+def test_documents_of_one_token_have_no_order(corpus, tmp_path):
+    (tmp_path / "a.txt").write_text("ba\n\nba be\n\nbe\n")
+    settings = settings_for(
+        corpus, tmp_path / "out", input_file=f"{tmp_path}/a.txt", sentence_order=True, dupe_factor=1
+    )
+    counts = read_manifest(stage.run(settings)).counts
+    assert (counts["documents"], counts["documents_of_one_token"], counts["records"]) == (3, 2, 1)
+    (tmp_path / "a.txt").write_text("ba\n\nbe\n")
+    with pytest.raises(UserError, match="contains only documents of one token"):
+        stage.run(settings)
 
 
 def test_dynamic_records_mark_the_starts_of_words(dynamic):
@@ -313,6 +377,7 @@ def test_the_manifest_describes_the_directory(corpus, static):
     assert manifest.counts["records"] == records
     assert manifest.counts["tokens"] == sum(map(len, document_texts(corpus)))
     text = (corpus / "a.txt").read_text() + "\n" + (corpus / "b.txt").read_text()
+    assert manifest.counts["positions_used"] == read_features(static)["input_mask"].sum()
     assert manifest.counts["sentences"] == len([line for line in text.split("\n") if line])
 
 
@@ -478,6 +543,13 @@ def test_a_call_for_each_file_fills_one_directory(corpus, tmp_path):
             stage.run(
                 dataclasses.replace(settings, output_file=f"{directory}/tf_d.tfrecord", **changes)
             )
+    ordered = dataclasses.replace(
+        settings, output_file=f"{directory}/tf_d.tfrecord", sentence_order=True
+    )
+    with pytest.raises(
+        UserError, match=r"tf_a\.tfrecord was made without sentence_order, not True"
+    ):
+        stage.run(ordered)
     with pytest.raises(UserError, match=r"--output_dir: .*contains tf_a\.tfrecord from a run with"):
         stage.run(settings_for(corpus, directory))
     assert read_manifest(directory) == manifest
@@ -539,6 +611,9 @@ def test_a_sentencepiece_model_takes_the_vocabularys_place(corpus, tmp_path):
         ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq=0: give 1"),
         ({"masking": "none"}, "--masking=none: give one of"),
         ({"masking": "dynamic", "do_whole_word_mask": True}, "contradict each other"),
+        ({"ngram": 0}, "--ngram=0: give at least 1"),
+        ({"masking": "dynamic", "ngram": 2}, "--ngram and --masking=dynamic contradict each other"),
+        ({"sentence_order": True, "nsp": False}, "--sentence_order and --nsp=false contradict"),
         ({"pack_documents": True}, "--pack_documents and --nsp contradict each other"),
         ({"output_dir": None}, "--output_dir and --output_file; none was given"),
         ({"output_file": "x"}, "--output_dir and --output_file; both were given"),

@@ -128,6 +128,61 @@ def test_random_partners_come_from_all_other_documents_alike():
     assert ((others - 400) ** 2 / 400).sum() < 70  # 24 degrees of freedom: beyond 1e-5
 
 
+order_rules = st.builds(
+    SequenceRules,
+    max_seq_length=st.integers(5, 60),
+    short_seq_prob=st.sampled_from([0.0, 0.3, 1.0]),
+    nsp=st.just(True),
+    sentence_order=st.just(True),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(block=blocks_of_text, rules=order_rules, seed=st.integers(0, 1000))
+def test_pairs_of_sentence_order_are_neighbours_and_use_all_text(block, rules, seed):
+    spans = spans_of(block, rules, seed=seed)
+    borders = set(block.sentence_starts)
+    used = np.zeros(len(block.tokens), int)
+    for a, b, is_swapped in zip(spans.a.tolist(), spans.b.tolist(), spans.is_random.tolist()):
+        first, second = (b, a) if is_swapped else (a, b)
+        assert first[0] < first[1] == second[0] < second[1]
+        document = document_of(block, first[0])
+        assert document_of(block, second[1] - 1) == document
+        sentences = np.diff(block.document_starts)[document]
+        assert sentences == 1 or {*first, *second} <= borders
+        used[first[0] : second[1]] += 1
+    left_out = [
+        start
+        for start, end in zip(block.document_starts, block.document_starts[1:])
+        if block.sentence_starts[end] - block.sentence_starts[start] == 1
+    ]
+    assert len(left_out) == block.num_documents_of_one_token
+    for document, (start, end) in enumerate(zip(block.document_starts, block.document_starts[1:])):
+        tokens = used[block.sentence_starts[start] : block.sentence_starts[end]]
+        assert (tokens >= 1).all() or len(tokens) == 1, document
+        # Only the sentence before a last one that is left alone is used twice.
+        assert (tokens > 1).sum() <= 40
+        assert tokens.max() <= 2
+
+
+def test_half_of_the_pairs_are_swapped():
+    block = block_of([[5, 6, 7, 8, 9]] * 200)
+    rules = SequenceRules(20, 0.1, True, sentence_order=True)
+    labels = np.concatenate([spans_of(block, rules, seed=seed).is_random for seed in range(20)])
+    assert len(labels) > 4000
+    assert abs(labels.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(labels))
+
+
+def test_a_document_of_one_sentence_is_split_anywhere():
+    block = block_of([[5]])
+    rules = SequenceRules(20, 0.0, True, sentence_order=True)
+    seen = {
+        tuple(sorted(map(tuple, [*spans.a.tolist(), *spans.b.tolist()])))
+        for spans in (spans_of(block, rules, seed=seed) for seed in range(100))
+    }
+    assert seen == {((0, middle), (middle, 5)) for middle in range(1, 5)}
+
+
 # google-research/bert @eedf571, create_instances_from_document, run over 200 passes of the
 # documents below: per pass instances, their standard deviation; then per instance tokens of the
 # first segment, of the second one, share of random partners, share of full length.

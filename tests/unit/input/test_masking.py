@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
+from bert_tf.input.stateless_random import random_bits
 
 PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
 SPECIAL = {"pad": PAD, "unk": UNK, "cls": CLS, "sep": SEP, "mask": MASK}
@@ -42,6 +43,8 @@ masking_settings = st.builds(
     vocab_size=st.just(50),
     special_ids=st.just(SPECIAL),
     do_whole_word_mask=st.booleans(),
+    ngram=st.integers(1, 5),
+    favor_shorter_ngram=st.booleans(),
 )
 
 
@@ -89,22 +92,26 @@ def test_invariants(batch, masking, seed):
             assert all(set(word) <= set(positions) for word in whole)
             left = wanted - count
             assert left >= 0
-            assert all(len(word) > left for word in words if word not in whole)
-        else:
+            if masking.ngram == 1:
+                assert all(len(word) > left for word in words if word not in whole)
+        elif masking.ngram == 1:
             assert count == min(wanted, sum(map(len, words)))
+        assert count <= wanted
 
 
-def test_each_mask_depends_on_its_own_sequence_and_key_only():
+@pytest.mark.parametrize("ngram", [1, 3])
+def test_each_mask_depends_on_its_own_sequence_and_key_only(ngram):
+    masking = dataclasses.replace(BASE, ngram=ngram)
     rng = np.random.default_rng(0)
     ids = rng.integers(5, 50, (6, 30))
     lengths = np.array([30, 10, 20, 30, 5, 1])
     keys = example_keys(3, 8, np.arange(6))
-    whole = mask_batch(ids, lengths, keys=keys, settings=BASE)
+    whole = mask_batch(ids, lengths, keys=keys, settings=masking)
     for part in (slice(0, 2), slice(2, 6), slice(4, 5)):
-        cut = mask_batch(ids[part], lengths[part], keys=keys[part], settings=BASE)
+        cut = mask_batch(ids[part], lengths[part], keys=keys[part], settings=masking)
         for name in ("input_ids", "positions", "label_ids", "weights"):
             np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name)[part])
-    other = mask_batch(ids, lengths, keys=example_keys(3, 9, np.arange(6)), settings=BASE)
+    other = mask_batch(ids, lengths, keys=example_keys(3, 9, np.arange(6)), settings=masking)
     assert (other.positions != whole.positions).any()
 
 
@@ -214,7 +221,114 @@ def test_words_are_chosen_as_often_as_by_googles_rule():
     assert np.abs(ours - reference).max() < 0.025  # 5 standard deviations of the difference
 
 
+def choose_like_albert(segments, wanted, order, lengths):
+    """google-research/albert's rule: the chosen words, as (segment, number) in order of choice.
+
+    ``order`` are the words as they are tried, ``lengths`` the drawn numbers of words of theirs.
+    """
+    covered: list = []
+    used = 0
+    for segment, first in order:
+        words = segments[segment][first : first + lengths[segment, first]]
+        while words and used + sum(map(len, words)) > wanted:
+            words = words[:-1]
+        names = [(segment, first + number) for number in range(len(words))]
+        if not set(names) & set(covered):
+            covered += names
+            used += sum(map(len, words))
+    return covered
+
+
+def segments_of(ids, starts, length):
+    """The words, as lists of positions, of each part between special tokens."""
+    segments: list = [[]]
+    for word in words_of(ids, starts, length):
+        if segments[-1] and word[0] != segments[-1][-1][-1] + 1:
+            segments.append([])
+        segments[-1].append(word)
+    return segments
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    batch=batches(),
+    masking=masking_settings.filter(lambda masking: masking.ngram > 1),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_ngrams_are_those_of_alberts_rule_for_the_same_draws(batch, masking, seed):
+    ids, lengths, starts = batch
+    seq_length = ids.shape[1]
+    if not masking.do_whole_word_mask:
+        starts = (np.arange(seq_length) < lengths[:, None]).astype(np.int64)
+    keys = example_keys(seed, np.arange(len(ids)))
+    masked = mask_batch(ids, lengths, keys=keys, settings=masking, word_starts=starts)
+    bits = random_bits(keys, 4 * seq_length).reshape(len(ids), 4, seq_length)
+    weights = [1 / n for n in range(1, masking.ngram + 1)]
+    weights = weights if masking.favor_shorter_ngram else weights[::-1]
+    for row, length in enumerate(lengths):
+        segments = segments_of(ids[row], starts[row], length)
+        scores, drawn = {}, {}
+        for segment, words in enumerate(segments):
+            for number, word in enumerate(words):
+                column = starts[row, : word[0] + 1].astype(bool).sum() - 1
+                scores[segment, number] = bits[row, 0, column]
+                uniform = (int(bits[row, 3, column]) >> 11) / 2**53
+                drawn[segment, number] = 1
+                while uniform > sum(weights[: drawn[segment, number]]) / sum(weights):
+                    drawn[segment, number] += 1
+        wanted = min(
+            masking.max_predictions_per_seq, max(1, round(length * masking.masked_lm_prob))
+        )
+        chosen = choose_like_albert(segments, wanted, sorted(scores, key=scores.get), drawn)
+        expected = sorted(
+            place for segment, number in chosen for place in segments[segment][number]
+        )
+        found = masked.positions[row][masked.weights[row] > 0]
+        assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("favor_shorter", [True, False])
+def test_lengths_of_ngrams(favor_shorter):
+    """Three masks of 600 tokens: how many runs they form follows from the shares of 1/n.
+
+    One run is an n-gram of 3. Three are three single tokens: the last one is always, since a longer
+    n-gram is shortened. All else is two. Runs are side by side by chance in 1 % of the sequences.
+    """
+    one, _, three = np.array([1, 1 / 2, 1 / 3]) / (1 + 1 / 2 + 1 / 3)
+    if not favor_shorter:
+        one, three = three, one
+    masking = dataclasses.replace(
+        BASE,
+        masked_lm_prob=1.0,
+        max_predictions_per_seq=3,
+        ngram=3,
+        favor_shorter_ngram=favor_shorter,
+    )
+    draws = 5000
+    ids = np.full((draws, 600), 9)
+    keys = example_keys(3, np.arange(draws))
+    masked = mask_batch(ids, np.full(draws, 600), keys=keys, settings=masking)
+    assert (masked.weights == 1).all()
+    runs = 1 + (np.diff(masked.positions, axis=1) > 1).sum(axis=1)
+    found = np.bincount(runs, minlength=4)[1:] / draws
+    expected = [three, 1 - three - one**2, one**2]
+    assert np.abs(found - expected).max() < 0.03  # 3 standard deviations, and the neighbours
+
+
+def test_ngrams_leave_masks_without_them_as_they_are():
+    """Literal: masks that are drawn again are the same."""
+    ids = np.arange(5, 45)[None]
+    masking = dataclasses.replace(BASE, ngram=1, favor_shorter_ngram=False)
+    found = mask_batch(ids, np.array([40]), keys=example_keys(5, 7), settings=masking)
+    same = mask_batch(ids, np.array([40]), keys=example_keys(5, 7), settings=BASE)
+    assert (
+        found.positions[0, :6].tolist() == same.positions[0, :6].tolist() == [1, 5, 13, 20, 22, 33]
+    )
+
+
 def test_impossible_settings_are_refused():
+    with pytest.raises(ValueError, match="ngram 0 must be at least 1"):
+        dataclasses.replace(BASE, ngram=0)
     with pytest.raises(ValueError, match=r"masked_lm_prob 0 must be in \(0, 1\]"):
         dataclasses.replace(BASE, masked_lm_prob=0)
     with pytest.raises(ValueError, match="max_predictions_per_seq 0 at least 1"):

@@ -82,8 +82,8 @@ def test_batches_of_a_prediction():
     assert found == [[11, 0], [10, 4], [1, 7]]
 
 
-MASKS = {
-    False: (
+MASKS = {  # by whole words, and the most words of an n-gram
+    (False, 1): (
         [
             [2, 10, 11, 12, 13, 14, 15, 16, 4, 4, 19, 32, 4, 4, 23, 3],
             [2, 8, 31, 32, 4, 34, 35, 4, 3, 0, 0, 0, 0, 0, 0, 0],
@@ -91,7 +91,7 @@ MASKS = {
         [[8, 9, 11, 12, 13, 0], [1, 4, 7, 0, 0, 0]],
         [[17, 18, 20, 21, 22, 0], [30, 33, 36, 0, 0, 0]],
     ),
-    True: (
+    (True, 1): (
         [
             [2, 10, 11, 12, 13, 14, 15, 16, 4, 18, 19, 20, 4, 4, 4, 3],
             [2, 8, 4, 32, 33, 34, 4, 36, 3, 0, 0, 0, 0, 0, 0, 0],
@@ -99,14 +99,22 @@ MASKS = {
         [[7, 8, 12, 13, 14, 0], [1, 2, 6, 0, 0, 0]],
         [[16, 17, 21, 22, 23, 0], [30, 31, 35, 0, 0, 0]],
     ),
+    (True, 3): (
+        [
+            [2, 10, 11, 12, 13, 14, 4, 16, 4, 18, 19, 20, 21, 4, 4, 3],
+            [2, 8, 4, 32, 33, 34, 4, 36, 3, 0, 0, 0, 0, 0, 0, 0],
+        ],
+        [[6, 7, 8, 13, 14, 0], [1, 2, 6, 0, 0, 0]],
+        [[15, 16, 17, 22, 23, 0], [30, 31, 35, 0, 0, 0]],
+    ),
 }
 
 
-@pytest.mark.parametrize("whole_words", MASKS)
-def test_masks(whole_words):
+@pytest.mark.parametrize(("whole_words", "ngram"), MASKS)
+def test_masks(whole_words, ngram):
     special_ids = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
     settings = dataclasses.replace(
-        MaskingSettings(0.3, 6, 50, special_ids), do_whole_word_mask=whole_words
+        MaskingSettings(0.3, 6, 50, special_ids), do_whole_word_mask=whole_words, ngram=ngram
     )
     ids = np.array([[2, *range(10, 24), 3], [2, *range(30, 37), 3, *[0] * 7]])
     word_starts = np.ones_like(ids, bool)
@@ -118,7 +126,7 @@ def test_masks(whole_words):
         settings=settings,
         word_starts=word_starts,
     )
-    input_ids, positions, label_ids = MASKS[whole_words]
+    input_ids, positions, label_ids = MASKS[whole_words, ngram]
     assert masked.input_ids.tolist() == input_ids
     assert masked.positions.tolist() == positions
     assert masked.label_ids.tolist() == label_ids

@@ -26,6 +26,7 @@ def test_files_of_googles_script(record_maker, tmp_path):
     assert info.special_ids is None
     assert info.vocab_size is None
     assert info.next_sentence
+    assert info.pair_tasks == ("next_sentence",)
     examples = record_maker.examples(20)
     assert info.highest_id == max(examples["input_ids"].max(), examples["masked_lm_ids"].max())
     check_records(info, **GEOMETRY)
@@ -47,8 +48,21 @@ def test_files_with_a_manifest(record_maker, tmp_path):
     assert info.special_ids["mask"] == 4
     assert info.vocab_size == 50
     assert not info.next_sentence
+    assert info.pair_tasks == ("none",)
     check_records(info, **{**GEOMETRY, "max_predictions_per_seq": 99})
     assert inspect_records(RecordSet(paths)) == info
+
+
+def test_the_tasks_of_sentence_pairs(record_maker, tmp_path):
+    paths = []
+    for name, parameters in {
+        "next": {"nsp": True},
+        "order": {"nsp": True, "sentence_order": True},
+    }.items():
+        paths.append(record_maker.write(tmp_path / name / "a.tfrecord", 4))
+        record_maker.write_manifest(tmp_path / name, parameters=parameters)
+    assert inspect_records(paths[1:]).pair_tasks == ("sentence_order",)
+    assert inspect_records(paths).pair_tasks == ("next_sentence", "sentence_order")
 
 
 def test_the_digest_names_the_data(record_maker, tmp_path):

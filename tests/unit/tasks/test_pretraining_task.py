@@ -87,6 +87,20 @@ def test_masks_follow_the_settings(settings, share, whole_words):
     assert (masking.max_predictions_per_seq, masking.vocab_size) == (P, V)
 
 
+def test_ngrams_are_of_masks_drawn_in_training(settings, record_maker, tmp_path):
+    entries = pretraining._open_data(settings).ledger_entries(None)
+    assert entries["ngram"] == 1
+    assert "favor_shorter_ngram" not in entries
+    data = dataclasses.replace(settings.data, ngram=3, favor_shorter_ngram=False)
+    settings = dataclasses.replace(settings, data=data)
+    opened = pretraining._open_data(settings)
+    assert (opened.masking.ngram, opened.masking.favor_shorter_ngram) == (3, False)
+    assert opened.ledger_entries(None)["favor_shorter_ngram"] is False
+    stored = record_maker.write(tmp_path / "stored" / "records.tfrecord", 6, masked=True)
+    with pytest.raises(UserError, match=r"--ngram=3: the records in .* store their masks; give"):
+        pretraining._open_data(with_files(settings, train=stored))
+
+
 def test_stored_masks_have_the_share_that_they_have(settings, record_maker, tmp_path):
     data = dataclasses.replace(settings.data, final_masked_lm_prob=0.1)
     opened = pretraining._open_data(dataclasses.replace(settings, data=data))
@@ -140,6 +154,36 @@ def test_records_without_next_sentences(settings, which, tmp_path):
     records = write_records(tmp_path / "without", nsp=False)
     with pytest.raises(UserError, match="made without next sentences; give --nsp=false"):
         pretraining.run(with_files(settings, **{which: records}))
+
+
+def test_sentence_order_has_its_own_name(settings, tmp_path, capsys):
+    records = write_records(tmp_path / "order", sentence_order=True)
+    settings = with_files(settings, train=records, held_out=records)
+    results = pretraining.run(settings)
+    assert {"sentence_order_loss", "sentence_order_accuracy"} <= set(results)
+    assert not any(name.startswith("next_sentence") for name in results)
+    record = json.loads((settings.run.output_dir / "run.json").read_text())
+    assert record["ledger"]["data"]["sentence_pairs"] == "sentence_order"
+    capsys.readouterr()
+    steps = settings.optimization.num_train_steps + 1
+    longer = dataclasses.replace(settings.optimization, num_train_steps=steps)
+    other = write_records(tmp_path / "next")
+    settings = dataclasses.replace(settings, optimization=longer)
+    results = pretraining.run(with_files(settings, train=other, held_out=other))
+    assert "next_sentence_loss" in results
+    changed = "data.sentence_pairs sentence_order -> next_sentence"
+    assert changed in capsys.readouterr().out
+
+
+def test_records_of_two_tasks(settings, tmp_path):
+    records = write_records(tmp_path / "order", sentence_order=True)
+    settings = with_files(settings, held_out=records)
+    with pytest.raises(
+        UserError, match=r"order/records\.tfrecord .* are of two tasks, some for next"
+    ):
+        pretraining._open_data(settings)
+    data = pretraining._open_data(dataclasses.replace(settings, next_sentence=False))
+    assert data.pair_tasks == ("next_sentence", "sentence_order")
 
 
 def test_held_out_records_of_another_vocabulary(settings, tmp_path):
