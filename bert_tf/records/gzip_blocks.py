@@ -38,6 +38,7 @@ _RAW_DEFLATE, _GZIP = -zlib.MAX_WBITS, zlib.MAX_WBITS | 16
 # Deflate with an extra field, no time, unknown system; the subfield TR of 8 bytes.
 _FIXED_HEADER = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff" + struct.pack("<H2sH", 12, b"TR", 8)
 _TRAILER_BYTES = 8
+_MOST_DEFLATED = 1032  # bytes of content in a byte of deflate, at most
 _CHECKED_BLOCKS = 16
 _MOST_DECODED = 64
 
@@ -259,7 +260,7 @@ def _scan(path: Path, descriptor: int) -> tuple[list[int], list[int]] | None:
         if header is None or start + header[0] > file_size:
             break
         size, count = header
-        if size < HEADER_BYTES + _TRAILER_BYTES:
+        if size < HEADER_BYTES + _TRAILER_BYTES or count * FRAMING_BYTES > size * _MOST_DEFLATED:
             raise UserError(
                 f"{_record(sum(counts), path)} is damaged; make or copy the file again."
             )
