@@ -24,7 +24,7 @@ LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 # Flags that hold free text or addresses. All other string flags are taken for paths.
 NO_PATHS = frozenset({
-    "hosts", "master", "mirror", "mpirun_flags", "question", "text", "tpu_name",
+    "before_training", "hosts", "master", "mirror", "mpirun_flags", "question", "text", "tpu_name",
     "triton_server_url", "url",
 })  # fmt: skip
 

@@ -30,11 +30,13 @@ class DataSettings:
     """Where the records are and what they must look like.
 
     Attributes:
-      train_files: TFRecord files to train on.
+      train_files: TFRecord files to train on; empty if a command has to make them first.
       eval_files: held-out TFRecord files; the training files if none were given.
       train_patterns, eval_patterns: the files, globs and directories that these come from.
       masked_lm_prob, whole_word: masking at training time, for records without stored masks.
       final_masked_lm_prob: the share of the last update; None for one share in all.
+      local_cache_dir: where each host keeps copies to train on; None reads the files themselves.
+      local_cache_gb: the most that is kept there, in 10^9 bytes; None for what the disk has.
     """
 
     train_files: tuple[Path, ...]
@@ -46,6 +48,8 @@ class DataSettings:
     masked_lm_prob: float
     whole_word: bool
     final_masked_lm_prob: float | None = None
+    local_cache_dir: Path | None = None
+    local_cache_gb: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,6 +311,7 @@ class PretrainingSettings:
         length is given in steps.
       warmup_proportion: share of the steps; None if the warm-up is given in steps.
       distillation: None trains without a teacher.
+      before_training: a shell command to run on each host first; None for none.
     """
 
     bert_config_file: Path | None
@@ -321,6 +326,7 @@ class PretrainingSettings:
     num_train_epochs: float | None = None
     warmup_proportion: float | None = None
     distillation: DistillationSettings | None = None
+    before_training: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
