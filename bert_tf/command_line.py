@@ -24,8 +24,8 @@ LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 # Flags that hold free text or addresses. All other string flags are taken for paths.
 NO_PATHS = frozenset({
-    "hosts", "master", "mirror", "mpirun_flags", "question", "scheduler", "text", "tpu_name",
-    "triton_server_url", "url",
+    "before_training", "hosts", "master", "mirror", "mpirun_flags", "question", "scheduler", "text",
+    "tpu_name", "triton_server_url", "url",
 })  # fmt: skip
 
 _HELP = frozenset({"help", "helpshort", "helpfull", "h", "?"})

@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import sys
+import zlib
 from pathlib import Path
 
 import bert_tf
@@ -27,6 +28,7 @@ def version_record() -> dict[str, str]:
     return {
         "bert_tf": f"{bert_tf.__version__} ({_source_digest()})",
         "Python": ".".join(map(str, sys.version_info[:2])),
+        "zlib": zlib.ZLIB_RUNTIME_VERSION,
         **{name: _version(name) for name in _PACKAGES},
     }
 

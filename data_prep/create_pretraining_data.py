@@ -52,7 +52,13 @@ from bert_tf.records.journal import Journal
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_vocabulary, intact_manifest, is_output_name
 from bert_tf.records.stage import Built, SharedDirectory, report, run_stage
-from bert_tf.records.tfrecord import OFFSETS_SUFFIX, FramedRecords, TFRecordWriter, frame_records
+from bert_tf.records.tfrecord import (
+    COMPRESSION,
+    OFFSETS_SUFFIX,
+    FramedRecords,
+    TFRecordWriter,
+    frame_records,
+)
 from bert_tf.text.tokenizer_files import TokenizerContent, TokenizerFiles
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import Block, decode_document, group_documents, read_documents
@@ -89,7 +95,7 @@ MASKING = ("static", "dynamic")
 
 _BLOCK_BYTES = 1 << 20
 _MAX_DOCUMENT_BYTES = _BLOCK_BYTES // 4
-_OUTPUT_DIR_NAME = re.compile(r"records-\d{5,}-of-\d{5,}\.tfrecord")
+_OUTPUT_DIR_NAME = re.compile(r"records-\d{5,}-of-\d{5,}\.tfrecord(\.gz)?")
 _ENCODE_AT_ONCE = 512  # instances; keeps the arrays within the processor's cache
 
 # Random number streams of a block.
@@ -104,6 +110,7 @@ class Settings:
       input_file: comma-separated files, globs and directories.
       output_file: comma-separated record files in one directory; or
       output_dir, num_output_files: a directory, and the number of files to write there.
+      compression: "none", or "gzip", whose files can be read in any order.
       tokenizer_files: the vocabulary and its casing.
       do_whole_word_mask, ngram, favor_shorter_ngram, masked_lm_prob, max_predictions_per_seq: how
         words are masked, for "static" only.
@@ -125,6 +132,7 @@ class Settings:
     output_file: str | None = None
     output_dir: str | None = None
     num_output_files: int = 8
+    compression: str = "none"
     do_whole_word_mask: bool = False
     ngram: int = 1
     favor_shorter_ngram: bool = True
@@ -207,6 +215,8 @@ def validate(settings: Settings) -> None:
     _require(settings, "ngram", settings.ngram >= 1, "give at least 1")
     validate_markup(settings.markup)
     _require(settings, "masking", settings.masking in MASKING, f"give one of {MASKING}")
+    known = settings.compression in COMPRESSION
+    _require(settings, "compression", known, f"give one of {COMPRESSION}")
     of_masks = {"do_whole_word_mask": settings.do_whole_word_mask, "ngram": settings.ngram > 1}
     for name, is_given in of_masks.items():
         if settings.masking == "dynamic" and is_given:
@@ -238,7 +248,8 @@ def _resolve_outputs(settings: Settings) -> tuple[Path, list[str]]:
         raise UserError(f"give one of --output_dir and --output_file; {given}.")
     if settings.output_dir:
         total = settings.num_output_files
-        names = [f"records-{index:05d}-of-{total:05d}.tfrecord" for index in range(total)]
+        suffix = ".tfrecord.gz" if settings.compression == "gzip" else ".tfrecord"
+        names = [f"records-{index:05d}-of-{total:05d}{suffix}" for index in range(total)]
         directory = Path(settings.output_dir)
         _refuse_named_files(directory)
         return directory, names
@@ -304,6 +315,7 @@ def _parameters(settings: Settings, names: list[str]) -> dict[str, object]:
         "files": names,
         **({"pack_documents": True} if settings.pack_documents else {}),
         **({"sentence_order": True} if settings.sentence_order else {}),
+        **({"compression": settings.compression} if settings.compression != "none" else {}),
         **parameters_of(settings.markup),
     }
 
@@ -333,7 +345,10 @@ def _build(
     totals = journal.totals
     with contextlib.ExitStack() as stack:
         writers = [
-            stack.enter_context(TFRecordWriter(directory / name, continues=True)) for name in names
+            stack.enter_context(
+                TFRecordWriter(directory / name, compression=settings.compression, continues=True)
+            )
+            for name in names
         ]
         for result in results:
             for place, group in enumerate(result.groups):
@@ -398,7 +413,10 @@ class BlockEncoder:
             numbers = np.arange(start, start + len(part))
             keys = example_keys(self._settings.random_seed, block.number, numbers)
             records += self._encode(tokenized, part, keys)
-        groups = [frame_records(records[k :: self._num_groups]) for k in range(self._num_groups)]
+        groups = [
+            frame_records(records[k :: self._num_groups], compression=self._settings.compression)
+            for k in range(self._num_groups)
+        ]
         counts["records"] = len(spans)
         num_special = self._rules.max_seq_length - self._rules.max_tokens
         counts["positions_used"] = spans.num_tokens + num_special * len(spans)
@@ -472,6 +490,12 @@ def define_parameter_flags() -> None:
         kind(name, defaults[name], help_text, **limits)
 
     define(flags.DEFINE_integer, "num_output_files", "Record files in --output_dir.")
+    flags.DEFINE_enum(
+        "compression",
+        defaults["compression"],
+        COMPRESSION,
+        "gzip: a third of the size; training reads these files in place, in any order.",
+    )
     define(flags.DEFINE_bool, "do_whole_word_mask", "Mask all pieces of a word together.")
     define(
         flags.DEFINE_integer,

@@ -42,12 +42,12 @@ class RecordMaker:
         """The numbers of records, from their segment_ids [N, S]."""
         return segment_ids @ (1 << np.arange(segment_ids.shape[1]))
 
-    def write(self, path, count, **options):
+    def write(self, path, count, *, compression="none", **options):
         examples = self.examples(count, **options)
         masked = options.get("masked", True)
         spec = PRETRAINING_MASKED if masked else PRETRAINING_UNMASKED
         path.parent.mkdir(exist_ok=True)
-        with TFRecordWriter(path) as writer:
+        with TFRecordWriter(path, compression=compression) as writer:
             for record in spec.encode_batch(examples) if count else []:
                 writer.write(record)
         return path
@@ -68,7 +68,9 @@ class RecordMaker:
         return directory
 
     def count(self, path):
-        return sum(1 for _ in tf.python_io.tf_record_iterator(str(path)))
+        is_gzip = path.read_bytes().startswith(b"\x1f\x8b")
+        options = tf.io.TFRecordOptions(compression_type="GZIP" if is_gzip else "")
+        return sum(1 for _ in tf.python_io.tf_record_iterator(str(path), options))
 
     def write_like_google(self, path, count, *, first=0, renamed=None, compression=None):
         """With the calls of google-research/bert's script: no offsets, no manifest.

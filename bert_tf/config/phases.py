@@ -24,7 +24,7 @@ PREVIOUS = "previous"
 SettingsOf = Callable[[flags.FlagValues], PretrainingSettings]
 
 _START_FLAGS = ("init_checkpoint", "resume_from", "reset_step")
-_FLAGS_OF_THE_PLAN = ("output_dir", "phases", "dry_run")
+_FLAGS_OF_THE_PLAN = ("output_dir", "phases", "dry_run", "before_training")
 # What is set up once for all phases.
 _SHARED = ("horovod", "rank_timeout_seconds", "communication", "deterministic", "verbose")
 

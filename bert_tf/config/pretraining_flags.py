@@ -54,7 +54,10 @@ _NETWORK_HELP = {
 _DEFAULT_WARMUP_PROPORTION = 0.1
 
 # Paths of files may differ between hosts.
-_FILES = ("input_file", "input_files_dir", "eval_file", "eval_files_dir", "phases")
+_FILES = (
+    "input_file", "input_files_dir", "eval_file", "eval_files_dir", "phases",
+    "local_cache_dir", "local_cache_gb", "before_training",
+)  # fmt: skip
 
 NO_MODEL = (
     "no model was given; describe its architecture with --bert_config_file or with sizes such as "
@@ -67,6 +70,7 @@ def define_pretraining_flags(values: flags.FlagValues) -> None:
     define = Definer(values)
     _define_model_flags(define)
     _define_data_flags(define)
+    _define_host_flags(define)
     define_run_flags(define)
     _define_plan_flags(define)
     define_optimization_flags(
@@ -209,6 +213,27 @@ def _define_data_flags(define: Definer) -> None:
     define.boolean("mlm", True, "Train the masked-LM head.")
 
 
+@flag_group("Records")
+def _define_host_flags(define: Definer) -> None:
+    define.string(
+        "local_cache_dir",
+        None,
+        "Directory on each host's own disk, to which the records are copied before training; "
+        "copies of earlier runs that fit are used again.",
+    )
+    define.number(
+        "local_cache_gb",
+        None,
+        "Most that --local_cache_dir may hold, in GB (default: what the disk has).",
+    )
+    define.string(
+        "before_training",
+        None,
+        "Shell command to run once on each host before the records are opened, for example to "
+        "mount or fetch them; if it fails, all ranks end.",
+    )
+
+
 def pretraining_settings(
     values: flags.FlagValues, *, has_teacher: bool = False
 ) -> PretrainingSettings:
@@ -233,6 +258,7 @@ def pretraining_settings(
         network=network,
         num_train_epochs=epochs,
         warmup_proportion=proportion,
+        before_training=values.before_training or None,
         next_sentence=values.nsp,
         masked_lm=values.mlm,
         run=run_settings(
@@ -304,7 +330,7 @@ def _length(values: flags.FlagValues) -> tuple[float | None, float | None]:
 def _data_settings(values: flags.FlagValues) -> DataSettings:
     train_flag = _used_name(values, "input_file", "input_files_dir")
     eval_flag = _used_name(values, "eval_file", "eval_files_dir")
-    train, held_out = _files(values, train_flag), _files(values, eval_flag)
+    train, held_out = values[train_flag].value, values[eval_flag].value
     # Of a flag's two names, suggest the one in the style of the flags that were given.
     missing = "input_files_dir" if eval_flag == "eval_files_dir" else "input_file"
     if values.do_train and not train:
@@ -314,16 +340,23 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
         if not train:
             raise UserError(f"--do_eval needs held-out records; give --{missing}.")
         warn(f"no held-out records were given (--{missing}): evaluating on the training records.")
-        held_out, eval_flag = train, train_flag
+        eval_flag = train_flag
     for name in ("masked_lm_prob", "final_masked_lm_prob"):
         share = values[name].value
         if share is not None and not 0 < share < 1:
             raise UserError(f"--{name}={share} must be between 0 and 1.")
     for name in ("max_seq_length", "max_predictions_per_seq", "ngram"):
         at_least_one(values, name)
+    cache, most = values.local_cache_dir, values.local_cache_gb
+    if most is not None and (most <= 0 or not cache):
+        raise UserError(
+            f"--local_cache_gb={most:g} must be greater than 0, and needs --local_cache_dir."
+        )
     return DataSettings(
-        train_files=tuple(train),
-        eval_files=tuple(held_out),
+        train_files=_files(values, train_flag),
+        eval_files=_files(values, eval_flag),
+        local_cache_dir=Path(cache) if cache else None,
+        local_cache_gb=most,
         train_patterns=values[train_flag].value or "",
         eval_patterns=values[eval_flag].value or "",
         max_seq_length=values.max_seq_length,
@@ -343,6 +376,9 @@ def _used_name(values: flags.FlagValues, name: str, other_name: str) -> str:
     return other_name if values[other_name].value else name
 
 
-def _files(values: flags.FlagValues, name: str) -> list[Path]:
+def _files(values: flags.FlagValues, name: str) -> tuple[Path, ...]:
+    """The record files of a flag; none yet if a command makes them."""
     patterns = values[name].value
-    return expand_record_files(patterns, flag=name) if patterns else []
+    if not patterns or values.before_training:
+        return ()
+    return tuple(expand_record_files(patterns, flag=name))

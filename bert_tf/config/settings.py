@@ -30,12 +30,14 @@ class DataSettings:
     """Where the records are and what they must look like.
 
     Attributes:
-      train_files: TFRecord files to train on.
+      train_files: TFRecord files to train on; empty if a command has to make them first.
       eval_files: held-out TFRecord files; the training files if none were given.
       train_patterns, eval_patterns: the files, globs and directories that these come from.
       masked_lm_prob, whole_word, ngram, favor_shorter_ngram: masking at training time, for records
         without stored masks.
       final_masked_lm_prob: the share of the last update; None for one share in all.
+      local_cache_dir: where each host keeps copies to train on; None reads the files themselves.
+      local_cache_gb: the most that is kept there, in 10^9 bytes; None for what the disk has.
     """
 
     train_files: tuple[Path, ...]
@@ -49,6 +51,8 @@ class DataSettings:
     final_masked_lm_prob: float | None = None
     ngram: int = 1
     favor_shorter_ngram: bool = True
+    local_cache_dir: Path | None = None
+    local_cache_gb: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,6 +314,7 @@ class PretrainingSettings:
         length is given in steps.
       warmup_proportion: share of the steps; None if the warm-up is given in steps.
       distillation: None trains without a teacher.
+      before_training: a shell command to run on each host first; None for none.
     """
 
     bert_config_file: Path | None
@@ -324,6 +329,7 @@ class PretrainingSettings:
     num_train_epochs: float | None = None
     warmup_proportion: float | None = None
     distillation: DistillationSettings | None = None
+    before_training: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,12 +1,9 @@
 """TFRecord files with random access.
 
-Framing of a record (tensorflow/core/lib/io/record_writer.h): its length (8 bytes, little-endian),
-the masked CRC32C of the length (4 bytes), the bytes, the masked CRC32C of the bytes (4 bytes).
-
-``X.tfrecord`` is accompanied by ``X.tfrecord.offsets``: 8 magic bytes, then one little-endian
-uint64 for the start of every record and one for the size of the file. It is written together with
-the records, or created by one scan if the file came from elsewhere. Compressed files are read from
-an uncompressed copy (compressed.py), which has the offsets.
+``X.tfrecord`` is accompanied by ``X.tfrecord.offsets`` (offsets.py): the start of every record and
+the size of the file. It is written together with the records, or created by one scan if the file
+came from elsewhere. Files compressed in blocks are read in place (gzip_blocks.py), other compressed
+ones from an uncompressed copy (compressed.py), which has the offsets.
 """
 
 from __future__ import annotations
@@ -14,32 +11,63 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import functools
 import os
-import struct
 import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-import google_crc32c
 import numpy as np
 
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open, sync_file
 from bert_tf.records.compressed import first_content_bytes, uncompressed_copy, write_uncompressed
+from bert_tf.records.framing import (
+    FRAMING_BYTES,
+    HEADER_BYTES,
+    frame_end,
+    frame_of,
+    header_fits,
+    length_in,
+    record_in,
+)
+from bert_tf.records.gzip_blocks import (
+    DecodedBlocks,
+    GzipBlocks,
+    compress_frames,
+    end_of_file,
+    open_blocks,
+    starts_with_block,
+    write_block_offsets,
+    written_blocks,
+)
 from bert_tf.records.journal import Written
+from bert_tf.records.offsets import (
+    OFFSETS_SUFFIX,
+    keep_offsets,
+    offsets_path,
+    read_offsets,
+    write_offsets,
+)
 
-OFFSETS_SUFFIX = ".offsets"
+__all__ = [
+    "COMPRESSION",
+    "OFFSETS_SUFFIX",
+    "FramedRecords",
+    "RecordFile",
+    "RecordSet",
+    "TFRecordWriter",
+    "frame_records",
+    "records_read",
+]
+
+# How records are stored: one after the other, or in gzip blocks.
+COMPRESSION = ("none", "gzip")
 
 _MAGIC = b"TFROFF01"
-_HEADER_BYTES = 12
-_FRAMING_BYTES = 16
 _CHECKED_FRAMES = 16
 _MOST_OPEN_FILES = 256
-_MAPPED_BYTES = 8 << 20
-_CRC_MASK_DELTA = 0xA282EAD8
 
 _records_read = 0
 
@@ -54,17 +82,26 @@ class FramedRecords:
     """Records with framing, as in a file, made by :func:`frame_records` in a worker process.
 
     Attributes:
-      content: concatenated framed records.
-      sizes: int64 [N], size of each framed record in bytes.
+      content: concatenated framed records, or blocks of them.
+      sizes: int64 [N], size of each framed record, or of each block, in bytes.
+      counts: int64 [N], the records of each block; None if they are not compressed.
     """
 
     content: bytes
     sizes: np.ndarray
+    counts: np.ndarray | None = None
+
+    @property
+    def num_records(self) -> int:
+        """Number of records."""
+        return len(self.sizes) if self.counts is None else int(self.counts.sum())
 
 
-def frame_records(records: Iterable[bytes]) -> FramedRecords:
-    """Adds lengths and checksums to records."""
-    frames = [_frame(record) for record in records]
+def frame_records(records: Iterable[bytes], *, compression: str = "none") -> FramedRecords:
+    """Adds lengths and checksums to records; ``compression`` is one of ``COMPRESSION``."""
+    frames = [frame_of(record) for record in records]
+    if compression == "gzip":
+        return FramedRecords(*compress_frames(frames))
     return FramedRecords(b"".join(frames), np.array([len(frame) for frame in frames], np.int64))
 
 
@@ -72,23 +109,25 @@ class TFRecordWriter:
     """Writes a TFRecord file and its offsets; both appear under their names when it closes.
 
     A context manager; if the block raises an exception, neither file is left behind. Records are
-    added with :meth:`write`, or many at a time, already framed, with :meth:`write_framed`.
+    added with :meth:`write`, or many at a time, already framed, with :meth:`write_framed`. With
+    compression, what is added at once has blocks of its own.
 
     With ``continues``, for a file of a journal (journal.py), records are appended to those that are
-    there, under the file's name at once, and are left behind by an exception.
+    there, under the name of the file at once, and are left behind by an exception.
     """
 
-    def __init__(self, path: PathLike, *, continues: bool = False):
+    def __init__(self, path: PathLike, *, compression: str = "none", continues: bool = False):
         self._path = Path(path)
+        self._compression = compression
         self._continues = continues
-        self._sizes: list[np.ndarray] = []
+        self._sizes = [np.zeros(0, np.int64)]
+        self._counts = [np.zeros(0, np.int64)]
         self._num_records = 0
 
     def __enter__(self) -> TFRecordWriter:
         if self._continues:
             self._opened = open(self._path, "ab")
-            self._sizes = [_sizes_in(self._path)]
-            self._num_records = len(self._sizes[0])
+            self._count_written()
         else:
             self._opened = atomic_open(self._path, "wb")
         self._file = self._opened.__enter__()
@@ -100,10 +139,32 @@ class TFRecordWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._opened.__exit__(kind, error, traceback)
-        if error is None:
-            ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *self._sizes]))
-            _write_offsets(self._path, ends)
+        if error is not None:
+            self._opened.__exit__(kind, error, traceback)
+            return
+        with contextlib.ExitStack() as stack:
+            stack.push(self._opened)
+            if self._compression == "gzip":
+                self.write_framed(FramedRecords(*end_of_file()))
+        sizes, counts = np.concatenate(self._sizes), np.concatenate(self._counts)
+        if self._compression == "gzip":
+            write_block_offsets(self._path, sizes, counts)
+        else:
+            write_offsets(self._path, _MAGIC, np.concatenate([[0], np.cumsum(sizes)]))
+
+    def _count_written(self) -> None:
+        """Counts what is in the file that is continued."""
+        descriptor = _open_for_reading(self._path)
+        try:
+            if self._compression == "gzip":
+                sizes, counts = written_blocks(self._path, descriptor)
+                self._counts, self._num_records = [counts], int(counts.sum())
+            else:
+                sizes = np.diff(_scan(self._path, descriptor)).astype(np.int64)
+                self._num_records = len(sizes)
+        finally:
+            os.close(descriptor)
+        self._sizes = [sizes]
 
     @property
     def num_records(self) -> int:
@@ -117,13 +178,15 @@ class TFRecordWriter:
 
     def write(self, record: bytes) -> None:
         """Appends one record."""
-        self.write_framed(frame_records([record]))
+        self.write_framed(frame_records([record], compression=self._compression))
 
     def write_framed(self, records: FramedRecords) -> None:
-        """Appends records that are already framed."""
+        """Appends records that are already framed, with the compression of this writer."""
         self._file.write(records.content)
         self._sizes.append(records.sizes)
-        self._num_records += len(records.sizes)
+        if records.counts is not None:
+            self._counts.append(records.counts)
+        self._num_records += records.num_records
 
 
 class RecordFile:
@@ -142,9 +205,12 @@ class RecordFile:
         """
         self.path = Path(path)
         self.content = self.path
-        if _is_compressed(self.path):
-            self.content = self._copy(keep=keep_offsets)
-        self._offsets = _load_offsets(self.content, self.path, keep=keep_offsets)
+        self._blocks = _open_if_blocks(self.path, keep=keep_offsets)
+        self._offsets = None
+        if self._blocks is None:
+            if _is_compressed(self.path):
+                self.content = self._copy(keep=keep_offsets)
+            self._offsets = _load_offsets(self.content, self.path, keep=keep_offsets)
 
     def _copy(self, *, keep: bool) -> Path:
         if keep:
@@ -155,41 +221,50 @@ class RecordFile:
         return content
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self._offsets) - 1 if self._blocks is None else len(self._blocks)
 
-    def read(self, number: int, descriptor: int) -> bytes:
+    def read(self, number: int, descriptor: int, decoded: DecodedBlocks) -> bytes:
         """Reads record ``number`` from the open file ``descriptor`` and checks it.
+
+        ``decoded`` keeps blocks of compressed files for the next call.
 
         Raises:
           UserError: the record is damaged, or the offsets do not match the file.
         """
         global _records_read
+        if self._blocks is None:
+            frame = self._frame(number, descriptor)
+        else:
+            frame = self._blocks.frame(number, descriptor, decoded)
+        _records_read += 1
+        record = record_in(frame)
+        if record is None:
+            raise UserError(
+                f"record {number} of {self.path} is damaged (wrong checksum); make or copy the "
+                "file again."
+            )
+        return record
+
+    def _frame(self, number: int, descriptor: int) -> bytes:
         start, end = int(self._offsets[number]), int(self._offsets[number + 1])
-        side_file = _offsets_path(self.content)
-        if not start + _FRAMING_BYTES <= end <= int(self._offsets[-1]):
+        side_file = offsets_path(self.content)
+        if not start + FRAMING_BYTES <= end <= int(self._offsets[-1]):
             raise UserError(f"{side_file} does not match its record file; delete it.")
         frame = os.pread(descriptor, end - start, start)
-        _records_read += 1
         if len(frame) != end - start:
             raise UserError(
                 f"{self.path} is truncated inside record {number}; make or copy it again."
             )
-        length = _length_in(frame)
+        length = length_in(frame)
         if length is None:
             raise UserError(
                 f"record {number} of {self.path} is damaged, or {side_file.name} does not match "
                 "the file; delete the latter, and if that does not help, make or copy the file "
                 "again."
             )
-        if length != len(frame) - _FRAMING_BYTES:
+        if length != len(frame) - FRAMING_BYTES:
             raise UserError(f"{side_file} does not match its record file; delete it.")
-        record = frame[_HEADER_BYTES:-4]
-        if struct.unpack("<I", frame[-4:])[0] != _masked_crc(record):
-            raise UserError(
-                f"record {number} of {self.path} is damaged (wrong checksum); make or copy the "
-                "file again."
-            )
-        return record
+        return frame
 
 
 class RecordSet:
@@ -205,6 +280,7 @@ class RecordSet:
         self._starts = np.cumsum([0, *(len(file) for file in self._files)])
         self._keep_open = len(self._files) <= _MOST_OPEN_FILES
         self._descriptors: dict[int, int] = {}
+        self._decoded = DecodedBlocks()
         # Not at exit: descriptors of a thread that is still reading could be reused for other
         # files.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
@@ -242,7 +318,7 @@ class RecordSet:
             descriptor = self._open(which)
             try:
                 for place, number in wanted:
-                    records[place] = self._files[which].read(number, descriptor)
+                    records[place] = self._files[which].read(number, descriptor, self._decoded)
             finally:
                 if not self._keep_open:
                     os.close(descriptor)
@@ -274,33 +350,6 @@ def _close_all(descriptors: dict[int, int]) -> None:
         os.close(descriptors.popitem()[1])
 
 
-def _masked_crc(data: bytes) -> int:
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & 0xFFFFFFFF
-
-
-def _frame(record: bytes) -> bytes:
-    return _header(len(record)) + record + _masked_crc(record).to_bytes(4, "little")
-
-
-@functools.lru_cache(maxsize=8192)
-def _header(length: int) -> bytes:
-    """The length of a record and its checksum, in front of the record."""
-    content = struct.pack("<Q", length)
-    return content + struct.pack("<I", _masked_crc(content))
-
-
-def _length_in(frame: bytes) -> int | None:
-    """The record length in the header of a frame, None if the header is damaged."""
-    length, crc = struct.unpack("<QI", frame[:_HEADER_BYTES])
-    return length if crc == _masked_crc(frame[:8]) else None
-
-
-def _header_fits(frame: bytes, size: int) -> bool:
-    """Whether a frame starts with an intact header for a frame of ``size`` bytes."""
-    return _length_in(frame) == size - _FRAMING_BYTES
-
-
 def _open_for_reading(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY)
@@ -308,28 +357,29 @@ def _open_for_reading(path: Path) -> int:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from error
 
 
-def _offsets_path(path: Path) -> Path:
-    return path.with_name(path.name + OFFSETS_SUFFIX)
-
-
-def _write_offsets(path: Path, offsets: np.ndarray) -> None:
-    with atomic_open(_offsets_path(path), "wb") as file:
-        file.write(_MAGIC)
-        file.write(offsets.astype("<u8").tobytes())
+def _open_if_blocks(path: Path, *, keep: bool) -> GzipBlocks | None:
+    """The blocks of a file that is compressed in blocks, None for other files."""
+    descriptor = _open_for_reading(path)
+    try:
+        if starts_with_block(descriptor):
+            return open_blocks(path, descriptor, keep=keep)
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def _is_compressed(path: Path) -> bool:
     """Whether a file has compressed records; UserError if it has other compressed content."""
     descriptor = _open_for_reading(path)
     try:
-        header = os.pread(descriptor, _HEADER_BYTES, 0)
+        header = os.pread(descriptor, HEADER_BYTES, 0)
     finally:
         os.close(descriptor)
     # Checks the plain form first: a length of 35,615 looks like gzip's first two bytes.
-    if len(header) == _HEADER_BYTES and _length_in(header) is not None:
+    if len(header) == HEADER_BYTES and length_in(header) is not None:
         return False
-    start = first_content_bytes(path, _HEADER_BYTES)
-    if start and (len(start) < _HEADER_BYTES or _length_in(start) is None):
+    start = first_content_bytes(path, HEADER_BYTES)
+    if start and (len(start) < HEADER_BYTES or length_in(start) is None):
         raise UserError(f"{path} is compressed, but contains no TFRecords; give another file.")
     return start is not None
 
@@ -341,32 +391,14 @@ def _load_offsets(path: Path, source: Path, *, keep: bool) -> np.ndarray:
     """
     descriptor = _open_for_reading(path)
     try:
-        offsets = _read_offsets(_offsets_path(path))
+        offsets = read_offsets(path, _MAGIC)
         if offsets is None or not _offsets_fit(descriptor, offsets):
             offsets = _scan(source, descriptor)
             if keep:
-                with contextlib.suppress(
-                    UserError
-                ):  # read-only directory: the next run scans again
-                    _write_offsets(path, offsets)
+                keep_offsets(path, _MAGIC, offsets)
         return offsets
     finally:
         os.close(descriptor)
-
-
-def _read_offsets(path: Path) -> np.ndarray | None:
-    """The contents of an offsets file; None if it is missing or malformed."""
-    try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            magic = file.read(len(_MAGIC))
-    except OSError:
-        return None
-    if magic != _MAGIC or size < len(_MAGIC) + 8 or size % 8:
-        return None
-    if size > _MAPPED_BYTES:  # so that ranks on one machine share the memory
-        return np.memmap(path, "<u8", "r", offset=len(_MAGIC))
-    return np.fromfile(path, "<u8", offset=len(_MAGIC))
 
 
 def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:
@@ -379,20 +411,11 @@ def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:
         return True
     for number in np.unique(np.linspace(0, last, _CHECKED_FRAMES).astype(np.int64)):
         start, end = int(offsets[number]), int(offsets[number + 1])
-        if not start + _FRAMING_BYTES <= end <= size:
+        if not start + FRAMING_BYTES <= end <= size:
             return False
-        if not _header_fits(os.pread(descriptor, _HEADER_BYTES, start), end - start):
+        if not header_fits(os.pread(descriptor, HEADER_BYTES, start), end - start):
             return False
     return True
-
-
-def _sizes_in(path: Path) -> np.ndarray:
-    """The sizes of the framed records of a file, int64 [N]."""
-    descriptor = _open_for_reading(path)
-    try:
-        return np.diff(_scan(path, descriptor)).astype(np.int64)
-    finally:
-        os.close(descriptor)
 
 
 def _scan(path: Path, descriptor: int) -> np.ndarray:
@@ -401,15 +424,15 @@ def _scan(path: Path, descriptor: int) -> np.ndarray:
     offsets = [0]
     while offsets[-1] < size:
         number, start = len(offsets) - 1, offsets[-1]
-        header = os.pread(descriptor, _HEADER_BYTES, start)
-        if len(header) == _HEADER_BYTES:
-            end = start + struct.unpack("<Q", header[:8])[0] + _FRAMING_BYTES
-            if not _header_fits(header, end - start):
+        header = os.pread(descriptor, HEADER_BYTES, start)
+        if len(header) == HEADER_BYTES:
+            end = start + frame_end(header, 0)
+            if not header_fits(header, end - start):
                 raise UserError(
                     f"record {number} of {path} is damaged, or the file is not a TFRecord file; "
                     "make or copy it again."
                 )
-        if len(header) < _HEADER_BYTES or end > size:
+        if len(header) < HEADER_BYTES or end > size:
             raise UserError(f"{path} is truncated inside record {number}; make or copy it again.")
         offsets.append(end)
     return np.array(offsets, "<u8")

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import DataSettings, PretrainingSettings
 from bert_tf.errors import UserError
+from bert_tf.files import expand_record_files
 from bert_tf.input import pipeline
 from bert_tf.input.cutting import cut_predictions
 from bert_tf.input.masking import MaskingSettings, MaskShares
@@ -27,6 +28,7 @@ from bert_tf.tasks.distillation import (
     student_config,
     with_teacher,
 )
+from bert_tf.tasks.hosts import copy_to_local_disks, run_before_training
 from bert_tf.tasks.pretraining_model import find_model
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.teacher_targets import TargetSource, make_targets
@@ -46,6 +48,7 @@ def run(settings: PretrainingSettings) -> Results | None:
     Returns the last evaluation's results, None without ``do_eval``. Raises UserError for bad input.
     """
     with begin_run(settings.run, settings.runtime) as context:
+        run_before_training(settings, context)
         return train_and_evaluate(prepare(settings, context))
 
 
@@ -100,7 +103,8 @@ def train_and_evaluate(prepared: Prepared) -> Results | None:
 def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
     """Opens records and network, chooses the arithmetic and checks everything. Collective.
 
-    Only a cache of the teacher's targets is written, and not in a dry run. Raises UserError.
+    Only local copies of the records and a cache of the teacher's targets are written, and not in a
+    dry run. Raises UserError.
     """
     data = _open_data(settings)
     teacher = None
@@ -133,6 +137,7 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
         trains=settings.run.do_train,
     )
     check_start(context, model, optimization)
+    originals, data = data, _on_local_disk(settings, data, context)
     targets = None
     if teacher is not None and settings.distillation.teacher_cache:
         source = TargetSource(model.task, teacher, data.for_training(teacher.config))
@@ -172,7 +177,7 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
             num_records=len(data.train_records),
             seed=settings.run.seed,
         )
-        return data.train_records.locations(indices.tolist())
+        return originals.train_records.locations(indices.tolist())
 
     def flops(length: int) -> float:
         longest, most = settings.data.max_seq_length, settings.data.max_predictions_per_seq
@@ -319,10 +324,12 @@ def _open_data(settings: PretrainingSettings) -> _Data:
     writes = not settings.run.dry_run
     if settings.run.do_train:
         require_listed_files(settings.data.train_patterns)
-        train = _open_records(settings.data.train_files, writes=writes)
+        train = _open_records(
+            settings.data.train_files, settings.data.train_patterns, writes=writes
+        )
     if settings.run.do_eval:
         require_listed_files(settings.data.eval_patterns)
-        eval_ = _open_records(settings.data.eval_files, writes=writes)
+        eval_ = _open_records(settings.data.eval_files, settings.data.eval_patterns, writes=writes)
     infos = [info for _, info in (train, eval_) if info is not None]
     if settings.next_sentence:
         _check_pairs(infos)
@@ -361,9 +368,22 @@ def _check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
         )
 
 
-def _open_records(files: Sequence[Path], *, writes: bool) -> tuple[RecordSet, pipeline.RecordInfo]:
+def _open_records(
+    files: Sequence[Path], patterns: str, *, writes: bool
+) -> tuple[RecordSet, pipeline.RecordInfo]:
+    files = files or expand_record_files(patterns, flag="input_file")
     records = RecordSet(files, keep_offsets=writes)
     return records, pipeline.inspect_records(records)
+
+
+def _on_local_disk(settings: PretrainingSettings, data: _Data, context: RunContext) -> _Data:
+    """The data, read from copies on this host's disk if a training wants any. Collective."""
+    if settings.data.local_cache_dir is None or not settings.run.do_train or settings.run.dry_run:
+        return data
+    train, held_out = copy_to_local_disks(
+        (data.train_records, data.eval_records), settings.data, context
+    )
+    return dataclasses.replace(data, train_records=train, eval_records=held_out)
 
 
 def _check_data(settings: PretrainingSettings, data: _Data, config: BertConfig) -> None:

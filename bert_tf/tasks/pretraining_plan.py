@@ -16,6 +16,7 @@ from bert_tf.config.settings import PretrainingSettings
 from bert_tf.errors import UserError
 from bert_tf.progress import format_duration
 from bert_tf.tasks import pretraining
+from bert_tf.tasks.hosts import run_before_training
 from bert_tf.tasks.plan_ledger import (
     DONE,
     PLANNED,
@@ -75,6 +76,8 @@ def _recorded(plan: Plan) -> Entries:
             _report_done(context, phase, recorded[phase.name])
         if len(done) == len(plan.phases):
             context.message(f"nothing to train: {plan.directory} contains all phases of the plan")
+        else:
+            run_before_training(plan.phases[0].settings, context)
         return recorded
 
 

@@ -450,3 +450,20 @@ def test_a_model_needs_a_file_or_sizes_or_weights(parse, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "bert_config.json").write_text("{}")
     assert parse(none).bert_config_file is None
+
+
+def test_records_that_a_command_makes_need_not_exist_yet(parse, tmp_path):
+    settings = parse("--before_training=mount x", f"--input_file={tmp_path}/later/*")
+    assert settings.before_training == "mount x"
+    assert settings.data.train_files == ()
+    assert settings.data.train_patterns == f"{tmp_path}/later/*"
+    with pytest.raises(UserError, match=r"no file matches '.*/later/\*'"):
+        parse(f"--input_file={tmp_path}/later/*")
+
+
+@pytest.mark.parametrize(
+    "given", [["--local_cache_gb=5"], ["--local_cache_gb=0", "--local_cache_dir=/tmp/cache"]]
+)
+def test_a_limit_without_a_cache_and_a_cache_without_room(parse, given):
+    with pytest.raises(UserError, match=r"--local_cache_gb=\d must be greater than 0, and needs"):
+        parse(*given)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import hashlib
 import random
 import subprocess
@@ -396,6 +397,27 @@ def test_the_output_is_the_same_for_any_number_of_workers(corpus, tmp_path, stat
     for workers in (2, 3):
         other = stage.run(settings_for(corpus, tmp_path / str(workers), num_workers=workers))
         assert contents(other) == contents(static)
+
+
+def test_compressed_files_hold_the_same_records(corpus, tmp_path, static):
+    settings = settings_for(corpus, tmp_path, compression="gzip", num_workers=2)
+    stage.run(settings)
+    plain = record_files(static)
+    files = [tmp_path / f"{path.name}.gz" for path in plain]
+    assert sorted(tmp_path.glob("*.tfrecord*")) == sorted(
+        [*files, *(path.with_name(f"{path.name}.offsets") for path in files)]
+    )
+    for path, same in zip(files, plain):
+        assert gzip.decompress(path.read_bytes()) == same.read_bytes()
+        assert path.stat().st_size < same.stat().st_size / 2
+    manifest = read_manifest(tmp_path)
+    assert manifest.parameters["compression"] == "gzip"
+    assert [e.count for e in manifest.outputs] == [e.count for e in read_manifest(static).outputs]
+    require_listed_files(str(tmp_path))
+    inspect.run(inspect.Settings(str(tmp_path)))
+    # The same directory without compression: nothing of before is left.
+    stage.run(dataclasses.replace(settings, compression="none"))
+    assert contents(tmp_path) == contents(static)
 
 
 def test_the_output_is_the_same_however_many_instances_are_encoded_at_once(

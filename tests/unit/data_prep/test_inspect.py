@@ -26,7 +26,7 @@ from bert_tf.records.manifest import (
     read_manifest,
     write_manifest,
 )
-from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep import inspect
 from tests.small_pretraining import make_data_of_documentation
@@ -77,6 +77,22 @@ def write_directory(path, *, stage="create_pretraining_data", **options):
     vocabulary = VocabularyEntry("ab", V, "wordpiece", True, {})
     write_manifest(path, Manifest(stage, {}, (), tuple(entries), {}, vocabulary))
     return path
+
+
+def test_compressed_records_are_read(tmp_path, capsys):
+    path = tmp_path / "a.tfrecord.gz"
+    values = {f.name: examples(300)[f.name] for f in PRETRAINING_MASKED.features}
+    with TFRecordWriter(path, compression="gzip") as writer:
+        records = PRETRAINING_MASKED.encode_batch(values)
+        writer.write_framed(frame_records(records, compression="gzip"))
+    run(tmp_path)
+    assert f"{tmp_path}: 1 files, 300 records" in capsys.readouterr().err
+    content = bytearray(path.read_bytes())
+    content[-60] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="1 problems in 1 files"):
+        run(tmp_path)
+    assert f"of {path} is damaged (" in capsys.readouterr().err
 
 
 def run(patterns):

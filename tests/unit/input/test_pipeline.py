@@ -32,8 +32,8 @@ FEATURES = {
 class Data:
     """Records of one form in three files, and how to read them back."""
 
-    def __init__(self, record_maker, directory, *, masked):
-        options = {"masked": masked}
+    def __init__(self, record_maker, directory, *, masked, compression="none"):
+        options = {"masked": masked, "compression": compression}
         counts = [9, 0, NUM_RECORDS - 9]
         firsts = [0, 9, 9]
         paths = [
@@ -43,7 +43,7 @@ class Data:
         record_maker.write_manifest(directory)
         self.maker = record_maker
         self.info = pipeline.inspect_records(paths)
-        parts = [record_maker.examples(c, first=f, **options) for c, f in zip(counts, firsts)]
+        parts = [record_maker.examples(c, first=f, masked=masked) for c, f in zip(counts, firsts)]
         self.examples = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         self.masking = None
         if not masked:
@@ -156,6 +156,17 @@ def test_a_batch_is_the_records_at_its_position(data):
         indices = batch_indices(position, GlobalBatchSlice(4), num_records=NUM_RECORDS, seed=7)
         expected = {name: values[indices] for name, values in data.examples.items()}
         assert_equal([batch], [with_masks(data, expected, position)])
+
+
+def test_compressed_records_give_the_same_batches(data, record_maker, tmp_path):
+    compressed = Data(record_maker, tmp_path, masked=data.masking is None, compression="gzip")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "0.tfrecord", "0.tfrecord.offsets", "1.tfrecord", "1.tfrecord.offsets", "2.tfrecord",
+        "2.tfrecord.offsets", "manifest.json",
+    ]  # fmt: skip
+    assert (tmp_path / "0.tfrecord").read_bytes().startswith(b"\x1f\x8b")
+    assert_equal(batches(compressed.train, 12), batches(data.train, 12))
+    assert_equal(batches(compressed.evaluate), batches(data.evaluate))
 
 
 def test_resuming_anywhere_equals_an_uninterrupted_run(data):

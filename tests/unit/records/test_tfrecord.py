@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
-from bert_tf.records import tfrecord
+from bert_tf.records import offsets, tfrecord
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter, frame_records
 
 RECORDS = [b"first", b"", b"third \x00\x00", b"x" * 5000, b"last"]
@@ -237,7 +237,7 @@ def test_edited_offsets_never_give_another_record(tmp_path, edit):
 
 def test_large_side_files_are_mapped(tmp_path, monkeypatch):
     path = write(tmp_path / "a", RECORDS)
-    monkeypatch.setattr(tfrecord, "_MAPPED_BYTES", 16)
+    monkeypatch.setattr(offsets, "_MAPPED_BYTES", 16)
     assert read_all(path) == RECORDS
     assert isinstance(RecordSet([path]).files[0]._offsets, np.memmap)
 

@@ -213,6 +213,7 @@ def test_another_network_or_vocabulary_in_the_second_phase(plan, tmp_path):
     ("phases", "sentence"),
     [
         ([["--output_dir=x"]], "1.flags: --output_dir is for the plan as a whole"),
+        ([["--before_training=x"]], "1.flags: --before_training is for the plan as a whole"),
         ([["--init_checkpoint=previous"]], "names the phase before, and this is the first"),
         ([FIRST, ["--rank_timeout=7"]], "2.flags: --rank_timeout must be the same"),
         ([FIRST, ["--nodo_train", "--do_eval"]], "2.flags: a phase trains; add --do_train"),

@@ -1,0 +1,55 @@
+"""The framing of a record in a TFRecord file (tensorflow/core/lib/io/record_writer.h).
+
+Its length (8 bytes, little-endian), the masked CRC32C of the length (4 bytes), the bytes, the
+masked CRC32C of the bytes (4 bytes).
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+
+import google_crc32c
+
+HEADER_BYTES = 12
+FRAMING_BYTES = 16
+
+_CRC_MASK_DELTA = 0xA282EAD8
+
+
+def frame_of(record: bytes) -> bytes:
+    """A record with its length and checksums."""
+    return _header(len(record)) + record + _masked_crc(record).to_bytes(4, "little")
+
+
+@functools.lru_cache(maxsize=8192)
+def _header(length: int) -> bytes:
+    content = struct.pack("<Q", length)
+    return content + struct.pack("<I", _masked_crc(content))
+
+
+def length_in(frame: bytes) -> int | None:
+    """The record length in the header of a frame, None if the header is damaged."""
+    length, crc = struct.unpack("<QI", frame[:HEADER_BYTES])
+    return length if crc == _masked_crc(frame[:8]) else None
+
+
+def header_fits(frame: bytes, size: int) -> bool:
+    """Whether a frame starts with an intact header for a frame of ``size`` bytes."""
+    return length_in(frame) == size - FRAMING_BYTES
+
+
+def frame_end(content: bytes, start: int) -> int:
+    """The end of the frame at ``start``, by the length in its header, which is not checked."""
+    return start + struct.unpack_from("<Q", content, start)[0] + FRAMING_BYTES
+
+
+def record_in(frame: bytes) -> bytes | None:
+    """The record in a whole frame, None if its checksum is wrong."""
+    record = frame[HEADER_BYTES:-4]
+    return record if struct.unpack("<I", frame[-4:])[0] == _masked_crc(record) else None
+
+
+def _masked_crc(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & 0xFFFFFFFF

@@ -1,0 +1,295 @@
+"""Compressed record files with random access: independent gzip members of about 16 KiB.
+
+Such a file is an ordinary gzip file of several members (RFC 1952, section 2.2), whose content is an
+ordinary TFRecord file: zcat and TensorFlow's ``compression_type="GZIP"`` read it. A member, called
+a block, holds whole records. Its header has a subfield ``TR`` in the extra field (section 2.3.1.1)
+with the block's size in the file and the number of its records, both uint32, little-endian. So
+blocks are found without uncompressing any, as in BGZF (the SAM format's specification, section
+4.1). A block without records ends the file, which shows that the file is not cut.
+
+The side file ``X.offsets`` has the magic bytes, then the start of every block and the size of the
+file, then the number of the first record of every block and the number of records.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.errors import UserError
+from bert_tf.records.framing import FRAMING_BYTES, frame_end
+from bert_tf.records.offsets import keep_offsets, offsets_path, read_offsets, write_offsets
+
+# One block is inflated for each record of a batch: see "Records" in docs/data.md for the trade.
+BLOCK_BYTES = 16 << 10
+HEADER_BYTES = 24
+
+_MAGIC = b"TFRGZB01"
+_LEVEL = 6
+_RAW_DEFLATE, _GZIP = -zlib.MAX_WBITS, zlib.MAX_WBITS | 16
+# Deflate with an extra field, no time, unknown system; the subfield TR of 8 bytes.
+_FIXED_HEADER = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff" + struct.pack("<H2sH", 12, b"TR", 8)
+_TRAILER_BYTES = 8
+_MOST_DEFLATED = 1032  # bytes of content in a byte of deflate, at most
+_CHECKED_BLOCKS = 16
+_MOST_DECODED = 64
+
+
+class Blocks(NamedTuple):
+    """Compressed blocks, made by :func:`compress_frames`.
+
+    Attributes:
+      content: the concatenated blocks.
+      sizes: int64 [M], bytes of each.
+      counts: int64 [M], records of each.
+    """
+
+    content: bytes
+    sizes: np.ndarray
+    counts: np.ndarray
+
+
+def compress_frames(frames: Sequence[bytes]) -> Blocks:
+    """Compresses framed records in blocks, each full with the first ``BLOCK_BYTES`` or more."""
+    blocks, counts, group, num_bytes = [], [], [], 0
+    for frame in frames:
+        group.append(frame)
+        num_bytes += len(frame)
+        if num_bytes >= BLOCK_BYTES:
+            blocks.append(_compress(group))
+            counts.append(len(group))
+            group, num_bytes = [], 0
+    if group:
+        blocks.append(_compress(group))
+        counts.append(len(group))
+    sizes = np.array([len(block) for block in blocks], np.int64)
+    return Blocks(b"".join(blocks), sizes, np.array(counts, np.int64))
+
+
+def end_of_file() -> Blocks:
+    """The block without records that ends a file."""
+    block = _compress([])
+    return Blocks(block, np.array([len(block)]), np.zeros(1, np.int64))
+
+
+def write_block_offsets(path: Path, sizes: np.ndarray, counts: np.ndarray) -> None:
+    """Writes the side file for blocks of these sizes and numbers of records, int64 [M] each."""
+    write_offsets(path, _MAGIC, np.concatenate([_sums(sizes), _sums(counts)]))
+
+
+def starts_with_block(descriptor: int) -> bool:
+    """Whether an open file starts like the files of this format."""
+    return _header_at(descriptor, 0) is not None
+
+
+class DecodedBlocks:
+    """The content of the blocks used last, for files that are read in order; thread-safe."""
+
+    def __init__(self) -> None:
+        self._blocks: collections.OrderedDict[tuple[Path, int], _Decoded]
+        self._blocks = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, file: Path, number: int) -> _Decoded | None:
+        """A block of a file, None if it is not kept."""
+        with self._lock:
+            found = self._blocks.get((file, number))
+            if found is not None:
+                self._blocks.move_to_end((file, number))
+            return found
+
+    def put(self, file: Path, number: int, block: _Decoded) -> None:
+        """Keeps a block, and no longer the one that was not used for the longest time."""
+        with self._lock:
+            self._blocks[file, number] = block
+            if len(self._blocks) > _MOST_DECODED:
+                self._blocks.popitem(last=False)
+
+
+class GzipBlocks:
+    """Access to the framed records of one file by number."""
+
+    def __init__(self, path: Path, starts: np.ndarray, firsts: np.ndarray):
+        """Use :func:`open_blocks`; ``starts`` and ``firsts`` are those of the side file."""
+        self._path = path
+        self._starts, self._firsts = starts, firsts
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def frame(self, number: int, descriptor: int, decoded: DecodedBlocks) -> bytes:
+        """Reads the frame of record ``number`` from the open file ``descriptor``.
+
+        Raises UserError for a damaged block, or a side file that does not match the file.
+        """
+        # An integer of another type would convert the whole array for each search.
+        which = int(np.searchsorted(self._firsts, np.uint64(number), side="right")) - 1
+        block = decoded.get(self._path, which)
+        if block is None:
+            block = self._decode(which, number, descriptor)
+            decoded.put(self._path, which, block)
+        start, end = block.ends[number - int(self._firsts[which]) :][:2]
+        return block.content[start:end]
+
+    def _decode(self, which: int, number: int, descriptor: int) -> _Decoded:
+        start, end = int(self._starts[which]), int(self._starts[which + 1])
+        count = int(self._firsts[which + 1]) - int(self._firsts[which])
+        expected = (end - start, count)
+        if not 0 <= start < end <= int(self._starts[-1]):
+            raise UserError(
+                f"{offsets_path(self._path)} does not match its record file; delete it."
+            )
+        data = os.pread(descriptor, end - start, start)
+        if len(data) != end - start:
+            raise UserError(
+                f"{self._path} is truncated inside record {number}; make or copy it again."
+            )
+        if _parse_header(data) != expected:
+            raise UserError(
+                f"record {number} of {self._path} is damaged, or {offsets_path(self._path).name} "
+                "does not match the file; delete the latter, and if that does not help, make or "
+                "copy the file again."
+            )
+        try:
+            content = zlib.decompress(data, _GZIP)
+        except zlib.error as error:
+            raise UserError(
+                f"record {number} of {self._path} is damaged ({error}, in the block of records "
+                f"{int(self._firsts[which])} to {int(self._firsts[which + 1]) - 1}); make or copy "
+                "the file again."
+            ) from error
+        ends = _ends_of_frames(content)
+        if ends is None or len(ends) != count + 1:
+            raise UserError(
+                f"record {number} of {self._path} is damaged: its block does not hold the "
+                f"{count} records that it should; make the file again."
+            )
+        return _Decoded(content, ends)
+
+
+def open_blocks(path: Path, descriptor: int, *, keep: bool) -> GzipBlocks | None:
+    """The blocks of an open file that :func:`starts_with_block`.
+
+    None if other gzip members follow, so that it can only be read from its beginning. ``keep``
+    writes the side file if it is missing or does not match the file.
+
+    Raises UserError for a file that is cut or damaged.
+    """
+    values = read_offsets(path, _MAGIC)
+    if values is not None and len(values) % 2 == 0:
+        starts, firsts = np.split(values, 2)
+        if _fits(descriptor, starts, firsts):
+            return GzipBlocks(path, starts, firsts)
+    found = _scan(path, descriptor)
+    if found is None:
+        return None
+    sizes, counts = found
+    starts, firsts = (_sums(np.array(column, np.int64)).astype("<u8") for column in (sizes, counts))
+    if keep:
+        keep_offsets(path, _MAGIC, np.concatenate([starts, firsts]))
+    return GzipBlocks(path, starts, firsts)
+
+
+def written_blocks(path: Path, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sizes and numbers of records, int64 [M] each, of the blocks of a file without its end.
+
+    Raises UserError for a file that is cut inside a block, or damaged.
+    """
+    sizes, counts = _scan(path, descriptor, has_end=False) or ([], [])
+    return np.array(sizes, np.int64), np.array(counts, np.int64)
+
+
+class _Decoded(NamedTuple):
+    """A block's content, and where its records begin and end, from 0."""
+
+    content: bytes
+    ends: list[int]
+
+
+def _sums(values: np.ndarray) -> np.ndarray:
+    return np.cumsum(np.concatenate([np.zeros(1, np.int64), values]))
+
+
+def _compress(frames: Sequence[bytes]) -> bytes:
+    content = b"".join(frames)
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW_DEFLATE)
+    compressed = compressor.compress(content) + compressor.flush()
+    size = HEADER_BYTES + len(compressed) + _TRAILER_BYTES
+    trailer = struct.pack("<II", zlib.crc32(content), len(content) & 0xFFFFFFFF)
+    return _FIXED_HEADER + struct.pack("<II", size, len(frames)) + compressed + trailer
+
+
+def _parse_header(block: bytes) -> tuple[int, int] | None:
+    """Size and number of records of the block that starts here, None if none does."""
+    if len(block) < HEADER_BYTES or not block.startswith(_FIXED_HEADER):
+        return None
+    return struct.unpack_from("<II", block, len(_FIXED_HEADER))
+
+
+def _header_at(descriptor: int, start: int) -> tuple[int, int] | None:
+    return _parse_header(os.pread(descriptor, HEADER_BYTES, start))
+
+
+def _fits(descriptor: int, starts: np.ndarray, firsts: np.ndarray) -> bool:
+    """Checks the file's size and up to 16 block headers, including the first and the last."""
+    if int(starts[0]) or int(firsts[0]) or int(starts[-1]) != os.fstat(descriptor).st_size:
+        return False
+    last = len(starts) - 2
+    if last < 0:
+        return False
+    for number in np.unique(np.linspace(0, last, _CHECKED_BLOCKS).astype(np.int64)):
+        size = int(starts[number + 1]) - int(starts[number])
+        count = int(firsts[number + 1]) - int(firsts[number])
+        if _header_at(descriptor, int(starts[number])) != (size, count):
+            return False
+    return True
+
+
+def _scan(
+    path: Path, descriptor: int, *, has_end: bool = True
+) -> tuple[list[int], list[int]] | None:
+    """Sizes and numbers of records of all blocks, from their headers; None as open_blocks."""
+    file_size = os.fstat(descriptor).st_size
+    sizes, counts, start, count = [], [], 0, -1
+    while start < file_size:
+        data = os.pread(descriptor, HEADER_BYTES, start)
+        header = _parse_header(data)
+        if header is None and len(data) == HEADER_BYTES:
+            if data.startswith(_FIXED_HEADER[:3]):
+                return None
+            raise UserError(
+                f"{_record(sum(counts), path)} is damaged; make or copy the file again."
+            )
+        if header is None or start + header[0] > file_size:
+            break
+        size, count = header
+        if size < HEADER_BYTES + _TRAILER_BYTES or count * FRAMING_BYTES > size * _MOST_DEFLATED:
+            raise UserError(
+                f"{_record(sum(counts), path)} is damaged; make or copy the file again."
+            )
+        sizes.append(size)
+        counts.append(count)
+        start += size
+    if start != file_size or (has_end and count):
+        raise UserError(f"{path} is truncated before record {sum(counts)}; make or copy it again.")
+    return sizes, counts
+
+
+def _record(number: int, path: Path) -> str:
+    return f"record {number} of {path}"
+
+
+def _ends_of_frames(content: bytes) -> list[int] | None:
+    """0 and the ends of all frames in a block; None if they do not fill it."""
+    ends = [0]
+    while ends[-1] + FRAMING_BYTES <= len(content):
+        ends.append(frame_end(content, ends[-1]))
+    return ends if ends[-1] == len(content) else None

@@ -1,0 +1,273 @@
+"""Copies of record files on a host's own disk, kept for later runs in bounded space.
+
+A set of copies is a directory ``records-KEY`` in the cache, named after what it is a copy of:
+names, sizes and the manifests' checksums or, without a manifest, paths and modification times. So
+changed originals get a new set. A set is complete, since it gets its name last. Its ``set.json``
+was modified when it was last used, and its ``.in_use`` is locked while a process reads it: the
+operating system releases that lock however the process ends. The lock of the cache itself is held
+while sets are made and removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from bert_tf.directory_lock import hold_directory
+from bert_tf.errors import DISK_IS_FULL, UserError
+from bert_tf.files import make_output_dir, read_json_object, sha256_of_file, write_json
+from bert_tf.progress import Progress
+from bert_tf.records.manifest import MANIFEST_NAME, find_manifest, hash_of_json
+from bert_tf.records.offsets import offsets_path
+from bert_tf.records.tfrecord import RecordFile
+
+FLAG = "local_cache_dir"
+
+_PREFIX, _PARTIAL = "records-", ".partial-"
+_INDEX_NAME, _LOCK_NAME = "set.json", ".in_use"
+_BLOCK_BYTES = 1 << 20
+_GB = 1e9
+
+# A process reads one set at a time: the file whose lock shows that it does.
+_in_use: IO[bytes] | None = None
+
+
+class NoRoomError(Exception):
+    """The copies do not fit; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalCopies:
+    """Copies of record files.
+
+    Attributes:
+      directory: the set.
+      files: the copies, in the order of the originals.
+      copied_bytes: what was copied now, 0 if the copies existed.
+    """
+
+    directory: Path
+    files: tuple[Path, ...]
+    copied_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Original:
+    """A file to copy: what is read of a record file, and its side file if there is one.
+
+    Attributes:
+      name: of the copy.
+      path: the file.
+      num_bytes: its size.
+      sha256: its checksum by a manifest, None without one.
+      side_file: offsets to copy with it.
+    """
+
+    name: str
+    path: Path
+    num_bytes: int
+    sha256: str | None
+    side_file: Path | None
+
+    @property
+    def all_bytes(self) -> int:
+        return self.num_bytes + (self.side_file.stat().st_size if self.side_file else 0)
+
+    def identity(self) -> list[object]:
+        if self.sha256:
+            return [self.path.name, self.num_bytes, self.sha256]
+        return [str(self.path.resolve()), self.num_bytes, self.path.stat().st_mtime_ns]
+
+
+def local_copies(
+    files: Sequence[RecordFile], directory: Path, *, most_bytes: int | None = None
+) -> LocalCopies:
+    """Copies record files to a cache, or finds the copies that it has; locks them for this process.
+
+    Sets that no process uses are removed to make room, the least recently used first. The lock is
+    released when the process ends, or calls this again.
+
+    Args:
+      files: the files, opened; of compressed ones that are read from an uncompressed copy, that.
+      directory: the cache, for any number of runs at the same time.
+      most_bytes: of all sets in it; None for whatever the disk has.
+
+    Raises:
+      NoRoomError: they do not fit.
+      UserError: the cache cannot be written, or a file is not what its manifest describes.
+    """
+    global _in_use
+    make_output_dir(directory, flag=FLAG)
+    originals = _originals(files)
+    name = _PREFIX + hash_of_json([original.identity() for original in originals])[:16]
+    names = [original.name for original in originals]
+    if _in_use is not None:
+        _in_use.close()
+        _in_use = None
+    with hold_directory(directory, flag=FLAG, wait=True):
+        for rest in directory.glob(f"{_PARTIAL}*"):
+            shutil.rmtree(rest, ignore_errors=True)
+        copied = 0
+        if not _is_complete(directory / name, names):
+            shutil.rmtree(directory / name, ignore_errors=True)
+            copied = sum(original.all_bytes for original in originals)
+            _make_room(directory, copied, most_bytes)
+            _copy(originals, directory, name)
+        os.utime(directory / name / _INDEX_NAME)
+        _in_use = open(directory / name / _LOCK_NAME, "rb")  # noqa: SIM115
+        with contextlib.suppress(OSError):  # a disk without locks: sets may go while in use
+            fcntl.flock(_in_use, fcntl.LOCK_SH)
+    paths = tuple(directory / name / file_name for file_name in names)
+    return LocalCopies(directory / name, paths, copied)
+
+
+def _originals(files: Sequence[RecordFile]) -> list[_Original]:
+    manifests = {parent: find_manifest(parent) for parent in {file.path.parent for file in files}}
+    found = []
+    for number, file in enumerate(files):
+        manifest, side_file = manifests[file.path.parent], offsets_path(file.content)
+        entries = {entry.name: entry for entry in manifest.outputs} if manifest else {}
+        entry = entries.get(file.path.name) if file.content == file.path else None
+        found.append(
+            _Original(
+                # Files of several directories may have the same name.
+                name=f"{number:05d}-{file.path.name}",
+                path=file.content,
+                num_bytes=file.content.stat().st_size,
+                sha256=entry.sha256 if entry else None,
+                side_file=side_file if side_file.is_file() else None,
+            )
+        )
+    return found
+
+
+def _is_complete(directory: Path, names: Sequence[str]) -> bool:
+    """Whether a set has all its files, with their sizes."""
+    try:
+        listed = read_json_object(directory / _INDEX_NAME, what="index of local copies")["files"]
+        return [entry["name"] for entry in listed] == list(names) and all(
+            (directory / entry["name"]).stat().st_size == entry["bytes"] for entry in listed
+        )
+    except (OSError, UserError, KeyError, TypeError):
+        return False
+
+
+def _make_room(directory: Path, needed: int, most_bytes: int | None) -> None:
+    """Removes unused sets, the least recently used first, until ``needed`` bytes fit."""
+    if most_bytes is not None and needed > most_bytes:
+        raise NoRoomError(f"they take {_gb(needed)}, more than --local_cache_gb")
+    sizes = {path: _size_of(path) for path in directory.glob(f"{_PREFIX}*")}
+    kept = sum(sizes.values())
+    room = shutil.disk_usage(directory).free
+    if most_bytes is not None:
+        room = min(room, most_bytes - kept)
+    with contextlib.ExitStack() as stack:
+        going = []
+        for path in sorted(sizes, key=_last_use):
+            if room >= needed:
+                break
+            if stack.enter_context(_lock_if_unused(path)):
+                going.append(path)
+                room += sizes[path]
+        if room < needed:
+            raise NoRoomError(
+                f"they take {_gb(needed)}, and {directory} has room for {_gb(max(0, room))}, "
+                "without what other runs use"
+            )
+        for path in going:
+            # Without its index first, a set that is only partly removed is not complete.
+            (path / _INDEX_NAME).unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _size_of(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+def _last_use(directory: Path) -> float:
+    index = directory / _INDEX_NAME
+    return index.stat().st_mtime if index.exists() else 0.0
+
+
+@contextlib.contextmanager
+def _lock_if_unused(directory: Path) -> Iterator[bool]:
+    """Whether no process reads a set; none can begin to while the body runs."""
+    try:
+        file = open(directory / _LOCK_NAME, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        yield True
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def _copy(originals: Sequence[_Original], directory: Path, name: str) -> None:
+    """Makes a set, which appears under its name when it is complete."""
+    partial = directory / f"{_PARTIAL}{name}"
+    total = sum(original.num_bytes for original in originals)
+    progress = Progress(f"copying records to {directory}", total / _GB, "GB")
+    try:
+        partial.mkdir()
+        entries = []
+        for original in originals:
+            digest = _copy_file(original, partial / original.name, progress)
+            entries.append(
+                {"name": original.name, "bytes": original.num_bytes, "sha256": digest,
+                 "from": str(original.path)}
+            )  # fmt: skip
+            if original.side_file:
+                shutil.copyfile(original.side_file, offsets_path(partial / original.name))
+        (partial / _LOCK_NAME).touch()
+        write_json(partial / _INDEX_NAME, {"files": entries})
+        os.replace(partial, directory / name)
+    except OSError as error:
+        if error.errno in DISK_IS_FULL:
+            raise NoRoomError(f"{directory} is full ({error.strerror})") from error
+        raise UserError(
+            f"--{FLAG}: the records cannot be copied to {directory} ({error}); repair what is "
+            "wrong, or choose another directory."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    progress.finish()
+
+
+def _copy_file(original: _Original, target: Path, progress: Progress) -> str:
+    """Copies a file, and compares what was read and what was written; returns its SHA-256."""
+    digest, num_bytes = hashlib.sha256(), 0
+    with open(original.path, "rb") as source, open(target, "wb") as file:
+        while block := source.read(_BLOCK_BYTES):
+            digest.update(block)
+            file.write(block)
+            num_bytes += len(block)
+            progress.advance(len(block) / _GB)
+        file.flush()
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):  # so that the comparison reads the disk
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    read = digest.hexdigest()
+    if num_bytes != original.num_bytes or original.sha256 not in (None, read):
+        described = f"{MANIFEST_NAME} describes" if original.sha256 else "it was a moment ago"
+        raise UserError(f"{original.path} is not the file that {described}; make or copy it again.")
+    if sha256_of_file(target) != read:
+        raise UserError(
+            f"{target} differs from what was written to it; the disk is damaged, choose another "
+            f"--{FLAG}."
+        )
+    return read
+
+
+def _gb(num_bytes: int) -> str:
+    return f"{num_bytes / _GB:,.1f} GB"

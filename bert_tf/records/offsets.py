@@ -1,0 +1,50 @@
+"""The side file ``X.offsets`` of a record file ``X``: 8 magic bytes, then little-endian uint64."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+
+from bert_tf.errors import UserError
+from bert_tf.files import atomic_open
+
+OFFSETS_SUFFIX = ".offsets"
+
+_MAGIC_BYTES = 8
+_MAPPED_BYTES = 8 << 20
+
+
+def offsets_path(path: Path) -> Path:
+    """The side file of a record file."""
+    return path.with_name(path.name + OFFSETS_SUFFIX)
+
+
+def write_offsets(path: Path, magic: bytes, values: np.ndarray) -> None:
+    """Writes the side file of ``path``; raises UserError if it cannot be written."""
+    with atomic_open(offsets_path(path), "wb") as file:
+        file.write(magic)
+        file.write(values.astype("<u8").tobytes())
+
+
+def keep_offsets(path: Path, magic: bytes, values: np.ndarray) -> None:
+    """Like :func:`write_offsets`, where it can be: in a read-only directory the next run scans."""
+    with contextlib.suppress(UserError):
+        write_offsets(path, magic, values)
+
+
+def read_offsets(path: Path, magic: bytes) -> np.ndarray | None:
+    """The values in the side file of ``path``, at least one; None if it is missing or malformed."""
+    side_file = offsets_path(path)
+    try:
+        size = side_file.stat().st_size
+        with open(side_file, "rb") as file:
+            found = file.read(_MAGIC_BYTES)
+    except OSError:
+        return None
+    if found != magic or size < _MAGIC_BYTES + 8 or size % 8:
+        return None
+    if size > _MAPPED_BYTES:  # so that ranks on one machine share the memory
+        return np.memmap(side_file, "<u8", "r", offset=_MAGIC_BYTES)
+    return np.fromfile(side_file, "<u8", offset=_MAGIC_BYTES)
