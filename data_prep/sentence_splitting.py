@@ -27,13 +27,22 @@ def split_sentences(paragraph: str, language: str) -> Iterator[str]:
 
     ``paragraph`` must have no white space but blanks. Each sentence has the blanks behind it.
     """
-    start = 0
+    start, begun = 0, ""
     while len(paragraph) - start > _WINDOW:
         found = _segment(paragraph[start : start + _WINDOW], language)
-        complete = found[:-1] or found  # the last one may go on
-        yield from complete
+        complete = found[:-1]  # the last one may go on
+        if complete:
+            yield begun + complete[0]
+            yield from complete[1:]
+            begun = ""
+        else:
+            begun += found[0]
+            complete = found
         start += sum(map(len, complete))
-    yield from _segment(paragraph[start:], language)
+    first, *others = _segment(paragraph[start:], language) or [""]
+    if begun or first:
+        yield begun + first
+    yield from others
 
 
 def _segment(text: str, language: str) -> list[str]:

@@ -59,6 +59,11 @@ def test_a_window_ends_at_a_sentence():
     assert found == [sentence] * 2000
 
 
+def test_a_sentence_longer_than_a_window_is_whole():
+    long = "word " * 20_000 + "end. "
+    assert list(split_sentences(f"Short. {long}Then.", "en")) == ["Short. ", long, "Then."]
+
+
 @pytest.mark.parametrize("language", ["", "DE", "de_DE", "../de", "de-"])
 def test_what_is_no_code(language):
     with pytest.raises(UserError, match="--language="):
