@@ -6,11 +6,14 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from bert_tf.input.masking import KEEP_SHARE, MASK_SHARE
 from data_prep.hash_sample import HashSample
 from data_prep.record_statistics import Statistics
 
 PRETRAINING_LABEL = "next_sentence_labels"
+
+# What becomes of a token that is predicted (Devlin et al. 2018, appendix A.1): [MASK], or itself; or
+# a random one.
+MASK_SHARE, KEEP_SHARE = 0.8, 0.1
 
 # Shares beyond which statistics are unusual.
 MOST_PADDING = 0.5

@@ -27,8 +27,8 @@ from bert_tf.input.stateless_random import (
     random_bits,
 )
 
-MASK_SHARE = 0.8
-KEEP_SHARE = 0.1
+_MASK_SHARE = 0.8
+_KEEP_SHARE = 0.1
 _ROUNDING = 1e-9  # 20 * (0.3 / 0.3) may be more than 20
 _MASK_STREAM = 0x6D61736B  # separates these draws from others with the same seed
 
@@ -198,7 +198,7 @@ def _replacements(
         random_ids += random_ids >= special_id
     action = bits_to_uniform(action_bits)
     return np.select(
-        [action < MASK_SHARE, action < MASK_SHARE + KEEP_SHARE],
+        [action < _MASK_SHARE, action < _MASK_SHARE + _KEEP_SHARE],
         [np.full_like(random_ids, settings.special_ids["mask"]), input_ids.astype(np.int64)],
         random_ids,
     ).astype(input_ids.dtype)
