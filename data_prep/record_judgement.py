@@ -11,8 +11,8 @@ from data_prep.record_statistics import Statistics
 
 PRETRAINING_LABEL = "next_sentence_labels"
 
-# What becomes of a token that is predicted (Devlin et al. 2018, appendix A.1): [MASK], or itself; or
-# a random one.
+# What becomes of a token that is predicted (Devlin et al. 2018, appendix A.1): [MASK], itself or,
+# in the other cases, a random one.
 MASK_SHARE, KEEP_SHARE = 0.8, 0.1
 
 # Shares beyond which statistics are unusual.
