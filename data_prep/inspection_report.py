@@ -18,6 +18,7 @@ from data_prep.text_statistics import TextStatistics
 
 _TERMINAL_BARS, _PAGE_BARS = 12, 64
 _BAR_WIDTH = 50
+_MOST_LABELS = 10
 _MOST_FREQUENT, _FREQUENT_IN_TERMINAL = 20, 12
 
 
@@ -156,9 +157,7 @@ def describe_records(
         "repeated records": _repetitions(repeated),
     }
     if label is not None:
-        total = max(sum(found.labels.values()), 1)
-        counted = sorted(found.labels.items())
-        details[label] = ", ".join(f"{v:g}: {n:,} ({n / total:.1%})" for v, n in counted)
+        details[label] = _labels(found)
     if found.num_predictions:
         details.update(_mask_details(found, making, conventions))
     elif label == PRETRAINING_LABEL and not len(found.predictions):
@@ -240,6 +239,14 @@ def _mask_details(found: Statistics, making: Making, conventions: Conventions) -
         what = {"mask": "[MASK]", "random": "random tokens", "kept": "unchanged"}[name]
         details[f"of these {what}"] = f"{seen:.2%} (expected {expected:.2%} +- {spread:.2%})"
     return details
+
+
+def _labels(found: Statistics) -> str:
+    total = sum(found.labels.values())
+    shown = sorted(found.labels.most_common(_MOST_LABELS))
+    parts = [f"{value:g}: {number:,} ({number / total:.1%})" for value, number in shown]
+    others = len(found.labels) - len(shown)
+    return ", ".join(parts) + (f" and {others:,} rarer ones" if others else "")
 
 
 def _used_ids(found: Statistics, vocab_size: int | None) -> str:

@@ -6,18 +6,22 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from bert_tf.input.masking import KEEP_SHARE, MASK_SHARE
 from data_prep.hash_sample import HashSample
 from data_prep.record_statistics import Statistics
 
 PRETRAINING_LABEL = "next_sentence_labels"
+
+# What becomes of a token that is predicted (Devlin et al. 2018, appendix A.1): [MASK], itself or,
+# in the other cases, a random one.
+MASK_SHARE, KEEP_SHARE = 0.8, 0.1
 
 # Shares beyond which statistics are unusual.
 MOST_PADDING = 0.5
 MOST_UNKNOWN = 0.05
 MOST_REPEATED = 0.05  # besides what the passes over the text explain
 LEAST_OF_A_LABEL = 0.05
-# Predictions relative to the number that there should be. Whole words that do not fit are skipped.
+# Predictions relative to the number that there should be. Words and n-grams that do not fit are
+# skipped.
 LEAST_PREDICTIONS, LEAST_OF_WHOLE_WORDS, MOST_PREDICTIONS = 0.98, 0.85, 1.02
 # A share of replacements is unusual if it is off by so many standard deviations, and so much.
 DEVIATIONS, LEAST_DIFFERENCE = 4.0, 0.005
@@ -30,12 +34,14 @@ class Making:
     Attributes:
       next_sentence: whether there are next-sentence labels; None if unknown.
       whole_words: whether all pieces of a word are predicted together; None if unknown.
+      ngram: the most words that are predicted together.
       passes: over the text (``dupe_factor``); None if unknown.
       vocab_size: size of the vocabulary; None if unknown.
     """
 
     next_sentence: bool | None = None
     whole_words: bool | None = None
+    ngram: int = 1
     passes: int | None = None
     vocab_size: int | None = None
 
@@ -131,7 +137,8 @@ def _unusual_masks(found: Statistics, making: Making) -> Iterator[str]:
         return
     if found.wanted:
         ratio = found.num_predictions / found.wanted
-        least = LEAST_OF_WHOLE_WORDS if making.whole_words else LEAST_PREDICTIONS
+        may_skip = making.whole_words or making.ngram > 1
+        least = LEAST_OF_WHOLE_WORDS if may_skip else LEAST_PREDICTIONS
         if not least <= ratio <= MOST_PREDICTIONS:
             yield (
                 f"{found.num_predictions:,} tokens are masked, {ratio:.3f} times the "

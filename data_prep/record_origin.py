@@ -89,6 +89,7 @@ def _making(
     return Making(
         next_sentence=parameters.get("nsp"),
         whole_words=parameters.get("do_whole_word_mask"),
+        ngram=parameters.get("ngram", 1),
         passes=parameters.get("dupe_factor"),
         vocab_size=size,
     )

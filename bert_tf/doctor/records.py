@@ -7,7 +7,6 @@ import numpy as np
 from bert_tf.doctor.findings import Findings
 from bert_tf.files import expand_record_files
 from bert_tf.records.info import RecordInfo, inspect_records
-from bert_tf.records.layouts import with_standard_names
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.text.vocabulary import capitalized, is_cased, read_vocab_file
@@ -48,7 +47,7 @@ def _judge_sample(findings: Findings, part: str, info: RecordInfo, records: Reco
     """Looks at evenly spread records, which must be valid."""
     number = min(_SAMPLE, len(records))
     chosen = np.linspace(0, len(records) - 1, number).astype(np.int64)
-    examples = [with_standard_names(info.spec.decode(r)) for r in records.read(chosen)]
+    examples = [info.spec.decode(record) for record in records.read(chosen)]
     ids = np.stack([example["input_ids"] for example in examples])
     used = np.stack([example["input_mask"] for example in examples]) != 0
     padding = 1 - used.mean()

@@ -31,8 +31,8 @@ from bert_tf.input.stateless_random import (
     random_bits_at,
 )
 
-MASK_SHARE = 0.8
-KEEP_SHARE = 0.1
+_MASK_SHARE = 0.8
+_KEEP_SHARE = 0.1
 _ROUNDING = 1e-9  # 20 * (0.3 / 0.3) may be more than 20
 _MASK_STREAM = 0x6D61736B  # separates these draws from others with the same seed
 
@@ -280,8 +280,8 @@ def _replacements(
     for special_id in special:  # in ascending order, so that the ids left over are hit evenly
         random_ids += random_ids >= special_id
     action = bits_to_uniform(action_bits)
-    kept = np.where(action < MASK_SHARE + KEEP_SHARE, labels, random_ids)
-    return np.where(action < MASK_SHARE, settings.special_ids["mask"], kept)
+    kept = np.where(action < _MASK_SHARE + _KEEP_SHARE, labels, random_ids)
+    return np.where(action < _MASK_SHARE, settings.special_ids["mask"], kept)
 
 
 def _places_in_rows(chosen: np.ndarray) -> np.ndarray:

@@ -51,7 +51,7 @@ def examples(count):
         "start_positions": np.zeros((count, 1), np.int64),
         "end_positions": np.ones((count, 1), np.int64),
         "is_impossible": np.zeros((count, 1), np.int64),
-        "labels": np.arange(count)[:, None] % 2,
+        "labels": np.arange(count)[:, None],
         "label_ids": np.ones((count, S), np.int64),
     }
 
@@ -227,7 +227,11 @@ TAGS = (TAGGING_TRAINING, "tagging_features")
 def test_records_of_other_tasks(tmp_path, capsys, spec, stage):
     directory = write_directory(tmp_path / "data", spec=spec, stage=stage)
     run(directory)
-    assert "303 records; " + stage in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "303 records; " + stage in said.err
+    if spec is CLASSIFICATION_TRAINING:
+        assert "  labels: 0: 2 (0.7%), 1: 2 (0.7%), 2: 2 (0.7%), 3: 1 (0.3%), " in said.out
+        assert " and 290 rarer ones\n" in said.out
     edit_record(directory)
     with pytest.raises(UserError, match="1 problems"):
         run(directory)
