@@ -3,7 +3,8 @@
 Dask distributed (https://distributed.dask.org) hands out the items, repeats those of workers that
 are lost, and shows on its dashboard what goes on. An item and its result travel over the network as
 bytes, so workers need nothing of this host's disk: neither the inputs nor a vocabulary. What they
-need is the same code, which is checked.
+need is the same code, which is checked. Items go by way of the scheduler; results come straight
+from the workers, if these can be reached.
 
 A worker that was given an item and is gone costs that item only: another worker is given it. An
 item that has cost several workers (Dask's ``allowed-failures``, 3 unless configured) ends the work.
@@ -18,6 +19,7 @@ import itertools
 import logging
 import pickle
 import re
+import socket
 import sys
 import threading
 import time
@@ -47,6 +49,7 @@ PATIENCE = 120.0
 # Seconds to wait for a worker when all have gone in the middle.
 _PATIENCE_WITHOUT_WORKERS = 600.0
 _SECONDS_BETWEEN_COUNTS = 2.0
+_SECONDS_TO_REACH = 5.0
 # Items under way for each thread of a worker: one being worked on, one waiting there, and one
 # whose result is fetched.
 _ITEMS_PER_THREAD = 3
@@ -73,7 +76,7 @@ class _Work(NamedTuple):
 def check_scheduler(address: str) -> None:
     """Raises UserError unless there is a scheduler with workers that can be used."""
     with _connected(address) as client:
-        _require_workers(client, address)
+        _checked_workers(client, address)
 
 
 def cluster_map(
@@ -97,13 +100,21 @@ def cluster_map(
         workers. Exceptions of workers are passed on unchanged.
     """
     with _connected(scheduler) as client:
-        count = _require_workers(client, scheduler)
+        workers = _checked_workers(client, scheduler)
         say(
-            f"{what}: {count} workers at {scheduler}, dashboard {client.dashboard_link}",
+            f"{what}: {len(workers)} workers at {scheduler}, dashboard {client.dashboard_link}",
             stream=sys.stderr,
         )
+        hidden = _unreachable(workers)
+        if hidden:
+            say(
+                f"{what}: {hidden} cannot be reached from here, so results come by way of the "
+                "scheduler, which takes it more time",
+                stream=sys.stderr,
+            )
         with _explained(scheduler, what):
-            yield from _Map(client, make_worker, scheduler, what).results(items)
+            work = _Map(client, make_worker, scheduler, what, is_direct=hidden is None)
+            yield from work.results(items)
 
 
 class _Map:
@@ -115,8 +126,11 @@ class _Map:
         make_worker: Callable[[], Callable[[Any], Any]],
         scheduler: str,
         what: str,
+        *,
+        is_direct: bool,
     ):
         self._client = client
+        self._is_direct = is_direct
         self._scheduler = scheduler
         self._what = what
         self._number = uuid.uuid4().hex
@@ -140,7 +154,7 @@ class _Map:
                 return
             future = pending.popleft()
             self._wait(future)
-            yield pickle.loads(future.result())
+            yield pickle.loads(self._client.gather(future, direct=self._is_direct))
 
     def _submit(self, number: int, item: Any) -> distributed.Future:
         key = f"{self._what}-{self._number}-{number}"
@@ -235,8 +249,8 @@ def _connected(address: str) -> Iterator[distributed.Client]:
             client.close(timeout=5)
 
 
-def _require_workers(client: distributed.Client, address: str) -> int:
-    """The number of workers; UserError if there are none, or one that cannot be used."""
+def _checked_workers(client: distributed.Client, address: str) -> list[str]:
+    """The addresses of the workers; UserError if there are none, or one that cannot be used."""
     if not client.nthreads():
         say(f"waiting for workers at {address}", stream=sys.stderr)
     try:
@@ -257,7 +271,21 @@ def _require_workers(client: distributed.Client, address: str) -> int:
         difference = _difference(version_record(), versions)
         if difference:
             raise UserError(_refusal(worker, difference))
-    return len(found)
+    return list(found)
+
+
+def _unreachable(workers: Iterable[str]) -> str | None:
+    """The first worker, of one on each host, to which this host cannot connect."""
+    of_hosts: dict[str, str] = {}
+    for worker in workers:
+        of_hosts.setdefault(worker.rpartition(":")[0], worker)
+    for start, worker in of_hosts.items():
+        place = (start.rpartition("://")[2].strip("[]"), int(worker.rpartition(":")[2]))
+        try:
+            socket.create_connection(place, timeout=_SECONDS_TO_REACH).close()
+        except OSError:
+            return worker
+    return None
 
 
 def _difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:

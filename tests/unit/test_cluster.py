@@ -1,6 +1,7 @@
 """The workers of a Dask scheduler: a real one, with processes that are killed."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -106,6 +107,19 @@ def test_a_killed_worker_costs_its_items_only(dask, tmp_path):
 def test_an_item_that_kills_all_its_workers_is_one_sentence(dask, tmp_path):
     with pytest.raises(RepairableError, match=r"^counting: an item has cost 4 workers their life"):
         list(results_of(with_lives(tmp_path, 9), range(12), dask))
+
+
+def test_workers_that_hide(dask, monkeypatch, capsys):
+    monkeypatch.setattr(cluster, "_unreachable", lambda workers: workers[0])
+    assert list(results_of(test_workers.make_square, range(9), dask)) == [n * n for n in range(9)]
+    assert re.search(r"counting: tcp://\S+ cannot be reached from here", capsys.readouterr().err)
+
+
+def test_which_workers_can_be_reached(dask):
+    found = dask.scheduler.workers
+    assert cluster._unreachable(found) is None
+    assert cluster._unreachable([*found, "tcp://127.0.0.9:9"]) == "tcp://127.0.0.9:9"
+    assert cluster._unreachable(["tls://[::1]:9"]) == "tls://[::1]:9"
 
 
 def test_other_versions_are_refused(dask, monkeypatch):
