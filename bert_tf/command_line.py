@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import os
 import re
 import sys
 import textwrap
@@ -31,6 +32,7 @@ NO_PATHS = frozenset({
 _HELP = frozenset({"help", "helpshort", "helpfull", "h", "?"})
 _DASHES = "\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_HOME = re.compile(r"^(\s*[\"']?)~(?=/|$)")
 _PLACES = {
     "gs": "in Google Cloud Storage",
     "s3": "in Amazon S3",
@@ -143,6 +145,7 @@ def _parse(
         if wrong:
             raise UserError(_explain_word(wrong[0], values))
     _check_places(values)
+    _expand_home(values)
     return read, words
 
 
@@ -308,6 +311,18 @@ def _check_places(values: flags.FlagValues) -> None:
             for text in given:
                 for part in text.split(",") if isinstance(text, str) else ():
                     _check_place(flag.name, part.strip())
+
+
+def _expand_home(values: flags.FlagValues) -> None:
+    """Replaces ~ at the start of paths, which a shell leaves as it is after an equals sign."""
+    for flag in project_flags(values):
+        if not flag.present or flag.name in NO_PATHS or not isinstance(flag.value, str):
+            continue
+        parts = flag.value.split(",")
+        if any(_HOME.match(part) for part in parts):
+            flag.value = ",".join(
+                _HOME.sub(lambda found: found[1] + os.path.expanduser("~"), part) for part in parts
+            )
 
 
 def _check_place(flag: str, path: str) -> None:

@@ -166,7 +166,8 @@ def _take(
             return file, before or lost
         # A file server may keep the lock of a lost host; a new file is not locked.
         lost = before
-        path.unlink(missing_ok=True)
+        if _is_at(path, file):  # otherwise another one that waited was first, and has the new file
+            path.unlink(missing_ok=True)
         os.close(file)
 
 
@@ -184,10 +185,17 @@ def _open_locked(path: Path) -> tuple[int, bool | None]:
             if error.errno not in _IS_LOCKED_BY_ERRNO:
                 os.close(file)
                 raise
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file), os.stat(path)):
-                return file, is_locked
+        if _is_at(path, file):
+            return file, is_locked
         os.close(file)  # the holder has just removed it
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """Whether an open file is still the one at ``path``."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _holder(file: int) -> Holder | None:

@@ -30,23 +30,26 @@ def expand_input_files(patterns: str, *, flag: str) -> list[Path]:
     """Resolves a comma-separated list of files, globs and directories to sorted, unique files.
 
     A directory stands for the regular files directly inside it whose names do not start with a
-    dot. Raises UserError when a pattern matches nothing, naming ``flag``.
+    dot. A file that is named in several ways, absolutely and relatively, counts once. Raises
+    UserError when a pattern matches nothing, naming ``flag``.
     """
-    files: set[Path] = set()
+    files: dict[str, Path] = {}
     for pattern in parts_of(patterns):
         matches = [path for name in paths_named(pattern) for path in files_at(name)]
         if not matches:
             raise UserError(f"--{flag}: no file matches {pattern!r}; give an existing file.")
-        files.update(matches)
+        for path in matches:
+            files.setdefault(os.path.abspath(path), path)
     if not files:
         raise UserError(f"--{flag} is empty; give a file, a glob or a comma-separated list.")
-    return sorted(files)
+    return sorted(files.values())
 
 
 def search_locations(patterns: str) -> dict[tuple[Path, str], bool]:
     """Where such a list looks for files: directories, each with a glob for file names.
 
-    The glob may match names that do not exist. The values tell whether a whole directory was given.
+    The glob may match names that do not exist. The values tell whether a whole directory was given,
+    which is then the only place in it.
     """
     places: dict[tuple[Path, str], bool] = {}
     for pattern in parts_of(patterns):
@@ -59,14 +62,27 @@ def search_locations(patterns: str) -> dict[tuple[Path, str], bool]:
         if not os.path.isdir(pattern):
             for name in glob.glob(head or os.curdir):
                 places.setdefault((Path(name), tail), False)
-    return places
+    wholes = {os.path.abspath(directory) for (directory, _), whole in places.items() if whole}
+    found: dict[str, tuple[Path, str]] = {}
+    for (directory, tail), whole in places.items():
+        if whole or os.path.abspath(directory) not in wholes:
+            found.setdefault(os.path.join(os.path.abspath(directory), tail), (directory, tail))
+    return {place: places[place] for place in found.values()}
 
 
 def parts_of(patterns: str) -> list[str]:
-    """The parts of a comma-separated list; the name of an existing file is one, commas or not."""
+    """The parts of a comma-separated list; the name of an existing file is one, commas or not.
+
+    Quotes that a flag file or a script left around a part do not count.
+    """
     if os.path.exists(patterns):
         return [patterns]
-    return list(filter(None, (part.strip() for part in patterns.split(","))))
+    return list(filter(None, (_unquoted(part.strip()) for part in patterns.split(","))))
+
+
+def _unquoted(part: str) -> str:
+    quoted = len(part) > 1 and part[0] == part[-1] and part[0] in "\"'"
+    return part[1:-1].strip() if quoted and not os.path.exists(part) else part
 
 
 def paths_named(pattern: str) -> list[Path]:

@@ -119,8 +119,9 @@ class Manifest:
             "parameters_sha256": hash_of_json(self.parameters),
             "vocabulary": dataclasses.asdict(self.vocabulary) if self.vocabulary else None,
             "counts": dict(self.counts),
-            "inputs": [dataclasses.asdict(entry) for entry in self.inputs],
-            "outputs": [dataclasses.asdict(entry) for entry in self.outputs],
+            # Not asdict, which copies deeply: a directory may have thousands of entries.
+            "inputs": [dict(vars(entry)) for entry in self.inputs],
+            "outputs": [dict(vars(entry)) for entry in self.outputs],
             **parts,
         }
 

@@ -331,9 +331,9 @@ def _install(
                 "move it away or choose another directory."
             )
     write_json(directory / _STALE_NAME, sorted(new.union(old) - of_others))
-    if kept:
+    if kept and old:  # without old files it lists only those that are kept
         write_manifest(directory, merge_manifests(kept))
-    else:
+    elif not kept:
         (directory / MANIFEST_NAME).unlink(missing_ok=True)
     for name in set(old) - new:
         (directory / name).unlink(missing_ok=True)

@@ -234,6 +234,22 @@ def flags_of_all_commands():
         yield defined_by(module)
 
 
+def test_a_path_in_the_home_directory(monkeypatch):
+    values = flags.FlagValues()
+    pretraining_flags.define_pretraining_flags(values)
+    monkeypatch.setattr(flags, "FLAGS", values)
+    monkeypatch.setenv("HOME", "/home/me")
+    parse_flags([
+        "program", "--output_dir=~/out", "--input_file=~/a*, ~/b,'~/c',x~/d,~", "--vocab_file=~x",
+        "--before_training=ls ~/a", "--eval_file=a/~/b",
+    ])  # fmt: skip
+    assert values.output_dir == "/home/me/out"
+    assert values.input_file == "/home/me/a*, /home/me/b,'/home/me/c',x~/d,/home/me"
+    assert values.vocab_file == "~x"
+    assert values.before_training == "ls ~/a"
+    assert values.eval_file == "a/~/b"
+
+
 def test_every_path_flag_of_every_command_is_looked_at(monkeypatch):
     no_paths = set()
     for values in list(flags_of_all_commands()):

@@ -81,6 +81,23 @@ def test_a_file_server_may_keep_the_lock_of_a_lost_host(tmp_path, holder):
     assert (before.host, before.process) == ("lost-host", 7)
 
 
+def test_of_several_that_wait_for_a_lost_host_one_removes_its_lock(tmp_path, holder, monkeypatch):
+    path = tmp_path / "model" / LOCK_NAME
+    holder.send_signal(signal.SIGSTOP)
+    with open(path, "r+") as file:
+        file.write(json.dumps({"host": "lost-host", "process": 7, "since": "then"}).ljust(200))
+
+    def another_is_first(*_):
+        path.unlink()
+        path.touch()
+        os.link(path, tmp_path / "of_another")
+        return False
+
+    monkeypatch.setattr(directory_lock, "_has_heartbeat", another_is_first)
+    with hold_directory(tmp_path / "model", flag="output_dir", wait=True):
+        assert os.path.samefile(path, tmp_path / "of_another")
+
+
 def signs_of_another_host(path, ended):
     """Renews the file as a holder does that this host's locks know nothing of."""
     stamp = 0

@@ -66,6 +66,28 @@ def test_a_glob_that_matches_files_and_directories(tree):
     assert found == ["a.txt", "sub/d.txt"]
 
 
+def test_a_file_counts_once_however_it_is_named(tree, monkeypatch):
+    monkeypatch.chdir(tree)
+    patterns = f"a.txt,./a.txt,sub/../a.txt,{tree}/a.txt,{tree}/sub/../?.txt,sub,{tree}/sub/d.txt"
+    found = files.expand_input_files(patterns, flag="input_file")
+    assert [os.path.relpath(path, tree) for path in found] == ["b.txt", "a.txt", "sub/d.txt"]
+
+
+def test_files_of_the_same_name_in_several_directories(tree):
+    (tree / "sub" / "a.txt").write_text("other")
+    assert expanded(tree, "a.txt,sub") == ["a.txt", "sub/a.txt", "sub/d.txt"]
+
+
+def test_quotes_that_a_flag_file_left(tree):
+    for quote in "'", '"':
+        patterns = f"{quote}{tree}/?.txt{quote}, {quote} {tree}/sub {quote}"
+        found = files.expand_input_files(patterns, flag="input_file")
+        assert [path.name for path in found] == ["a.txt", "b.txt", "d.txt"]
+        assert len(files.search_locations(patterns)) == 2
+    (tree / "'x'").write_text("its name has quotes")
+    assert files.expand_input_files(str(tree / "'x'"), flag="f") == [tree / "'x'"]
+
+
 def test_blanks_around_commas_do_not_count(tree):
     patterns = f" {tree / 'a.txt'} , {tree / 'b.txt'} "
     assert len(files.expand_input_files(patterns, flag="input_file")) == 2
@@ -117,9 +139,10 @@ def test_places_that_a_list_looks_into(tree, monkeypatch):
     monkeypatch.chdir(tree)
     assert files.search_locations(f"{tree}/sub, {tree}/sub/*.txt,{tree}/a.txt") == {
         (tree / "sub", "*"): True,
-        (tree / "sub", "*.txt"): False,
         (tree, "a.txt"): False,
     }
+    assert files.search_locations(f"a.txt,{tree}/a.txt") == {(Path("."), "a.txt"): False}
+    assert files.search_locations(f"sub,{tree}/sub,./sub/d.txt") == {(Path("sub"), "*"): True}
     assert files.search_locations("s*b") == {(Path("sub"), "*"): True, (Path("."), "s*b"): False}
     assert files.search_locations("s*b/none?") == {(Path("sub"), "none?"): False}
     assert files.search_locations("sub,sub/*") == {(Path("sub"), "*"): True}

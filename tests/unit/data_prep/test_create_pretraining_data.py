@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import hashlib
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -513,6 +514,33 @@ def test_output_file_takes_a_list_like_googles(corpus, tmp_path):
     with pytest.raises(UserError, match=r"x\.tfrecord was made in one call with y\.tfrecord"):
         stage.run(dataclasses.replace(settings, output_file=f"{tmp_path}/x.tfrecord"))
     assert "y.tfrecord" in contents(tmp_path)
+
+
+def test_shards_of_the_same_name_in_several_directories(corpus, tmp_path, capsys):
+    """Text from two directories, and records from two: each file counts, and counts once."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        shutil.copyfile(corpus / f"{name}.txt", tmp_path / name / "shard.txt")
+    given = f"{tmp_path}/a/shard.txt,{tmp_path}/b,{tmp_path}/?/shard.txt"
+    settings = settings_for(corpus, tmp_path / "both", input_file=given, num_output_files=1)
+    directory = stage.run(settings)
+    both = read_manifest(directory)
+    assert [entry.name for entry in both.inputs] == ["shard.txt"] * 2
+    assert both.counts["tokens"] == sum(map(len, document_texts(corpus)))
+    stage.run(settings)
+    assert "up to date, skipped" in capsys.readouterr().err
+    single = stage.run(dataclasses.replace(settings, input_file=f"{tmp_path}/a",
+                                           output_dir=f"{tmp_path}/one"))  # fmt: skip
+    name = record_files(directory)[0].name
+    patterns = f"{single},{directory}/{name},{directory}/records*d"
+    require_listed_files(patterns)
+    files = expand_record_files(patterns, flag="input_file")
+    assert files == [directory / name, single / name]
+    assert inspect_records(files).num_records == both.counts["records"] + len(
+        RecordSet([single / name])
+    )
+    inspect.run(inspect.Settings(patterns))
+    assert "both: 1 files" in capsys.readouterr().err
 
 
 def test_a_call_for_each_file_fills_one_directory(corpus, tmp_path):
