@@ -184,7 +184,7 @@ def test_a_vocabulary(tmp_path, content, message, tokenizer):
                 num_workers=1,
             )
         )
-    assert re.search(message or "--vocab_size=5000: the text is too small", str(raised.value))
+    assert re.search(message or "the text is too small|has no words", str(raised.value))
 
 
 @pytest.mark.parametrize("stage", ["extract", "sentences"])
