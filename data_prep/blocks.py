@@ -60,7 +60,7 @@ def read_documents(
                         f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence on a line, each with a "
                         "line feed at its end, as data_prep.sentences does."
                     )
-                cut = cut_position(line)
+                cut = cut_position(line[:-1])  # room for a line feed
                 file.seek(cut - len(line), os.SEEK_CUR)
                 line = line[:cut] + b"\n"
                 number -= 1
