@@ -60,7 +60,7 @@ def read_documents(
                         f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence on a line, each with a "
                         "line feed at its end, as data_prep.sentences does."
                     )
-                cut = cut_position(line)
+                cut = cut_position(line[:-1])  # room for a line feed
                 file.seek(cut - len(line), os.SEEK_CUR)
                 line = line[:cut] + b"\n"
                 number -= 1
@@ -100,15 +100,20 @@ def last_blank_line(content: bytes) -> int:
     return max(ends, default=0)
 
 
-def cut_long_sentences(sentences: list[str]) -> tuple[list[str], int]:
-    """Cuts sentences of more than 512 KiB, which later stages refuse; also returns the cuts."""
-    if max(map(len, sentences), default=0) <= LONGEST_SENTENCE_BYTES // 4:
+def cut_long_sentences(
+    sentences: list[str], max_bytes: int = LONGEST_SENTENCE_BYTES
+) -> tuple[list[str], int]:
+    """Cuts sentences that are longer in UTF-8; also returns the number of cuts.
+
+    Later stages refuse lines of more than 1 MiB.
+    """
+    if max(map(len, sentences), default=0) <= max_bytes // 4:
         return sentences, 0
     parts = []
     for sentence in sentences:
         rest = sentence.encode("utf-8")
-        while len(rest) > LONGEST_SENTENCE_BYTES:
-            cut = cut_position(rest[:LONGEST_SENTENCE_BYTES])
+        while len(rest) > max_bytes:
+            cut = cut_position(rest[:max_bytes])
             parts.append(rest[:cut].decode("utf-8").strip())
             rest = rest[cut:]
         parts.append(rest.decode("utf-8").strip())

@@ -37,6 +37,7 @@ from bert_tf.text.basic import BasicTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS, write_vocab_file
 from bert_tf.text.wordpiece import MAX_CHARS_PER_WORD
 from bert_tf.workers import ordered_map, resolve_num_workers
+from data_prep.blocks import cut_long_sentences, cut_position
 from data_prep.markup import (
     PLAIN,
     WIKITEXT,
@@ -45,6 +46,7 @@ from data_prep.markup import (
     validate_markup,
     without_unknown_words,
 )
+from data_prep.source_text import require_few_nulls
 from data_prep.stage import (
     define_common_flags,
     define_workers_flag,
@@ -60,7 +62,8 @@ FILE_NAMES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
 _CHUNK_BYTES = 1 << 20
 _WORDS_AT_A_TIME = 10_000  # passed to the trainer
 _SENTENCEPIECE_THREADS = 16  # fixed: its sums, and so its pieces, depend on this number
-_SENTENCEPIECE_LINE_BYTES = 1 << 14  # longer lines are left out
+_SENTENCEPIECE_LINE_BYTES = 1 << 14  # longer lines are cut: the trainer leaves them out
+_SHOWN_BYTES = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,20 +209,27 @@ def _until_limit(
     report(f"{STAGE}: training on {counts['sample_bytes'] / 1e6:,.1f} MB")
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
-    """A file in parts that end at line ends; an overlong line is cut after 2 MiB."""
+class Lines(NamedTuple):
+    """A part of a file."""
+
+    path: Path
+    content: bytes
+
+
+def read_lines(path: Path) -> Iterator[Lines]:
+    """A file in parts that end at line ends; a line of more than 2 MiB is cut after a word."""
     with open(path, "rb") as file:
         pending = b""
         while block := file.read(_CHUNK_BYTES):
             pending += block
             cut = pending.rfind(b"\n") + 1
             if not cut and len(pending) >= 2 * _CHUNK_BYTES:
-                cut = len(pending)
+                cut = cut_position(pending)
             if cut:
-                yield pending[:cut]
+                yield Lines(path, pending[:cut])
                 pending = pending[cut:]
         if pending:
-            yield pending
+            yield Lines(path, pending)
 
 
 class WordCounter:
@@ -230,11 +240,11 @@ class WordCounter:
         self._markup = markup
         self._basic = BasicTokenizer(lower_case=do_lower_case)
 
-    def __call__(self, chunk: bytes) -> Sample:
+    def __call__(self, chunk: Lines) -> Sample:
         """Counts words, in the order in which they first appear."""
-        content = b"\n".join(self._rule.lines(chunk))
-        words = self._basic.words(_text_of(content, self._markup))
-        return Sample(dict(collections.Counter(words)), len(content), len(chunk))
+        content = b"\n".join(self._rule.lines(chunk.content))
+        words = self._basic.words(_text_of(content, chunk.path, self._markup))
+        return Sample(dict(collections.Counter(words)), len(content), len(chunk.content))
 
 
 class LineSampler:
@@ -245,18 +255,27 @@ class LineSampler:
         self._markup = markup
         self._do_lower_case = do_lower_case
 
-    def __call__(self, chunk: bytes) -> Sample:
-        """Returns the lines that are in the sample."""
-        content = b"\n".join(self._rule.lines(chunk))
-        text = _text_of(content, self._markup).replace("\0", "")
+    def __call__(self, chunk: Lines) -> Sample:
+        """Returns the lines that are in the sample; the trainer would leave out longer ones."""
+        content = b"\n".join(self._rule.lines(chunk.content))
+        text = _text_of(content, chunk.path, self._markup).replace("\0", "")
         if self._do_lower_case:
             text = text.lower()
         lines = [line for line in text.split("\n") if line.strip()]
-        return Sample(lines, len(content), len(chunk))
+        lines, _ = cut_long_sentences(lines, _SENTENCEPIECE_LINE_BYTES)
+        return Sample(lines, len(content), len(chunk.content))
 
 
-def _text_of(content: bytes, markup: str) -> str:
-    text = content.decode("utf-8", "replace")
+def _text_of(content: bytes, path: Path, markup: str) -> str:
+    require_few_nulls(content, path)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[content.rfind(b"\n", 0, error.start) + 1 : error.end]
+        raise UserError(
+            f"--input_file: {path} is not UTF-8: it has the bytes {line[-_SHOWN_BYTES:]!a}; "
+            "convert it first."
+        ) from None
     return without_unknown_words(text) if markup == WIKITEXT else text
 
 

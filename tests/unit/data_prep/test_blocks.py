@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import collections
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,3 +76,58 @@ def test_reading_is_lazy():
 
     first = next(blocks.group_documents(documents(), block_bytes=100))
     assert len(first.documents) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "before"),
+    [
+        (b"a\n\nb\nc", b"a\n\n"),
+        (b"a\r\n\r\nb", b"a\r\n\r\n"),
+        (b"a\r\rb\rc", b"a\r\r"),
+        (b"a\r\r\nb\r\r\nc", b""),  # a line feed after two carriage returns is one line end
+        (b"a\nb", b""),
+    ],
+)
+def test_last_blank_line(content, before):
+    assert content[: blocks.last_blank_line(content)] == before
+
+
+@pytest.mark.parametrize(
+    ("content", "before"),
+    [
+        ("One. Two three", "One. "),
+        ("Eins.« Zwei", "Eins.« "),
+        ("一。二三", "一。"),
+        ("one two", "one "),
+        ("ääää", "äää"),
+        ("One.\ntwo. three", "One.\n"),
+    ],
+)
+def test_cut_position(content, before):
+    encoded = content.encode()
+    assert encoded[: blocks.cut_position(encoded)].decode() == before
+
+
+@given(st.text(alphabet="aä. 。\U0001f600", min_size=1), st.integers(4, 20))
+def test_cut_sentences_lose_nothing(sentence, max_bytes):
+    sentence = " ".join(sentence.split())
+    parts, cuts = blocks.cut_long_sentences([sentence], max_bytes)
+    assert "".join("".join(parts).split()) == "".join(sentence.split())
+    assert all(len(part.encode()) <= max_bytes for part in parts)
+    assert cuts == len(parts) - 1
+
+
+@pytest.mark.parametrize("text", ["A sentence. " * 300, "ä" * 2000, "word " * 600])
+def test_long_lines_are_cut_or_refused(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(blocks, "_MAX_LINE_BYTES", 1000)
+    path = tmp_path / "a.txt"
+    path.write_text(f"First.\n{text}\nLast.\n\nOther.\n")
+    with pytest.raises(UserError, match=r"line 2 of .* is longer than"):
+        list(blocks.read_documents(path, max_bytes=1 << 20))
+    counts = collections.Counter()
+    documents = list(blocks.read_documents(path, max_bytes=1 << 20, cut_lines=counts))
+    lines = documents[0].text.decode().split("\n")
+    assert max(len(line.encode()) for line in lines) < 1000
+    assert "".join("".join(lines).split()) == "".join(f"First.{text}Last.".split())
+    assert counts["cut_lines"] == len(lines) - 4
+    assert documents[1].first_line == 5

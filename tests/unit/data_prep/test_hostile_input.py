@@ -155,6 +155,38 @@ def test_text(tmp_path, vocab_file, case, stage):
             assert re.sub("\r", "\n", found).strip().count("\n\n") == 1
 
 
+@pytest.mark.parametrize("tokenizer", ["wordpiece", "sentencepiece"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            PLAIN.encode() + b"Not \xff text.\n",
+            r"a.txt is not UTF-8: it has .* b'Not \\xff'",
+        ),
+        (PLAIN.encode("utf-16"), FULL_OF_NULLS),
+        (("abcdefgh ijkl " * 180_000).encode(), None),
+        (("ä" * (5 << 18)).encode(), None),
+        (PLAIN.replace(" ", "\0 ", 2).encode(), None),
+        (PLAIN.replace("\n", "\r").encode(), None),
+    ],
+    ids=["invalid", "UTF-16", "long line", "no blanks", "nulls", "CR"],
+)
+def test_a_vocabulary(tmp_path, content, message, tokenizer):
+    (tmp_path / "a.txt").write_bytes(content)
+    # No text here has as many entries; that it is too small shows that it was read.
+    with pytest.raises(UserError) as raised:
+        vocabulary.run(
+            vocabulary.Settings(
+                str(tmp_path / "a.txt"),
+                str(tmp_path / "out"),
+                vocab_size=5000,
+                tokenizer=tokenizer,
+                num_workers=1,
+            )
+        )
+    assert re.search(message or "the text is too small|has no words", str(raised.value))
+
+
 @pytest.mark.parametrize("stage", ["extract", "sentences"])
 def test_replaced_bytes_are_counted(tmp_path, stage):
     (tmp_path / "a.txt").write_bytes(b"One \xff\xfetwo.\n")

@@ -194,6 +194,7 @@ def test_windows_text(tmp_path):
         (zip_of(TEXTS)[:-30], "damaged or was not downloaded completely"),
         (zip_of({"a": zip_of(TEXTS)}), "is a zip archive inside another file"),
     ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
 )  # fmt: skip
 def test_what_is_refused(tmp_path, content, sentence):
     if content.startswith(b"PAR1"):
