@@ -6,13 +6,18 @@ equal values in two signatures estimates the Jaccard similarity of two documents
 documents that agree in one of several bands of their signatures are compared (Leskovec, Rajaraman,
 Ullman: Mining of Massive Datasets, section 3.4).
 
-Sketches are kept in a file and are sorted a part at a time.
+Sketches are kept in a file. What is compared first, a hash of the text and one of each band, is put
+into files of its own and sorted a part at a time. Nothing is mapped into memory, which would count
+as memory of the process as far as it has been read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import os
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,10 +35,11 @@ _WORDS_OF_RUN = 5
 _MOST_RUNS = 1 << 16  # of a document; a longer one is sampled evenly
 # Documents that agree in a band are compared with so many of those before them.
 _MOST_COMPARED = 16
-_PART_DOCUMENTS = 1 << 22
-_CHUNK_DOCUMENTS = 1 << 18
+_PART_DOCUMENTS = 1 << 21
+_CHUNK_DOCUMENTS = 1 << 14
 
 _SKETCH = np.dtype([("exact", "<u8"), ("values", "<u4", (_VALUES,))])
+_KEY = np.dtype("<u8")
 _KEYS = random_bits(derive_keys(0, 0x6D696E68617368), _VALUES)[0]
 
 
@@ -88,67 +94,91 @@ def find_duplicates(path: Path, *, threshold: float | None) -> Duplicates:
       path: the sketches of all documents, one after the other.
       threshold: the similarity from which documents are near duplicates; None for equal ones only.
     """
-    if not path.stat().st_size:
-        return Duplicates(np.empty(0, np.int64), np.empty(0, np.int64))
-    sketches = np.memmap(path, _SKETCH, mode="r")
-    exact = np.unique(np.concatenate([group[1:] for group in _groups(sketches["exact"])] or [[]]))
-    exact = exact.astype(np.int64)
-    if threshold is None:
-        return Duplicates(exact, np.empty(0, np.int64))
-    is_duplicate = np.zeros(len(sketches), bool)
-    is_duplicate[exact] = True
-    values, least = sketches["values"], math.ceil(threshold * _VALUES)
-    for band in range(_BANDS):
-        for group in _groups(_Band(values, band)):
-            _mark_similar(values, group[~is_duplicate[group]], least, is_duplicate)
+    with _Sketches(path) as sketches, tempfile.TemporaryDirectory(dir=path.parent) as directory:
+        exact_keys, *band_keys = sketches.write_keys(Path(directory), near=threshold is not None)
+        exact = np.array(sorted(n for group in _groups(exact_keys) for n in group[1:]), np.int64)
+        is_duplicate = np.zeros(len(sketches), bool)
+        is_duplicate[exact] = True
+        for keys in band_keys:
+            least = math.ceil(threshold * _VALUES)
+            for group in _groups(keys):
+                _mark_similar(sketches, group[~is_duplicate[group]], least, is_duplicate)
     is_duplicate[exact] = False
     return Duplicates(exact, np.flatnonzero(is_duplicate))
 
 
 def _mark_similar(
-    values: np.ndarray, group: np.ndarray, least: int, is_duplicate: np.ndarray
+    sketches: _Sketches, group: np.ndarray, least: int, is_duplicate: np.ndarray
 ) -> None:
     """Marks the documents of a group with at least ``least`` values of one before them."""
     kept: list[np.ndarray] = []
     for number in group:
-        own = values[number]
+        own = sketches.values(number)
         if any(np.count_nonzero(own == other) >= least for other in kept):
             is_duplicate[number] = True
         elif len(kept) < _MOST_COMPARED:
             kept.append(own)
 
 
-class _Band:
-    """A hash of a band of each signature, computed as it is read."""
+class _Sketches(contextlib.AbstractContextManager):
+    """The sketches in a file, by number."""
 
-    def __init__(self, values: np.ndarray, band: int):
-        self._values = values
-        self._columns = slice(band * _ROWS, (band + 1) * _ROWS)
+    def __init__(self, path: Path):
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._descriptor)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return self._path.stat().st_size // _SKETCH.itemsize
 
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        part = self._values[rows, self._columns].astype(np.uint64)
-        hashes = np.zeros(len(part), np.uint64)
-        for column in part.T:
-            hashes = mix64(hashes + mix64(column))
-        return hashes
+    def values(self, number: int) -> np.ndarray:
+        """The signature of one document: uint32."""
+        data = os.pread(self._descriptor, _SKETCH.itemsize, int(number) * _SKETCH.itemsize)
+        return np.frombuffer(data, _SKETCH)["values"][0]
+
+    def write_keys(self, directory: Path, *, near: bool) -> list[Path]:
+        """Writes the exact hashes of all documents into a file, and those of each band."""
+        names = ["exact", *(f"band-{band}" for band in range(_BANDS if near else 0))]
+        paths = [directory / name for name in names]
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(open(path, "wb")) for path in paths]
+            for chunk in _chunks(self._path, _SKETCH):
+                keys = [chunk["exact"], *_hashes_of_bands(chunk["values"])]
+                for file, column in zip(files, keys):
+                    file.write(column.tobytes())
+        return paths
 
 
-def _groups(keys: np.ndarray | _Band) -> Iterator[np.ndarray]:
-    """The numbers of the documents that share a key, in order; only if there are several.
+def _hashes_of_bands(values: np.ndarray) -> Iterator[np.ndarray]:
+    """A hash of each band of N signatures [N, values]: uint64 [N]."""
+    for band in np.split(values, _BANDS, axis=1):
+        hashes = np.zeros(len(band), np.uint64)
+        for column in band.T:
+            hashes = mix64(hashes + mix64(column.astype(np.uint64)))
+        yield hashes
+
+
+def _chunks(path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
+    with open(path, "rb") as file:
+        while data := file.read(_CHUNK_DOCUMENTS * dtype.itemsize):
+            yield np.frombuffer(data, dtype)
+
+
+def _groups(path: Path) -> Iterator[np.ndarray]:
+    """The numbers of the documents that share a key in a file, in order; only if several do.
 
     Keys are spread over parts by their value, and a part at a time is sorted.
     """
-    parts = math.ceil(len(keys) / _PART_DOCUMENTS)
+    parts = math.ceil(path.stat().st_size / _KEY.itemsize / _PART_DOCUMENTS)
     for part in range(parts):
-        found_keys, found_numbers = [], []
-        for start in range(0, len(keys), _CHUNK_DOCUMENTS):
-            chunk = np.asarray(keys[start : start + _CHUNK_DOCUMENTS])
+        found_keys, found_numbers, start = [], [], 0
+        for chunk in _chunks(path, _KEY):
             chosen = np.flatnonzero(chunk % np.uint64(parts) == part)
             found_keys.append(chunk[chosen])
             found_numbers.append(chosen + start)
+            start += len(chunk)
         of_part, numbers = np.concatenate(found_keys), np.concatenate(found_numbers)
         order = np.argsort(of_part, kind="stable")
         of_part, numbers = of_part[order], numbers[order]

@@ -26,13 +26,13 @@ import numpy as np
 
 from bert_tf.errors import UserError
 from bert_tf.records.framing import FRAMING_BYTES, frame_end
-from bert_tf.records.offsets import keep_offsets, offsets_path, read_offsets, write_offsets
+from bert_tf.records.offsets import keep_offsets, offsets_path, read_offsets
 
 # One block is inflated for each record of a batch: see "Records" in docs/data.md for the trade.
 BLOCK_BYTES = 16 << 10
 HEADER_BYTES = 24
 
-_MAGIC = b"TFRGZB01"
+MAGIC = b"TFRGZB01"
 _LEVEL = 6
 _RAW_DEFLATE, _GZIP = -zlib.MAX_WBITS, zlib.MAX_WBITS | 16
 # Deflate with an extra field, no time, unknown system; the subfield TR of 8 bytes.
@@ -78,11 +78,6 @@ def end_of_file() -> Blocks:
     """The block without records that ends a file."""
     block = _compress([])
     return Blocks(block, np.array([len(block)]), np.zeros(1, np.int64))
-
-
-def write_block_offsets(path: Path, sizes: np.ndarray, counts: np.ndarray) -> None:
-    """Writes the side file for blocks of these sizes and numbers of records, int64 [M] each."""
-    write_offsets(path, _MAGIC, np.concatenate([_sums(sizes), _sums(counts)]))
 
 
 def starts_with_block(descriptor: int) -> bool:
@@ -183,7 +178,7 @@ def open_blocks(path: Path, descriptor: int, *, keep: bool) -> GzipBlocks | None
 
     Raises UserError for a file that is cut or damaged.
     """
-    values = read_offsets(path, _MAGIC)
+    values = read_offsets(path, MAGIC)
     if values is not None and len(values) % 2 == 0:
         starts, firsts = np.split(values, 2)
         if _fits(descriptor, starts, firsts):
@@ -194,7 +189,7 @@ def open_blocks(path: Path, descriptor: int, *, keep: bool) -> GzipBlocks | None
     sizes, counts = found
     starts, firsts = (_sums(np.array(column, np.int64)).astype("<u8") for column in (sizes, counts))
     if keep:
-        keep_offsets(path, _MAGIC, np.concatenate([starts, firsts]))
+        keep_offsets(path, MAGIC, np.concatenate([starts, firsts]))
     return GzipBlocks(path, starts, firsts)
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -26,6 +30,42 @@ def write_offsets(path: Path, magic: bytes, values: np.ndarray) -> None:
     with atomic_open(offsets_path(path), "wb") as file:
         file.write(magic)
         file.write(values.astype("<u8").tobytes())
+
+
+class RunningSums:
+    """The sums of sizes that are added one array after the other, from 0 on.
+
+    They are kept in a temporary file, since a record file may have hundreds of millions of records.
+    """
+
+    def __init__(self, directory: Path):
+        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 (closed with the object)
+        self._sum = 0
+        self.add(np.zeros(1, np.int64))
+
+    def add(self, sizes: np.ndarray) -> None:
+        """Adds sizes, int64 [N]."""
+        sums = self._sum + np.cumsum(sizes)
+        self._file.write(sums.astype("<u8").tobytes())
+        self._sum = int(sums[-1]) if len(sums) else self._sum
+
+    @property
+    def total(self) -> int:
+        """The sum of all."""
+        return self._sum
+
+    def copy_to(self, file: IO[bytes]) -> None:
+        """Writes all sums, the 0 first, as little-endian uint64."""
+        self._file.seek(0)
+        shutil.copyfileobj(self._file, file)
+
+
+def write_sums(path: Path, magic: bytes, columns: Sequence[RunningSums]) -> None:
+    """Like :func:`write_offsets`, for one or more columns of sums."""
+    with atomic_open(offsets_path(path), "wb") as file:
+        file.write(magic)
+        for column in columns:
+            column.copy_to(file)
 
 
 def keep_offsets(path: Path, magic: bytes, values: np.ndarray) -> None:

@@ -8,6 +8,7 @@ ones from an uncompressed copy (compressed.py), which has the offsets.
 
 from __future__ import annotations
 
+import array
 import collections
 import contextlib
 import dataclasses
@@ -33,22 +34,25 @@ from bert_tf.records.framing import (
     record_in,
 )
 from bert_tf.records.gzip_blocks import (
+    MAGIC as BLOCKS_MAGIC,
+)
+from bert_tf.records.gzip_blocks import (
     DecodedBlocks,
     GzipBlocks,
     compress_frames,
     end_of_file,
     open_blocks,
     starts_with_block,
-    write_block_offsets,
     written_blocks,
 )
 from bert_tf.records.journal import Written
 from bert_tf.records.offsets import (
     OFFSETS_SUFFIX,
+    RunningSums,
     keep_offsets,
     offsets_path,
     read_offsets,
-    write_offsets,
+    write_sums,
 )
 
 __all__ = [
@@ -91,11 +95,6 @@ class FramedRecords:
     sizes: np.ndarray
     counts: np.ndarray | None = None
 
-    @property
-    def num_records(self) -> int:
-        """Number of records."""
-        return len(self.sizes) if self.counts is None else int(self.counts.sum())
-
 
 def frame_records(records: Iterable[bytes], *, compression: str = "none") -> FramedRecords:
     """Adds lengths and checksums to records; ``compression`` is one of ``COMPRESSION``."""
@@ -120,11 +119,11 @@ class TFRecordWriter:
         self._path = Path(path)
         self._compression = compression
         self._continues = continues
-        self._sizes = [np.zeros(0, np.int64)]
-        self._counts = [np.zeros(0, np.int64)]
         self._num_records = 0
 
     def __enter__(self) -> TFRecordWriter:
+        self._ends = RunningSums(self._path.parent)
+        self._counts = RunningSums(self._path.parent)  # of blocks, with compression
         if self._continues:
             self._opened = open(self._path, "ab")
             self._count_written()
@@ -146,25 +145,29 @@ class TFRecordWriter:
             stack.push(self._opened)
             if self._compression == "gzip":
                 self.write_framed(FramedRecords(*end_of_file()))
-        sizes, counts = np.concatenate(self._sizes), np.concatenate(self._counts)
         if self._compression == "gzip":
-            write_block_offsets(self._path, sizes, counts)
+            write_sums(self._path, BLOCKS_MAGIC, [self._ends, self._counts])
         else:
-            write_offsets(self._path, _MAGIC, np.concatenate([[0], np.cumsum(sizes)]))
+            write_sums(self._path, _MAGIC, [self._ends])
 
     def _count_written(self) -> None:
         """Counts what is in the file that is continued."""
         descriptor = _open_for_reading(self._path)
         try:
             if self._compression == "gzip":
-                sizes, counts = written_blocks(self._path, descriptor)
-                self._counts, self._num_records = [counts], int(counts.sum())
+                self._count(*written_blocks(self._path, descriptor))
             else:
-                sizes = np.diff(_scan(self._path, descriptor)).astype(np.int64)
-                self._num_records = len(sizes)
+                self._count(np.diff(_scan(self._path, descriptor)).astype(np.int64))
         finally:
             os.close(descriptor)
-        self._sizes = [sizes]
+
+    def _count(self, sizes: np.ndarray, counts: np.ndarray | None = None) -> None:
+        self._ends.add(sizes)
+        if counts is None:
+            self._num_records += len(sizes)
+        else:
+            self._counts.add(counts)
+            self._num_records = self._counts.total
 
     @property
     def num_records(self) -> int:
@@ -183,10 +186,7 @@ class TFRecordWriter:
     def write_framed(self, records: FramedRecords) -> None:
         """Appends records that are already framed, with the compression of this writer."""
         self._file.write(records.content)
-        self._sizes.append(records.sizes)
-        if records.counts is not None:
-            self._counts.append(records.counts)
-        self._num_records += records.num_records
+        self._count(records.sizes, records.counts)
 
 
 class RecordFile:
@@ -421,7 +421,7 @@ def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:
 def _scan(path: Path, descriptor: int) -> np.ndarray:
     """Locates all records by following their lengths, without reading the records."""
     size = os.fstat(descriptor).st_size
-    offsets = [0]
+    offsets = array.array("Q", [0])
     while offsets[-1] < size:
         number, start = len(offsets) - 1, offsets[-1]
         header = os.pread(descriptor, HEADER_BYTES, start)
@@ -435,4 +435,4 @@ def _scan(path: Path, descriptor: int) -> np.ndarray:
         if len(header) < HEADER_BYTES or end > size:
             raise UserError(f"{path} is truncated inside record {number}; make or copy it again.")
         offsets.append(end)
-    return np.array(offsets, "<u8")
+    return np.frombuffer(offsets, np.uint64).astype("<u8")
