@@ -81,7 +81,7 @@ EXPORT_STAGE = "export_records"  # of files that are no TFRecords
 MASKING = KEEP, STATIC, DYNAMIC = "keep", "static", "dynamic"
 # Parameters of records that their conversion decides anew.
 _OF_FILES = ("files", "block_bytes", "compression")
-_OF_MASKS = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask", "random_seed")
+_OF_MASKS = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
 _OF_MASKS_ELSEWHERE = ("ngram", "favor_shorter_ngram")  # which are not drawn here
 
 
@@ -186,7 +186,7 @@ def _parameters(settings: Settings, origin: Origin, layout: Layout) -> dict[str,
         parameters["max_seq_length"] = settings.max_seq_length
         parameters["max_predictions_per_seq"] = settings.max_predictions_per_seq
     if layout.has_masks and not origin.layout.has_masks:
-        parameters |= {name: getattr(settings, name) for name in _OF_MASKS}
+        parameters |= {name: getattr(settings, name) for name in (*_OF_MASKS, "random_seed")}
     return parameters
 
 
