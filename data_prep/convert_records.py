@@ -79,7 +79,10 @@ from data_prep.stage import (
 
 EXPORT_STAGE = "export_records"  # of files that are no TFRecords
 MASKING = KEEP, STATIC, DYNAMIC = "keep", "static", "dynamic"
-_OF_MASKS = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask", "random_seed")
+# Parameters of records that their conversion decides anew.
+_OF_FILES = ("files", "block_bytes", "compression")
+_OF_MASKS = ("max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask")
+_OF_MASKS_ELSEWHERE = ("ngram", "favor_shorter_ngram")  # which are not drawn here
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,15 +179,14 @@ def run(settings: Settings) -> Path:
 
 def _parameters(settings: Settings, origin: Origin, layout: Layout) -> dict[str, Any]:
     """The parameters that determine the output: those of the records, and of their conversion."""
-    of_files = ("files", "block_bytes")
-    left_out = of_files if layout.has_masks else (*of_files, *_OF_MASKS[:-1])
+    left_out = _OF_FILES if layout.has_masks else (*_OF_FILES, *_OF_MASKS, *_OF_MASKS_ELSEWHERE)
     parameters = {k: v for k, v in origin.parameters.items() if k not in left_out}
     parameters |= {"format": settings.format, "masking": STATIC if layout.has_masks else DYNAMIC}
     if origin.kind == LDDL:
         parameters["max_seq_length"] = settings.max_seq_length
         parameters["max_predictions_per_seq"] = settings.max_predictions_per_seq
     if layout.has_masks and not origin.layout.has_masks:
-        parameters |= {name: getattr(settings, name) for name in _OF_MASKS}
+        parameters |= {name: getattr(settings, name) for name in (*_OF_MASKS, "random_seed")}
     return parameters
 
 
