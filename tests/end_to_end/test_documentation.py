@@ -22,6 +22,7 @@ PAGES = ["README.md", *(f"docs/{name}.md" for name in
 NOT_RUN = {
     "docs/architecture.md": "it has none",
     "docs/coming_from_other_scripts.md": "they are other people's; tests/unit/config parses them",
+    "docs/data_on_many_machines.md": "they want a cluster; tests/hosts has one",
     "docs/environments.md": "they build environments",
     "docs/large_batches.md": "they take half an hour",
     "docs/loss_curves.md": "they take hours",
