@@ -22,6 +22,7 @@ PAGES = ["README.md", *(f"docs/{name}.md" for name in
 NOT_RUN = {
     "docs/architecture.md": "it has none",
     "docs/coming_from_other_scripts.md": "they are other people's; tests/unit/config parses them",
+    "docs/data_on_many_machines.md": "they want a cluster; tests/hosts has one",
     "docs/doctor.md": "they are plans; tests/unit/doctor looks at some",
     "docs/environments.md": "they build environments",
     "docs/large_batches.md": "they take half an hour",
@@ -30,6 +31,7 @@ NOT_RUN = {
     "docs/memory.md": "they want a machine's whole memory",
     "docs/padding.md": "they take hours, and files that are not here",
     "docs/phases.md": "they want files of flags; test_kills.py runs a plan",
+    "docs/planning_a_corpus.md": "they take hours",
     "docs/recipes.md": "they take days; tests/unit/test_recipe_ledgers.py has their arithmetic",
     "docs/speed.md": "they need the code of others",
     "docs/time_to_loss.md": "they take an hour, and need the code of others",

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 
 import pytest
 
@@ -15,15 +16,19 @@ distributed = pytest.importorskip("distributed")
 cluster = pytest.importorskip("bert_tf.cluster")
 
 
-@pytest.fixture(scope="module")
-def dask(tmp_path_factory):
-    """Two workers of one thread each."""
-    with distributed.LocalCluster(
-        n_workers=2,
+def start_cluster(directory, n_workers):
+    """Workers of one thread each, in processes of their own."""
+    return distributed.LocalCluster(
+        n_workers=n_workers,
         threads_per_worker=1,
         dashboard_address=":0",
-        local_directory=str(tmp_path_factory.mktemp("dask")),
-    ) as local:
+        local_directory=str(directory),
+    )
+
+
+@pytest.fixture(scope="module")
+def dask(tmp_path_factory):
+    with start_cluster(tmp_path_factory.mktemp("dask"), 2) as local:
         yield local
 
 
@@ -85,6 +90,8 @@ class Suicide:
         return self.work
 
     def work(self, value):
+        with open(f"{self.lives}.calls", "a") as calls:
+            calls.write(f"{value}\n")
         if value == 3:
             left = sorted(os.listdir(self.lives))
             if left:
@@ -100,8 +107,13 @@ def with_lives(directory, number):
 
 
 def test_a_killed_worker_costs_its_items_only(dask, tmp_path):
-    assert list(results_of(with_lives(tmp_path, 1), range(12), dask)) == list(range(12))
-    assert not list(tmp_path.iterdir())
+    lives = tmp_path / "lives"
+    lives.mkdir()
+    assert list(results_of(with_lives(lives, 1), range(40), dask)) == list(range(40))
+    assert not list(lives.iterdir())
+    calls = (tmp_path / "lives.calls").read_text().splitlines()
+    assert calls.count("3") == 2
+    assert len(calls) <= 40 + 6, "what was under way"
 
 
 def test_an_item_that_kills_all_its_workers_is_one_sentence(dask, tmp_path):
@@ -140,15 +152,34 @@ def test_nobody_there(monkeypatch):
             cluster.check_scheduler(address)
 
 
-def test_a_scheduler_without_workers(monkeypatch):
+def test_a_scheduler_without_workers(monkeypatch, tmp_path):
     monkeypatch.setattr(cluster, "PATIENCE", 1.0)
-    with (
-        distributed.LocalCluster(n_workers=0, dashboard_address=":0") as empty,
-        pytest.raises(
-            UserError, match=r"the scheduler has no workers, and none has come within 1 seconds"
-        ),
-    ):
+    none = "the scheduler has no workers, and none has come within 1 seconds"
+    with start_cluster(tmp_path, 0) as empty, pytest.raises(UserError, match=none):
         cluster.check_scheduler(empty.scheduler_address)
+
+
+def test_workers_that_are_gone_for_good(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(cluster, "_PATIENCE_WITHOUT_WORKERS", 1.0)
+    with start_cluster(tmp_path, 1) as local:
+        results = results_of(test_workers.make_square, range(99), local)
+        assert next(results) == 0
+        local.scale(0)
+        deadline = time.monotonic() + 60
+        while local.scheduler.workers:
+            assert time.monotonic() < deadline
+        with pytest.raises(RepairableError, match="all workers are gone, and none has come for 1"):
+            list(results)
+    assert "counting: all workers are gone, waiting for others" in capsys.readouterr().err
+
+
+def test_a_scheduler_that_is_gone(tmp_path):
+    with start_cluster(tmp_path, 1) as local:
+        results = results_of(test_workers.make_square, range(99), local)
+        assert next(results) == 0
+        local.close()
+        with pytest.raises(RepairableError, match=r"^counting: the connection to the scheduler"):
+            list(results)
 
 
 def test_workers_and_a_scheduler_contradict_each_other():
