@@ -33,7 +33,7 @@ BLOCK_BYTES = 16 << 10
 HEADER_BYTES = 24
 
 MAGIC = b"TFRGZB01"
-_LEVEL = 6
+_LEVEL = 4  # in 1.2 to 1.35 times less time than 6, for 1 to 3 % more bytes
 _RAW_DEFLATE, _GZIP = -zlib.MAX_WBITS, zlib.MAX_WBITS | 16
 # Deflate with an extra field, no time, unknown system; the subfield TR of 8 bytes.
 _FIXED_HEADER = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff" + struct.pack("<H2sH", 12, b"TR", 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import gzip
 import os
@@ -265,6 +266,14 @@ def test_no_records(tmp_path):
     path = write(tmp_path / "a", [])
     assert len(RecordSet([path])) == 0
     assert gzip.decompress(path.read_bytes()) == b""
+
+
+def test_threads_read_at_once(path):
+    record_set = RecordSet([path])
+    orders = [random.Random(n).sample(range(len(RECORDS)), len(RECORDS)) for n in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        for order, found in zip(orders, threads.map(record_set.read, orders)):
+            assert found == [RECORDS[i] for i in order]
 
 
 def test_reading_in_order_inflates_a_block_once(path, monkeypatch):
