@@ -112,9 +112,8 @@ def cluster_map(
                 "scheduler, which takes it more time",
                 stream=sys.stderr,
             )
-        with _explained(scheduler, what):
-            work = _Map(client, make_worker, scheduler, what, is_direct=hidden is None)
-            yield from work.results(items)
+        work = _Map(client, make_worker, scheduler, what, is_direct=hidden is None)
+        yield from work.results(items)
 
 
 class _Map:
@@ -139,7 +138,8 @@ class _Map:
             self._number, pickle.dumps(make_worker), main.name if main else "", version_record()
         )
         # A task, not scattered data: it can be made again where the only worker that has it dies.
-        self._work = client.submit(_same, work, key=f"{what}-work-{self._number}")
+        with self._explained():
+            self._work = client.submit(_same, work, key=f"{what}-work-{self._number}")
         self._threads, self._counted = 0, -float("inf")
 
     def results(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -152,27 +152,45 @@ class _Map:
                 pending.append(self._submit(number, item))
             if not pending:
                 return
-            future = pending.popleft()
-            self._wait(future)
-            yield pickle.loads(self._client.gather(future, direct=self._is_direct))
+            yield self._result(pending.popleft())
 
     def _submit(self, number: int, item: Any) -> distributed.Future:
         key = f"{self._what}-{self._number}-{number}"
-        return self._client.submit(_call, self._work, pickle.dumps(item), key=key, pure=False)
+        content = pickle.dumps(item)
+        with self._explained():
+            return self._client.submit(_call, self._work, content, key=key, pure=False)
 
     def _most_pending(self) -> int:
         """How many items may be under way, as workers come and go."""
         now = time.monotonic()
-        if now - self._counted >= _SECONDS_BETWEEN_COUNTS:
-            self._threads, self._counted = sum(self._client.nthreads().values()), now
+        # Without a connection, the count would wait for one; results that are lost say so at once.
+        is_connected = self._client.status == "running"
+        if now - self._counted >= _SECONDS_BETWEEN_COUNTS and is_connected:
+            with self._explained():
+                self._threads, self._counted = sum(self._client.nthreads().values()), now
         return _ITEMS_PER_THREAD * self._threads
+
+    def _result(self, future: distributed.Future) -> Any:
+        self._wait(future)
+        if future.status != "error":
+            with self._explained():
+                return pickle.loads(self._client.gather(future, direct=self._is_direct))
+        error = future.exception()
+        if not isinstance(error, distributed.KilledWorker):
+            raise error
+        raise RepairableError(
+            f"{self._what}: an item has cost {error.allowed_failures + 1} workers their life, the "
+            f"last one at {error.last_worker.address} (most often from lack of memory); see the "
+            "logs of the workers, and give them more memory or fewer threads."
+        ) from error
 
     def _wait(self, future: distributed.Future) -> None:
         """Waits for a result as long as there is a worker, or may be one again soon."""
         since = None
         while True:
-            with contextlib.suppress(distributed.TimeoutError), self._client.as_current():
-                distributed.wait([future], timeout=_SECONDS_BETWEEN_COUNTS)
+            with contextlib.suppress(distributed.TimeoutError), self._explained():
+                with self._client.as_current():
+                    distributed.wait([future], timeout=_SECONDS_BETWEEN_COUNTS)
                 return
             if self._most_pending():
                 since = None
@@ -188,6 +206,19 @@ class _Map:
                     f"{_PATIENCE_WITHOUT_WORKERS:.0f} seconds; start workers and give the same "
                     "command again."
                 )
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns a lost connection into a sentence."""
+        try:
+            yield
+        except distributed.TimeoutError:
+            raise
+        except (distributed.CancelledError, OSError) as error:
+            raise RepairableError(
+                f"{self._what}: the connection to the scheduler at {self._scheduler} was lost; "
+                "start it and its workers again if they are gone, and give the same command again."
+            ) from error
 
 
 def _same(work: _Work) -> _Work:
@@ -309,21 +340,3 @@ def _refusal(worker: str, difference: str) -> str:
         f"--scheduler: the worker {worker} has {difference}, so its part of the output would be "
         "different; install the same versions there and start it again."
     )
-
-
-@contextlib.contextmanager
-def _explained(address: str, what: str) -> Iterator[None]:
-    """Turns Dask's errors into sentences."""
-    try:
-        yield
-    except distributed.KilledWorker as error:
-        raise RepairableError(
-            f"{what}: an item has cost {error.allowed_failures + 1} workers their life, the last "
-            f"one at {error.last_worker.address} (most often from lack of memory); see the logs of "
-            "the workers, and give them more memory or fewer threads."
-        ) from error
-    except (distributed.CancelledError, distributed.comm.CommClosedError) as error:
-        raise RepairableError(
-            f"{what}: the connection to the scheduler at {address} was lost; start it and its "
-            "workers again if they are gone, and give the same command again."
-        ) from error

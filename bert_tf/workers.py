@@ -95,7 +95,8 @@ def ordered_map(
                 "--num_workers."
             ) from error
         except Exception as error:
-            raise UserError(f"{what}: failed with {type(error).__name__}: {error}") from error
+            kind = RepairableError if isinstance(error, (MemoryError, OSError)) else UserError
+            raise kind(f"{what}: failed with {type(error).__name__}: {error}") from error
         yield result
 
 

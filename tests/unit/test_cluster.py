@@ -173,7 +173,8 @@ def test_workers_that_are_gone_for_good(monkeypatch, tmp_path, capsys):
     assert "counting: all workers are gone, waiting for others" in capsys.readouterr().err
 
 
-def test_a_scheduler_that_is_gone(tmp_path):
+def test_a_scheduler_that_is_gone(monkeypatch, tmp_path):
+    monkeypatch.setattr(cluster, "PATIENCE", 10.0)
     with start_cluster(tmp_path, 1) as local:
         results = results_of(test_workers.make_square, range(99), local)
         assert next(results) == 0

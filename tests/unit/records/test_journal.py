@@ -13,7 +13,7 @@ from bert_tf.errors import RepairableError, UserError
 from bert_tf.records import journal as journals
 from bert_tf.records import stage as stages
 from bert_tf.records.journal import JOURNAL_NAME, AppendedFile, Journal, Written
-from bert_tf.records.stage import Built, run_stage
+from bert_tf.records.stage import Built, SharedDirectory, run_stage
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
 from data_prep import sentences
 from tests.support import content_of, no_room
@@ -76,6 +76,17 @@ def test_what_can_be_repaired_is_continued(tmp_path, source, error, capsys):
     assert (out / "a").read_bytes() == b"".join(ITEMS)
     assert json.loads((out / "manifest.json").read_text())["counts"] == {"items": 6}
     assert not partial.exists()
+
+
+def test_a_call_that_shares_its_directory_is_continued(tmp_path, source):
+    shared = SharedDirectory(flag="output_file", names=("a",), must_agree=())
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, source, Stage(3, KeyboardInterrupt()), shared=shared)
+    stage = Stage()
+    out = run(tmp_path, source, stage, shared=shared)
+    assert stage.worked_on == [3, 4, 5]
+    assert (out / "a").read_bytes() == b"".join(ITEMS)
+    assert {path.name for path in out.iterdir()} == {"a", "manifest.json"}
 
 
 def test_bad_input_leaves_nothing(tmp_path, source):
