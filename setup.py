@@ -34,7 +34,6 @@ setup(
     python_requires=">=3.9,<3.14",
     install_requires=[
         "absl-py",
-        "blingfire",
         "google-crc32c",
         "mwparserfromhell",
         "numpy",
@@ -42,6 +41,7 @@ setup(
         "requests",
         "safetensors",
         "sentencepiece",
+        "sentencex",
         "tokenizers",
     ],
     extras_require={

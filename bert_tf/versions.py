@@ -12,7 +12,7 @@ from pathlib import Path
 import bert_tf
 
 # Packages on whose results bytes of the outputs depend.
-_PACKAGES = ("blingfire", "mwparserfromhell", "numpy", "sentencepiece", "tokenizers")
+_PACKAGES = ("mwparserfromhell", "numpy", "sentencepiece", "sentencex", "tokenizers")
 _ROOMS = ("bert_tf", "data_prep")
 _SOURCES = ("*.py", "*.cc", "*.inc")
 

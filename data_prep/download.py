@@ -35,7 +35,13 @@ from bert_tf.progress import Progress
 from bert_tf.records.manifest import is_output_name
 from bert_tf.records.stage import Built, report, run_stage
 from data_prep import dumps
-from data_prep.stage import define_output_flag, run_main, settings_from_flags
+from data_prep.languages import DEFAULT_LANGUAGE
+from data_prep.stage import (
+    define_language_flag,
+    define_output_flag,
+    run_main,
+    settings_from_flags,
+)
 from data_prep.transfer import Pace, RemoteFile, StoppedError, check_checksum, fetch, read_text
 
 STAGE = "download"
@@ -60,7 +66,7 @@ class Settings:
 
     output_dir: str
     source: str | None = None
-    language: str = "en"
+    language: str = DEFAULT_LANGUAGE
     date: str = dumps.LATEST
     mirror: str = dumps.MIRROR
     url: Sequence[str] = ()
@@ -240,7 +246,6 @@ def _link(source: Path, target: Path) -> None:
 def define_source_flags() -> None:
     """Defines the flags that choose a collection of text."""
     flags.DEFINE_enum("source", None, [WIKIPEDIA], "A collection of text to download.")
-    flags.DEFINE_string("language", Settings.language, "The Wikipedia's code, such as de.")
     flags.DEFINE_string(
         "date",
         Settings.date,
@@ -258,6 +263,7 @@ def define_source_flags() -> None:
 def define_flags() -> None:
     """Defines the flags of ``python -m data_prep.download``."""
     define_source_flags()
+    define_language_flag()
     flags.DEFINE_multi_string("url", [], "Address of a file; may be repeated.")
     flags.DEFINE_string(
         "checksum_file",

@@ -14,13 +14,13 @@ import re
 from typing import Any, Callable, NamedTuple, Optional
 
 from bert_tf.errors import UserError
+from data_prep.languages import validate_language
 from data_prep.transfer import RemoteFile
 
 MIRROR = "https://dumps.wikimedia.org"
 LATEST = "latest"
 _JOB = "articlesdump"
 _DATE = re.compile(r"20\d{6}")
-_LANGUAGE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 # The text at an address, None if there is none.
 ReadText = Callable[[str], Optional[str]]
@@ -36,10 +36,7 @@ class Dump(NamedTuple):
 
 def check_dump_flags(language: str, date: str, mirror: str) -> None:
     """Raises UserError for values that cannot be."""
-    if not _LANGUAGE.fullmatch(language):
-        raise UserError(
-            f"--language={language} is not a Wikipedia's code in lower case, such as en or de."
-        )
+    validate_language(language)
     if date != LATEST and not _DATE.fullmatch(date):
         raise UserError(f"--date={date} is neither {LATEST} nor a date such as 20240601.")
     if not re.match("https?://[^/]", mirror):

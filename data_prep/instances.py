@@ -258,12 +258,14 @@ def assemble(
     last = first_sep + np.diff(spans.b) + 1 if rules.nsp else first_sep
     in_a = (columns > 0) & (columns < first_sep)
     in_b = (columns > first_sep) & (columns < last)
-    index = np.where(in_a, spans.a[:, :1] + columns - 1, spans.b[:, :1] + columns - first_sep - 1)
     is_text = in_a | in_b
-    input_ids = np.full(index.shape, special_ids["pad"], np.int64)
-    input_ids[is_text] = block.tokens[index[is_text]]
+    index = columns + np.where(in_a, spans.a[:, :1] - 1, spans.b[:, :1] - first_sep - 1)
+    text = block.tokens.take(index * is_text).astype(np.int64)
+    input_ids = np.where(is_text, text, special_ids["pad"])
     input_ids[:, 0] = special_ids["cls"]
-    input_ids[(columns == first_sep) | (columns == last)] = special_ids["sep"]
+    rows = np.arange(len(spans))
+    input_ids[rows, first_sep[:, 0]] = special_ids["sep"]
+    input_ids[rows, last[:, 0]] = special_ids["sep"]
     used = columns <= last
     word_starts = used & (
         ~is_text | starts_word[input_ids] | (columns == 1) | (columns == first_sep + 1)

@@ -35,7 +35,13 @@ from data_prep import (
     vocabulary,
 )
 from data_prep.markup import PLAIN, define_markup_flag
-from data_prep.stage import define_common_flags, define_workers_flag, run_main, settings_from_flags
+from data_prep.stage import (
+    define_common_flags,
+    define_language_flag,
+    define_workers_flag,
+    run_main,
+    settings_from_flags,
+)
 from data_prep.vocabulary_flags import chosen_vocabulary, define_vocabulary_flags
 
 
@@ -178,7 +184,6 @@ def _check_source(values: flags.FlagValues) -> None:
         )
     if values.source is None:
         for name in (
-            "language",
             "date",
             "mirror",
             "num_connections",
@@ -226,6 +231,7 @@ def define_flags() -> None:
     )
     define_workers_flag()
     define_markup_flag()
+    define_language_flag()
     download.define_source_flags()
     _define_clean_flag()
     for stage in (extract, clean, sentences, shards, vocabulary, create_pretraining_data):

@@ -3,10 +3,11 @@
     python -m data_prep.sentences --input_file='corpus/*.txt' --output_dir=sentences
 
 Input: UTF-8 text files, with a blank line or the end of a file between documents; a document is
-running prose, wrapped or not, or has one sentence per line. Sentences are found by blingfire. White
-space inside a sentence becomes single blanks. Documents of more than 1 MiB are split at sentence
-boundaries, so that later stages only handle small documents. ``--markup=wikitext`` is for WikiText,
-see data_prep.markup; without it, the stage prints a note if the text looks like WikiText.
+running prose, wrapped or not, or has one sentence per line. Sentences are found by the rules of
+``--language``, see data_prep.sentence_splitting. White space inside a sentence becomes single
+blanks. Documents of more than 1 MiB are split at sentence boundaries, so that later stages only
+handle small documents. ``--markup=wikitext`` is for WikiText, see data_prep.markup; without it, the
+stage prints a note if the text looks like WikiText.
 
 Output: ``sentences-00000.txt`` and so on, a new file after each 64 MiB.
 
@@ -24,7 +25,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import blingfire
 from absl import flags
 
 from bert_tf.command_line import flag_group
@@ -32,6 +32,7 @@ from bert_tf.errors import UserError
 from bert_tf.records.journal import Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
+from data_prep.languages import DEFAULT_LANGUAGE, validate_language
 from data_prep.markup import (
     PLAIN,
     UNKNOWN,
@@ -43,10 +44,12 @@ from data_prep.markup import (
     parameters_of,
     validate_markup,
 )
+from data_prep.sentence_splitting import split_sentences, splitter_version
 from data_prep.stage import (
     NumberedFiles,
     begin_progress,
     define_common_flags,
+    define_language_flag,
     define_workers_flag,
     find_text_files,
     run_main,
@@ -62,9 +65,6 @@ _CHUNK_BYTES = 1 << 20  # read at a time; a chunk has up to twice as much
 _BOUNDARY_SEARCH_BYTES = 1 << 16  # at the end of a chunk that must be split
 _MIN_WRAP_WIDTH, _MAX_WRAP_WIDTH = 40, 200  # characters; plausible widths of wrapped text
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_PARAGRAPH_BREAK = (
-    "\u2029 "  # a sentence always ends at U+2029; white space clean-up removed any others
-)
 _SENTENCE_END = re.compile(r"[.!?:;…。！？؟।][\"'’”»)\]]*$")
 
 
@@ -81,6 +81,7 @@ class Settings:
       invalid_utf8: "error" refuses files with bytes that are not UTF-8, "replace" replaces them by
         U+FFFD (which tokenization drops) and counts them in the manifest.
       markup: "plain" or "wikitext".
+      language: code of the text's language, such as "de", by whose rules sentences end.
       num_workers: processes, 0 for all cores.
       scheduler: address of a Dask scheduler, whose workers are used instead.
     """
@@ -90,6 +91,7 @@ class Settings:
     line_breaks: str = "auto"
     invalid_utf8: str = "error"
     markup: str = PLAIN
+    language: str = DEFAULT_LANGUAGE
     num_workers: int = 0
     scheduler: str | None = None
 
@@ -117,6 +119,7 @@ def validate(settings: Settings) -> None:
     if settings.invalid_utf8 not in INVALID_UTF8:
         raise UserError(f"--invalid_utf8={settings.invalid_utf8}: give one of {INVALID_UTF8}.")
     validate_markup(settings.markup)
+    validate_language(settings.language)
     resolve_num_workers(settings.num_workers, settings.scheduler)
 
 
@@ -132,6 +135,8 @@ def run(settings: Settings) -> Path:
             "line_breaks": settings.line_breaks,
             "invalid_utf8": settings.invalid_utf8,
             "max_document_bytes": MAX_DOCUMENT_BYTES,
+            "language": settings.language,
+            "splitter": splitter_version(),
             **parameters_of(settings.markup),
         },
         inputs=files,
@@ -145,9 +150,17 @@ def _build(
 ) -> Built:
     total_bytes = sum(path.stat().st_size for path in files)
     progress = begin_progress(STAGE, journal, total_bytes=total_bytes)
-    chunks = (chunk for path in files for chunk in read_chunks(path, markup=settings.markup))
+    chunks = (
+        chunk
+        for path in files
+        for chunk in read_chunks(path, markup=settings.markup, language=settings.language)
+    )
     splitter = functools.partial(
-        SentenceSplitter, settings.line_breaks, settings.invalid_utf8, settings.markup
+        SentenceSplitter,
+        settings.line_breaks,
+        settings.invalid_utf8,
+        settings.markup,
+        settings.language,
     )
     results = ordered_map(
         splitter,
@@ -182,7 +195,9 @@ def _report_wikitext(totals: Mapping[str, int]) -> None:
         )
 
 
-def read_chunks(path: Path, *, markup: str = PLAIN) -> Iterator[Chunk]:
+def read_chunks(
+    path: Path, *, markup: str = PLAIN, language: str = DEFAULT_LANGUAGE
+) -> Iterator[Chunk]:
     """Splits a file at blank lines into chunks that depend only on its content.
 
     WikiText is split at titles instead. If there is no such place within two MiB, the file is split
@@ -195,7 +210,7 @@ def read_chunks(path: Path, *, markup: str = PLAIN) -> Iterator[Chunk]:
             pending += block
             cut = find_cut(pending)
             if not cut and len(pending) >= 2 * _CHUNK_BYTES:
-                cut = _last_sentence_boundary(pending)
+                cut = _last_sentence_boundary(pending, language)
             if cut:
                 yield Chunk(path, offset, pending[:cut])
                 pending, offset = pending[cut:], offset + cut
@@ -213,14 +228,14 @@ def _last_blank_line(content: bytes) -> int:
     return end
 
 
-def _last_sentence_boundary(content: bytes) -> int:
+def _last_sentence_boundary(content: bytes, language: str) -> int:
     """Start of the last sentence, else of the last word, else of the last character."""
     search_from = len(content) - _BOUNDARY_SEARCH_BYTES
     # One character per invalid byte, so that the text can be encoded back unchanged.
     text = content[search_from:].decode("utf-8", "surrogateescape")
-    printable = text.encode("utf-8", "replace").decode("utf-8")
-    _, spans = blingfire.text_to_sentences_and_offsets(printable)
-    sentences = [begin for begin, _ in spans[1:]]
+    printable = re.sub(r"\s", " ", text.encode("utf-8", "replace").decode("utf-8"))
+    lengths = list(map(len, split_sentences(printable, language)))
+    sentences = list(itertools.accumulate(lengths[:-1]))
     at_line_start = [begin for begin in sentences if text[begin - 1] == "\n"]
     begin = (at_line_start or sentences or [0])[-1] or text.rfind("\n") + 1 or text.rfind(" ") + 1
     if begin:
@@ -233,10 +248,11 @@ def _last_sentence_boundary(content: bytes) -> int:
 class SentenceSplitter:
     """Splits chunks into sentences; one instance per worker process."""
 
-    def __init__(self, line_breaks: str, invalid_utf8: str, markup: str):
+    def __init__(self, line_breaks: str, invalid_utf8: str, markup: str, language: str):
         self._line_breaks = line_breaks
         self._invalid_utf8 = invalid_utf8
         self._markup = markup
+        self._language = language
 
     def __call__(self, chunk: Chunk) -> Sentences:
         """Splits all documents of a chunk."""
@@ -288,10 +304,16 @@ class SentenceSplitter:
             lines = [" ".join(lines)]
         elif self._line_breaks == "auto":
             lines = join_wrapped_lines(lines)
-        # One call per document is several times as fast as one per line.
-        sentences = blingfire.text_to_sentences(_PARAGRAPH_BREAK.join(lines)).split("\n")
-        stripped = (sentence.strip(_PARAGRAPH_BREAK) for sentence in sentences)
-        return [sentence for sentence in stripped if sentence] or lines
+        sentences = itertools.chain.from_iterable(map(self._split_paragraph, lines))
+        return [sentence for sentence in map(str.strip, sentences) if sentence]
+
+    def _split_paragraph(self, line: str) -> Iterator[str]:
+        # WikiText's decimal point ends no sentence.
+        shown = line.replace("@.@", "@,@") if self._markup == WIKITEXT else line
+        start = 0
+        for sentence in split_sentences(shown, self._language):
+            yield line[start : start + len(sentence)]
+            start += len(sentence)
 
 
 def join_wrapped_lines(lines: list[str]) -> list[str]:
@@ -375,6 +397,7 @@ def define_flags() -> None:
         input_help="Text files: comma-separated files, globs and directories.",
         output_help="Directory for the sentences.",
     )
+    define_language_flag()
     define_workers_flag()
     define_markup_flag()
     define_parameter_flags()

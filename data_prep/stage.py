@@ -17,6 +17,7 @@ from bert_tf.records.journal import Journal, Written
 from bert_tf.records.manifest import MANIFEST_NAME, require_listed_files
 from bert_tf.records.stage import report
 from bert_tf.workers import resolve_num_workers
+from data_prep.languages import DEFAULT_LANGUAGE
 
 Settings = TypeVar("Settings")
 
@@ -130,6 +131,17 @@ def define_output_flag(help_text: str) -> None:
     """Defines --output_dir, for stages without input."""
     flags.DEFINE_string("output_dir", None, help_text)
     flags.mark_flag_as_required("output_dir")
+
+
+@flag_group("Input and output")
+def define_language_flag() -> None:
+    """Defines --language, of a text or of a collection to download."""
+    flags.DEFINE_string(
+        "language",
+        DEFAULT_LANGUAGE,
+        "The code of the text's language, such as de: of the Wikipedia to download, and of the "
+        "rules by which sentences end.",
+    )
 
 
 @flag_group("Processes")

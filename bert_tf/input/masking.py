@@ -25,6 +25,7 @@ from bert_tf.input.stateless_random import (
     bits_to_uniform,
     derive_keys,
     random_bits,
+    random_bits_at,
 )
 
 _MASK_SHARE = 0.8
@@ -129,8 +130,8 @@ def mask_batch(
       settings: how many and which.
       word_starts: [B, S], true where a word or special token begins; whole words need it.
     """
-    num_sequences, seq_length = input_ids.shape
-    bits = random_bits(keys, 3 * seq_length).reshape(num_sequences, 3, seq_length)
+    seq_length = input_ids.shape[1]
+    scores = random_bits(keys, seq_length)
     candidates = np.arange(seq_length) < lengths[:, None]
     for name in ("pad", "cls", "sep"):
         candidates &= input_ids != settings.special_ids[name]
@@ -140,22 +141,44 @@ def mask_batch(
     if settings.do_whole_word_mask:
         if word_starts is None:
             raise ValueError("masking whole words needs word_starts")
-        chosen = _choose_words(bits[:, 0], candidates, wanted, word_starts)
+        chosen = _choose_words(scores, candidates, wanted, word_starts)
     else:
-        chosen = _choose_tokens(bits[:, 0], candidates, wanted)
-    masked = np.where(chosen, _replacements(input_ids, bits[:, 1], bits[:, 2], settings), input_ids)
-    return _collect(input_ids, masked, chosen, settings.max_predictions_per_seq)
+        chosen = _choose_tokens(scores, candidates, wanted)
+    rows, columns = np.nonzero(chosen)
+    labels = input_ids[rows, columns].astype(np.int64)
+    # The draws behind those of the scores: two for every position, taken where they are needed.
+    action_bits = random_bits_at(keys[rows], columns + seq_length)
+    token_bits = random_bits_at(keys[rows], columns + 2 * seq_length)
+    masked = input_ids.copy()
+    masked[rows, columns] = _replacements(labels, action_bits, token_bits, settings)
+    places = _places_in_rows(chosen)
+    shape = (len(chosen), settings.max_predictions_per_seq)
+    positions, label_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    weights = np.zeros(shape, np.float32)
+    positions[rows, places] = columns
+    label_ids[rows, places] = labels
+    weights[rows, places] = 1
+    return MaskedBatch(masked, positions, label_ids, weights)
+
+
+def _sort_keys(scores: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.uint64]:
+    """Keys [B, S] that sort candidates by score, before all others, and the mask of their columns.
+
+    The lowest bits are the column: no two keys of a row are equal, so that every sorting algorithm
+    gives the same order.
+    """
+    seq_length = scores.shape[1]
+    column_mask = np.uint64((1 << (seq_length - 1).bit_length()) - 1)
+    keys = (scores >> np.uint64(1)) & ~column_mask
+    keys |= (~candidates).astype(np.uint64) << np.uint64(63)
+    return keys | np.arange(seq_length, dtype=np.uint64), column_mask
 
 
 def _choose_tokens(scores: np.ndarray, candidates: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Chooses the ``wanted`` [B] candidates [B, S] with the lowest scores; bool [B, S]."""
-    # The highest bit orders candidates before all others, so one sort key will do.
-    scores = (scores >> np.uint64(1)) | (~candidates).astype(np.uint64) << np.uint64(63)
-    order = np.argsort(scores, axis=1, kind="stable")
-    chosen = np.zeros_like(candidates)
-    first = np.arange(candidates.shape[1]) < wanted[:, None]
-    np.put_along_axis(chosen, order, first, axis=1)
-    return chosen & candidates
+    keys, _ = _sort_keys(scores, candidates)
+    last = np.take_along_axis(np.sort(keys, axis=1), wanted[:, None] - 1, axis=1)
+    return (keys <= last) & candidates
 
 
 def _choose_words(
@@ -167,11 +190,8 @@ def _choose_words(
     words = np.maximum(np.cumsum(word_starts != 0, axis=1) - 1, 0)
     flat = (rows[:, None] * seq_length + words)[candidates]
     sizes = np.bincount(flat, minlength=candidates.size).reshape(candidates.shape)
-    order = np.argsort(
-        (scores >> np.uint64(1)) | (sizes == 0).astype(np.uint64) << np.uint64(63),
-        axis=1,
-        kind="stable",
-    )
+    keys, column_mask = _sort_keys(scores, sizes > 0)
+    order = (np.sort(keys, axis=1) & column_mask).astype(np.int64)
     chosen_words = np.zeros_like(candidates)
     left = wanted.copy()
     for turn in range(int((sizes > 0).sum(axis=1).max(initial=0))):
@@ -186,35 +206,22 @@ def _choose_words(
 
 
 def _replacements(
-    input_ids: np.ndarray,
+    labels: np.ndarray,
     action_bits: np.ndarray,
     token_bits: np.ndarray,
     settings: MaskingSettings,
 ) -> np.ndarray:
-    """What each position becomes if it is chosen: [MASK], itself, or a random token; [B, S]."""
+    """What the chosen tokens become: [MASK], themselves, or random ones; int64, as ``labels``."""
     special = np.array(sorted(set(settings.special_ids.values())), np.int64)
     random_ids = bits_to_integers(token_bits, settings.vocab_size - len(special))
     for special_id in special:  # in ascending order, so that the ids left over are hit evenly
         random_ids += random_ids >= special_id
     action = bits_to_uniform(action_bits)
-    return np.select(
-        [action < _MASK_SHARE, action < _MASK_SHARE + _KEEP_SHARE],
-        [np.full_like(random_ids, settings.special_ids["mask"]), input_ids.astype(np.int64)],
-        random_ids,
-    ).astype(input_ids.dtype)
+    kept = np.where(action < _MASK_SHARE + _KEEP_SHARE, labels, random_ids)
+    return np.where(action < _MASK_SHARE, settings.special_ids["mask"], kept)
 
 
-def _collect(
-    input_ids: np.ndarray, masked: np.ndarray, chosen: np.ndarray, max_predictions: int
-) -> MaskedBatch:
-    """Packs the chosen positions of each row to the left of [B, P] arrays, in ascending order."""
-    rows, columns = np.nonzero(chosen)
+def _places_in_rows(chosen: np.ndarray) -> np.ndarray:
+    """The number of each chosen position among those of its row, in the order of ``nonzero``."""
     counts = chosen.sum(axis=1)
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    shape = (len(chosen), max_predictions)
-    positions, label_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    weights = np.zeros(shape, np.float32)
-    positions[rows, places] = columns
-    label_ids[rows, places] = input_ids[rows, columns]
-    weights[rows, places] = 1
-    return MaskedBatch(masked, positions, label_ids, weights)
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -49,6 +49,11 @@ def random_bits(keys: np.ndarray, count: int) -> np.ndarray:
     return mix64(keys[..., None] + steps)
 
 
+def random_bits_at(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Draw ``numbers[i]`` (0 is the first) of the stream of ``keys[i]``: uint64, as numbers."""
+    return mix64(keys + (numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+
+
 def bits_to_uniform(bits: np.ndarray) -> np.ndarray:
     """Maps uint64 to float64 in [0, 1) with 53 random bits."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53

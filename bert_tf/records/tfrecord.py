@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import os
 import struct
 import tempfile
@@ -279,15 +280,14 @@ def _masked_crc(data: bytes) -> int:
 
 
 def _frame(record: bytes) -> bytes:
-    length = struct.pack("<Q", len(record))
-    return b"".join(
-        (
-            length,
-            struct.pack("<I", _masked_crc(length)),
-            record,
-            struct.pack("<I", _masked_crc(record)),
-        )
-    )
+    return _header(len(record)) + record + _masked_crc(record).to_bytes(4, "little")
+
+
+@functools.lru_cache(maxsize=8192)
+def _header(length: int) -> bytes:
+    """The length of a record and its checksum, in front of the record."""
+    content = struct.pack("<Q", length)
+    return content + struct.pack("<I", _masked_crc(content))
 
 
 def _length_in(frame: bytes) -> int | None:

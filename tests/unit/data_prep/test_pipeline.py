@@ -175,7 +175,7 @@ def test_sentencepiece_and_a_vocabulary_that_is_there(made, corpus, tmp_path):
         ),
         (["--vocab_size=9", "--output_dir={corpus}"], "--output_dir: cannot write to"),
         (["--vocab_size=9", "--source=wikipedia"], "give either --input_file"),
-        (["--vocab_size=9", "--language=de"], "--language belongs to --source"),
+        (["--vocab_size=9", "--date=20240601"], "--date belongs to --source"),
         (["--vocab_size=9", "--clean", "--min_letter_share=2"], "--min_letter_share=2: give"),
     ],
 )

@@ -178,7 +178,7 @@ def test_large_document_is_cut_at_sentences(tmp_path, monkeypatch):
 @given(st.text(st.sampled_from("abcXYZ01=.!?\"'() \n\t中。é😀:;,-\u2028\u2029"), max_size=200))
 def test_no_character_is_lost(text):
     for line_breaks, markup in itertools.product(sentences.LINE_BREAKS, MARKUPS):
-        result = SentenceSplitter(line_breaks, "error", markup)(
+        result = SentenceSplitter(line_breaks, "error", markup, "en")(
             sentences.Chunk(None, 0, text.encode())
         )
         lines = result.text.decode().split("\n")
