@@ -230,7 +230,7 @@ def _call(work: _Work, item: bytes) -> bytes:
     if getattr(_of_thread, "number", None) != work.number:
         difference = _difference(work.versions, version_record())
         if difference:
-            raise UserError(_refusal(distributed.get_worker().address, difference))
+            raise RepairableError(_refusal(distributed.get_worker().address, difference))
         _of_thread.function = _load(work.make_worker, work.main)()
         _of_thread.number = work.number
     return pickle.dumps(_of_thread.function(_load(item, work.main)))
@@ -301,7 +301,7 @@ def _checked_workers(client: distributed.Client, address: str) -> list[str]:
             raise UserError(_cannot_load(address, f"the worker {worker}", versions))
         difference = _difference(version_record(), versions)
         if difference:
-            raise UserError(_refusal(worker, difference))
+            raise RepairableError(_refusal(worker, difference))
     return list(found)
 
 
