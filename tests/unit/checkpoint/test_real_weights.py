@@ -86,7 +86,8 @@ def test_antiberty_fills_masked_residues():
     entries = (directory.parent / "vocab.txt").read_text().split()
     config = open_source(directory).config
     # The second antibody chain of the package's own description.
-    description = importlib.metadata.metadata("antiberty").get_payload()
+    metadata = importlib.metadata.metadata("antiberty")
+    description = metadata["Description"] or metadata.get_payload()  # which, varies
     chain = list(dict.fromkeys(re.findall(r'"([A-Z]{100,})"', description)))[1]
     ids = [entries.index(token) for token in ("[CLS]", *chain, "[SEP]")]
     masked = np.tile(ids, (len(chain), 1))
