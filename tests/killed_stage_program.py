@@ -24,7 +24,7 @@ stage._OUTPUT_FILE_BYTES = 1500
 create_pretraining_data._BLOCK_BYTES = 900
 sentences._CHUNK_BYTES = 700
 clean._BLOCK_BYTES = 900
-extract._BATCH_CHARACTERS = 600
+extract._BATCH_BYTES = 600
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 
 
