@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
 from bert_tf.records.layouts import SEGMENTS, SEQUENCE, VOCABULARY, RecordSpec
+from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet
 
 Features = dict[str, tf.Tensor]
@@ -127,13 +128,19 @@ class BatchReader:
     def _refuse(self, position: np.int64, kept: np.int64, *columns: np.ndarray) -> np.bool_:
         """Raises a UserError that names the record."""
         batch = {feature.name: column for feature, column in zip(self._spec.features, columns)}
-        problem = self._spec.out_of_range(batch, {**self._sizes, SEQUENCE: int(kept)})
-        if problem is None:
-            row = int(batch["input_mask"][:, kept:].any(axis=1).argmax())
+        problem = self._spec.out_of_range(batch, self._sizes)
+        is_valid = problem is None
+        if is_valid:
+            beyond = self._spec.out_of_range(batch, {**self._sizes, SEQUENCE: int(kept)})
+            row = beyond[0] if beyond else int(batch["input_mask"][:, kept:].any(axis=1).argmax())
             problem = row, f"it has more tokens than the {kept} that were counted in it"
         row, what = problem
-        name = self._name_of(self._indices(int(position)).tolist()[row])
-        raise UserError(f"{name} cannot be used: {what}; delete the file and make it again.")
+        index = self._indices(int(position)).tolist()[row]
+        counts = lengths_path(self._record_set.locate(index)[0].path)
+        advice = "delete the file and make it again"
+        if is_valid and counts.is_file():
+            advice = f"delete {counts.name}"
+        raise UserError(f"{self._name_of(index)} cannot be used: {what}; {advice}.")
 
     def _name_of(self, index: int) -> str:
         file, number = self._record_set.locate(index)
