@@ -153,6 +153,14 @@ def test_batches_are_cut_and_counted_so(settings, whole, tmp_path, capsys):
     assert ledger["compute"]["positions_per_sequence"] == 16
 
 
+def test_a_resumed_run_says_that_its_batches_change(settings, tmp_path, capfd):
+    random = dataclasses.replace(settings.data, length_buckets=False)
+    for data, stop in ((random, 1), (settings.data, 2)):
+        run = in_directory(settings, tmp_path / "changed", stop=stop)
+        pretraining.run(dataclasses.replace(run, data=data))
+    assert "length_buckets=False -> True" in capfd.readouterr().out
+
+
 def test_random_batches_are_whole(settings, tmp_path, capsys):
     data = dataclasses.replace(settings.data, length_buckets=False)
     found = prepared(dataclasses.replace(settings, data=data), tmp_path / "planned")
