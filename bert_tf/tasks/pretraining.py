@@ -33,7 +33,7 @@ from bert_tf.tasks.hosts import copy_to_local_disks, run_before_training
 from bert_tf.tasks.pretraining_model import find_model
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.teacher_targets import TargetSource, make_targets
-from bert_tf.tasks.training_order import TrainingOrder, shared_lengths
+from bert_tf.tasks.training_order import report_lengths, training_order
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
@@ -42,8 +42,6 @@ from bert_tf.training.job import Job, Model, TrainingData, make_job
 from bert_tf.training.plans import resolve_plans, with_steps
 from bert_tf.training.run import run_job
 from bert_tf.update.batch_plan import BatchPlan
-
-_NOTHING_TO_GAIN = 0.98
 
 
 def run(settings: PretrainingSettings) -> Results | None:
@@ -149,7 +147,9 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
     )
     check_start(context, model, optimization)
     originals, data = data, _on_local_disk(settings, data, context)
-    order = _training_order(settings, originals, config, context)
+    order = training_order(
+        settings, originals.for_training(config) if settings.run.do_train else None, context
+    )
     targets = None
     if teacher is not None and settings.distillation.teacher_cache:
         source = TargetSource(model.task, teacher, data.for_training(teacher.config))
@@ -213,37 +213,12 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
     )
     lengths = order.typical_lengths(context.batch_slice(job.batch))
     if order.lengths is not None:
-        _report_lengths(settings, lengths, context)
+        report_lengths(lengths, settings.data.max_seq_length, context)
     train_data = {
         **data.ledger_entries(found.vocabulary_sha256),
         "length_buckets": order.lengths is not None,
     }
     return Prepared(job, train_data, flops, lengths)
-
-
-def _training_order(
-    settings: PretrainingSettings, data: _Data, config: BertConfig, context: RunContext
-) -> TrainingOrder:
-    """The order of the training records, whose lengths may have to be counted. Collective."""
-    lengths = None
-    if settings.data.length_buckets and settings.run.do_train:
-        lengths = shared_lengths(data.for_training(config), context)
-    return TrainingOrder(
-        num_records=len(data.train_records) if data.train_records else 0,
-        max_seq_length=settings.data.max_seq_length,
-        seed=settings.run.seed,
-        lengths=lengths,
-    )
-
-
-def _report_lengths(
-    settings: PretrainingSettings, lengths: Sequence[int], context: RunContext
-) -> None:
-    share = statistics.fmean(lengths) / settings.data.max_seq_length
-    text = f"batches of similar length have {share:.1%} of the positions of whole records"
-    if share > _NOTHING_TO_GAIN:
-        text += "; the records are full, and --length_buckets gains nothing"
-    context.message(text)
 
 
 def _with_students_network(

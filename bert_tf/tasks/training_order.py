@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from bert_tf.config.settings import PretrainingSettings
 from bert_tf.input.length_buckets import LengthBuckets
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.input.pipeline import PretrainingRecords, record_order
@@ -15,6 +17,8 @@ from bert_tf.input.record_lengths import keep_missing_lengths, lengths_of_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.host_work import on_each_host
 from bert_tf.training.context import RunContext
+
+_NOTHING_TO_GAIN = 0.98
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +60,31 @@ class TrainingOrder:
         """The positions of a sequence in typical batches."""
         buckets = self.buckets(batch)
         return [self.max_seq_length] if buckets is None else buckets.typical_lengths()
+
+
+def training_order(
+    settings: PretrainingSettings, records: PretrainingRecords | None, context: RunContext
+) -> TrainingOrder:
+    """The order of ``records``, None for a run that does not train. Collective.
+
+    Raises UserError as :func:`shared_lengths`.
+    """
+    by_length = records is not None and settings.data.length_buckets
+    return TrainingOrder(
+        num_records=0 if records is None else records.info.num_records,
+        max_seq_length=settings.data.max_seq_length,
+        seed=settings.run.seed,
+        lengths=shared_lengths(records, context) if by_length else None,
+    )
+
+
+def report_lengths(lengths: Sequence[int], max_seq_length: int, context: RunContext) -> None:
+    """Says how much shorter batches of these typical lengths are than whole records."""
+    share = statistics.fmean(lengths) / max_seq_length
+    text = f"batches of similar length have {share:.1%} of the positions of whole records"
+    if share > _NOTHING_TO_GAIN:
+        text += "; the records are full, and --length_buckets gains nothing"
+    context.message(text)
 
 
 def shared_lengths(records: PretrainingRecords, context: RunContext) -> np.ndarray:
