@@ -6,18 +6,20 @@ them reads them all.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.input.batches import Features, dataset_of_positions, user_errors
-from bert_tf.input.pipeline import PretrainingRecords, record_reader
+from bert_tf.input.batches import BatchReader, Features, user_errors
+from bert_tf.input.pipeline import PretrainingRecords
 from bert_tf.progress import Progress
 from bert_tf.records.lengths import can_keep_lengths, keep_lengths, read_lengths
 from bert_tf.records.tfrecord import RecordFile
 
-_BATCH_SIZE = 512
+_BATCH_SIZE = 1024
+_COUNTED = ("input_mask", "masked_lm_positions")
 
 
 def lengths_of_records(records: PretrainingRecords, *, shows_progress: bool) -> np.ndarray:
@@ -29,8 +31,8 @@ def lengths_of_records(records: PretrainingRecords, *, shows_progress: bool) -> 
     files = records.record_set.files
     found = {file: read_lengths(records.record_set, file) for file in files}
     missing = [file for file, lengths in found.items() if lengths is None]
-    progress = _progress(missing) if shows_progress else None
-    found.update({file: _count(records, file, progress) for file in missing})
+    counter = _Counter(records, missing, shows_progress=shows_progress)
+    found.update({file: counter.count(file) for file in missing})
     return np.concatenate([found[file] for file in files])
 
 
@@ -39,8 +41,8 @@ def keep_missing_lengths(
 ) -> None:
     """Counts files whose lengths are not kept, and keeps them where files can be written.
 
-    Hosts on one disk divide the files if each of them has another ``begin_at``, a share of the
-    files that come first at last. Raises UserError for a damaged record.
+    Hosts on one disk divide the files if each of them has another ``begin_at``, the share of the
+    files that it leaves for last. Raises UserError for a damaged record.
     """
     record_set = records.record_set
     writable = [file for file in record_set.files if can_keep_lengths(file)]
@@ -50,41 +52,60 @@ def keep_missing_lengths(
         for file in (*writable[first:], *writable[:first])
         if read_lengths(record_set, file) is None
     ]
-    progress = _progress(missing) if shows_progress else None
+    counter = _Counter(records, missing, shows_progress=shows_progress)
     for file in missing:
         # Another host may have been here in the meantime.
         if read_lengths(record_set, file) is None:
-            keep_lengths(record_set, file, _count(records, file, progress))
+            keep_lengths(record_set, file, counter.count(file))
 
 
-def _progress(files: Sequence[RecordFile]) -> Progress:
-    return Progress("lengths of records", sum(map(len, files)), "records")
+class _Counter:
+    """Counts the lengths of the records of some files, one file after the other."""
 
-
-def _count(records: PretrainingRecords, file: RecordFile, progress: Progress | None) -> np.ndarray:
-    """The lengths of the records of a file: uint16 [N]."""
-    if not len(file):
-        return np.zeros(0, np.uint16)
-    first = records.record_set.index_of(file)
-
-    def indices(batch: int) -> np.ndarray:
-        start = batch * _BATCH_SIZE
-        return first + np.arange(start, min(start + _BATCH_SIZE, len(file)))
-
-    reader = record_reader(records, indices, batch_size=None)
-    found = []
-    with tf.Graph().as_default(), tf.Session() as session, user_errors():
-        batches = dataset_of_positions(
-            0,
-            -(-len(file) // _BATCH_SIZE),
-            lambda batch: _positions_needed(reader.read(batch)),
+    def __init__(
+        self, records: PretrainingRecords, files: Sequence[RecordFile], *, shows_progress: bool
+    ):
+        self._record_set = records.record_set
+        total = sum(map(len, files))
+        self._progress = (
+            Progress("lengths of records", total, "records") if shows_progress else None
         )
-        lengths = tf.data.make_one_shot_iterator(batches).get_next()
-        while sum(map(len, found)) < len(file):
-            found.append(session.run(lengths).astype(np.uint16))
-            if progress is not None:
-                progress.advance(len(found[-1]))
-    return np.concatenate(found)
+        info = records.info
+        counted = tuple(feature for feature in info.spec.features if feature.name in _COUNTED)
+        reader = BatchReader(
+            records.record_set,
+            # Parsing and checking all features would take longer.
+            spec=dataclasses.replace(info.spec, features=counted),
+            lengths=info.lengths,
+            vocab_size=records.vocab_size,
+            type_vocab_size=records.type_vocab_size,
+            batch_size=None,
+            indices=self._indices,
+        )
+        graph = tf.Graph()
+        with graph.as_default():
+            self._first = tf.placeholder(tf.int64, [])
+            self._lengths = _positions_needed(reader.read(self._first))
+        self._session = tf.Session(graph=graph)
+
+    def count(self, file: RecordFile) -> np.ndarray:
+        """The lengths of the records of a file: uint16 [N]; UserError for a damaged record."""
+        if not len(file):
+            return np.zeros(0, np.uint16)
+        begin = self._record_set.index_of(file)
+        found = []
+        for first in range(begin, begin + len(file), _BATCH_SIZE):
+            with user_errors():
+                lengths = self._session.run(self._lengths, {self._first: first})
+            found.append(lengths.astype(np.uint16))
+            if self._progress is not None:
+                self._progress.advance(len(lengths))
+        return np.concatenate(found)
+
+    def _indices(self, first: int) -> np.ndarray:
+        """The records of a batch that begins with ``first``, all of one file."""
+        file, number = self._record_set.locate(first)
+        return first + np.arange(min(_BATCH_SIZE, len(file) - number))
 
 
 def _positions_needed(features: Features) -> tf.Tensor:

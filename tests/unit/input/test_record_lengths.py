@@ -74,15 +74,17 @@ def test_a_stored_mask_counts_as_a_token(tmp_path):
 @pytest.mark.parametrize("begin_at", [0, 0.5])
 def test_what_is_kept_is_not_counted_again(paths, monkeypatch, begin_at):
     keep_missing_lengths(opened(paths), begin_at=begin_at, shows_progress=False)
-    monkeypatch.setattr(record_lengths, "_count", None)
+    monkeypatch.setattr(record_lengths._Counter, "count", None)
     np.testing.assert_array_equal(count(paths), LENGTHS)
 
 
 def test_hosts_on_one_disk_begin_with_other_files(paths, monkeypatch):
     counted = []
-    counter = record_lengths._count
+    count = record_lengths._Counter.count
     monkeypatch.setattr(
-        record_lengths, "_count", lambda *of: counted.append(of[1].path.name) or counter(*of)
+        record_lengths._Counter,
+        "count",
+        lambda counter, file: counted.append(file.path.name) or count(counter, file),
     )
     keep_missing_lengths(opened(paths), begin_at=0.4, shows_progress=False)
     assert counted == ["1.tfrecord", "2.tfrecord", "0.tfrecord"]
@@ -97,7 +99,7 @@ def test_another_file_of_the_name_is_counted_anew(paths):
 
 def test_directories_that_cannot_be_written_are_left_alone(paths, monkeypatch):
     monkeypatch.setattr(record_lengths, "can_keep_lengths", lambda _: False)
-    monkeypatch.setattr(record_lengths, "_count", None)
+    monkeypatch.setattr(record_lengths._Counter, "count", None)
     keep_missing_lengths(opened(paths), shows_progress=False)
 
 
