@@ -22,22 +22,32 @@ _BATCH_SIZE = 1024
 _COUNTED = ("input_mask", "masked_lm_positions")
 
 
-def lengths_of_records(records: PretrainingRecords, *, shows_progress: bool) -> np.ndarray:
+def lengths_of_records(
+    records: PretrainingRecords,
+    *,
+    shows_progress: bool,
+    session_config: tf.ConfigProto | None = None,
+) -> np.ndarray:
     """The positions that each record needs: uint16 [N].
 
-    These are all up to its last token or stored mask. Files whose lengths are not kept are counted.
-    Raises UserError for a damaged record.
+    These are all up to its last token or stored mask. Files whose lengths are not kept are counted,
+    in a session of ``session_config``. Raises UserError for a damaged record.
     """
     files = records.record_set.files
     found = {file: read_lengths(records.record_set, file) for file in files}
     missing = [file for file, lengths in found.items() if lengths is None]
-    counter = _Counter(records, missing, shows_progress=shows_progress)
-    found.update({file: counter.count(file) for file in missing})
+    if missing:
+        counter = _Counter(records, missing, session_config, shows_progress=shows_progress)
+        found.update({file: counter.count(file) for file in missing})
     return np.concatenate([found[file] for file in files])
 
 
 def keep_missing_lengths(
-    records: PretrainingRecords, *, begin_at: float = 0.0, shows_progress: bool
+    records: PretrainingRecords,
+    *,
+    begin_at: float = 0.0,
+    shows_progress: bool,
+    session_config: tf.ConfigProto | None = None,
 ) -> None:
     """Counts files whose lengths are not kept, and keeps them where files can be written.
 
@@ -52,7 +62,9 @@ def keep_missing_lengths(
         for file in (*writable[first:], *writable[:first])
         if read_lengths(record_set, file) is None
     ]
-    counter = _Counter(records, missing, shows_progress=shows_progress)
+    if not missing:
+        return
+    counter = _Counter(records, missing, session_config, shows_progress=shows_progress)
     for file in missing:
         # Another host may have been here in the meantime.
         if read_lengths(record_set, file) is None:
@@ -63,7 +75,12 @@ class _Counter:
     """Counts the lengths of the records of some files, one file after the other."""
 
     def __init__(
-        self, records: PretrainingRecords, files: Sequence[RecordFile], *, shows_progress: bool
+        self,
+        records: PretrainingRecords,
+        files: Sequence[RecordFile],
+        session_config: tf.ConfigProto | None,
+        *,
+        shows_progress: bool,
     ):
         self._record_set = records.record_set
         total = sum(map(len, files))
@@ -83,10 +100,10 @@ class _Counter:
             indices=self._indices,
         )
         graph = tf.Graph()
-        with graph.as_default():
+        with graph.as_default(), tf.device("/cpu:0"):
             self._first = tf.placeholder(tf.int64, [])
             self._lengths = _positions_needed(reader.read(self._first))
-        self._session = tf.Session(graph=graph)
+        self._session = tf.Session(graph=graph, config=session_config)
 
     def count(self, file: RecordFile) -> np.ndarray:
         """The lengths of the records of a file: uint16 [N]; UserError for a damaged record."""

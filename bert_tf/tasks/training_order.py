@@ -17,6 +17,7 @@ from bert_tf.input.record_lengths import keep_missing_lengths, lengths_of_record
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.host_work import on_each_host
 from bert_tf.training.context import RunContext
+from bert_tf.tuning.session import session_config
 
 _NOTHING_TO_GAIN = 0.98
 
@@ -95,6 +96,10 @@ def shared_lengths(records: PretrainingRecords, context: RunContext) -> np.ndarr
     UserError for a damaged record, and if ranks find different lengths.
     """
     ranks = context.ranks
+    # A process's first session decides on its threads and GPUs.
+    config = session_config(
+        dataclasses.replace(context.session_settings(), use_xla=False, amp=False)
+    )
     if not context.settings.dry_run:
         on_each_host(
             ranks,
@@ -102,9 +107,10 @@ def shared_lengths(records: PretrainingRecords, context: RunContext) -> np.ndarr
                 records,
                 begin_at=ranks.rank / ranks.world_size,
                 shows_progress=ranks.is_chief,
+                session_config=config,
             ),
         )
-    lengths = lengths_of_records(records, shows_progress=ranks.is_chief)
+    lengths = lengths_of_records(records, shows_progress=ranks.is_chief, session_config=config)
     digest = hashlib.sha256(lengths.tobytes()).hexdigest()
     check_same_on_all_ranks(ranks, {"the lengths of the training records": digest})
     return lengths
