@@ -128,18 +128,16 @@ class BatchReader:
     def _refuse(self, position: np.int64, kept: np.int64, *columns: np.ndarray) -> np.bool_:
         """Raises a UserError that names the record."""
         batch = {feature.name: column for feature, column in zip(self._spec.features, columns)}
-        problem = self._spec.out_of_range(batch, self._sizes)
-        is_valid = problem is None
-        if is_valid:
-            beyond = self._spec.out_of_range(batch, {**self._sizes, SEQUENCE: int(kept)})
-            row = beyond[0] if beyond else int(batch["input_mask"][:, kept:].any(axis=1).argmax())
-            problem = row, f"it has more tokens than the {kept} that were counted in it"
+        problem = self._spec.out_of_range(batch, {**self._sizes, SEQUENCE: int(kept)})
+        miscounted = f"it has more tokens than the {kept} that were counted in it"
+        if problem is None:
+            problem = int(batch["input_mask"][:, kept:].any(axis=1).argmax()), miscounted
         row, what = problem
         index = self._indices(int(position)).tolist()[row]
         counts = lengths_path(self._record_set.locate(index)[0].path)
         advice = "delete the file and make it again"
-        if is_valid and counts.is_file():
-            advice = f"delete {counts.name}"
+        if counts.is_file() and self._spec.out_of_range(batch, self._sizes) is None:
+            what, advice = miscounted, f"delete {counts.name}"
         raise UserError(f"{self._name_of(index)} cannot be used: {what}; {advice}.")
 
     def _name_of(self, index: int) -> str:
