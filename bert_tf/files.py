@@ -23,7 +23,7 @@ PathLike = Union[str, Path]
 _HASH_BLOCK_BYTES = 1 << 20
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 # Suffixes of the files that accompany records in a data directory.
-SIDE_FILE_SUFFIXES = (".offsets", ".json", ".vocab")
+SIDE_FILE_SUFFIXES = (".offsets", ".lengths", ".json", ".vocab")
 
 
 def expand_input_files(patterns: str, *, flag: str) -> list[Path]:

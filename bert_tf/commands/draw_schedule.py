@@ -10,6 +10,7 @@ table with more rows.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -48,6 +49,7 @@ def _define_own_flags(define: Definer, script: str) -> None:
 def script_of(arguments: Sequence[str]) -> str:
     """The script that --script names, or the one that lacks the fewest of the given flags.
 
+    Of scripts that lack as many, it is the one of whose defaults the flags repeat the fewest.
     Raises UserError for a flag file that cannot be read.
     """
     own = flags.FlagValues()
@@ -61,12 +63,17 @@ def script_of(arguments: Sequence[str]) -> str:
         return own.script
     names = {text.lstrip("-").partition("=")[0] for text in arguments if text.startswith("-")}
 
-    def lacking(script: str) -> int:
+    def mismatches(script: str) -> tuple[int, int]:
         values = flags.FlagValues()
         SCRIPTS[script].define_flags(values)
-        return sum(name not in values and name.removeprefix("no") not in values for name in names)
+        given = [name if name in values else name.removeprefix("no") for name in names]
+        known = [name for name in given if name in values]
+        with contextlib.suppress(flags.Error):  # reported when all flags are parsed
+            values(["draw_schedule", *arguments], known_only=True)
+        repeated = sum(values[name].value == values[name].default for name in known)
+        return len(names) - len(known), repeated
 
-    return min(SCRIPTS, key=lacking)
+    return min(SCRIPTS, key=mismatches)
 
 
 def main(_) -> None:

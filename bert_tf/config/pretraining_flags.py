@@ -194,6 +194,12 @@ def _define_data_flags(define: Definer) -> None:
         "Masked n-grams have shares of 1/n; false: the longest have the largest share.",
     )
     define.boolean(
+        "length_buckets",
+        DataSettings.length_buckets,
+        "Batch records of similar length and cut the padding behind the longest. Lengths are "
+        "counted once, and kept in FILE.lengths.",
+    )
+    define.boolean(
         "do_eval", False, "Evaluate on the held-out records, at least once, after training."
     )
     define.integer(
@@ -352,6 +358,12 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
         raise UserError(
             f"--local_cache_gb={most:g} must be greater than 0, and needs --local_cache_dir."
         )
+    for name in ("batch_ramp", "length_ramp"):
+        if values.length_buckets and values[name].value:
+            raise UserError(
+                f"--length_buckets makes batches of one size, of whole records; it cannot be "
+                f"combined with --{name}, drop one of them."
+            )
     return DataSettings(
         train_files=_files(values, train_flag),
         eval_files=_files(values, eval_flag),
@@ -366,6 +378,7 @@ def _data_settings(values: flags.FlagValues) -> DataSettings:
         whole_word=values.do_whole_word_mask,
         ngram=values.ngram,
         favor_shorter_ngram=values.favor_shorter_ngram,
+        length_buckets=values.length_buckets,
     )
 
 

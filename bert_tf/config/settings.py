@@ -36,6 +36,8 @@ class DataSettings:
       masked_lm_prob, whole_word, ngram, favor_shorter_ngram: masking at training time, for records
         without stored masks.
       final_masked_lm_prob: the share of the last update; None for one share in all.
+      length_buckets: train on batches of records of similar length, without the padding behind the
+        longest, instead of random batches of whole records.
       local_cache_dir: where each host keeps copies to train on; None reads the files themselves.
       local_cache_gb: the most that is kept there, in 10^9 bytes; None for what the disk has.
     """
@@ -51,6 +53,7 @@ class DataSettings:
     final_masked_lm_prob: float | None = None
     ngram: int = 1
     favor_shorter_ngram: bool = True
+    length_buckets: bool = False
     local_cache_dir: Path | None = None
     local_cache_gb: float | None = None
 

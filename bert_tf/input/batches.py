@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
 from bert_tf.records.layouts import SEGMENTS, SEQUENCE, VOCABULARY, RecordSpec
+from bert_tf.records.lengths import lengths_path
 from bert_tf.records.tfrecord import RecordSet
 
 Features = dict[str, tf.Tensor]
@@ -128,12 +129,16 @@ class BatchReader:
         """Raises a UserError that names the record."""
         batch = {feature.name: column for feature, column in zip(self._spec.features, columns)}
         problem = self._spec.out_of_range(batch, {**self._sizes, SEQUENCE: int(kept)})
+        miscounted = f"it has more tokens than the {kept} that were counted in it"
         if problem is None:
-            row = int(batch["input_mask"][:, kept:].any(axis=1).argmax())
-            problem = row, f"it has more tokens than the {kept} that were counted in it"
+            problem = int(batch["input_mask"][:, kept:].any(axis=1).argmax()), miscounted
         row, what = problem
-        name = self._name_of(self._indices(int(position)).tolist()[row])
-        raise UserError(f"{name} cannot be used: {what}; delete the file and make it again.")
+        index = self._indices(int(position)).tolist()[row]
+        counts = lengths_path(self._record_set.locate(index)[0].path)
+        advice = "delete the file and make it again"
+        if counts.is_file() and self._spec.out_of_range(batch, self._sizes) is None:
+            what, advice = miscounted, f"delete {counts.name}"
+        raise UserError(f"{self._name_of(index)} cannot be used: {what}; {advice}.")
 
     def _name_of(self, index: int) -> str:
         file, number = self._record_set.locate(index)

@@ -135,6 +135,7 @@ def mask_batch(
     keys: np.ndarray,
     settings: MaskingSettings,
     word_starts: np.ndarray | None = None,
+    whole_length: int | None = None,
 ) -> MaskedBatch:
     """Draws masks for a batch; those of a sequence depend only on its content and key.
 
@@ -144,8 +145,11 @@ def mask_batch(
       keys: uint64 [B], see :func:`example_keys`.
       settings: how many and which.
       word_starts: [B, S], true where a word or special token begins; whole words need it.
+      whole_length: the positions that sequences had before their padding was cut, which does not
+        change their masks; None for S.
     """
     seq_length = input_ids.shape[1]
+    draws = whole_length or seq_length  # of each kind
     scores = random_bits(keys, seq_length)
     candidates = np.arange(seq_length) < lengths[:, None]
     for name in ("pad", "cls", "sep"):
@@ -158,8 +162,8 @@ def mask_batch(
     if settings.ngram > 1:
         starts = word_starts if settings.do_whole_word_mask else np.ones_like(candidates)
         # The draws behind those of the replacements: one for every word.
-        draws = random_bits_at(keys[:, None], np.arange(3 * seq_length, 4 * seq_length))
-        counts = np.searchsorted(settings.ngram_shares.cumsum(), bits_to_uniform(draws)) + 1
+        bits = random_bits_at(keys[:, None], 3 * draws + np.arange(seq_length))
+        counts = np.searchsorted(settings.ngram_shares.cumsum(), bits_to_uniform(bits)) + 1
         counts = np.minimum(counts, settings.ngram)  # the shares may add up to less than 1
         chosen = _choose_ngrams(scores, counts, candidates, wanted, starts)
     elif settings.do_whole_word_mask:
@@ -169,8 +173,8 @@ def mask_batch(
     rows, columns = np.nonzero(chosen)
     labels = input_ids[rows, columns].astype(np.int64)
     # The draws behind those of the scores: two for every position, taken where they are needed.
-    action_bits = random_bits_at(keys[rows], columns + seq_length)
-    token_bits = random_bits_at(keys[rows], columns + 2 * seq_length)
+    action_bits = random_bits_at(keys[rows], columns + draws)
+    token_bits = random_bits_at(keys[rows], columns + 2 * draws)
     masked = input_ids.copy()
     masked[rows, columns] = _replacements(labels, action_bits, token_bits, settings)
     places = _places_in_rows(chosen)

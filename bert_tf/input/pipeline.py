@@ -4,7 +4,8 @@ A training batch is a pure function of its position: its records (order.py) and,
 stored, its masks (masking.py) follow from the seed, the position and the place in the global batch.
 So training can resume from any position, with any number of ranks, on the same global batches.
 
-With a ramp of lengths, records are cut first (cutting.py).
+With a ramp of lengths, records are cut first (cutting.py). Batches of records of similar length
+(length_buckets.py) end with their longest sequence.
 
 Symbols: B sequences of one rank in one batch, S positions, P predictions.
 """
@@ -19,6 +20,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.input.batches import BatchReader, Features, dataset_of_positions
 from bert_tf.input.cutting import cut_predictions, cut_records
+from bert_tf.input.length_buckets import LengthBuckets
 from bert_tf.input.masking import MaskingSettings, MaskShares, example_keys, mask_batch
 from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.ramps import Ramp
@@ -31,6 +33,7 @@ __all__ = [
     "check_records",
     "evaluation_dataset",
     "inspect_records",
+    "record_order",
     "record_reader",
     "training_dataset",
 ]
@@ -66,6 +69,7 @@ def training_dataset(
     seed: int,
     lengths: Ramp | None = None,
     shares: MaskShares | None = None,
+    buckets: LengthBuckets | None = None,
 ) -> tf.data.Dataset:
     """This rank's part of the global batches from ``start_position`` on.
 
@@ -79,6 +83,9 @@ def training_dataset(
         whole. S and P are then unknown before a batch is read.
       shares: the share of masked tokens at each position in training; None keeps that of the
         records' ``masking``. P is then unknown before a batch is read.
+      buckets: batches of sequences of similar length, without the padding behind the longest; None
+        keeps them whole in random batches. S is then unknown before a batch is read. Not with
+        ``lengths``.
 
     Returns:
       A dataset whose element k belongs to global batch ``start_position + k``: int32 input_ids,
@@ -87,14 +94,16 @@ def training_dataset(
       global batches differ.
     """
 
-    def indices(position: int) -> np.ndarray:
-        return batch_indices(position, batch, num_records=records.info.num_records, seed=seed)
-
     def keys(position: int) -> np.ndarray:
         part = batch.at(position)
         return example_keys(seed, position, part.start + np.arange(part.size))
 
-    reader = record_reader(records, indices, batch_size=batch.constant_size)
+    reader = record_reader(
+        records,
+        record_order(batch, num_records=records.info.num_records, seed=seed, buckets=buckets),
+        batch_size=batch.constant_size,
+        positions_kept=buckets.padded_length if buckets else None,
+    )
     cut = _cutter(records, lengths)
     masked = _masker(records, keys, lengths, shares)
     return dataset_of_positions(
@@ -102,6 +111,18 @@ def training_dataset(
         end_position,
         lambda position: masked(position, cut(position, reader.read(position))),
     )
+
+
+def record_order(
+    batch: GlobalBatchSlice, *, num_records: int, seed: int, buckets: LengthBuckets | None
+) -> Callable[[int], np.ndarray]:
+    """The function from a position to the numbers of this rank's records there.
+
+    Arguments are as in :func:`training_dataset`.
+    """
+    if buckets is not None:
+        return lambda position: buckets.indices(position, batch)
+    return lambda position: batch_indices(position, batch, num_records=num_records, seed=seed)
 
 
 def evaluation_dataset(
@@ -147,7 +168,11 @@ def evaluation_dataset(
 
 
 def record_reader(
-    records: PretrainingRecords, indices: Callable[[int], np.ndarray], *, batch_size: int | None
+    records: PretrainingRecords,
+    indices: Callable[[int], np.ndarray],
+    *,
+    batch_size: int | None,
+    positions_kept: Callable[[int], int] | None = None,
 ) -> BatchReader:
     """Reads batches as they are stored, without drawing masks; see :class:`BatchReader`."""
     return BatchReader(
@@ -159,6 +184,7 @@ def record_reader(
         batch_size=batch_size,
         indices=indices,
         names=records.info.names,
+        positions_kept=positions_kept,
     )
 
 
@@ -208,6 +234,8 @@ def _masker(
 
     def settings_for(position: int, length: int) -> MaskingSettings:
         there = masking if shares is None else shares.settings_at(position, masking)
+        if lengths is None:  # what may be missing then is padding
+            return there
         most = cut_predictions(there.max_predictions_per_seq, info.seq_length, length)
         return dataclasses.replace(there, max_predictions_per_seq=most)
 
@@ -218,6 +246,7 @@ def _masker(
             keys=keys(int(position)),
             settings=settings_for(int(position), input_ids.shape[1]),
             word_starts=word_starts,
+            whole_length=info.seq_length if lengths is None else None,
         )
         label_ids = masked.label_ids.astype(np.int32)
         return masked.input_ids, masked.positions.astype(np.int32), label_ids, masked.weights

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -15,7 +16,7 @@ from bert_tf.files import expand_record_files
 from bert_tf.input import pipeline
 from bert_tf.input.cutting import cut_predictions
 from bert_tf.input.masking import MaskingSettings, MaskShares
-from bert_tf.input.order import GlobalBatchSlice, batch_indices
+from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.flops import training_flops
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.info import SENTENCE_ORDER, RecordVocabulary
@@ -32,6 +33,7 @@ from bert_tf.tasks.hosts import copy_to_local_disks, run_before_training
 from bert_tf.tasks.pretraining_model import find_model
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.teacher_targets import TargetSource, make_targets
+from bert_tf.tasks.training_order import report_lengths, training_order
 from bert_tf.text.tokenizer_files import vocabulary_named_in
 from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, begin_run, choose_arithmetic
@@ -60,29 +62,34 @@ class Prepared:
       job: what to run.
       train_data: the ledger's section on the data.
       flops: of a sequence of a length, as defined in ``model.flops``.
+      lengths: the positions of a sequence in typical batches; not with a ramp.
     """
 
     job: Job
     train_data: Mapping[str, object]
     flops: Callable[[int], float]
+    lengths: Sequence[int]
 
     @property
     def flops_per_sequence(self) -> float:
-        """FLOPs of the longest sequence."""
-        return self.flops(self.job.data.max_seq_length)
+        """FLOPs of a typical sequence; with a ramp of lengths, of the longest."""
+        return statistics.fmean(map(self.flops, self.lengths))
 
     def flops_of_updates(self, begin: int, end: int) -> float:
         """FLOPs of the updates at positions ``begin`` to ``end`` - 1."""
-        longest = self.job.data.max_seq_length
         parts = self.job.batch.segments(begin, end)
-        return sum(part.sequences * self.flops(part.length or longest) for part in parts)
+        return self._sum((part.sequences, part.length) for part in parts)
 
     @property
     def total_flops(self) -> float:
         """FLOPs of the whole run."""
-        job, longest = self.job, self.job.data.max_seq_length
-        parts = job.context.start.parts(job.batch, job.steps.last_step)
-        return sum(number * self.flops(length or longest) for number, length in parts)
+        job = self.job
+        return self._sum(job.context.start.parts(job.batch, job.steps.last_step))
+
+    def _sum(self, parts: Iterable[tuple[float, int | None]]) -> float:
+        """FLOPs of numbers of sequences of a length; None for typical ones."""
+        typical = self.flops_per_sequence
+        return sum(number * (self.flops(length) if length else typical) for number, length in parts)
 
 
 def train_and_evaluate(prepared: Prepared) -> Results | None:
@@ -91,6 +98,8 @@ def train_and_evaluate(prepared: Prepared) -> Results | None:
         "model_flops_per_sequence": prepared.flops_per_sequence,
         "model_flops": prepared.total_flops,
     }
+    if prepared.train_data["length_buckets"]:
+        compute["positions_per_sequence"] = statistics.fmean(prepared.lengths)
     model = prepared.job.model
     model = dataclasses.replace(model, ledger={**model.ledger, "compute": compute})
     return run_job(
@@ -103,8 +112,8 @@ def train_and_evaluate(prepared: Prepared) -> Results | None:
 def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
     """Opens records and network, chooses the arithmetic and checks everything. Collective.
 
-    Only local copies of the records and a cache of the teacher's targets are written, and not in a
-    dry run. Raises UserError.
+    Only local copies of the records, their lengths and a cache of the teacher's targets are
+    written, and not in a dry run. Raises UserError.
     """
     data = _open_data(settings)
     teacher = None
@@ -138,6 +147,9 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
     )
     check_start(context, model, optimization)
     originals, data = data, _on_local_disk(settings, data, context)
+    order = training_order(
+        settings, originals.for_training(config) if settings.run.do_train else None, context
+    )
     targets = None
     if teacher is not None and settings.distillation.teacher_cache:
         source = TargetSource(model.task, teacher, data.for_training(teacher.config))
@@ -151,40 +163,39 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
         return MaskShares(first, last, steps.num_train_steps, offset)
 
     def train_input(context: RunContext, batch: BatchPlan) -> tf.data.Dataset:
+        part = context.batch_slice(batch)
         batches = pipeline.training_dataset(
             data.for_training(config),
-            context.batch_slice(batch),
+            part,
             start_position=context.start.data_position,
             seed=settings.run.seed,
             lengths=batch.length_ramp(),
             shares=shares(batch.offset),
+            buckets=order.buckets(part),
         )
         if targets is None:
             return batches
         return targets.joined_to(
             batches,
-            context.batch_slice(batch),
+            order.records_at(part),
+            batch_size=part.constant_size,
             start_position=context.start.data_position,
-            seed=settings.run.seed,
         )
 
     def train_records(
         context: RunContext, batch: BatchPlan, position: int
     ) -> list[tuple[str, int]]:
-        indices = batch_indices(
-            position,
-            context.batch_slice(batch),
-            num_records=len(data.train_records),
-            seed=settings.run.seed,
-        )
+        indices = order.records_at(context.batch_slice(batch))(position)
         return originals.train_records.locations(indices.tolist())
 
     def flops(length: int) -> float:
-        longest, most = settings.data.max_seq_length, settings.data.max_predictions_per_seq
+        predictions = settings.data.max_predictions_per_seq if settings.masked_lm else 0
+        if optimization.length_ramp is not None:
+            predictions = cut_predictions(predictions, settings.data.max_seq_length, length)
         return training_flops(
             config,
             length=length,
-            predictions=cut_predictions(most, longest, length) if settings.masked_lm else 0,
+            predictions=predictions,
             next_sentence=settings.next_sentence,
         )
 
@@ -200,7 +211,14 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
         evaluation=_evaluation(settings, task, data, context.ranks),
         optimization=optimization,
     )
-    return Prepared(job, data.ledger_entries(found.vocabulary_sha256), flops)
+    lengths = order.typical_lengths(context.batch_slice(job.batch))
+    if order.lengths is not None:
+        report_lengths(lengths, settings.data.max_seq_length, context)
+    train_data = {
+        **data.ledger_entries(found.vocabulary_sha256),
+        "length_buckets": order.lengths is not None,
+    }
+    return Prepared(job, train_data, flops, lengths)
 
 
 def _with_students_network(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open, make_output_dir, read_json_object, write_json
 from bert_tf.input.batches import BatchReader, dataset_of_positions
-from bert_tf.input.order import GlobalBatchSlice, batch_indices
 from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.distillation import SoftTargets
 from bert_tf.model.task import create_network
@@ -105,22 +104,24 @@ class TargetFiles:
     def joined_to(
         self,
         batches: tf.data.Dataset,
-        rank_slice: GlobalBatchSlice,
+        order: Callable[[int], np.ndarray],
         *,
+        batch_size: int | None,
         start_position: int,
-        seed: int,
     ) -> tf.data.Dataset:
-        """Batches of ``pipeline.training_dataset``, with the targets of their records."""
+        """Batches of ``pipeline.training_dataset``, with the targets of their records.
+
+        ``order`` is theirs (``pipeline.record_order``); ``batch_size`` is None if it differs
+        between batches.
+        """
 
         def read(position: np.int64) -> tuple[np.ndarray, np.ndarray]:
-            return self.read(
-                batch_indices(int(position), rank_slice, num_records=self.num_records, seed=seed)
-            )
+            return self.read(order(int(position)))
 
         def targets_at(position: tf.Tensor) -> dict[str, tf.Tensor]:
             found = tf.numpy_function(read, [position], [tf.int32, tf.float32])
             for values in found:
-                values.set_shape([rank_slice.constant_size, self.predictions, self.targets])
+                values.set_shape([batch_size, self.predictions, self.targets])
             return dict(zip((CLASSES, PROBABILITIES), found))
 
         targets = dataset_of_positions(start_position, None, targets_at)

@@ -187,3 +187,13 @@ def test_cached_targets_are_those_of_whole_records(parse):
     assert parse(*given, "--batch_ramp=8:0,32:9").optimization.batch_ramp is not None
     with pytest.raises(UserError, match=r"^--length_ramp cuts records, but --cache_teacher keeps"):
         parse(*given, "--length_ramp=64:0,128:9")
+
+
+@pytest.mark.parametrize("ramp", ["--batch_ramp=8:0,32:9", "--length_ramp=64:0,128:9"])
+def test_batches_of_similar_length_have_one_size_and_whole_records(parse, ramp):
+    assert not parse().data.length_buckets
+    cached = ["--cache_teacher=x", "--restrict_ce_to_mask", "--alpha_cos=0", "--top_k_targets=3"]
+    assert parse("--length_buckets", *cached).data.length_buckets
+    name = ramp.partition("=")[0]
+    with pytest.raises(UserError, match=rf"^--length_buckets .* combined with {name}, drop one"):
+        parse("--length_buckets", ramp)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_tf.input import length_buckets
 from bert_tf.input.length_buckets import (
     LengthBuckets,
     LengthSortedBatches,
@@ -80,6 +81,26 @@ def test_batches_hold_like_lengths_in_no_order_of_length():
     assert abs(np.corrcoef(padded[:-1], padded[1:])[0, 1]) < 0.3
     # A pool is a part of the epoch: the batches of one length are spread over all of it.
     assert padded[:30].max() - padded[:30].min() > 200
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 900), st.integers(1, 24))
+def test_typical_lengths_of_few_records_are_those_of_the_first_epoch(count, batch_size):
+    order = buckets(lengths_of(count), batch_size)
+    batches = -(-count // batch_size)
+    expected = [order.padded_length(position) for position in range(batches)]
+    found = order.typical_lengths()
+    assert sorted(found) == sorted(expected)
+
+
+def test_typical_lengths_of_many_records_are_a_sample(monkeypatch):
+    order = buckets(lengths_of(40_000), 8)
+    whole = order.typical_lengths()
+    assert len(whole) == 5000
+    monkeypatch.setattr(length_buckets, "_MOST_SAMPLED", 8 * 32 * 10)
+    sample = order.typical_lengths()
+    assert 300 < len(sample) < 340
+    assert np.mean(sample) == pytest.approx(np.mean(whole), rel=0.03)
 
 
 @settings(max_examples=60, deadline=None)

@@ -61,6 +61,21 @@ def words_of(ids, starts, length):
     return words
 
 
+@settings(max_examples=100, deadline=None)
+@given(batch=batches(), masking=masking_settings, seed=st.integers(0, 2**64 - 1))
+def test_padding_that_is_cut_changes_no_mask(batch, masking, seed):
+    ids, lengths, starts = batch
+    options = {"keys": example_keys(seed, np.arange(len(ids))), "settings": masking}
+    whole = mask_batch(ids, lengths, word_starts=starts, **options)
+    kept, length = lengths.max(), ids.shape[1]
+    cut = mask_batch(
+        ids[:, :kept], lengths, word_starts=starts[:, :kept], whole_length=length, **options
+    )
+    np.testing.assert_array_equal(cut.input_ids, whole.input_ids[:, :kept])
+    for name in ("positions", "label_ids", "weights"):
+        np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
+
+
 @settings(max_examples=150, deadline=None)
 @given(batch=batches(), masking=masking_settings, seed=st.integers(0, 2**64 - 1))
 def test_invariants(batch, masking, seed):

@@ -160,6 +160,22 @@ def test_a_student_learns_the_same_from_them(cached, teacher, tmp_path):
     assert names == variables_of(online.run.output_dir / "model.ckpt-3").keys()
 
 
+def test_batches_of_similar_length_get_the_targets_of_their_records(cached, teacher, tmp_path):
+    found = []
+    for name, cache in (("joined", tmp_path / "targets"), ("online_by_length", None)):
+        settings = run_of(tmp_path / name, teacher, cache)
+        by_length = dataclasses.replace(
+            settings,
+            data=dataclasses.replace(settings.data, length_buckets=True),
+            optimization=dataclasses.replace(settings.optimization, batch_ramp=None),
+        )
+        pretraining.run(by_length)
+        found.append(losses_of(by_length))
+    for with_cache, without in zip(*found):
+        assert with_cache["loss"] == pytest.approx(without["loss"], rel=5e-3)
+        assert with_cache["gradient_norm"] == pytest.approx(without["gradient_norm"], rel=5e-3)
+
+
 def test_they_are_computed_once(cached, tmp_path, monkeypatch):
     monkeypatch.setattr(teacher_targets, "_compute", None)
     before = times_of(tmp_path / "targets")

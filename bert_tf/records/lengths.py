@@ -1,0 +1,68 @@
+"""The side file ``X.lengths`` of a record file ``X``: how many positions each record needs.
+
+It has 8 magic bytes, a digest of what it was counted in (SHA-256), and a little-endian uint16 for
+each record. The digest is of the number of records and of some of them, spread over the file, so
+that lengths of another file of that name are not believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+from bert_tf.errors import UserError
+from bert_tf.files import atomic_open
+from bert_tf.records.tfrecord import RecordFile, RecordSet
+
+LENGTHS_SUFFIX = ".lengths"
+
+_MAGIC = b"TFRLEN01"
+_DIGEST_BYTES = 32
+_SAMPLED_RECORDS = 64
+
+
+def lengths_path(path: Path) -> Path:
+    """The side file of a record file."""
+    return path.with_name(path.name + LENGTHS_SUFFIX)
+
+
+def read_lengths(records: RecordSet, file: RecordFile) -> np.ndarray | None:
+    """The lengths of a file of ``records``: uint16 [N]; None if there are none of its records.
+
+    Raises UserError for a damaged record.
+    """
+    try:
+        content = lengths_path(file.path).read_bytes()
+    except OSError:
+        return None
+    header = len(_MAGIC) + _DIGEST_BYTES
+    if len(content) != header + 2 * len(file) or not content.startswith(_MAGIC):
+        return None
+    if content[len(_MAGIC) : header] != _digest(records, file):
+        return None
+    return np.frombuffer(content, "<u2", offset=header)
+
+
+def can_keep_lengths(file: RecordFile) -> bool:
+    """Whether the directory of a record file can be written."""
+    return os.access(file.path.parent, os.W_OK)
+
+
+def keep_lengths(records: RecordSet, file: RecordFile, lengths: np.ndarray) -> None:
+    """Writes the lengths of a file of ``records``, integers [N], where that is possible."""
+    with contextlib.suppress(UserError), atomic_open(lengths_path(file.path), "wb") as out:
+        out.write(_MAGIC + _digest(records, file))
+        out.write(lengths.astype("<u2").tobytes())
+
+
+def _digest(records: RecordSet, file: RecordFile) -> bytes:
+    count, first = len(file), records.index_of(file)
+    sample = np.unique(np.linspace(0, max(count - 1, 0), min(count, _SAMPLED_RECORDS)).astype(int))
+    found = hashlib.sha256(str(count).encode())
+    for record in records.read((first + sample).tolist()):
+        found.update(hashlib.sha256(record).digest())
+    return found.digest()
