@@ -49,6 +49,8 @@ PATIENCE = 120.0
 # Seconds to wait for a worker when all have gone in the middle.
 _PATIENCE_WITHOUT_WORKERS = 600.0
 _SECONDS_BETWEEN_COUNTS = 2.0
+# Enough to fetch a result of some MB over a slow network.
+_SECONDS_OF_A_WAIT = 20.0
 _SECONDS_TO_REACH = 5.0
 # Items under way for each thread of a worker: one being worked on, one waiting there, and one
 # whose result is fetched.
@@ -112,7 +114,8 @@ def cluster_map(
                 "scheduler, which takes it more time",
                 stream=sys.stderr,
             )
-        work = _Map(client, make_worker, scheduler, what, is_direct=hidden is None)
+        client.direct_to_workers = hidden is None
+        work = _Map(client, make_worker, scheduler, what)
         yield from work.results(items)
 
 
@@ -125,11 +128,8 @@ class _Map:
         make_worker: Callable[[], Callable[[Any], Any]],
         scheduler: str,
         what: str,
-        *,
-        is_direct: bool,
     ):
         self._client = client
-        self._is_direct = is_direct
         self._scheduler = scheduler
         self._what = what
         self._number = uuid.uuid4().hex
@@ -171,41 +171,47 @@ class _Map:
         return _ITEMS_PER_THREAD * self._threads
 
     def _result(self, future: distributed.Future) -> Any:
-        self._wait(future)
-        if future.status != "error":
-            with self._explained():
-                return pickle.loads(self._client.gather(future, direct=self._is_direct))
-        error = future.exception()
-        if not isinstance(error, distributed.KilledWorker):
-            raise error
-        raise RepairableError(
-            f"{self._what}: an item has cost {error.allowed_failures + 1} workers their life, the "
-            f"last one at {error.last_worker.address} (most often from lack of memory); see the "
-            "logs of the workers, and give them more memory or fewer threads."
-        ) from error
-
-    def _wait(self, future: distributed.Future) -> None:
-        """Waits for a result as long as there is a worker, or may be one again soon."""
+        """A result, waited for as long as there is a worker, or may be one again soon."""
         since = None
         while True:
-            with contextlib.suppress(distributed.TimeoutError), self._explained():
-                with self._client.as_current():
-                    distributed.wait([future], timeout=_SECONDS_BETWEEN_COUNTS)
-                return
-            if self._most_pending():
-                since = None
-            elif since is None:
-                since = time.monotonic()
-                say(
-                    f"{self._what}: all workers are gone, waiting for others at {self._scheduler}",
-                    stream=sys.stderr,
-                )
-            elif time.monotonic() - since > _PATIENCE_WITHOUT_WORKERS:
+            # A result can be lost while it is fetched, with the only worker that had it: then
+            # nothing would ever come.
+            try:
+                return pickle.loads(future.result(timeout=_SECONDS_OF_A_WAIT))
+            except distributed.TimeoutError:
+                if future.status == "error":
+                    raise
+            except distributed.KilledWorker as error:
                 raise RepairableError(
-                    f"--scheduler={self._scheduler}: all workers are gone, and none has come for "
-                    f"{_PATIENCE_WITHOUT_WORKERS:.0f} seconds; start workers and give the same "
-                    "command again."
-                )
+                    f"{self._what}: an item has cost {error.allowed_failures + 1} workers their "
+                    f"life, the last one at {error.last_worker.address} (most often from lack of "
+                    "memory); see the logs of the workers, and give them more memory or fewer "
+                    "threads."
+                ) from error
+            except Exception:
+                if future.status == "error":
+                    raise
+                with self._explained():
+                    raise
+            since = self._waiting_since(since)
+
+    def _waiting_since(self, since: float | None) -> float | None:
+        """When all workers were found to be gone, None if there are some; ends a long wait."""
+        if self._most_pending():
+            return None
+        if since is None:
+            say(
+                f"{self._what}: all workers are gone, waiting for others at {self._scheduler}",
+                stream=sys.stderr,
+            )
+            return time.monotonic()
+        if time.monotonic() - since > _PATIENCE_WITHOUT_WORKERS:
+            raise RepairableError(
+                f"--scheduler={self._scheduler}: all workers are gone, and none has come for "
+                f"{_PATIENCE_WITHOUT_WORKERS:.0f} seconds; start workers and give the same "
+                "command again."
+            )
+        return since
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

@@ -161,6 +161,7 @@ def test_a_scheduler_without_workers(monkeypatch, tmp_path):
 
 def test_workers_that_are_gone_for_good(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(cluster, "_PATIENCE_WITHOUT_WORKERS", 1.0)
+    monkeypatch.setattr(cluster, "_SECONDS_OF_A_WAIT", 1.0)
     with start_cluster(tmp_path, 1) as local:
         results = results_of(test_workers.make_square, range(99), local)
         assert next(results) == 0
