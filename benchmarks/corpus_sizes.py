@@ -23,7 +23,7 @@ from absl import flags
 from benchmarks.generated_text import documents
 from benchmarks.process_memory import Peaks, run_measured
 from benchmarks.results import Result, result
-from benchmarks.script import REQUIRED, run_benchmark, whole_numbers
+from benchmarks.script import REQUIRED, run_benchmark, shared_flags, whole_numbers
 from bert_tf.environment import available_cores
 from bert_tf.errors import UserError
 from bert_tf.files import make_output_dir
@@ -144,9 +144,10 @@ FLAGS = {
     "source": (("text", "dump"), "Generated text, or a dump of MediaWiki with it."),
     "num_workers": (0, "As in the stages; 0 means all cores.", 0),
     "dupe_factor": (1, "As in data_prep.create_pretraining_data.", 1),
+    **shared_flags("json"),
     "vocab_size": (30000, "As in data_prep.vocabulary; a text of a few MB has room for less.", 6),
 }
 
 
 if __name__ == "__main__":
-    run_benchmark({**FLAGS, "json": (str, "Where to write the results.")}, measure)
+    run_benchmark(FLAGS, measure)

@@ -156,8 +156,7 @@ def _judge_all(
     settings: Settings, files: list[Path], texts: Path, sketches: Path, journal: Journal
 ) -> collections.Counter[str]:
     """Writes the documents that pass the rules, and their sketches; counts them and the others."""
-    total_bytes = sum(path.stat().st_size for path in files)
-    progress = begin_progress(STAGE, journal, total_bytes=total_bytes)
+    progress = begin_progress(STAGE, journal, files)
     # Counted anew by a call that continues, since it reads all lines again.
     cut_lines: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(

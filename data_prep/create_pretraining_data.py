@@ -328,8 +328,7 @@ def _build(
     directory: Path,
     journal: Journal,
 ) -> Built:
-    total_bytes = sum(path.stat().st_size for path in files)
-    progress = begin_progress(STAGE, journal, total_bytes=total_bytes)
+    progress = begin_progress(STAGE, journal, files)
     documents = itertools.chain.from_iterable(
         read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES) for path in files
     )

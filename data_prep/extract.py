@@ -187,7 +187,7 @@ def _build(
     directory: Path,
     journal: Journal,
 ) -> Built:
-    progress = begin_progress(STAGE, journal, total_bytes=None, unit="MB of input")
+    progress = begin_progress(STAGE, journal, None, unit="MB of input")
     # Counted anew by a call that continues, since it reads all files again.
     left_out: collections.Counter[str] = collections.Counter()
     results = ordered_map(

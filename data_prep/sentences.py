@@ -150,8 +150,7 @@ def run(settings: Settings) -> Path:
 def _build(
     settings: Settings, files: list[Path], num_workers: int, directory: Path, journal: Journal
 ) -> Built:
-    total_bytes = sum(path.stat().st_size for path in files)
-    progress = begin_progress(STAGE, journal, total_bytes=total_bytes)
+    progress = begin_progress(STAGE, journal, files)
     chunks = (
         chunk
         for path in files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Callable, TypeVar
 
@@ -96,16 +97,17 @@ class NumberedFiles:
 
 
 def begin_progress(
-    stage: str, journal: Journal, *, total_bytes: int | None, unit: str = "MB"
+    stage: str, journal: Journal, files: Iterable[Path] | None, *, unit: str = "MB"
 ) -> Progress:
     """The progress of a stage in units of 10^6 bytes; reports where an earlier call is continued.
 
     Args:
       stage: its name.
       journal: what has been done.
-      total_bytes: of the input, None if unknown.
+      files: whose bytes are all of the input; None if that is unknown.
       unit: of the progress.
     """
+    total_bytes = None if files is None else sum(path.stat().st_size for path in files)
     progress = Progress(stage, None if total_bytes is None else total_bytes / 1e6, unit)
     if journal.items:
         divisor, name = (

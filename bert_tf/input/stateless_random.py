@@ -45,12 +45,11 @@ def derive_keys(seed: int, *counters: IntegerArray) -> np.ndarray:
 
 def random_bits(keys: np.ndarray, count: int) -> np.ndarray:
     """The first ``count`` draws of every key's stream: uint64, shape ``keys.shape + (count,)``."""
-    steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
-    return mix64(keys[..., None] + steps)
+    return random_bits_at(keys[..., None], np.arange(count))
 
 
 def random_bits_at(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Draw ``numbers[i]`` (0 is the first) of the stream of ``keys[i]``: uint64, as numbers."""
+    """Draw ``numbers`` (0 is the first) of the streams of ``keys``, broadcast together: uint64."""
     return mix64(keys + (numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
 
 
