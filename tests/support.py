@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import importlib.util
 import os
+import re
 import resource
 import shutil
 import stat
@@ -163,6 +165,17 @@ def variables_of(checkpoint: Path) -> dict[str, np.ndarray]:
     """Every array of a checkpoint, by name."""
     reader = tf.train.load_checkpoint(str(checkpoint))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def antiberty_chains() -> list[str]:
+    """The antibody chains that the description of the package antiberty shows, heavy and light."""
+    metadata = importlib.metadata.metadata("antiberty")
+    # The standard library has the description as the payload; importlib_metadata, which takes
+    # the place of its finder once some package imports it, has it as a header.
+    description = metadata["Description"] or metadata.get_payload()
+    chains = list(dict.fromkeys(re.findall(r'"([A-Z]{100,})"', description)))
+    assert len(chains) >= 2
+    return chains[:2]
 
 
 def content_of(directory: Path) -> dict[Path, bytes]:

@@ -1,15 +1,13 @@
 """run_evaluation.py as a user runs it: ranks, a directory in use, a published model."""
 
-import importlib.metadata
 import importlib.util
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support import holder_of, mpirun, requires_horovod, run
+from tests.support import antiberty_chains, holder_of, mpirun, requires_horovod, run
 from tests.unit.checkpoint.tiny_models import save_google
 
 SCRIPT = "run_evaluation.py"
@@ -94,9 +92,7 @@ def test_antiberty_has_its_known_loss(tmp_path):
     if spec is None:
         pytest.skip("needs the package antiberty")
     directory = Path(spec.submodule_search_locations[0], "trained_models")
-    description = importlib.metadata.metadata("antiberty").get_payload()
-    chains = list(dict.fromkeys(re.findall(r'"([A-Z]{100,})"', description)))[:2]
-    (tmp_path / "chains.txt").write_text("\n".join(" ".join(chain) for chain in chains))
+    (tmp_path / "chains.txt").write_text("\n".join(map(" ".join, antiberty_chains())))
     run(
         SCRIPT,
         f"--init_checkpoint={directory / 'AntiBERTy_md_smooth'}",

@@ -1,9 +1,7 @@
 """Published models with known outputs; skipped where their packages are not installed."""
 
 import dataclasses
-import importlib.metadata
 import importlib.util
-import re
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from bert_tf.model.heads import masked_lm_scores, masked_lm_specs
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.model.variables import create_variables
+from tests.support import antiberty_chains
 
 
 def directory_of(package, inside):
@@ -85,10 +84,7 @@ def test_antiberty_fills_masked_residues():
     directory = directory_of("antiberty", "trained_models/AntiBERTy_md_smooth")
     entries = (directory.parent / "vocab.txt").read_text().split()
     config = open_source(directory).config
-    # The second antibody chain of the package's own description.
-    metadata = importlib.metadata.metadata("antiberty")
-    description = metadata["Description"] or metadata.get_payload()  # which, varies
-    chain = list(dict.fromkeys(re.findall(r'"([A-Z]{100,})"', description)))[1]
+    chain = antiberty_chains()[1]
     ids = [entries.index(token) for token in ("[CLS]", *chain, "[SEP]")]
     masked = np.tile(ids, (len(chain), 1))
     places = np.arange(1, len(chain) + 1)
