@@ -44,7 +44,7 @@ from bert_tf.records.manifest import (
     MANIFEST_NAME,
     FileEntry,
     Manifest,
-    describe_file,
+    describe_files,
     find_manifest,
 )
 from bert_tf.records.stage import report
@@ -199,7 +199,13 @@ def _check_files(
     """Compares the files of a directory whose names match with the manifest, and opens them."""
     entries = {entry.name: entry for entry in manifest.outputs} if manifest else {}
     names = {*entries, *(path.name for path in files_at(directory))} - {MANIFEST_NAME}
-    for name in sorted(name for name in names if fnmatchcase(name, name_glob)):
+    names = sorted(name for name in names if fnmatchcase(name, name_glob))
+    listed = (name for name in names if name in entries and (directory / name).is_file())
+    described = {}
+    for entry in describe_files(directory / name for name in listed):
+        described[entry.name] = dataclasses.replace(entry, count=entries[entry.name].count)
+        progress.advance(entry.bytes / 1e6)
+    for name in names:
         path, entry = directory / name, entries.get(name)
         if not path.is_file():
             found.problem(f"{path} is missing")
@@ -209,10 +215,11 @@ def _check_files(
         found.files += 1
         if entry is None and manifest and is_whole:
             found.problem(f"{path} is not listed in {MANIFEST_NAME}")
-        elif entry and describe_file(path) != dataclasses.replace(entry, count=None):
+        elif entry and described.get(name) != entry:
             found.problem(f"{path} is not the file that {MANIFEST_NAME} describes")
         _open(path, entry, manifest, found)
-        progress.advance(path.stat().st_size / 1e6)
+        if name not in described:
+            progress.advance(path.stat().st_size / 1e6)
 
 
 def _open(path: Path, entry: FileEntry | None, manifest: Manifest | None, found: _Found) -> None:

@@ -11,16 +11,18 @@ the calls and keeps them in ``parts``.
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import hashlib
 import json
 import os
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_tf.environment import available_cores
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import (
     SIDE_FILE_SUFFIXES,
@@ -194,6 +196,15 @@ def describe_file(path: PathLike, *, count: int | None = None) -> FileEntry:
     """Reads a file once for its size and digest."""
     path = Path(path)
     return FileEntry(path.name, path.stat().st_size, sha256_of_file(path), count)
+
+
+def describe_files(paths: Iterable[PathLike]) -> Iterator[FileEntry]:
+    """The entries of files, in order; they are read on all cores."""
+    executor = concurrent.futures.ThreadPoolExecutor(available_cores())
+    try:
+        yield from executor.map(describe_file, paths)
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
 def describe_vocabulary(tokenizer: Tokenizer) -> VocabularyEntry:

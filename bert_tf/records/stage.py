@@ -37,12 +37,14 @@ from bert_tf.files import (
     read_json,
     write_json,
 )
+from bert_tf.progress import Progress
 from bert_tf.records.journal import Journal
 from bert_tf.records.manifest import (
     MANIFEST_NAME,
+    FileEntry,
     Manifest,
     VocabularyEntry,
-    describe_file,
+    describe_files,
     hash_of_json,
     intact_manifest,
     is_up_to_date,
@@ -124,7 +126,7 @@ def run_stage(
     directory = make_output_dir(output_dir, flag=flag)
     unchanged = UnchangedFiles(inputs)
     with unchanged.explain():
-        entries = tuple(describe_file(path) for path in inputs)
+        entries = _describe(inputs, f"{stage}, checksums of the input")
     # Without the lock: readers of a finished directory need not wait for each other.
     if is_up_to_date(
         directory,
@@ -148,13 +150,11 @@ def run_stage(
         with unchanged.explain():
             built = build(partial, journal) if journaled else build(partial)
         unchanged.require()
-        call = dataclasses.replace(
-            call,
-            outputs=tuple(
-                describe_file(partial / name, count=count) for name, count in built.outputs.items()
-            ),
-            counts=built.counts,
-        )
+        written = [partial / name for name in built.outputs]
+        described = _describe(written, f"{stage}, checksums of the output")
+        counts = built.outputs.values()
+        outputs = (dataclasses.replace(e, count=count) for e, count in zip(described, counts))
+        call = dataclasses.replace(call, outputs=tuple(outputs), counts=built.counts)
         if shared is not None:
             stack.enter_context(hold_directory(directory, flag=flag, wait=True))
             kept = _calls_to_keep(
@@ -164,6 +164,15 @@ def run_stage(
         old = _files_of_earlier_runs(directory, kept)
         _install(call, kept=kept, old=old, partial=partial, directory=directory, flag=flag)
     return directory
+
+
+def _describe(paths: Sequence[Path], label: str) -> tuple[FileEntry, ...]:
+    progress = Progress(label, sum(path.stat().st_size for path in paths) / 1e6, "MB")
+    entries = []
+    for entry in describe_files(paths):
+        entries.append(entry)
+        progress.advance(entry.bytes / 1e6)
+    return tuple(entries)
 
 
 def _named(directory: Path, shared: SharedDirectory | None) -> str:
