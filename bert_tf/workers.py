@@ -1,9 +1,9 @@
 """Work on many items, whose results arrive in the order of the items: here, or on other machines.
 
-The executors are a pool of processes of this machine, and the workers of a Dask scheduler
-(cluster.py, which is loaded only if it is asked for).
+The executors are processes of this machine, this one among them, and the workers of a Dask
+scheduler (cluster.py, which is loaded only if it is asked for).
 
-Memory: at most ``2 * num_workers + 1`` items are in flight, whatever their total number; with a
+Memory: at most ``2 * num_workers + 2`` items are in flight, whatever their total number; with a
 scheduler, three for each thread of its workers.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import functools
 import itertools
 import multiprocessing
 import multiprocessing.connection
@@ -19,13 +20,16 @@ import signal
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from bert_tf.environment import available_cores
 from bert_tf.errors import RepairableError, UserError
+from bert_tf.shared_memory import Packed, Slot, Slots, pack
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_LAST = object()
 
 _worker: Callable[[Any], Any] | None = None  # one per worker process, set when it starts
 
@@ -65,7 +69,7 @@ def ordered_map(
     Args:
       make_worker: called once in each process; it, the items and the results must be picklable.
       items: consumed on demand, so it may be a generator over a file of any size.
-      num_workers: number of processes; 1 works in this process. More need an importable
+      num_workers: number of processes that work, with this one. More than 1 need an importable
         ``__main__`` (processes are spawned, because forking a process with threads can hang).
       what: names the work in error messages.
       scheduler: address of a Dask scheduler, whose workers are used instead of processes here. They
@@ -100,27 +104,66 @@ def ordered_map(
         yield result
 
 
+class _Task(NamedTuple):
+    future: concurrent.futures.Future
+    slot: Slot | None = None  # for a result from another process
+
+
 def _pool_map(
     make_worker: Callable[[], Callable[[Item], Result]], items: Iterable[Item], num_workers: int
 ) -> Iterator[Result]:
+    """Shares the work with ``num_workers - 1`` other processes.
+
+    This process reads the items and passes the results on. Whenever the others have enough to do
+    and the next result is not there yet, it works on an item itself.
+    """
     executor = concurrent.futures.ProcessPoolExecutor(
-        num_workers,
+        num_workers - 1,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
         initargs=(make_worker,),
     )
+    own_worker = functools.lru_cache(maxsize=None)(make_worker)  # made when it is needed
     items = iter(items)
-    pending: collections.deque = collections.deque()
+    is_last_read = False
+    tasks: collections.deque[_Task] = collections.deque()
+    with Slots() as slots:
+        try:
+            while True:
+                unfinished = sum(not task.future.done() for task in tasks)
+                # Two in stock for each, so that nobody is idle while this process works.
+                others_need_more = unfinished < 2 * num_workers - 1
+                can_wait = others_need_more or not tasks[0].future.done()
+                if can_wait and not is_last_read and len(tasks) < 2 * num_workers + 2:
+                    item = next(items, _LAST)
+                    if item is _LAST:
+                        is_last_read = True
+                    elif others_need_more:
+                        slot = slots.take()
+                        future = executor.submit(_call_worker, item, slot.address)
+                        tasks.append(_Task(future, slot))
+                    else:
+                        tasks.append(_Task(_done_here(own_worker(), item)))
+                elif tasks:
+                    future, slot = tasks.popleft()
+                    result = future.result()
+                    if slot is not None:
+                        result = slots.unpack(result, slot)
+                    yield result
+                else:
+                    return
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _done_here(worker: Callable[[Item], Result], item: Item) -> concurrent.futures.Future:
+    """A future of the result or the error, which is raised when it is this item's turn."""
+    future: concurrent.futures.Future = concurrent.futures.Future()
     try:
-        for item in itertools.islice(items, 2 * num_workers):
-            pending.append(executor.submit(_call_worker, item))
-        while pending:
-            result = pending.popleft().result()
-            for item in itertools.islice(items, 1):
-                pending.append(executor.submit(_call_worker, item))
-            yield result
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        future.set_result(worker(item))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def _start_worker(make_worker: Callable[[], Callable[[Any], Any]]) -> None:
@@ -136,5 +179,5 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-def _call_worker(item: Any) -> Any:
-    return _worker(item)
+def _call_worker(item: Any, address: str | None) -> Packed:
+    return pack(_worker(item), address)

@@ -47,12 +47,12 @@ class Blocks(NamedTuple):
     """Compressed blocks, made by :func:`compress_frames`.
 
     Attributes:
-      content: the concatenated blocks.
+      content: uint8, the concatenated blocks.
       sizes: int64 [M], bytes of each.
       counts: int64 [M], records of each.
     """
 
-    content: bytes
+    content: np.ndarray
     sizes: np.ndarray
     counts: np.ndarray
 
@@ -70,14 +70,18 @@ def compress_frames(frames: Sequence[bytes]) -> Blocks:
     if group:
         blocks.append(_compress(group))
         counts.append(len(group))
-    sizes = np.array([len(block) for block in blocks], np.int64)
-    return Blocks(b"".join(blocks), sizes, np.array(counts, np.int64))
+    return _blocks(blocks, counts)
 
 
 def end_of_file() -> Blocks:
     """The block without records that ends a file."""
-    block = _compress([])
-    return Blocks(block, np.array([len(block)]), np.zeros(1, np.int64))
+    return _blocks([_compress([])], [0])
+
+
+def _blocks(blocks: Sequence[bytes], counts: Sequence[int]) -> Blocks:
+    content = np.frombuffer(b"".join(blocks), np.uint8)
+    sizes = np.array([len(block) for block in blocks], np.int64)
+    return Blocks(content, sizes, np.array(counts, np.int64))
 
 
 def starts_with_block(descriptor: int) -> bool:

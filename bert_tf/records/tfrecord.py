@@ -86,12 +86,12 @@ class FramedRecords:
     """Records with framing, as in a file, made by :func:`frame_records` in a worker process.
 
     Attributes:
-      content: concatenated framed records, or blocks of them.
+      content: uint8, concatenated framed records, or blocks of them.
       sizes: int64 [N], size of each framed record, or of each block, in bytes.
       counts: int64 [N], the records of each block; None if they are not compressed.
     """
 
-    content: bytes
+    content: np.ndarray  # as arrays cross to another process without a copy, and bytes do not
     sizes: np.ndarray
     counts: np.ndarray | None = None
 
@@ -101,7 +101,8 @@ def frame_records(records: Iterable[bytes], *, compression: str = "none") -> Fra
     frames = [frame_of(record) for record in records]
     if compression == "gzip":
         return FramedRecords(*compress_frames(frames))
-    return FramedRecords(b"".join(frames), np.array([len(frame) for frame in frames], np.int64))
+    content = np.frombuffer(b"".join(frames), np.uint8)
+    return FramedRecords(content, np.array([len(frame) for frame in frames], np.int64))
 
 
 class TFRecordWriter:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bert_tf.errors import UserError
@@ -34,6 +36,16 @@ def _fail_at_three(value):
     return value
 
 
+def make_failing_here():
+    return _fail_here
+
+
+def _fail_here(value):
+    if multiprocessing.parent_process() is None:
+        raise ValueError("here")
+    return value
+
+
 def make_user_error():
     return _raise_user_error
 
@@ -43,13 +55,29 @@ def _raise_user_error(value):
 
 
 def make_killed():
-    return _die_at_three
+    return _die_at_one
 
 
-def _die_at_three(value):
-    if value == 3:
+def _die_at_one(value):
+    if value == 1:  # one of the first items, which are always another process's
         os.kill(os.getpid(), signal.SIGKILL)
     return value
+
+
+def make_process_id():
+    return _process_id
+
+
+def _process_id(_):
+    return os.getpid()
+
+
+def make_array():
+    return _array
+
+
+def _array(value):
+    return {"value": value, "array": np.full((300, 1000), value), "odd": np.full(7, value, np.int8)}
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
@@ -69,7 +97,7 @@ def test_no_more_items_are_under_way_than_stated(num_workers):
 
     results = ordered_map(make_square, items(), num_workers=num_workers, what="test")
     for received, _ in enumerate(results, start=1):
-        assert len(taken) - received <= 2 * num_workers
+        assert len(taken) - received <= 2 * num_workers + 1
     assert len(taken) == 60
 
 
@@ -97,6 +125,36 @@ def test_user_error_of_a_worker_is_passed_on(num_workers):
 def test_killed_worker_is_one_sentence():
     with pytest.raises(UserError, match=r"^counting: a worker process died .*--num_workers"):
         list(ordered_map(make_killed, range(9), num_workers=2, what="counting"))
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_this_process_is_one_of_those_that_work(num_workers):
+    results = ordered_map(make_process_id, range(40), num_workers=num_workers, what="test")
+    # The first of the others may have done all that the second would do by the time it starts.
+    found = set(results)
+    assert os.getpid() in found
+    assert 2 <= len(found) <= num_workers
+
+
+def test_the_error_of_this_process_waits_for_its_turn():
+    results = ordered_map(make_failing_here, range(9), num_workers=2, what="counting")
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(UserError, match=r"^counting: failed with ValueError: here$"):
+        list(results)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_large_arrays_arrive_whole(is_kept):
+    kept = []
+    for value, result in enumerate(ordered_map(make_array, range(40), num_workers=2, what="test")):
+        assert (result["array"] == value).all()
+        result["odd"] += 1  # a result belongs to whoever has it
+        if is_kept:
+            kept.append(result)
+    for value, result in enumerate(kept):
+        assert result["value"] == value
+        assert (result["array"] == value).all()
+        assert (result["odd"] == value + 1).all()
 
 
 def test_items_that_fail_are_reported():
