@@ -310,8 +310,8 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, vocab_file, monkeypatch,
 
     from bert_tf.records import stage as stage_module
 
-    original = stage_module.describe_file
-    monkeypatch.setattr(stage_module, "describe_file", change_it)
+    original = stage_module.describe_files
+    monkeypatch.setattr(stage_module, "describe_files", change_it)
     with pytest.raises(UserError, match=f"{path} (changed while it was read|cannot be read)"):
         run(stage, path, tmp_path / "out", vocab_file)
     assert not [p for p in tmp_path.glob("out/*") if p.name[0] != "."]
