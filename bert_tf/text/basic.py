@@ -35,6 +35,11 @@ _IDEOGRAPHS = (
 _ASCII_WORD = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9 ]")
 
 
+def is_simple(text: str) -> bool:
+    """Whether a text has only characters of ASCII that are kept, for which there are shortcuts."""
+    return text.isascii() and text.isprintable()
+
+
 class AlignedWord(NamedTuple):
     """A word, and for each of its characters the range [start, end) of the text it comes from."""
 
@@ -64,6 +69,8 @@ class BasicTokenizer:
 
     def words(self, text: str) -> list[str]:
         """The words of a text, none of them empty."""
+        if is_simple(text):
+            return _ASCII_WORD.findall(text.lower() if self._lower_case else text)
         text = text.translate(self._first)
         if self._lower_case:
             text = text.lower()
@@ -74,7 +81,7 @@ class BasicTokenizer:
 
     def aligned_words(self, text: str) -> list[AlignedWord]:
         """The words of :meth:`words` with their origins; a dropped accent belongs to its letter."""
-        if text.isascii() and text.isprintable():  # a shortcut for most text
+        if is_simple(text):
             lowered = text.lower() if self._lower_case else text
             return [
                 AlignedWord(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Callable, Generic, TypeVar
 
 from bert_tf.files import sha256_of_file
-from bert_tf.text.basic import AlignedWord, BasicTokenizer
+from bert_tf.text.basic import AlignedWord, BasicTokenizer, is_simple
 from bert_tf.text.tokenizer import Encoding, SpecialIds, Tokenizer
 from bert_tf.text.vocabulary import find_special_ids, read_vocab_file
 
@@ -64,10 +64,13 @@ class WordPieceTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without any special entry around them."""
-        if _JOINING.search(text):
-            text = _JOINING.sub("", text)
-        chunks = map(self._ids_of_chunk.__getitem__, text.split())
-        return list(itertools.chain.from_iterable(chunks))
+        if is_simple(text):
+            parts = map(self._ids_of_word.__getitem__, self._basic.words(text))
+        else:  # words are not as quick to find, so that a second cache is worth its memory
+            if _JOINING.search(text):
+                text = _JOINING.sub("", text)
+            parts = map(self._ids_of_chunk.__getitem__, text.split())
+        return list(itertools.chain.from_iterable(parts))
 
     def encode_with_offsets(self, text: str) -> Encoding:
         """Like :meth:`encode`, with the range of ``text`` that each id stands for."""
