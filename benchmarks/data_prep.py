@@ -22,7 +22,7 @@ from benchmarks.results import Result
 from benchmarks.script import REQUIRED, run_benchmark, threads_from_flags
 from benchmarks.speed.comparison import compare, comparison_flags
 from benchmarks.speed.subjects import MAKING_RECORDS
-from bert_tf.files import require_file
+from bert_tf.files import expand_input_files, require_file
 
 _STAGE_FLAGS = {
     "max_seq_length": (128, "As in data_prep.create_pretraining_data."),
@@ -36,10 +36,10 @@ def measure() -> Iterator[Result]:
     values = flags.FLAGS
     rules = {name: values[name].value for name in _STAGE_FLAGS}
     rules["threads"] = threads_from_flags()
-    input_file = require_file(values.input_file, flag="input_file").resolve()
+    texts = [path.resolve() for path in expand_input_files(values.input_file, flag="input_file")]
     job = {
         **rules,
-        "input_file": str(input_file),
+        "input_file": ",".join(map(str, texts)),
         "vocab_file": str(require_file(values.vocab_file, flag="vocab_file").resolve()),
     }
     yield from compare(
@@ -47,13 +47,13 @@ def measure() -> Iterator[Result]:
         job,
         "make",
         lambda found: {"text to records": (found["megabytes"] / found["seconds"], "MB/s")},
-        config={**rules, "text_bytes": input_file.stat().st_size},
+        config={**rules, "text_bytes": sum(path.stat().st_size for path in texts)},
     )
 
 
 FLAGS = {
     **comparison_flags(MAKING_RECORDS, "threads"),
-    "input_file": (REQUIRED, "Text, one sentence a line."),
+    "input_file": (REQUIRED, "Text, one sentence a line: comma-separated files and globs."),
     "vocab_file": (REQUIRED, "WordPiece vocabulary."),
     **_STAGE_FLAGS,
 }

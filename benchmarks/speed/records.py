@@ -7,11 +7,12 @@ import io
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.load import ForeignLoad
+from bert_tf.files import expand_input_files
 from bert_tf.text.tokenizer_files import TokenizerFiles
 from data_prep import create_pretraining_data, sentences
 
@@ -27,7 +28,7 @@ def make(request: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         if program in (_our_sentences, _splitter):
             request = {**request, "input_file": _without_line_ends(request, Path(directory))}
-        megabytes = Path(request["input_file"]).stat().st_size / 1e6
+        megabytes = sum(path.stat().st_size for path in _texts(request)) / 1e6
         start, load = time.perf_counter(), ForeignLoad()
         with contextlib.redirect_stderr(io.StringIO()):
             program(request, Path(directory))
@@ -35,11 +36,20 @@ def make(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds, "megabytes": megabytes, "foreign_share": load.share()}
 
 
+def _texts(request: Mapping[str, Any]) -> list[Path]:
+    return expand_input_files(request["input_file"], flag="input_file")
+
+
+def _lines(request: Mapping[str, Any]) -> Iterator[str]:
+    for path in _texts(request):
+        with open(path, encoding="utf-8") as file:
+            yield from file
+
+
 def _ours(request: Mapping[str, Any], directory: Path) -> None:
     """The stage with its checksums and manifest."""
     settings = create_pretraining_data.Settings(
         output_dir=str(directory / "records"),
-        num_output_files=1,
         num_workers=request["settings"]["num_workers"] or request["threads"],
         tokenizer_files=_tokenizer_files(request),
         **{name: request[name] for name in ("input_file", "max_seq_length", "dupe_factor")},
@@ -55,9 +65,8 @@ def _our_tokenizer(request: Mapping[str, Any], directory: Path) -> None:
     """Our tokenizer over the lines, on one core: a part of the work, nothing is written."""
     del directory
     encode = _tokenizer_files(request).load().encode
-    with open(request["input_file"], encoding="utf-8") as file:
-        for line in file:
-            encode(line)
+    for line in _lines(request):
+        encode(line)
 
 
 def _our_sentences(request: Mapping[str, Any], directory: Path) -> None:
@@ -72,15 +81,14 @@ def _splitter(request: Mapping[str, Any], directory: Path) -> None:
     del directory
     import sentencex
 
-    with open(request["input_file"], encoding="utf-8") as file:
-        for line in file:
-            sentencex.segment("en", line)
+    for line in _lines(request):
+        sentencex.segment("en", line)
 
 
 def _without_line_ends(request: Mapping[str, Any], directory: Path) -> str:
     """A copy of the text in which each document is one paragraph."""
     path = directory / "paragraphs.txt"
-    text = Path(request["input_file"]).read_text(encoding="utf-8")
+    text = "".join(_lines(request))
     paragraphs = (" ".join(document.split("\n")) for document in text.split("\n\n"))
     path.write_text("\n\n".join(paragraphs), encoding="utf-8")
     return str(path)
@@ -108,9 +116,9 @@ def _tokenizers(request: Mapping[str, Any], directory: Path) -> None:
     from tokenizers import BertWordPieceTokenizer
 
     tokenizer = BertWordPieceTokenizer(request["vocab_file"], lowercase=request["do_lower_case"])
-    with open(request["input_file"], encoding="utf-8") as file:
-        while lines := list(itertools.islice(file, _LINES_AT_ONCE)):
-            tokenizer.encode_batch(lines, add_special_tokens=False)
+    all_lines = _lines(request)
+    while lines := list(itertools.islice(all_lines, _LINES_AT_ONCE)):
+        tokenizer.encode_batch(lines, add_special_tokens=False)
 
 
 _PROGRAMS = {
