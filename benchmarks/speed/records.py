@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -47,10 +48,12 @@ def _lines(request: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _ours(request: Mapping[str, Any], directory: Path) -> None:
-    """The stage with its checksums and manifest."""
+    """The stage with its checksums and manifest, on a core for each of its processes."""
+    num_workers = request["settings"]["num_workers"] or request["threads"]
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_workers])
     settings = create_pretraining_data.Settings(
         output_dir=str(directory / "records"),
-        num_workers=request["settings"]["num_workers"] or request["threads"],
+        num_workers=num_workers,
         tokenizer_files=_tokenizer_files(request),
         **{name: request[name] for name in ("input_file", "max_seq_length", "dupe_factor")},
     )

@@ -97,6 +97,30 @@ def test_hosts_with_their_own_copies(alone, directories, bert_config):
     assert not list(second.iterdir()), "rank 0 alone writes"
 
 
+@pytest.mark.slow
+def test_each_host_prepares_itself_and_copies_the_records_once(alone, data, bert_config, tmp_path):
+    local = tmp_path / "local"
+    disks = [tmp_path / "disk0", tmp_path / "disk1"]
+    for directory in (local, *disks):
+        directory.mkdir()
+    command = [
+        *program(data, bert_config, tmp_path / "out", ranks=4),
+        f"--before_training=echo prepared >> {local}/calls",
+        f"--local_cache_dir={local}/cache",
+    ]
+    with Hosts(2, private={local: disks}) as hosts:
+        done = hosts.run(command, ranks_per_host=[2, 2], environment=environment())
+    assert_same_run(tmp_path / "out", alone)
+    for number, disk in enumerate(disks):
+        assert (disk / "calls").read_text() == "prepared\n"
+        (copies,) = (disk / "cache").glob("records-*")
+        assert {path.name for path in copies.glob("*.tfrecord")} == {
+            path.name for path in (data / "records" / "train").glob("*.tfrecord")
+        }
+        assert f"host host{number} reads copies of the records, copied now: " in done.stdout
+    assert not list(local.iterdir())
+
+
 def test_a_host_with_another_copy_is_named(directories, bert_config, data):
     """One host has the held-out data where the other has those to train on."""
     copy = directories[next(iter(directories))][1] / "records"
