@@ -114,7 +114,11 @@ def test_each_host_prepares_itself_and_copies_the_records_once(alone, data, bert
     for number, disk in enumerate(disks):
         assert (disk / "calls").read_text() == "prepared\n"
         (copies,) = (disk / "cache").glob("records-*")
-        originals = sorted((data / "records" / "train").glob("*.tfrecord"))
+        originals = [
+            path
+            for part in ("train", "heldout")
+            for path in sorted((data / "records" / part).glob("*.tfrecord"))
+        ]
         copied = sorted(copies.glob("*.tfrecord"))
         assert [path.read_bytes() for path in copied] == [path.read_bytes() for path in originals]
         assert f"host host{number} reads copies of the records, copied now: " in done.stdout
