@@ -296,7 +296,7 @@ def _shared_directory(
         must_agree=("masking", "max_seq_length", *mask_parameters, "nsp", "sentence_order"),
         may_differ=(
             *("dupe_factor", "short_seq_prob", "masked_lm_prob", "do_whole_word_mask"),
-            *("ngram", "favor_shorter_ngram"),
+            *("ngram", "favor_shorter_ngram", "pack_documents"),
         ),
     )
 

@@ -543,6 +543,24 @@ def test_shards_of_the_same_name_in_several_directories(corpus, tmp_path, capsys
     assert "both: 1 files" in capsys.readouterr().err
 
 
+def test_packed_and_other_documents_in_one_directory_are_noted(corpus, tmp_path, capsys):
+    packed = dataclasses.replace(
+        settings_for(corpus, None),
+        output_file=f"{tmp_path}/packed.tfrecord",
+        nsp=False,
+        pack_documents=True,
+    )
+    stage.run(packed)
+    assert "warning" not in capsys.readouterr().err
+    stage.run(
+        dataclasses.replace(packed, output_file=f"{tmp_path}/other.tfrecord", pack_documents=False)
+    )
+    assert (
+        f"warning: {tmp_path}/packed.tfrecord was made with pack_documents True, other.tfrecord "
+        "without" in capsys.readouterr().err
+    )
+
+
 def test_a_call_for_each_file_fills_one_directory(corpus, tmp_path):
     """As google's README and NVIDIA's scripts have it: a process for each shard, here at once."""
     flags = [f"--vocab_file={corpus}/vocab.txt", "--max_seq_length=64", "--dupe_factor=1"]
