@@ -108,6 +108,8 @@ def pack(result: Any, address: str | None) -> Packed:
     """Pickles a result; its buffers go into the slot of this address, if they are large."""
     buffers: list[memoryview] = []
     content = pickle.dumps(result, 5, buffer_callback=lambda buffer: buffers.append(buffer.raw()))
+    if not buffers:  # text, most often: the pickle is complete
+        return Packed(content)
     sizes = tuple(buffer.nbytes for buffer in buffers)
     if address and sum(sizes) >= _SMALLEST_SHARED:
         starts, _ = _layout(sizes)
