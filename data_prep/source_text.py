@@ -66,8 +66,8 @@ def require_no_html(head: bytes, name: object) -> None:
     """Raises UserError for a file that begins like a web page, whose tags are not text."""
     if _HTML.match(head):
         raise UserError(
-            f"--input_file: {name} is HTML, whose tags would become part of the text; convert it to "
-            "plain text first, for example with pandoc --to=plain."
+            f"--input_file: {name} is HTML, whose tags would become part of the text; convert it "
+            "to plain text first, for example with pandoc --to=plain."
         )
 
 
