@@ -185,4 +185,4 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
         run(Settings(str(tmp_path / "input.txt"), str(tmp_path / f"out{run_number}"), num_shards=9))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[2] < 1.1 * peaks[1]
+    assert peaks[2] < 1.1 * peaks[1] + 50_000
