@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import reprlib
 import signal
 import socket
 import sys
@@ -16,6 +17,7 @@ from bert_tf.environment import launched_rank
 Result = TypeVar("Result")
 
 _SECONDS_FOR_RANK_0 = 2.0
+_SHOWN_CHARACTERS = 80
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -29,6 +31,20 @@ class RepairableError(UserError):
 
     What it had finished until then is worth keeping.
     """
+
+
+def shown(value: object) -> str:
+    """``repr`` of what a file contains, for a message: the beginning of it, about a line.
+
+    The time does not depend on how large or how deeply nested ``value`` is.
+    """
+    text = _REPR.repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel = 2
+_REPR.maxstring = _SHOWN_CHARACTERS
 
 
 def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result:
