@@ -18,6 +18,9 @@ Result = TypeVar("Result")
 
 _SECONDS_FOR_RANK_0 = 2.0
 _SHOWN_CHARACTERS = 80
+_REPR = reprlib.Repr()
+_REPR.maxlevel = 2
+_REPR.maxstring = _SHOWN_CHARACTERS
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -33,18 +36,13 @@ class RepairableError(UserError):
     """
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """``repr`` of what a file contains, for a message: the beginning of it, about a line.
 
     The time does not depend on how large or how deeply nested ``value`` is.
     """
     text = _REPR.repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
-
-
-_REPR = reprlib.Repr()
-_REPR.maxlevel = 2
-_REPR.maxstring = _SHOWN_CHARACTERS
 
 
 def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result:

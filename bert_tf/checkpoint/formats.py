@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from bert_tf.checkpoint.model_files import (
 from bert_tf.checkpoint.pytorch_file import PytorchFile
 from bert_tf.checkpoint.safetensors_file import SafetensorsFile
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.files import PathLike, read_json
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
@@ -258,8 +257,8 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
     for name, file_name in file_names.items():
         if not isinstance(file_name, str) or not os.path.basename(file_name):
             raise UserError(
-                f"index of weights {path}: its weight_map has {reprlib.repr(file_name)} for "
-                f"{name!r}, which is not the name of a file; download it again."
+                f"index of weights {path}: its weight_map has {short_repr(file_name)} for "
+                f"{short_repr(name)}, which is not the name of a file; download it again."
             )
     opened: dict[str, ArrayFile] = {}
     for name in sorted(set(file_names.values())):

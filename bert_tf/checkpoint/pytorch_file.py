@@ -32,7 +32,7 @@ from bert_tf.checkpoint.arrays import (
     refuse_lfs_pointer,
     truncated,
 )
-from bert_tf.errors import UserError, first_line, shown
+from bert_tf.errors import UserError, first_line, short_repr
 
 _ZIP_START = b"PK\x03\x04"
 # torch/serialization.py: files of PyTorch before 1.6 begin with this pickled number.
@@ -133,7 +133,7 @@ class PytorchFile(ArrayFile):
         storage, offset, shape, strides = self._tensors[name]
         with _explain_damage(self.path):
             if math.prod(shape) > storage.count:
-                raise ValueError(f"{shown(name)} is larger than its storage")
+                raise ValueError(f"{short_repr(name)} is larger than its storage")
             numbers = from_bytes(self._read_storage(storage.key), storage.dtype)
             if len(numbers) < storage.count:
                 raise EOFError
@@ -185,8 +185,8 @@ class _StateDictReader(pickle._Unpickler):
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
             return _rebuild_parameter
         raise UserError(
-            f"weights {self._path}: the file refers to {shown(f'{module}.{name}')}, which a plain "
-            "state dict never does; save only model.state_dict(), or save it as safetensors."
+            f"weights {self._path}: the file refers to {short_repr(f'{module}.{name}')}, which a "
+            "plain state dict never does; save only model.state_dict(), or save it as safetensors."
         )
 
     def persistent_load(self, identifier: Any) -> _Storage:
@@ -194,12 +194,14 @@ class _StateDictReader(pickle._Unpickler):
         _require_arguments(identifier)
         kind, storage_type, key, _, count, *_ = identifier
         if kind != "storage" or not isinstance(storage_type, _StorageType):
-            raise pickle.UnpicklingError(f"unknown kind of storage {shown(kind)}")
+            raise pickle.UnpicklingError(f"unknown kind of storage {short_repr(kind)}")
         if not isinstance(key, (str, int)) or not isinstance(count, int) or count < 0:
-            raise pickle.UnpicklingError(f"storage {shown(key)} of {shown(count)} numbers")
+            raise pickle.UnpicklingError(
+                f"storage {short_repr(key)} of {short_repr(count)} numbers"
+            )
         storage = _Storage(str(key), storage_type.dtype, count)
         if self.storages.setdefault(storage.key, storage) != storage:
-            raise pickle.UnpicklingError(f"storage {shown(key)} has two types or sizes")
+            raise pickle.UnpicklingError(f"storage {short_repr(key)} has two types or sizes")
         return storage
 
     def _reduce(self) -> None:
@@ -233,7 +235,7 @@ class _StateDictReader(pickle._Unpickler):
 
 def _require_arguments(arguments: Any) -> None:
     if not isinstance(arguments, tuple) or len(arguments) > _MOST_ARGUMENTS:
-        raise pickle.UnpicklingError(f"{shown(arguments)} in place of the arguments of a call")
+        raise pickle.UnpicklingError(f"{short_repr(arguments)} in place of the arguments of a call")
 
 
 def _set(target: Any, items: Iterable[tuple[Any, Any]]) -> None:
@@ -241,7 +243,9 @@ def _set(target: Any, items: Iterable[tuple[Any, Any]]) -> None:
         raise pickle.UnpicklingError("items outside of a dictionary")
     for key, value in items:
         if not isinstance(key, (str, int)):
-            raise pickle.UnpicklingError(f"{shown(key)} is a key, which must be text or an integer")
+            raise pickle.UnpicklingError(
+                f"{short_repr(key)} is a key, which must be text or an integer"
+            )
         target[key] = value
 
 
@@ -263,14 +267,16 @@ def _rebuild_tensor(storage: _Storage, offset: int, shape: Shape, strides: Shape
         and len(shape) == len(strides) <= _MOST_DIMENSIONS
         and all(isinstance(number, int) and number >= 0 for number in (offset, *shape, *strides))
     ):
-        raise pickle.UnpicklingError(f"a tensor of shape {shown(shape)}, strides {shown(strides)}")
+        raise pickle.UnpicklingError(
+            f"a tensor of shape {short_repr(shape)}, strides {short_repr(strides)}"
+        )
     # The strides of an empty tensor can be anything, and so can that of a dimension of one.
     steps = tuple(s if n > 1 and 0 not in shape else 0 for n, s in zip(shape, strides))
     last = offset + sum((n - 1) * step for n, step in zip(shape, steps))
     if 0 not in shape and last >= storage.count:
         raise pickle.UnpicklingError(
-            f"a tensor of shape {shown(shape)} ends outside of its storage of "
-            f"{shown(storage.count)} numbers"
+            f"a tensor of shape {short_repr(shape)} ends outside of its storage of "
+            f"{short_repr(storage.count)} numbers"
         )
     return _Tensor(storage, offset, shape, steps)
 
@@ -292,7 +298,8 @@ def _open_zip(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:
             size = archive.getinfo(f"{directory}data/{key}").file_size
             if size != count * item_size(dtype):
                 raise pickle.UnpicklingError(
-                    f"storage {key} has {size} bytes for {shown(count)} numbers of type {dtype}"
+                    f"storage {key} has {size} bytes for {short_repr(count)} numbers of type "
+                    f"{dtype}"
                 )
 
     def read_storage(key: str) -> bytes:
@@ -327,7 +334,7 @@ def _open_old_file(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], byte
     position = file.tell()
     for key in keys:
         if not isinstance(key, str):
-            raise pickle.UnpicklingError(f"{shown(key)} is not the name of a storage")
+            raise pickle.UnpicklingError(f"{short_repr(key)} is not the name of a storage")
         length = reader.storages[key].count * item_size(reader.storages[key].dtype)
         position += _OLD_COUNT_BYTES
         position_of[key] = (position, length)
@@ -356,12 +363,12 @@ def _state_dict(content: Any, path: str) -> dict[str, _Tensor]:
     for name, value in content.items():
         if not isinstance(name, str):
             raise UserError(
-                f"weights {path}: its values have numbers for names, such as {shown(name)}; save "
-                "only model.state_dict()."
+                f"weights {path}: its values have numbers for names, such as {short_repr(name)}; "
+                "save only model.state_dict()."
             )
         if not isinstance(value, _Tensor):
             raise UserError(
-                f"weights {path}: {shown(name)} is not a tensor but has type "
+                f"weights {path}: {short_repr(name)} is not a tensor but has type "
                 f"{type(value).__name__}; save only model.state_dict()."
             )
     return dict(content)
