@@ -273,6 +273,32 @@ def test_texts_come_back(tmp_path_factory, documents, compress, seed):
     assert text_of(extract(tmp_path, f"a{seed}", format=found)) == expected
 
 
+@pytest.mark.parametrize("compress", [bz2.compress, gzip.compress, lzma.compress])
+@pytest.mark.parametrize("name", ["plain.txt", "a.jsonl", "dump.xml", "lines.tar"])
+def test_several_streams_are_read_whole_or_not_at_all(tmp_path, name, compress):
+    content, path = SOURCES[name], tmp_path / name
+    middle = len(content) // 2
+    first, second = compress(content[:middle]), compress(content[middle:])
+    path.write_bytes(first + second)
+    assert text_of(extract(tmp_path, name, format="auto")) == EXPECTED
+    changed = bytes([second[0] ^ 1]) + second[1:]
+    for damaged in (first + changed, first + second + b"more"):
+        path.write_bytes(damaged)
+        at = damaged.find(changed) if changed in damaged else len(first + second)
+        with pytest.raises(UserError, match=rf"{path} is damaged .* at byte {at}, .*; download"):
+            extract(tmp_path, name)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_joined_tar_archives_are_refused(tmp_path, compress):
+    """A tar archive ends with zeros, and what follows them belongs to another one."""
+    one = SOURCES["lines.tar"]
+    (tmp_path / "two.tar").write_bytes(compress(one + one))
+    said = rf"two.tar has content at byte {len(one)}, after the end of its tar archive"
+    with pytest.raises(UserError, match=said):
+        extract(tmp_path, "two.tar")
+
+
 def test_bombs_end_early(tmp_path, monkeypatch):
     monkeypatch.setattr(containers, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
     bomb = bytes(8 << 20).replace(b"\0", b"a ")
