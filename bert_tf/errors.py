@@ -18,6 +18,7 @@ Result = TypeVar("Result")
 
 _SECONDS_FOR_RANK_0 = 2.0
 _SHOWN_CHARACTERS = 80
+_QUOTED_CHARACTERS = 500
 _REPR = reprlib.Repr()
 _REPR.maxlevel = 2
 _REPR.maxstring = _SHOWN_CHARACTERS
@@ -124,10 +125,13 @@ _NUMBER_AND_KIND = re.compile(r"^\(\d+\) (?:[A-Z][A-Za-z_ ]*: )?")
 
 
 def first_line(error: BaseException) -> str:
-    """The first informative line of another library's error message, to quote in our own."""
+    """The first informative line of another library's error message, to quote in our own.
+
+    Only its beginning if it is long: it may quote what a file contains.
+    """
     text = str(error)
     if "Graph execution error:" in text:
         text = _GRAPH_TRACE.sub("", text, count=1)
     lines = (_NUMBER_AND_KIND.sub("", line.strip(), count=1) for line in text.splitlines())
     informative = (line for line in lines if line and not _UNINFORMATIVE.match(line))
-    return next(informative, type(error).__name__)
+    return next(informative, type(error).__name__)[:_QUOTED_CHARACTERS]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import io
 import lzma
 import os
@@ -216,9 +217,10 @@ def _explained(shown: str) -> Iterator[None]:
     except _DAMAGE as error:
         raise _damaged(shown, error) from error
     except OSError as error:
-        if error.errno is not None:
+        # A member of a zip archive that begins before the file, and bzip2 in such an archive.
+        if error.errno not in (errno.EINVAL, None):
             raise
-        raise _damaged(shown, error) from error  # how bz2 reports wrong data
+        raise _damaged(shown, error) from error
 
 
 def _damaged(shown: str, error: Exception) -> UserError:

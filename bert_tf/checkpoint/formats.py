@@ -263,14 +263,17 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
     opened: dict[str, ArrayFile] = {}
     for name in sorted(set(file_names.values())):
         shard = path.parent / os.path.basename(name)
-        if not shard.is_file():
-            raise UserError(f"index of weights {path}: {shard} is missing; copy it there.")
+        if not os.path.isfile(shard):  # which also takes what cannot be a name
+            raise UserError(
+                f"index of weights {path}: {short_repr(shard.name)} is missing in its directory; "
+                "copy it there."
+            )
         opened[name] = _open_file(shard)
     for name, file_name in file_names.items():
         if name not in opened[file_name].entries:
             raise UserError(
-                f"index of weights {path}: {file_name} does not contain {name}; download both "
-                "again."
+                f"index of weights {path}: {file_name} does not contain {short_repr(name)}; "
+                "download both again."
             )
     return {name: opened[file_name] for name, file_name in file_names.items()}
 

@@ -367,11 +367,11 @@ WRONG = {
     "twice": (twice, "are the same variable"),
     "no shard": (
         as_index({"weight_map": {"a": "model-2.safetensors"}}),
-        "-2.safetensors is missing",
+        "'model-2.safetensors' is missing in",
     ),
     "not there": (
         as_index({"weight_map": {"a": "model-1.safetensors"}}),
-        "model-1.safetensors does not contain a;",
+        "model-1.safetensors does not contain 'a';",
     ),
     "no map": (as_index({}), "it has no weight_map"),
     "numbers for files": (as_index({"weight_map": {"a": 1}}), "its weight_map has 1 for 'a'"),
