@@ -369,6 +369,7 @@ WRONG = {
         as_index({"weight_map": {"a": "model-2.safetensors"}}),
         "'model-2.safetensors' is missing in",
     ),
+    "a name too long": (as_index({"weight_map": {"a": "m" * 999}}), "m' is missing in"),
     "not there": (
         as_index({"weight_map": {"a": "model-1.safetensors"}}),
         "model-1.safetensors does not contain 'a';",
@@ -442,6 +443,12 @@ def test_truncated_and_foreign_tensorflow_files(google, tmp_path):
     with pytest.raises(UserError, match="git-lfs pointer"):
         open_source(google)
     data.write_bytes(whole)
+    index = google / "bert_model.ckpt.index"
+    whole = index.read_bytes()
+    index.write_bytes(whole[-48:])  # its footer, which refers to blocks before it
+    with pytest.raises(UserError, match=r"bert_model\.ckpt cannot be read .*; copy it again"):
+        open_source(google)
+    index.write_bytes(whole)
     write_checkpoint(str(google / "other.ckpt"), {"a": np.zeros(1, np.float32)})
     with pytest.raises(UserError, match=r"holds bert_model\.ckpt, other\.ckpt; give the path"):
         open_source(google)

@@ -141,6 +141,19 @@ def test_parquet_without_text(tmp_path, values, sentence):
         assert read_manifest(out).counts["replaced_characters"] == 1
 
 
+def test_lists_of_other_writers(tmp_path):
+    """Spark, for example, calls their values "element"; here they are not UTF-8."""
+    pyarrow = pytest.importorskip("pyarrow")
+    column = pyarrow.array([b"One.", b"T\xffwo."]).view(pyarrow.string())
+    kind = pyarrow.list_(pyarrow.field("element", pyarrow.string(), nullable=False))
+    lists = pyarrow.ListArray.from_arrays(pyarrow.array([0, 2], pyarrow.int32()), column, type=kind)
+    parquet_of(tmp_path / "part.parquet", {"text": lists})
+    with pytest.raises(UserError, match=r"row 0 of .*part.parquet is not UTF-8"):
+        extract(tmp_path, "part.parquet")
+    out = extract(tmp_path, "part.parquet", invalid_utf8="replace")
+    assert text_of(out) == "One.\nT\ufffdwo.\n\n"
+
+
 def test_damaged_pages_of_parquet(tmp_path):
     path = tmp_path / "part.parquet"
     parquet_of(path, {"text": ["word " * 500]}, compression="none", write_page_checksum=True)
@@ -192,6 +205,7 @@ def test_windows_text(tmp_path):
         (tar_of(TEXTS)[:1600], "damaged or was not downloaded completely"),
         (tar_of(TEXTS)[:1024] + b"x" * 2048, "damaged or was not downloaded completely"),
         (zip_of(TEXTS)[:-30], "damaged or was not downloaded completely"),
+        (zip_of(TEXTS)[:4] + zip_of(TEXTS)[40:], "damaged or was not downloaded completely"),
         (zip_of({"a": zip_of(TEXTS)}), "is a zip archive inside another file"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
