@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import reprlib
 import signal
 import socket
 import sys
@@ -16,6 +17,11 @@ from bert_tf.environment import launched_rank
 Result = TypeVar("Result")
 
 _SECONDS_FOR_RANK_0 = 2.0
+_SHOWN_CHARACTERS = 80
+_QUOTED_CHARACTERS = 500
+_REPR = reprlib.Repr()
+_REPR.maxlevel = 2
+_REPR.maxstring = _SHOWN_CHARACTERS
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -29,6 +35,15 @@ class RepairableError(UserError):
 
     What it had finished until then is worth keeping.
     """
+
+
+def short_repr(value: object) -> str:
+    """``repr`` of what a file contains, for a message: the beginning of it, about a line.
+
+    The time does not depend on how large or how deeply nested ``value`` is.
+    """
+    text = _REPR.repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
 
 
 def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result:
@@ -110,10 +125,13 @@ _NUMBER_AND_KIND = re.compile(r"^\(\d+\) (?:[A-Z][A-Za-z_ ]*: )?")
 
 
 def first_line(error: BaseException) -> str:
-    """The first informative line of another library's error message, to quote in our own."""
+    """The first informative line of another library's error message, to quote in our own.
+
+    Only its beginning if it is long: it may quote what a file contains.
+    """
     text = str(error)
     if "Graph execution error:" in text:
         text = _GRAPH_TRACE.sub("", text, count=1)
     lines = (_NUMBER_AND_KIND.sub("", line.strip(), count=1) for line in text.splitlines())
     informative = (line for line in lines if line and not _UNINFORMATIVE.match(line))
-    return next(informative, type(error).__name__)
+    return next(informative, type(error).__name__)[:_QUOTED_CHARACTERS]

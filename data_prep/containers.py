@@ -7,10 +7,9 @@ except for the table of contents of a zip archive.
 
 from __future__ import annotations
 
-import bz2
 import collections
 import contextlib
-import gzip
+import errno
 import io
 import lzma
 import os
@@ -22,10 +21,17 @@ from pathlib import Path
 from typing import IO, Any, Callable, NamedTuple
 
 from bert_tf.errors import UserError, first_line
+from bert_tf.records.compressed_streams import (
+    BZIP2,
+    GZIP,
+    XZ,
+    CompressedStreams,
+    DamagedStreamError,
+)
 
 HEAD_BYTES = 1 << 16  # what Source.head brings
 
-_OPENERS = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open}
+_COMPRESSIONS = (BZIP2, GZIP, XZ)
 _COMPRESSED_SUFFIXES = (".bz2", ".gz", ".tgz", ".xz")
 _ZIP, _ZSTANDARD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 _TAR_MARK, _TAR_MARK_AT = b"ustar", 257
@@ -34,8 +40,8 @@ _MOST_LAYERS = 4  # such as a tar.xz in a tar.xz
 _LARGEST_RATIO = 200
 _ALWAYS_ALLOWED_BYTES = 64 << 20
 _DAMAGE = (
-    *(EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError),
-    *(zipfile.BadZipFile, NotImplementedError),
+    *(DamagedStreamError, tarfile.TarError, zipfile.BadZipFile, NotImplementedError),
+    *(EOFError, zlib.error, lzma.LZMAError),  # from a zip archive
 )
 
 
@@ -86,18 +92,18 @@ class _Opener:
         """The streams in a stream; ``shown`` is its name with those around it."""
         stream = self._buffered(raw, shown, self._spend if layers else None)
         head = stream.peek(HEAD_BYTES)
-        opener = next((o for magic, o in _OPENERS.items() if head.startswith(magic)), None)
+        compression = next((c for c in _COMPRESSIONS if head.startswith(c.magic)), None)
         is_tar = head[_TAR_MARK_AT:].startswith(_TAR_MARK) or name.lower().endswith(".tar")
-        if layers == _MOST_LAYERS and (opener or is_tar):
+        if layers == _MOST_LAYERS and (compression or is_tar):
             raise UserError(f"--input_file: {shown} has archives in archives; unpack it first.")
         if head.startswith(_ZSTANDARD):
             raise UserError(
                 f"--input_file: {shown} is compressed by zstd, which is not read here; uncompress "
                 "it first."
             )
-        if opener:
-            inner = _without_compression(name)
-            yield from self.sources(opener(stream), inner, shown, layers + 1)
+        if compression:
+            inner = CompressedStreams(stream, compression)
+            yield from self.sources(inner, _without_compression(name), shown, layers + 1)
         elif head.startswith(_ZIP):
             yield from self._zip_members(shown, layers)
         elif is_tar:
@@ -114,6 +120,16 @@ class _Opener:
                 if self._is_wanted(member.name, member.isdir(), member.isreg()):
                     content = archive.extractfile(member)
                     yield from self._member(content, member.name, shown, layers)
+            self._require_end(archive.fileobj, shown)
+
+    def _require_end(self, stream: IO[bytes], shown: str) -> None:
+        """Raises UserError if anything but zeros follows the mark for the end of a tar archive."""
+        while block := stream.read(HEAD_BYTES):
+            if rest := block.lstrip(b"\0"):
+                raise UserError(
+                    f"--input_file: {shown} has content at byte {stream.tell() - len(rest)}, after "
+                    "the end of its tar archive, as when archives are joined; unpack them first."
+                )
 
     def _zip_members(self, shown: str, layers: int) -> Iterator[Source]:
         if layers:
@@ -201,9 +217,10 @@ def _explained(shown: str) -> Iterator[None]:
     except _DAMAGE as error:
         raise _damaged(shown, error) from error
     except OSError as error:
-        if error.errno is not None:
+        # A member of a zip archive that begins before the file, and bzip2 in such an archive.
+        if error.errno not in (errno.EINVAL, None):
             raise
-        raise _damaged(shown, error) from error  # how bz2 reports wrong data
+        raise _damaged(shown, error) from error
 
 
 def _damaged(shown: str, error: Exception) -> UserError:

@@ -136,7 +136,7 @@ def paragraphs_of(value: Any, field: str, where: str) -> list[str]:
     if not isinstance(value, dict):
         raise UserError(f"--input_file: {where} is no JSON object; give files of objects.")
     if field not in value:
-        found = ", ".join(list(value)[:_SHOWN_KEYS]) or "nothing"
+        found = ", ".join(f"{key:.40}" for key in list(value)[:_SHOWN_KEYS]) or "nothing"
         raise UserError(
             f"--text_field={field}: {where} has no such field, but {found}; give the field with "
             "the text."

@@ -8,6 +8,7 @@ A row has two segments as vocabulary entries with blanks between them (``A``, ``
 from __future__ import annotations
 
 import io
+import tokenize
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -58,6 +59,7 @@ def examples_from_lddl(
     shape = (len(rows), layout.lengths[SEQUENCE])
     ids = np.full(shape, tokenizer.pad_id, np.int64)
     mask, segments = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    labels = np.zeros((len(rows), 1), np.int64)
     for number, row in enumerate(rows):
         a, b = (_ids(row[name], tokenizer, name_of(number)) for name in ("A", "B"))
         tokens = [tokenizer.cls_id, *a, tokenizer.sep_id, *b, tokenizer.sep_id]
@@ -65,7 +67,12 @@ def examples_from_lddl(
         ids[number, : len(tokens)] = tokens
         mask[number, : len(tokens)] = 1
         segments[number, len(a) + 2 : len(tokens)] = 1
-    labels = np.array([[int(row["is_random_next"])] for row in rows], np.int64)
+        if row["is_random_next"] not in (False, True):
+            raise UserError(
+                f"--input_file: {name_of(number)} has an is_random_next that is neither true nor "
+                "false; make it again."
+            )
+        labels[number] = row["is_random_next"]
     examples = {
         "input_ids": ids,
         "input_mask": mask,
@@ -89,8 +96,12 @@ def _masks(
     for number, row in enumerate(rows):
         labels = _ids(row["masked_lm_labels"], tokenizer, name_of(number))
         try:
-            places = np.load(io.BytesIO(row["masked_lm_positions"]), allow_pickle=False)
-        except (ValueError, EOFError, OSError, TypeError) as error:
+            places = np.lib.format.read_array(
+                io.BytesIO(row["masked_lm_positions"]), allow_pickle=False
+            )
+            if places.dtype.kind not in "iu":
+                raise ValueError(f"numbers of type {places.dtype}")
+        except (ValueError, EOFError, TypeError, MemoryError, tokenize.TokenError) as error:
             raise UserError(
                 f"--input_file: {name_of(number)} has damaged masked_lm_positions; make it again."
             ) from error
@@ -110,7 +121,9 @@ def _masks(
     }
 
 
-def _ids(text: str, tokenizer: Tokenizer, where: str) -> list[int]:
+def _ids(text: Any, tokenizer: Tokenizer, where: str) -> list[int]:
+    if not isinstance(text, str):
+        raise UserError(f"--input_file: {where} lacks text in a column; make it again.")
     try:
         return tokenizer.convert_tokens_to_ids(text.split())
     except UserError as error:

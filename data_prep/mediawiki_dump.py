@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 from xml.etree import ElementTree
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 
 ARTICLES = 0  # the namespace of articles
 _IMAGES, _CATEGORIES = 6, 14
@@ -90,9 +90,9 @@ def _pages(stream: _Bounded, name: str) -> Iterator[tuple[Site, Page]]:
             continue
         tag = _local(element.tag)
         if tag == "siteinfo":
-            site = site._replace(hidden=_hidden(_namespaces(element)))
+            site = site._replace(hidden=_hidden(_namespaces(element, name)))
         elif tag == "page":
-            yield site, _page(element)
+            yield site, _page(element, name)
         root.clear()
         stream.since_page = 0
 
@@ -109,22 +109,32 @@ def _language(root: ElementTree.Element) -> str:
     return root.get("{http://www.w3.org/XML/1998/namespace}lang", "")
 
 
-def _page(element: ElementTree.Element) -> Page:
+def _page(element: ElementTree.Element, name: str) -> Page:
     found = {_local(inside.tag): inside for inside in element.iter()}
     return Page(
         title=_text(found.get("title")),
-        namespace=int(_text(found.get("ns")) or ARTICLES),
+        namespace=_number(_text(found.get("ns")) or str(ARTICLES), name),
         is_redirect="redirect" in found,
         text=_text(found.get("text")),
     )
 
 
-def _namespaces(siteinfo: ElementTree.Element) -> dict[int, str]:
+def _namespaces(siteinfo: ElementTree.Element, name: str) -> dict[int, str]:
     return {
-        int(inside.get("key", ARTICLES)): _text(inside)
+        _number(inside.get("key", str(ARTICLES)), name): _text(inside)
         for inside in siteinfo.iter()
         if _local(inside.tag) == "namespace"
     }
+
+
+def _number(text: str, name: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(
+            f"--input_file: {name} is damaged: the number of a namespace is {short_repr(text)}; "
+            "download it again."
+        ) from None
 
 
 def _hidden(namespaces: dict[int, str]) -> frozenset[str]:

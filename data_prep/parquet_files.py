@@ -78,7 +78,7 @@ def open_parquet(path: Path) -> Any:
         return parquet.ParquetFile(
             str(path), pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
         )
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _damaged(path, error) from error
 
 
@@ -94,13 +94,24 @@ def parquet_batches(
         raise _damaged(path, error) from error
 
 
+def rows_of(batch: Any, name: str) -> list[dict[str, Any]]:
+    """The rows of a record batch; raises UserError for text that is not UTF-8."""
+    try:
+        return batch.to_pylist()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"--input_file: {name} or one after it has text that is not UTF-8; make the file again."
+        ) from error
+
+
 def _values(path: Path, column: str) -> Iterator[Any]:
     opened = open_parquet(path)
     names = opened.schema_arrow.names
     if column not in names:
         raise UserError(
             f"--text_field={column}: {path} has no such column, but "
-            f"{', '.join(names[:_SHOWN_COLUMNS])}; give the column with the text."
+            f"{', '.join(f'{name:.40}' for name in names[:_SHOWN_COLUMNS])}; give the column with "
+            "the text."
         )
     for batch in parquet_batches(opened, path, [column], batch_rows=_BATCH_ROWS):
         yield from _bytes_of_text(batch.column(0)).to_pylist()
@@ -112,13 +123,26 @@ def _bytes_of_text(column: Any) -> Any:
 
     if pyarrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    binary = {
-        pyarrow.string(): pyarrow.binary(),
-        pyarrow.large_string(): pyarrow.large_binary(),
-        pyarrow.list_(pyarrow.string()): pyarrow.list_(pyarrow.binary()),
-        pyarrow.large_list(pyarrow.string()): pyarrow.large_list(pyarrow.binary()),
-    }
-    return column.cast(binary[column.type]) if column.type in binary else column
+    types, kind = pyarrow.types, column.type
+    if _is_text(kind):
+        return column.cast(_binary(kind))
+    # Compared by their values' type: writers name the field for the values in different ways.
+    if (types.is_list(kind) or types.is_large_list(kind)) and _is_text(kind.value_type):
+        list_of = pyarrow.list_ if types.is_list(kind) else pyarrow.large_list
+        return column.cast(list_of(_binary(kind.value_type)))
+    return column
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow
+
+    return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+
+
+def _binary(kind: Any) -> Any:
+    import pyarrow
+
+    return pyarrow.binary() if pyarrow.types.is_string(kind) else pyarrow.large_binary()
 
 
 def _damaged(path: Path, error: Exception) -> UserError:

@@ -25,7 +25,7 @@ from bert_tf.workers import batched
 from data_prep.containers import HEAD_BYTES, Source, open_sources
 from data_prep.json_files import begins_with_object, parse, read_json_lines
 from data_prep.lddl import columns_of, examples_from_lddl, is_lddl, lddl_layout
-from data_prep.parquet_files import MAGIC, open_parquet, parquet_batches
+from data_prep.parquet_files import MAGIC, open_parquet, parquet_batches, rows_of
 from data_prep.record_rows import (
     Examples,
     Layout,
@@ -131,7 +131,8 @@ def _first_row(path: Path, kind: str) -> tuple[dict[str, Any] | None, str]:
         opened = open_parquet(path)
         batches = parquet_batches(opened, path, opened.schema_arrow.names, batch_rows=1)
         batch = next((batch for batch in batches if len(batch)), None)
-        return (batch.to_pylist()[0] if batch else None), f"{path}"
+        where = f"record 0 of {path}"
+        return (rows_of(batch, where)[0] if batch else None), where
     for batch in itertools.islice(_json_batches(0, path), 1):
         return _json_row(batch, 0), batch.name_of(0)
     return None, ""
@@ -215,7 +216,7 @@ class BatchReader:
             return examples_from_rows(rows, self._layout, batch.name_of)
         if self._kind == PARQUET:
             return examples_from_batch(batch.content, self._layout, batch.name_of)
-        rows = batch.content.to_pylist()
+        rows = rows_of(batch.content, batch.name_of(0))
         return examples_from_lddl(
             rows, self._layout, self._tokenizer, self.starts_word, batch.name_of
         )

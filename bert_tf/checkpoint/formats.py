@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from bert_tf.checkpoint.model_files import (
 from bert_tf.checkpoint.pytorch_file import PytorchFile
 from bert_tf.checkpoint.safetensors_file import SafetensorsFile
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.files import PathLike, read_json
 from bert_tf.text.tokenizer_files import TokenizerFiles
 
@@ -258,20 +257,23 @@ def _locate(path: Path) -> dict[str, ArrayFile]:
     for name, file_name in file_names.items():
         if not isinstance(file_name, str) or not os.path.basename(file_name):
             raise UserError(
-                f"index of weights {path}: its weight_map has {reprlib.repr(file_name)} for "
-                f"{name!r}, which is not the name of a file; download it again."
+                f"index of weights {path}: its weight_map has {short_repr(file_name)} for "
+                f"{short_repr(name)}, which is not the name of a file; download it again."
             )
     opened: dict[str, ArrayFile] = {}
     for name in sorted(set(file_names.values())):
         shard = path.parent / os.path.basename(name)
-        if not shard.is_file():
-            raise UserError(f"index of weights {path}: {shard} is missing; copy it there.")
+        if not os.path.isfile(shard):  # which also takes what cannot be a name
+            raise UserError(
+                f"index of weights {path}: {short_repr(shard.name)} is missing in its directory; "
+                "copy it there."
+            )
         opened[name] = _open_file(shard)
     for name, file_name in file_names.items():
         if name not in opened[file_name].entries:
             raise UserError(
-                f"index of weights {path}: {file_name} does not contain {name}; download both "
-                "again."
+                f"index of weights {path}: {file_name} does not contain {short_repr(name)}; "
+                "download both again."
             )
     return {name: opened[file_name] for name, file_name in file_names.items()}
 

@@ -1,7 +1,9 @@
 """Reads ``pytorch_model.bin`` and ``.pt`` without PyTorch and without executing their code.
 
 Such a file is a pickle, which in general is a program. The reader below supports only the few calls
-that a state dict needs; a file that refers to anything else is refused.
+and instructions that a state dict needs; a file with anything else is refused. Time and memory are
+proportional to the size of the pickle: nothing that it refers to several times is copied, hashed
+or printed as a whole.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ import pickle
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, NamedTuple
+from typing import Any, BinaryIO, Callable, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,7 +32,7 @@ from bert_tf.checkpoint.arrays import (
     refuse_lfs_pointer,
     truncated,
 )
-from bert_tf.errors import UserError, first_line
+from bert_tf.errors import UserError, first_line, short_repr
 
 _ZIP_START = b"PK\x03\x04"
 # torch/serialization.py: files of PyTorch before 1.6 begin with this pickled number.
@@ -66,6 +68,22 @@ _STORAGES = {
     "ByteStorage": "uint8",
     "BoolStorage": "bool",
 }
+# What torch.save writes by any protocol from 2 on. Without byte arrays, which allocate what they
+# declare before it is read, and without sets, which hash what is in them.
+_OPCODES = (
+    *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK),
+    *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BINFLOAT),
+    *(pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
+    *(pickle.BINUNICODE, pickle.SHORT_BINUNICODE, pickle.BINUNICODE8),
+    *(pickle.BINSTRING, pickle.SHORT_BINSTRING),
+    *(pickle.BINBYTES, pickle.SHORT_BINBYTES, pickle.BINBYTES8),
+    *(pickle.EMPTY_TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.TUPLE),
+    *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT),
+    *(pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET),
+    *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.BINPERSID),
+)
+_MOST_ARGUMENTS = 7  # _rebuild_tensor_v2 in torch/_utils.py, with metadata
+_MOST_DIMENSIONS = 32  # what NumPy has had longest
 
 # Keys under which training programs store the weights among other things; NVIDIA's uses "model".
 _WEIGHTS_KEYS = ("model", "state_dict")
@@ -80,6 +98,7 @@ class _Storage(NamedTuple):
 
     key: str
     dtype: str
+    count: int
 
 
 class _Tensor(NamedTuple):
@@ -111,17 +130,17 @@ class PytorchFile(ArrayFile):
 
     def read(self, name: str) -> np.ndarray:
         """See the base class."""
-        tensor = self._tensors[name]
+        storage, offset, shape, strides = self._tensors[name]
         with _explain_damage(self.path):
-            numbers = from_bytes(self._read_storage(tensor.storage.key), tensor.storage.dtype)
-        last = tensor.offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides))
-        if math.prod(tensor.shape) and last >= len(numbers):
-            raise truncated(self.path)
-        strides = [stride * numbers.itemsize for stride in tensor.strides]
-        view = np.lib.stride_tricks.as_strided(
-            numbers[tensor.offset :], tensor.shape, strides, writeable=False
-        )
-        return np.ascontiguousarray(view).reshape(tensor.shape)
+            if math.prod(shape) > storage.count:
+                raise ValueError(f"{short_repr(name)} is larger than its storage")
+            numbers = from_bytes(self._read_storage(storage.key), storage.dtype)
+            if len(numbers) < storage.count:
+                raise EOFError
+            view = np.lib.stride_tricks.as_strided(
+                numbers[offset:], shape, [s * numbers.itemsize for s in strides], writeable=False
+            )
+            return np.ascontiguousarray(view).reshape(shape)
 
     def share_values(self, first: str, second: str) -> bool:
         """Whether two names stand for the same numbers in the file."""
@@ -142,20 +161,23 @@ def _explain_damage(path: str) -> Iterator[None]:
         ) from error
 
 
+def _refuse(_: pickle._Unpickler) -> None:
+    raise pickle.UnpicklingError("its pickle has instructions that no state dict needs")
+
+
 # The pure Python unpickler: the one in C allocates as much memory as a damaged length requests.
 class _StateDictReader(pickle._Unpickler):
-    """Builds only dictionaries of ``_Tensor``."""
+    """Builds only dictionaries of ``_Tensor``, whose keys are text or integers."""
 
     def __init__(self, file: BinaryIO, path: str) -> None:
         super().__init__(file, encoding="utf-8")
         self._path = path
-        # key of each storage -> count and type of its numbers
-        self.sizes: dict[str, tuple[int, str]] = {}
+        self.storages: dict[str, _Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         """Called by the base class for every callable that the pickle refers to."""
         if (module, name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
+            return _dictionary
         if module == "torch" and name in _STORAGES:
             return _StorageType(_STORAGES[name])
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
@@ -163,28 +185,100 @@ class _StateDictReader(pickle._Unpickler):
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
             return _rebuild_parameter
         raise UserError(
-            f"weights {self._path}: the file refers to {module}.{name}, which a plain state dict "
-            "never does; save only model.state_dict(), or save it as safetensors."
+            f"weights {self._path}: the file refers to {short_repr(f'{module}.{name}')}, which a "
+            "plain state dict never does; save only model.state_dict(), or save it as safetensors."
         )
 
     def persistent_load(self, identifier: Any) -> _Storage:
         """Called by the base class for data stored outside the pickle."""
+        _require_arguments(identifier)
         kind, storage_type, key, _, count, *_ = identifier
         if kind != "storage" or not isinstance(storage_type, _StorageType):
-            raise pickle.UnpicklingError(f"unknown kind of storage {kind!r}")
-        if not isinstance(count, int) or count < 0:
-            raise pickle.UnpicklingError(f"a storage of {count!r} numbers")
-        self.sizes[str(key)] = (count, storage_type.dtype)
-        return _Storage(str(key), storage_type.dtype)
+            raise pickle.UnpicklingError(f"unknown kind of storage {short_repr(kind)}")
+        if not isinstance(key, (str, int)) or not isinstance(count, int) or count < 0:
+            raise pickle.UnpicklingError(
+                f"storage {short_repr(key)} of {short_repr(count)} numbers"
+            )
+        storage = _Storage(str(key), storage_type.dtype, count)
+        if self.storages.setdefault(storage.key, storage) != storage:
+            raise pickle.UnpicklingError(f"storage {short_repr(key)} has two types or sizes")
+        return storage
+
+    def _reduce(self) -> None:
+        arguments = self.stack.pop()
+        _require_arguments(arguments)
+        self.stack[-1] = self.stack[-1](*arguments)
+
+    def _build(self) -> None:
+        """Leaves out the attributes of an object: a state dict has its ``_metadata`` in them."""
+        self.stack.pop()
+
+    def _set_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        _set(self.stack[-1], [(key, value)])
+
+    def _set_items(self) -> None:
+        items = self.pop_mark()
+        _set(self.stack[-1], zip(items[::2], items[1::2]))
+
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = collections.defaultdict(
+        lambda: _refuse,
+        {
+            **{code[0]: pickle._Unpickler.dispatch[code[0]] for code in _OPCODES},
+            pickle.REDUCE[0]: _reduce,
+            pickle.BUILD[0]: _build,
+            pickle.SETITEM[0]: _set_item,
+            pickle.SETITEMS[0]: _set_items,
+        },
+    )
+
+
+def _require_arguments(arguments: Any) -> None:
+    if not isinstance(arguments, tuple) or len(arguments) > _MOST_ARGUMENTS:
+        raise pickle.UnpicklingError(f"{short_repr(arguments)} in place of the arguments of a call")
+
+
+def _set(target: Any, items: Iterable[tuple[Any, Any]]) -> None:
+    if not isinstance(target, dict):
+        raise pickle.UnpicklingError("items outside of a dictionary")
+    for key, value in items:
+        if not isinstance(key, (str, int)):
+            raise pickle.UnpicklingError(
+                f"{short_repr(key)} is a key, which must be text or an integer"
+            )
+        target[key] = value
+
+
+def _dictionary(pairs: Any = ()) -> dict[Any, Any]:
+    """An OrderedDict. Python 2 gives its items as a list, which is emptied: it has no other use."""
+    made: dict[Any, Any] = {}
+    if pairs:
+        _set(made, pairs)
+        pairs.clear()
+    return made
 
 
 def _rebuild_tensor(storage: _Storage, offset: int, shape: Shape, strides: Shape, *_) -> _Tensor:
-    if not isinstance(storage, _Storage) or len(shape) != len(strides):
+    if not isinstance(storage, _Storage):
         raise pickle.UnpicklingError("a tensor without storage")
-    for number in (offset, *shape, *strides):
-        if not isinstance(number, int) or number < 0:
-            raise pickle.UnpicklingError(f"a tensor of shape {shape!r}, strides {strides!r}")
-    return _Tensor(storage, offset, tuple(shape), tuple(strides))
+    if not (
+        isinstance(shape, tuple)
+        and isinstance(strides, tuple)
+        and len(shape) == len(strides) <= _MOST_DIMENSIONS
+        and all(isinstance(number, int) and number >= 0 for number in (offset, *shape, *strides))
+    ):
+        raise pickle.UnpicklingError(
+            f"a tensor of shape {short_repr(shape)}, strides {short_repr(strides)}"
+        )
+    # The strides of an empty tensor can be anything, and so can that of a dimension of one.
+    steps = tuple(s if n > 1 and 0 not in shape else 0 for n, s in zip(shape, strides))
+    last = offset + sum((n - 1) * step for n, step in zip(shape, steps))
+    if 0 not in shape and last >= storage.count:
+        raise pickle.UnpicklingError(
+            f"a tensor of shape {short_repr(shape)} ends outside of its storage of "
+            f"{short_repr(storage.count)} numbers"
+        )
+    return _Tensor(storage, offset, shape, steps)
 
 
 def _rebuild_parameter(tensor: _Tensor, *_) -> _Tensor:
@@ -200,11 +294,12 @@ def _open_zip(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:
         reader = _StateDictReader(io.BytesIO(_read_member(archive, pickles[0], path)), path)
         content = reader.load()
         directory = pickles[0][: -len("data.pkl")]
-        for key, (count, dtype) in reader.sizes.items():
+        for key, dtype, count in reader.storages.values():
             size = archive.getinfo(f"{directory}data/{key}").file_size
             if size != count * item_size(dtype):
                 raise pickle.UnpicklingError(
-                    f"storage {key} has {size} bytes for {count} numbers of type {dtype}"
+                    f"storage {key} has {size} bytes for {short_repr(count)} numbers of type "
+                    f"{dtype}"
                 )
 
     def read_storage(key: str) -> bytes:
@@ -215,10 +310,14 @@ def _open_zip(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], bytes]]:
 
 
 def _read_member(archive: zipfile.ZipFile, name: str, path: str) -> bytes:
-    """A file in the archive; PyTorch does not compress, so an oversized one is refused."""
-    size = archive.getinfo(name).file_size
-    if size > os.path.getsize(path):
-        raise pickle.UnpicklingError(f"{name} has {size} bytes, more than the file itself")
+    """A file in the archive; PyTorch does not compress, so what expands is refused."""
+    member = archive.getinfo(name)
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise pickle.UnpicklingError(f"{name} is compressed")
+    if member.file_size > os.path.getsize(path):
+        raise pickle.UnpicklingError(
+            f"{name} has {member.file_size} bytes, more than the file itself"
+        )
     return archive.read(name)
 
 
@@ -234,10 +333,12 @@ def _open_old_file(file: BinaryIO, path: str) -> tuple[Any, Callable[[str], byte
     keys = _StateDictReader(file, path).load()
     position = file.tell()
     for key in keys:
-        count, dtype = reader.sizes[key]
+        if not isinstance(key, str):
+            raise pickle.UnpicklingError(f"{short_repr(key)} is not the name of a storage")
+        length = reader.storages[key].count * item_size(reader.storages[key].dtype)
         position += _OLD_COUNT_BYTES
-        position_of[key] = (position, count * item_size(dtype))
-        position += count * item_size(dtype)
+        position_of[key] = (position, length)
+        position += length
     if file.seek(0, io.SEEK_END) < position:
         raise EOFError
 
@@ -260,9 +361,14 @@ def _state_dict(content: Any, path: str) -> dict[str, _Tensor]:
             f"weights {path}: the file does not contain a dictionary of tensors; give another."
         )
     for name, value in content.items():
+        if not isinstance(name, str):
+            raise UserError(
+                f"weights {path}: its values have numbers for names, such as {short_repr(name)}; "
+                "save only model.state_dict()."
+            )
         if not isinstance(value, _Tensor):
             raise UserError(
-                f"weights {path}: {name!r} is not a tensor but has type {type(value).__name__}; "
-                "save only model.state_dict()."
+                f"weights {path}: {short_repr(name)} is not a tensor but has type "
+                f"{type(value).__name__}; save only model.state_dict()."
             )
     return dict(content)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from bert_tf.checkpoint.arrays import (
     refuse_lfs_pointer,
     truncated,
 )
-from bert_tf.errors import UserError, first_line
+from bert_tf.errors import UserError, first_line, short_repr
 
 _DTYPES = {
     "F64": "float64",
@@ -90,7 +89,7 @@ class SafetensorsFile(ArrayFile):
 def _entry(value: dict[str, Any]) -> Entry:
     shape = value["shape"]
     if not isinstance(shape, list) or not _are_sizes(shape):
-        raise ValueError(f"{reprlib.repr(shape)} is not a shape")
+        raise ValueError(f"{short_repr(shape)} is not a shape")
     return Entry(tuple(shape), _DTYPES[value["dtype"]])
 
 

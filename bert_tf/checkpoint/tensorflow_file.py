@@ -20,6 +20,8 @@ _DATA_FILE = re.compile(r"\.data-\d{5}-of-(\d{5})$")
 _FILE_OF_A_CHECKPOINT = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 # Written by tf.train.Checkpoint, whose names are the path of an object in a program.
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# What TensorFlow's reader of checkpoints raises for damaged ones.
+_DAMAGE = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
 
 
 def resolve_checkpoint(path: PathLike) -> str:
@@ -86,7 +88,7 @@ class TensorflowCheckpoint(ArrayFile):
         self.path = checkpoint
         try:
             self._reader = tf.train.load_checkpoint(checkpoint)
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        except _DAMAGE as error:
             raise damaged(checkpoint, error) from error
         shapes = self._reader.get_variable_to_shape_map()
         self._dtypes = self._reader.get_variable_to_dtype_map()
@@ -111,7 +113,7 @@ class TensorflowCheckpoint(ArrayFile):
         """See the base class."""
         try:
             values = self._reader.get_tensor(name)
-        except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        except _DAMAGE as error:
             raise damaged(self.path, error) from error
         if self._dtypes[name] == tf.bfloat16:
             return values.astype(np.float32)

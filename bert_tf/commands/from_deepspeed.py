@@ -21,7 +21,7 @@ from bert_tf.command_line import flag_group, run_command
 from bert_tf.config.pretraining_flags import define_pretraining_flags
 from bert_tf.config.ramps import parse_length_ramp
 from bert_tf.console import say
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.files import atomic_open, check_output_file, read_json_object
 
 # Of deepspeed_train.py and deepspeed.add_config_arguments; those of 2020 at the end.
@@ -129,7 +129,7 @@ class Settings:
             if value is not None:
                 value + 0.0
         except (TypeError, ValueError):
-            raise UserError(f"{path}: {value!r} is not a number; correct it.") from None
+            raise UserError(f"{path}: {short_repr(value)} is not a number; correct it.") from None
         if isinstance(value, float) and value.is_integer():
             return int(value)
         return value

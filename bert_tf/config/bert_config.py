@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-import reprlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bert_tf.environment import memory_bytes
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.files import PathLike, read_json_object
 
 # The configuration's file name in a model directory.
@@ -174,7 +173,8 @@ class BertConfig:
             meant = _meant_key(key)
             if meant:
                 raise UserError(
-                    f"model configuration {source}: unknown key {key!r}; did you mean {meant!r}?"
+                    f"model configuration {source}: unknown key {short_repr(key)}; did you mean "
+                    f"{meant!r}?"
                 )
         if "vocab_size" not in values:
             raise UserError(f"model configuration {source}: the key 'vocab_size' is missing.")
@@ -243,8 +243,8 @@ def config_notes(values: dict[str, Any], *, source: PathLike) -> list[str]:
         if epsilon == _OUR_EPSILON or _model_type(values) == "distilbert":
             return []
         return [
-            f"warning: {source} sets layer_norm_eps {epsilon!r}, but this network always uses "
-            f"{_OUR_EPSILON}; outputs differ slightly"
+            f"warning: {source} sets layer_norm_eps {short_repr(epsilon)}, but this network always "
+            f"uses {_OUR_EPSILON}; outputs differ slightly"
         ]
     unknown = ", ".join(_unknown_keys(values))
     return [f"warning: {source} has keys that this network ignores: {unknown}"] if unknown else []
@@ -304,12 +304,14 @@ def _find_foreign(values: dict[str, Any]) -> str:
     model_type = _model_type(values)
     if model_type not in [*_HUGGINGFACE_DEFAULTS]:
         return (
-            f"model_type {model_type!r} is not supported; give a model of type 'bert' or "
+            f"model_type {short_repr(model_type)} is not supported; give a model of type 'bert' or "
             "'distilbert'"
         )
     positions = values.get("position_embedding_type", "absolute")
     if positions != "absolute":
-        return f"position_embedding_type {positions!r} is not supported, only 'absolute' is"
+        return (
+            f"position_embedding_type {short_repr(positions)} is not supported, only 'absolute' is"
+        )
     for key in ("is_decoder", "add_cross_attention"):
         if values.get(key):
             return f"{key} is set; only encoders are supported"
@@ -317,7 +319,7 @@ def _find_foreign(values: dict[str, Any]) -> str:
     activation = values.get(key, "gelu")
     if not isinstance(activation, str) or activation not in _HUGGINGFACE_ACTIVATIONS:
         choices = ", ".join(_HUGGINGFACE_ACTIVATIONS)
-        return f"{key} {activation!r} is not supported, only {choices} are"
+        return f"{key} {short_repr(activation)} is not supported, only {choices} are"
     return ""
 
 
@@ -325,22 +327,22 @@ def _find_problem(config: BertConfig) -> str:
     """One sentence without its full stop, or the empty string if the configuration is valid."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        shown = reprlib.repr(value)
+        given = short_repr(value)
         least = _LEAST_SIZES.get(field.name, 1)
         if field.type == "int" and not (_is_number(value, int) and value >= least):
             kind = "positive whole number" if least else "whole number of at least 0"
-            return f"{field.name} must be a {kind}, not {shown}"
+            return f"{field.name} must be a {kind}, not {given}"
         most = _MAX_LAYERS if field.name == "num_hidden_layers" else _MAX_SIZE
         if field.type == "int" and value > most:
-            return f"{field.name} must not be more than {most}, but is {shown}"
+            return f"{field.name} must not be more than {most}, but is {given}"
         if field.name.endswith("dropout_prob") and not (_is_number(value) and 0 <= value < 1):
-            return f"{field.name} must be a number in [0, 1), not {shown}"
+            return f"{field.name} must be a number in [0, 1), not {given}"
     deviation = config.initializer_range
     if not (_is_number(deviation) and 0 < deviation < math.inf):
-        return f"initializer_range must be a positive number, not {reprlib.repr(deviation)}"
+        return f"initializer_range must be a positive number, not {short_repr(deviation)}"
     if config.hidden_act not in ACTIVATIONS:
         choices = ", ".join(ACTIVATIONS)
-        return f"hidden_act {reprlib.repr(config.hidden_act)} is unknown; choose one of {choices}"
+        return f"hidden_act {short_repr(config.hidden_act)} is unknown; choose one of {choices}"
     if config.hidden_size % config.num_attention_heads:
         return (
             f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.files import read_json, require_file
 
 MODULE_CLASSES = ("attention", "dense", "embeddings", "softmax", "layer_norm", "activations",
@@ -42,13 +42,13 @@ def read_policy_file(path: Path) -> dict[str, str]:
     unknown = sorted(content.keys() - set(MODULE_CLASSES))
     if unknown:
         raise UserError(
-            f"{flag}: {path} has an unknown class {unknown[0]!r}; the classes are "
+            f"{flag}: {path} has an unknown class {short_repr(unknown[0])}; the classes are "
             f"{', '.join(MODULE_CLASSES)}."
         )
     for name, given in content.items():
         if not isinstance(given, str) or given not in _TYPES:
             raise UserError(
-                f"{flag}: {path} has an unknown type {given!r} for {name}; choose one of "
+                f"{flag}: {path} has an unknown type {short_repr(given)} for {name}; choose one of "
                 f"{', '.join(_TYPES)}."
             )
     return {name: _TYPES[given] for name, given in content.items()}

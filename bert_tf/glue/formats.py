@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.files import find_file, read_lines
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -215,4 +215,6 @@ def _label(task: GlueTask, text: str, *, where: str) -> float:
         if task.lowest <= score <= task.highest:
             return score
         allowed = f"a number from {task.lowest:g} to {task.highest:g}"
-    raise UserError(f"{where} has the label {text!r}, which must be {allowed}; correct it.")
+    raise UserError(
+        f"{where} has the label {short_repr(text)}, which must be {allowed}; correct it."
+    )

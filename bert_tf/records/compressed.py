@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,22 +22,24 @@ from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
 from bert_tf.files import atomic_open, remove_partial_files
 from bert_tf.progress import Progress
+from bert_tf.records.compressed_streams import (
+    GZIP,
+    ZLIB,
+    CompressedStreams,
+    Compression,
+    DamagedStreamError,
+)
 
 COPIES_NAME = ".uncompressed"
 
 _END_BYTES = 8
 _BLOCK_BYTES = 1 << 16
 _COPY = re.compile(r"(.+)\.\d+-[0-9a-f]{16}(\.offsets)?")
-_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
 def first_content_bytes(path: Path, num_bytes: int) -> bytes | None:
     """The first bytes of a compressed file's content, None if the file is not compressed."""
-    with open(path, "rb") as file:
-        start = file.read(2)
-    # zlib's header (RFC 1950): method 8, and a multiple of 31.
-    is_zlib = len(start) == 2 and start[0] & 15 == 8 and int.from_bytes(start, "big") % 31 == 0
-    if not (is_zlib or start == b"\x1f\x8b"):
+    if _compression_of(path) is None:
         return None
     content = b""
     for _, block in _blocks(path):
@@ -104,20 +105,24 @@ def _temporary_place(path: Path) -> Path:
     return Path(tempfile.gettempdir(), f"bert_tf_uncompressed_{os.getuid()}_{directory}")
 
 
+def _compression_of(path: Path) -> Compression | None:
+    with open(path, "rb") as file:
+        start = file.read(2)
+    if start == GZIP.magic:
+        return GZIP
+    # zlib's header (RFC 1950): method 8, and a multiple of 31.
+    is_zlib = len(start) == 2 and start[0] & 15 == 8 and int.from_bytes(start, "big") % 31 == 0
+    return ZLIB if is_zlib else None
+
+
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """The content in pieces, each with the number of compressed bytes read for it."""
-    decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
-    try:
-        with open(path, "rb") as file:
-            while data := file.read(_BLOCK_BYTES):
-                yield len(data), decoder.decompress(data)
-                while decoder.eof and decoder.unused_data:  # several streams, one after the other
-                    rest = decoder.unused_data
-                    decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
-                    yield 0, decoder.decompress(rest)
-    except zlib.error as error:
-        raise UserError(f"{path} is damaged ({error}); make or copy it again.") from error
-    if not decoder.eof:
-        raise UserError(
-            f"{path} is truncated inside its compressed content; make or copy it again."
-        )
+    position = 0
+    with open(path, "rb") as file:
+        streams = CompressedStreams(file, _compression_of(path))
+        try:
+            while block := streams.read(_BLOCK_BYTES):
+                yield file.tell() - position, block
+                position = file.tell()
+        except DamagedStreamError as error:
+            raise UserError(f"{path} is damaged ({error}); make or copy it again.") from error

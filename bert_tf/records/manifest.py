@@ -16,14 +16,13 @@ import dataclasses
 import hashlib
 import json
 import os
-import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.environment import available_cores
-from bert_tf.errors import UserError, first_line
+from bert_tf.errors import UserError, first_line, short_repr
 from bert_tf.files import (
     SIDE_FILE_SUFFIXES,
     PathLike,
@@ -181,8 +180,8 @@ def require_output_names(names: Iterable[object], *, listed_in: Path) -> None:
     for name in names:
         if not is_output_name(name):
             raise UnsafeNameError(
-                f"{listed_in} lists {name!r}, which is not the name of a file in its directory; "
-                "the list was edited or damaged: delete it and make the data again."
+                f"{listed_in} lists {short_repr(name)}, which is not the name of a file in its "
+                "directory; the list was edited or damaged: delete it and make the data again."
             )
 
 
@@ -289,7 +288,7 @@ def _check_types(manifest: Manifest) -> None:
 def _require(kind: type, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not isinstance(value, kind):
-            raise TypeError(f"{name} is {reprlib.repr(value)}")
+            raise TypeError(f"{name} is {short_repr(value)}")
 
 
 def find_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.files import PathLike, read_json, require_file
 
 # Largest distance in characters between an answer and its answer_start: in files whose texts were
@@ -187,7 +187,7 @@ class _Reader:
                     if first != question_place:
                         raise self._error(
                             f"{first} and {question_place} have the same id "
-                            f"{example.question_id!r}; every question needs a unique id"
+                            f"{short_repr(example.question_id)}; every question needs a unique id"
                         )
                     yield example
                 paragraph_number += 1

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.files import read_json, require_file
 from bert_tf.squad.examples import SquadFile
 from bert_tf.squad.scores import QuestionScore, question_scores
@@ -100,8 +100,8 @@ def read_answers(path: str, *, flag: str) -> dict[str, str]:
     for question_id, answer in value.items():
         if not isinstance(answer, str):
             raise UserError(
-                f"--{flag}: {path} must map question ids to texts, but maps {question_id!r} to a "
-                f"{type(answer).__name__}; give a predictions.json."
+                f"--{flag}: {path} must map question ids to texts, but maps "
+                f"{short_repr(question_id)} to a {type(answer).__name__}; give a predictions.json."
             )
     return value
 
@@ -113,7 +113,7 @@ def read_null_odds(path: str, *, flag: str) -> dict[str, float]:
         if not _is_finite_number(odds):
             raise UserError(
                 f"--{flag}: {path} must map question ids to finite numbers, but maps "
-                f"{question_id!r} to {json.dumps(odds)[:40]}; give a null_odds.json."
+                f"{short_repr(question_id)} to {json.dumps(odds)[:40]}; give a null_odds.json."
             )
     return value
 

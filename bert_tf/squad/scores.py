@@ -12,7 +12,7 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.squad.examples import SquadFile
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -59,8 +59,8 @@ def question_scores(
         answer = answers.get(example.question_id)
         if not version_2 and not golds:
             raise UserError(
-                f"{squad.path} has no answer to question {example.question_id!r}, so that "
-                "predictions cannot be scored; give a file with answers."
+                f"{squad.path} has no answer to question {short_repr(example.question_id)}, so "
+                "that predictions cannot be scored; give a file with answers."
             )
         if answer is not None:
             exact, f1 = (_scores_v2 if version_2 else _scores_v1)(golds, normalize_answer(answer))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.files import find_file, read_lines
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -110,7 +110,7 @@ def columns_of(line: str) -> list[str]:
 def _check_columns(cells: Sequence[str], width: int, *, where: str) -> None:
     """Raises UserError for a line without label, or with other columns than the first one."""
     if len(cells) == 1 or not cells[-1]:
-        raise UserError(f"{where} has the word {cells[0]!r} without a label; correct it.")
+        raise UserError(f"{where} has the word {short_repr(cells[0])} without a label; correct it.")
     if len(cells) != width:
         raise UserError(
             f"{where} has {len(cells)} columns, and the lines before it {width}; correct it."
@@ -126,8 +126,8 @@ def check_labels(file: TaggedFile, labels: Sequence[str], *, flag: str) -> None:
                 shown = ", ".join(labels[:_SHOWN_LABELS])
                 more = len(labels) - _SHOWN_LABELS
                 raise UserError(
-                    f"--{flag}: line {line} of {file.path} has the label {label!r}, which the "
-                    f"model does not have; its labels are {shown}"
+                    f"--{flag}: line {line} of {file.path} has the label {short_repr(label)}, "
+                    f"which the model does not have; its labels are {shown}"
                     f"{f' and {more} more' if more > 0 else ''}."
                 )
 

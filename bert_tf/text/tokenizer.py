@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Tokenizer(abc.ABC):
         try:
             return [self._ids[token] for token in tokens]
         except KeyError as error:
-            raise UserError(f"{error.args[0]!r} is not in the vocabulary.") from None
+            raise UserError(f"{short_repr(error.args[0])} is not in the vocabulary.") from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """The entries with these ids; raises UserError for an id outside the vocabulary."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bert_tf.errors import UserError
+from bert_tf.errors import UserError, short_repr
 from bert_tf.files import PathLike, atomic_open
 from bert_tf.text.tokenizer import SpecialIds
 
@@ -35,8 +35,8 @@ def read_vocab_file(path: PathLike) -> list[str]:
         entry = line.strip()
         if entry in first_lines:
             raise UserError(
-                f"vocabulary {path}: {entry!r} is on line {first_lines[entry]} and line {number}; "
-                "every entry must occur once."
+                f"vocabulary {path}: {short_repr(entry)} is on line {first_lines[entry]} and line "
+                f"{number}; every entry must occur once."
             )
         first_lines[entry] = number
     return list(first_lines)

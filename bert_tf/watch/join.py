@@ -217,22 +217,17 @@ def _join(
     end = time.monotonic() + _SECONDS_TO_JOIN
     near = places[rank].shares_loopback(places[0])
     there = [place for place in offer.listens_at if (place[0] == _LOOPBACK) == near]
-    left = list(there)
-    while left and time.monotonic() < end:
-        for place in tuple(left):
+    while there and time.monotonic() < end:
+        for place in there:
             now = time.monotonic()
-            until = min(now + _SECONDS_FOR_AN_ADDRESS, now + (end - now) / len(left))
-            try:
+            # An attempt that fails says little: the queue may be full for a moment.
+            until = min(now + _SECONDS_FOR_AN_ADDRESS, now + (end - now) / len(there))
+            with contextlib.suppress(OSError), contextlib.ExitStack() as unless_it_is_rank_0:
                 connection = socket.create_connection(place, max(until - now, 0.01))
-            except OSError:
-                left.remove(place)
-                continue
-            with contextlib.ExitStack() as unless_it_is_rank_0:
                 unless_it_is_rank_0.enter_context(connection)
-                with contextlib.suppress(OSError):
-                    _prove(connection, offer.secret, rank, until)
-                    unless_it_is_rank_0.pop_all()
-                    return {0: connection}, None
+                _prove(connection, offer.secret, rank, until)
+                unless_it_is_rank_0.pop_all()
+                return {0: connection}, None
         time.sleep(_SECONDS_BETWEEN_ROUNDS)
     where = ", ".join(f"{address} port {port}" for address, port in there)
     return {}, where or "any address: no network of its host leads there"

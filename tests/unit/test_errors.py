@@ -27,6 +27,29 @@ def test_a_user_error_ends_the_process_with_its_sentence(capsys):
     assert captured.out == ""
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a", "'a'"),
+        ([3, -1], "[3, -1]"),
+        ("a" * 10**6, "'aaaa"),
+        ({"a" * 99: ["b" * 99] * 99}, "{'aaaa"),
+        (b"a" * 10**6, "b'aaaa"),
+    ],
+)
+def test_short_repr(value, expected):
+    found = errors.short_repr(value)
+    assert found.startswith(expected)
+    assert len(found) <= 80
+
+
+def test_short_repr_of_a_value_that_contains_another_many_times():
+    value = ()
+    for _ in range(60):
+        value = (value, value)
+    assert errors.short_repr(value) == "(((...), (...)), ((...), (...)))"
+
+
 def test_other_errors_keep_their_stack_trace():
     with pytest.raises(ZeroDivisionError):
         exit_on_user_error(lambda: 1 // 0)
@@ -38,6 +61,7 @@ def test_other_errors_keep_their_stack_trace():
         (ValueError("first\nsecond"), "first"),
         (ValueError("\n  \n  indented\nsecond"), "indented"),
         (ValueError(), "ValueError"),
+        (KeyError("k" * 10**6), f"'{'k' * 499}"),
         (OSError("  \n"), "OSError"),
     ],
 )

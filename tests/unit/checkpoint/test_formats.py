@@ -3,8 +3,6 @@
 import collections
 import contextlib
 import json
-import struct
-import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -361,19 +359,20 @@ WRONG = {
         "is not a safetensors file",
     ),
     "git-lfs": (replaced("model.safetensors", POINTER), "is a git-lfs pointer"),
-    "a program": (no_state_dict({"a": Stranger()}), "refers to __builtin__.print, which a plain"),
-    "a whole module": (no_state_dict(torch.nn.Linear(1, 1)), "refers to torch.nn.modules"),
+    "a program": (no_state_dict({"a": Stranger()}), "refers to '__builtin__.print', which a plain"),
+    "a whole module": (no_state_dict(torch.nn.Linear(1, 1)), "refers to 'torch.nn.modules"),
     "a number": (no_state_dict(3), "does not contain a dictionary of tensors"),
     "a note": (no_state_dict({"epoch": 3}), "'epoch' is not a tensor but has type int"),
     "quantised": (quantised, "pooler.dense.weight has type int8"),
     "twice": (twice, "are the same variable"),
     "no shard": (
         as_index({"weight_map": {"a": "model-2.safetensors"}}),
-        "-2.safetensors is missing",
+        "'model-2.safetensors' is missing in",
     ),
+    "a name too long": (as_index({"weight_map": {"a": "m" * 999}}), "m' is missing in"),
     "not there": (
         as_index({"weight_map": {"a": "model-1.safetensors"}}),
-        "model-1.safetensors does not contain a;",
+        "model-1.safetensors does not contain 'a';",
     ),
     "no map": (as_index({}), "it has no weight_map"),
     "numbers for files": (as_index({"weight_map": {"a": 1}}), "its weight_map has 1 for 'a'"),
@@ -444,6 +443,12 @@ def test_truncated_and_foreign_tensorflow_files(google, tmp_path):
     with pytest.raises(UserError, match="git-lfs pointer"):
         open_source(google)
     data.write_bytes(whole)
+    index = google / "bert_model.ckpt.index"
+    whole = index.read_bytes()
+    index.write_bytes(whole[-48:])  # its footer, which refers to blocks before it
+    with pytest.raises(UserError, match=r"bert_model\.ckpt cannot be read .*; copy it again"):
+        open_source(google)
+    index.write_bytes(whole)
     write_checkpoint(str(google / "other.ckpt"), {"a": np.zeros(1, np.float32)})
     with pytest.raises(UserError, match=r"holds bert_model\.ckpt, other\.ckpt; give the path"):
         open_source(google)
@@ -470,36 +475,6 @@ def small_pytorch_file(tmp_path):
     path = tmp_path / "pytorch_model.bin"
     torch.save({"a": torch.arange(12.0).reshape(3, 4)}, path)
     return path
-
-
-def peak_memory(call):
-    """Bytes that ``call()`` took at once, which must end with a UserError; and the error."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(UserError) as error:
-            call()
-        return tracemalloc.get_traced_memory()[1], str(error.value)
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("member", ["data.pkl", "data/0"])
-def test_compressed_members_do_not_fill_the_memory(saved, member):
-    def fill(name, content):
-        return content + bytes(64 << 20) if name.endswith(member) else content
-
-    changed_zip(saved, fill, compression=zipfile.ZIP_DEFLATED)
-    assert saved.stat().st_size < 1 << 20
-    peak, message = peak_memory(lambda: open_source(saved))
-    assert peak < 8 << 20
-    assert "bytes" in message
-
-
-def test_numbers_in_a_pickle_do_not_fill_the_memory(saved):
-    place = struct.pack("<I", 1 << 24)
-    changed_zip(saved, lambda *_: b"\x80\x02}r" + place + b".")
-    peak, _ = peak_memory(lambda: open_source(saved))
-    assert peak < 8 << 20
 
 
 @pytest.mark.parametrize("missing", [1, 4, 47])

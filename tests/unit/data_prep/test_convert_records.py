@@ -261,6 +261,38 @@ def test_lddl(made, tmp_path, masked):
         convert(tmp_path / "part.0.parquet", tmp_path / "x", "records")
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"A": None}, "record 1 of .* lacks text in a column"),
+        ({"B": b"\xff"}, "record 0 of .* or one after it has text that is not UTF-8"),
+        ({"is_random_next": None}, "record 1 of .* is_random_next that is neither true nor false"),
+        ({"masked_lm_positions": saved(np.ones(1))}, "record 1 of .* damaged masked_lm_positions"),
+        (
+            {"masked_lm_positions": saved(np.ones(1, np.uint16)).replace(b"(1,)", b"(1, ")},
+            "record 1 of .* damaged masked_lm_positions",
+        ),
+        ({"masked_lm_positions": None}, "record 1 of .* damaged masked_lm_positions"),
+    ],
+)
+def test_a_damaged_row_of_lddl_is_named(made, tmp_path, changes, sentence):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    good = {"A": "balu", "B": "kest", "is_random_next": True}
+    good |= {"masked_lm_positions": saved(np.ones(1, np.uint16)), "masked_lm_labels": "bara"}
+    rows = [good, {**good, **changes}]
+    columns = {name: [row[name] for row in rows] for name in good}
+    for name in ("A", "B", "masked_lm_labels"):  # as text, which no writer checks
+        values = [value.encode() if isinstance(value, str) else value for value in columns[name]]
+        columns[name] = pyarrow.array(values, pyarrow.binary()).view(pyarrow.string())
+    parquet.write_table(pyarrow.table(columns), tmp_path / "part.0.parquet")
+    files = TokenizerFiles(vocab_file=made / "vocab.txt").with_casing(None)
+    options = {"tokenizer_files": files, "max_seq_length": 12, "max_predictions_per_seq": 3}
+    with pytest.raises(UserError, match=sentence):
+        convert(tmp_path / "part.0.parquet", tmp_path / "out", "records", **options)
+
+
 GOOD = {
     "input_ids": [2] * 4,
     "input_mask": [1] * 4,

@@ -168,8 +168,13 @@ def test_workers_change_nothing(tmp_path, monkeypatch):
         (lzma.compress(dump(*PAGES))[:-20], "damaged or was not downloaded completely"),
         (bz2.compress(dump(*PAGES))[:40] + bytes(100), "damaged or was not downloaded completely"),
         (dump(PAGES[1], PAGES[3]), "contains no article with text"),
+        (dump(page("A", "a", namespace="x")), "damaged: the number of a namespace is 'x'; down"),
+        (
+            dump(*PAGES).replace(b'key="14"', b'key="1:"'),
+            "damaged: the number of a namespace is '1:'; download",
+        ),
     ],
-    ids=["html", "text", "cut", "cut bz2", "cut gz", "cut xz", "bad bz2", "no text"],
+    ids=["html", "text", "cut", "cut bz2", "cut gz", "cut xz", "bad bz2", "no text", "ns", "key"],
 )
 def test_what_is_refused(tmp_path, content, sentence):
     path = write(tmp_path, content)

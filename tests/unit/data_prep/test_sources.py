@@ -141,6 +141,19 @@ def test_parquet_without_text(tmp_path, values, sentence):
         assert read_manifest(out).counts["replaced_characters"] == 1
 
 
+def test_lists_of_other_writers(tmp_path):
+    """Spark, for example, calls their values "element"; here they are not UTF-8."""
+    pyarrow = pytest.importorskip("pyarrow")
+    column = pyarrow.array([b"One.", b"T\xffwo."]).view(pyarrow.string())
+    kind = pyarrow.list_(pyarrow.field("element", pyarrow.string(), nullable=False))
+    lists = pyarrow.ListArray.from_arrays(pyarrow.array([0, 2], pyarrow.int32()), column, type=kind)
+    parquet_of(tmp_path / "part.parquet", {"text": lists})
+    with pytest.raises(UserError, match=r"row 0 of .*part.parquet is not UTF-8"):
+        extract(tmp_path, "part.parquet")
+    out = extract(tmp_path, "part.parquet", invalid_utf8="replace")
+    assert text_of(out) == "One.\nT\ufffdwo.\n\n"
+
+
 def test_damaged_pages_of_parquet(tmp_path):
     path = tmp_path / "part.parquet"
     parquet_of(path, {"text": ["word " * 500]}, compression="none", write_page_checksum=True)
@@ -194,6 +207,7 @@ def test_windows_text(tmp_path):
         (tar_of(TEXTS)[:1600], "damaged or was not downloaded completely"),
         (tar_of(TEXTS)[:1024] + b"x" * 2048, "damaged or was not downloaded completely"),
         (zip_of(TEXTS)[:-30], "damaged or was not downloaded completely"),
+        (zip_of(TEXTS)[:4] + zip_of(TEXTS)[40:], "damaged or was not downloaded completely"),
         (zip_of({"a": zip_of(TEXTS)}), "is a zip archive inside another file"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
@@ -279,6 +293,32 @@ def test_texts_come_back(tmp_path_factory, documents, compress, seed):
     (tmp_path / f"a{seed}").write_bytes(compress(content))
     found = {".txt": "text", ".tar": "documents"}.get(seed, "auto")
     assert text_of(extract(tmp_path, f"a{seed}", format=found)) == expected
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, gzip.compress, lzma.compress])
+@pytest.mark.parametrize("name", ["plain.txt", "a.jsonl", "dump.xml", "lines.tar"])
+def test_several_streams_are_read_whole_or_not_at_all(tmp_path, name, compress):
+    content, path = SOURCES[name], tmp_path / name
+    middle = len(content) // 2
+    first, second = compress(content[:middle]), compress(content[middle:])
+    path.write_bytes(first + second)
+    assert text_of(extract(tmp_path, name, format="auto")) == EXPECTED
+    changed = bytes([second[0] ^ 1]) + second[1:]
+    for damaged in (first + changed, first + second + b"more"):
+        path.write_bytes(damaged)
+        at = damaged.find(changed) if changed in damaged else len(first + second)
+        with pytest.raises(UserError, match=rf"{path} is damaged .* at byte {at}, .*; download"):
+            extract(tmp_path, name)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_joined_tar_archives_are_refused(tmp_path, compress):
+    """A tar archive ends with zeros, and what follows them belongs to another one."""
+    one = SOURCES["lines.tar"]
+    (tmp_path / "two.tar").write_bytes(compress(one + one))
+    said = rf"two.tar has content at byte {len(one)}, after the end of its tar archive"
+    with pytest.raises(UserError, match=said):
+        extract(tmp_path, "two.tar")
 
 
 def test_bombs_end_early(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """How ranks find each other, on real sockets, among connections that are none of theirs."""
 
 import contextlib
+import errno
 import socket
 import threading
 import types
@@ -259,6 +260,26 @@ def test_rank_0_is_found_behind_what_keeps_silent(monkeypatch):
         monkeypatch.setattr(join, "_join", join_after_it)
         links = run_ranks(2, connect_ranks)
     assert_connected(links, 2)
+    close(links)
+
+
+@pytest.mark.parametrize(
+    "failure", [socket.timeout, ConnectionRefusedError, OSError(errno.EHOSTUNREACH, "no route")]
+)
+def test_an_address_that_failed_is_tried_again(monkeypatch, failure):
+    """As when the queue of rank 0 is full for longer than the time for one address."""
+    create_connection, failures = socket.create_connection, iter([failure] * 5)
+
+    def fail_at_first(address, timeout):
+        for error in failures:
+            raise error
+        return create_connection(address, timeout)
+
+    monkeypatch.setattr(socket, "create_connection", fail_at_first)
+    monkeypatch.setattr(join, "_SECONDS_BETWEEN_ROUNDS", 0.0)
+    links = run_ranks(2, connect_ranks)
+    assert_connected(links, 2)
+    assert not list(failures)
     close(links)
 
 

@@ -1,0 +1,150 @@
+"""Reads compressed files of one or several streams, as parallel compressors write them.
+
+Python's own readers take what does not look like the beginning of another stream for the end of the
+file, and so lose all that follows a damaged one. Here everything up to the end of the file must be
+a stream, or padding that the format allows.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from typing import IO, Any, Callable, NamedTuple
+
+from bert_tf.errors import first_line
+
+_READ_BYTES = 1 << 16
+
+
+class DamagedStreamError(Exception):
+    """What is wrong with a compressed stream, and at which byte; without a full stop."""
+
+
+class _Inflater:
+    """zlib's decompressor with the interface of those for bzip2 and xz."""
+
+    def __init__(self, window_bits: int) -> None:
+        self._decoder = zlib.decompressobj(window_bits)
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._decoder.decompress(self._decoder.unconsumed_tail + data, max_length)
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._decoder.unconsumed_tail
+
+    @property
+    def eof(self) -> bool:
+        return self._decoder.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._decoder.unused_data
+
+
+class Compression(NamedTuple):
+    """A format of compression.
+
+    Attributes:
+      name: for messages.
+      magic: the bytes that each stream begins with; empty if there are none.
+      decompressor: makes the decompressor for one stream.
+      padding_bytes: streams are followed by zero bytes in multiples of this; 0 if by none.
+    """
+
+    name: str
+    magic: bytes
+    decompressor: Callable[[], Any]
+    padding_bytes: int
+
+
+BZIP2 = Compression("bzip2", b"BZh", bz2.BZ2Decompressor, 0)
+GZIP = Compression("gzip", b"\x1f\x8b", lambda: _Inflater(zlib.MAX_WBITS | 16), 1)
+XZ = Compression("xz", b"\xfd7zXZ\0", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), 4)
+ZLIB = Compression("zlib", b"", lambda: _Inflater(zlib.MAX_WBITS), 0)
+
+
+class CompressedStreams:
+    """The joined content of the streams in a file; memory is that of one block and its window."""
+
+    def __init__(self, raw: IO[bytes], compression: Compression) -> None:
+        """``raw`` is at the beginning of the first stream."""
+        self._raw = raw
+        self._compression = compression
+        self._decoder: Any = None
+        self._pending = b""  # read, but not yet given to a decompressor
+        self._bytes_read = 0
+        self._start = 0  # of the current stream
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes, and none only at the end.
+
+        Raises DamagedStreamError for anything but whole streams.
+        """
+        content = b""
+        while not content and (not self._is_between_streams() or self._next_stream()):
+            content = self._decompress(size)
+        return content
+
+    def _is_between_streams(self) -> bool:
+        return self._decoder is None or self._decoder.eof
+
+    def _next_stream(self) -> bool:
+        """Whether another stream begins."""
+        if self._decoder is not None:
+            self._pending, self._decoder = self._decoder.unused_data, None
+            self._skip_padding()
+        magic = self._compression.magic
+        while len(self._pending) < max(len(magic), 1) and self._fill():
+            pass
+        self._start = self._bytes_read - len(self._pending)
+        if not self._pending:
+            return False
+        if not self._pending.startswith(magic):
+            raise DamagedStreamError(
+                f"no {self._compression.name} stream begins at byte {self._start}, where another "
+                "ends"
+            )
+        self._decoder = self._compression.decompressor()
+        return True
+
+    def _skip_padding(self) -> None:
+        multiple = self._compression.padding_bytes
+        if not multiple:
+            return
+        start = self._bytes_read - len(self._pending)
+        self._pending = self._pending.lstrip(b"\0")
+        while not self._pending and self._fill():
+            self._pending = self._pending.lstrip(b"\0")
+        count = self._bytes_read - len(self._pending) - start
+        if count % multiple:
+            raise DamagedStreamError(
+                f"{count} zero bytes follow at byte {start}, which is not a multiple of {multiple}"
+            )
+
+    def _fill(self) -> bool:
+        """Whether there was more to read."""
+        block = self._raw.read(_READ_BYTES)
+        self._bytes_read += len(block)
+        self._pending += block
+        return bool(block)
+
+    def _decompress(self, size: int) -> bytes:
+        decoder, is_at_end = self._decoder, False
+        if decoder.needs_input and not self._pending:
+            is_at_end = not self._fill()
+        data = b""
+        if decoder.needs_input:
+            data, self._pending = self._pending, b""
+        try:
+            content = decoder.decompress(data, size)
+        except (OSError, ValueError, lzma.LZMAError, zlib.error) as error:
+            raise DamagedStreamError(f"{first_line(error)}, in {self._place}") from error
+        if is_at_end and not content and not decoder.eof:
+            raise DamagedStreamError(f"it ends within {self._place}")
+        return content
+
+    @property
+    def _place(self) -> str:
+        return f"the {self._compression.name} stream that begins at byte {self._start}"
