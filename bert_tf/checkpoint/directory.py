@@ -12,10 +12,9 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
+from bert_tf.checkpoint.tensorflow_file import LIST_NAME, is_complete
 from bert_tf.errors import UserError
 
-LIST_NAME = "checkpoint"
 PREFIX = "model.ckpt"
 
 _ENDING = r"\.(?:index|meta|data-\d{5}-of-\d{5})"
@@ -43,9 +42,9 @@ def newest_checkpoint(directory: Path) -> str | None:
         newest = None
     if newest is None:
         raise UserError(
-            f"--output_dir: the latest checkpoint listed in {names} is missing; list an older one "
-            "there, or delete that file to resume from the latest complete checkpoint in its "
-            "directory."
+            f"--output_dir: {names} is damaged, or the latest checkpoint listed there is missing; "
+            "list an older one there, or delete that file to resume from the latest complete "
+            "checkpoint in its directory."
         )
     return newest
 
@@ -97,7 +96,7 @@ def remove_leftovers(directory: Path) -> list[str]:
     if listed:
         oldest = min(map(step_of, listed))
         files = [file for file in _checkpoint_files(directory) if file[1] not in listed]
-        complete = {name for name in {name for _, name in files} if _is_complete(directory, name)}
+        complete = {name for name in {name for _, name in files} if is_complete(directory / name)}
         for path, name in files:
             if name not in complete or step_of(name) < oldest:
                 leftovers.append(path)
@@ -107,9 +106,16 @@ def remove_leftovers(directory: Path) -> list[str]:
 
 
 def _listed(directory: Path) -> set[str]:
-    """Names in a saver's list; empty for a list with only the latest, as written by hand."""
+    """Names in a saver's list; empty for a list with only the latest, as written by hand.
+
+    Without names that no checkpoint has, as in a damaged list: files are removed by this one.
+    """
     state = tf.train.get_checkpoint_state(str(directory))
-    return {Path(path).name for path in state.all_model_checkpoint_paths} if state else set()
+    if not state or not state.all_model_checkpoint_paths:
+        return set()
+    paths = [*state.all_model_checkpoint_paths, state.model_checkpoint_path]
+    existing = {name for _, name in _checkpoint_files(directory)}
+    return existing.intersection(Path(path).name for path in paths)
 
 
 def _newest_complete(directory: Path) -> str | None:
@@ -127,17 +133,7 @@ def _newest_complete(directory: Path) -> str | None:
 def _complete(directory: Path) -> list[str]:
     """Paths of the checkpoints in ``directory`` whose files all exist and are not truncated."""
     names = {name for _, name in _checkpoint_files(directory)}
-    return [str(directory / name) for name in names if _is_complete(directory, name)]
-
-
-def _is_complete(directory: Path, name: str) -> bool:
-    path = str(directory / name)
-    try:
-        resolve_checkpoint(path)
-        TensorflowCheckpoint(path).check_size()
-    except UserError:
-        return False
-    return True
+    return [str(directory / name) for name in names if is_complete(directory / name)]
 
 
 def _checkpoint_files(directory: Path) -> list[tuple[Path, str]]:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import hashlib
-import json
 import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,12 +26,13 @@ from bert_tf.files import (
     SIDE_FILE_SUFFIXES,
     PathLike,
     files_at,
+    hash_of_json,
     read_json,
     search_locations,
     sha256_of_file,
-    write_json,
 )
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX
+from bert_tf.sealed_json import unsealed, write_sealed_json
 
 if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer
@@ -43,6 +42,7 @@ FORMAT_VERSION = 1
 SPECIAL_NAMES = ("pad", "unk", "cls", "sep", "mask")
 
 _LONGEST_NAME = 255  # bytes, on common file systems
+_ADVICE = "copy it again, or delete its directory and make the data again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,12 +186,6 @@ def require_output_names(names: Iterable[object], *, listed_in: Path) -> None:
             )
 
 
-def hash_of_json(value: Any) -> str:
-    """SHA-256 of a JSON value, independent of the order of its keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
 def describe_file(path: PathLike, *, count: int | None = None) -> FileEntry:
     """Reads a file once for its size and digest."""
     path = Path(path)
@@ -222,7 +216,7 @@ def describe_vocabulary(tokenizer: Tokenizer) -> VocabularyEntry:
 def write_manifest(directory: PathLike, manifest: Manifest, *, name: str = MANIFEST_NAME) -> Path:
     """Writes ``directory/name`` atomically and returns its path."""
     path = Path(directory) / name
-    write_json(path, manifest.to_dict())
+    write_sealed_json(path, manifest.to_dict())
     return path
 
 
@@ -230,7 +224,7 @@ def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
     """Reads ``directory/name``.
 
     Raises:
-      UserError: the manifest is missing, malformed or too new.
+      UserError: the manifest is missing, malformed, damaged or too new.
       UnsafeNameError: it lists an output outside its directory.
     """
     path = Path(directory) / name
@@ -244,14 +238,17 @@ def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
         if content["parameters_sha256"] != hash_of_json(content["parameters"]):
             raise UserError(
                 f"data manifest: the parameters in {path} do not match their hash, so the file was "
-                "edited; make the data again."
+                f"edited; {_ADVICE}."
             )
-        return _from_dict(content, path)
+        manifest = _from_dict(content, path)
     except (AttributeError, KeyError, TypeError) as error:
         raise UserError(
             f"data manifest: {path} is not a manifest of this program ({first_line(error)}); "
-            "make the data again."
+            f"{_ADVICE}."
         ) from error
+    # Earlier versions wrote no digest but that of the parameters.
+    unsealed(content, path=path, what="data manifest", advice=_ADVICE)
+    return manifest
 
 
 def _from_dict(content: dict[str, Any], path: Path) -> Manifest:

@@ -33,6 +33,7 @@ from bert_tf.files import (
     SIDE_FILE_SUFFIXES,
     PathLike,
     explain_write_errors,
+    hash_of_json,
     make_output_dir,
     read_json,
     write_json,
@@ -45,7 +46,7 @@ from bert_tf.records.manifest import (
     Manifest,
     VocabularyEntry,
     describe_files,
-    hash_of_json,
+    find_manifest,
     intact_manifest,
     is_up_to_date,
     merge_manifests,
@@ -230,8 +231,11 @@ def _remove_if_empty(directory: Path) -> None:
 def _calls_to_keep(
     directory: Path, call: Manifest, shared: SharedDirectory | None
 ) -> tuple[Manifest, ...]:
-    """The other calls whose files are kept; raises UserError if ``call`` contradicts them."""
-    manifest = intact_manifest(directory)
+    """The other calls whose files are kept.
+
+    Raises UserError if ``call`` contradicts them, and for a damaged manifest.
+    """
+    manifest = find_manifest(directory)
     if manifest is not None and manifest.stage != call.stage:
         raise UserError(
             f"--{shared.flag if shared else 'output_dir'}: {directory} holds the output of "

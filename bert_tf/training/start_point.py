@@ -18,6 +18,7 @@ from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
     resolve_checkpoint,
+    warn_if_older,
     write_checkpoint,
 )
 from bert_tf.errors import UserError, first_line
@@ -124,6 +125,8 @@ def find_start(output_dir: Path) -> StartPoint:
     advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
     start = _read_start(checkpoint, flag="output_dir", advice=advice)
     rollbacks = read_rollbacks(output_dir)
+    if not rollbacks:  # which have their own record of where to go back to
+        warn_if_older(checkpoint)
     if rollbacks and start.data_position < rollbacks[-1].data_position:
         last = rollbacks[-1]
         if start.step > last.step:  # the run was killed as it went back
