@@ -49,19 +49,25 @@ def read_sealed_json(
         content = read_json_object(path, what=what)
     except UserError as error:
         raise UserError(f"{str(error).rstrip('.')}; {advice}.") from error
+    found = unsealed(content, path=path, what=what, advice=advice)
     if SEAL not in content:
         if required:
             raise UserError(f"{what}: {path} has no {SEAL}; {advice}.")
         _warn_unsealed(path)
-    return unsealed(content, path=path, what=what, advice=advice)
+    return found
 
 
 def unsealed(
     content: Mapping[str, Any], *, path: PathLike, what: str, advice: str
 ) -> dict[str, Any]:
     """An object without its digest, if it has one; raises UserError if they do not match."""
-    rest = {name: value for name, value in content.items() if name != SEAL}
-    if content.get(SEAL, hash_of_json(rest)) != hash_of_json(rest):
+    rest = dict(content)
+    if SEAL in rest:
+        is_intact = rest.pop(SEAL) == hash_of_json(rest)
+    else:  # a file of an earlier version, unless just the digest's name is damaged
+        is_intact = not content or rest.popitem()[1] != hash_of_json(rest)
+        rest = dict(content)
+    if not is_intact:
         raise UserError(
             f"{what}: {path} does not match its {SEAL}, so it was damaged or edited; {advice}."
         )

@@ -384,5 +384,24 @@ def require_listed_files(patterns: str) -> None:
             )
 
 
+def require_as_listed(files: Mapping[Path, FileEntry]) -> None:
+    """Compares files that were read with the manifests in their directories, by size and digest.
+
+    A broken manifest counts as none. Raises UserError if a file is another one than is listed.
+    """
+    listed = {
+        directory: {entry.name: entry for entry in manifest.outputs}
+        for directory in {path.parent for path in files}
+        if (manifest := intact_manifest(directory)) is not None
+    }
+    for path, entry in files.items():
+        known = listed.get(path.parent, {}).get(path.name, entry)
+        if (known.bytes, known.sha256) != (entry.bytes, entry.sha256):
+            raise UserError(
+                f"{path} is not the file that {path.with_name(MANIFEST_NAME)} lists; make or copy "
+                f"it again, or delete {MANIFEST_NAME} if the file was changed intentionally."
+            )
+
+
 def _has_size(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size

@@ -50,6 +50,7 @@ from bert_tf.records.manifest import (
     intact_manifest,
     is_up_to_date,
     merge_manifests,
+    require_as_listed,
     require_output_names,
     write_manifest,
 )
@@ -120,14 +121,16 @@ def run_stage(
 
     Raises:
       UserError: the directory cannot be written, is in use, holds the output of another stage, or
-        its manifest lists something that is not a file in it; calls that share it contradict each
-        other; an input changes meanwhile.
+        its manifest is damaged or lists something that is not a file in it; calls that share it
+        contradict each other; an input is not what the manifest beside it lists, or changes
+        meanwhile.
     """
     flag = shared.flag if shared else "output_dir"
     directory = make_output_dir(output_dir, flag=flag)
     unchanged = UnchangedFiles(inputs)
     with unchanged.explain():
         entries = _describe(inputs, f"{stage}, checksums of the input")
+    require_as_listed(dict(zip(inputs, entries)))
     # Without the lock: readers of a finished directory need not wait for each other.
     if is_up_to_date(
         directory,

@@ -74,7 +74,7 @@ def test_a_damaged_file_is_computed_again(tmp_path, capsys):
 def test_a_damaged_result_is_computed_again(tmp_path, capsys):
     opened(tmp_path).finish(RESULT)
     path = tmp_path / "scores" / "model.ckpt-5" / "result.json"
-    path.write_text(path.read_text().replace("5", "7"))
+    path.write_text(path.read_text().replace("-5", "-7"))
     assert opened(tmp_path).result() is None
     assert finished_results(tmp_path) == []
     assert f"{path} does not match" in capsys.readouterr().out

@@ -239,3 +239,16 @@ def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path, most_bytes, n
         log.step(1, figures, total_steps=1, seconds_left=0)
     assert str(error.value).startswith(f"cannot write {tmp_path / name}")
     assert "(File too large)" in str(error.value)
+
+
+def test_a_damaged_evaluation_is_refused(tmp_path):
+    RunLog(tmp_path).evaluation(3, {"loss": 1.25})
+    path = tmp_path / "eval_log.jsonl"
+    intact = path.read_text()
+    assert run_log.read_history(tmp_path, run_log.EVALUATIONS)[0]["loss"] == 1.25
+    path.write_text(intact.replace("1.25", "1.35"))
+    with pytest.raises(UserError, match=rf"{path} does not match its .*delete it to forget the ev"):
+        run_log.read_history(tmp_path, run_log.EVALUATIONS)
+    path.write_text(intact.replace("{", "z"))
+    with pytest.raises(UserError, match=rf"{path} has a damaged line; restore the file, or"):
+        run_log.read_history(tmp_path, run_log.EVALUATIONS)
