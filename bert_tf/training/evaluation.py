@@ -210,16 +210,18 @@ def keep_if_best(
 
 
 def _value_of_best(path: Path, name: str) -> float:
-    """A figure of the best checkpoint; UserError unless both files of results agree in it."""
+    """A figure of the best checkpoint; UserError unless its results are the same in both files."""
     advice = f"move {path.parent} away to keep the best checkpoint from now on"
     before = read_json(path, what="best checkpoint")
     if not isinstance(before, dict) or not isinstance(before.get(name), (int, float)):
         raise UserError(f"{path} contains no {name} to compare with; {advice}.")
     lines = path.with_suffix(".txt")
-    if lines.is_file() and f"{name} = {before[name]}" not in lines.read_text(
-        encoding="utf-8", errors="replace"
-    ).split("\n"):
-        raise UserError(f"{path} and {lines.name} beside it differ in {name}; {advice}.")
+    if lines.is_file():
+        text = lines.read_text(encoding="utf-8", errors="replace").splitlines()
+        # What is not finite is null in JSON.
+        finite = [line for line in text if line.split(" = ")[-1] not in ("inf", "-inf", "nan")]
+        if finite != [f"{n} = {before[n]}" for n in sorted(before) if before[n] is not None]:
+            raise UserError(f"{path} and {lines.name} beside it differ; {advice}.")
     return before[name]
 
 

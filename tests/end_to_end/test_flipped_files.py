@@ -133,7 +133,8 @@ def pretraining(bert_config, text_file, tmp_path_factory):
     records, model = place / "data" / "records" / "train", place / "model"
     command = ["run_pretraining.py", f"--bert_config_file={bert_config}",
                f"--input_file={records}", *GEOMETRY, "--precision=fp32", "--train_batch_size=4",
-               "--length_buckets", "--num_warmup_steps=1", *SHORT, f"--output_dir={model}"]  # fmt: skip
+               "--length_buckets", "--num_warmup_steps=1", *SHORT,
+               f"--output_dir={model}"]  # fmt: skip
     run(*command, "--num_train_steps=2")
     write_rollbacks(model, [Rollback(2, 3, 3, 12, 0.5)])
     kinds = ["model/rollbacks.json", "data/records/train/*.lengths", "model/checkpoint",
