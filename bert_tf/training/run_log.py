@@ -19,7 +19,7 @@ from bert_tf.errors import UserError
 from bert_tf.files import atomic_open, explain_write_errors, finite_or_null
 from bert_tf.progress import format_duration
 from bert_tf.records.tfrecord import frame_records
-from bert_tf.sealed_json import sealed, unsealed
+from bert_tf.sealed_json import SEAL, sealed, unsealed
 
 STEPS = "log.jsonl"
 EVALUATIONS = "eval_log.jsonl"
@@ -200,11 +200,14 @@ def read_history(output_dir: Path, name: str) -> list[Record]:
         try:
             record = json.loads(line)
         except ValueError as error:
-            if name == EVALUATIONS and line.endswith("\n"):
+            # Earlier versions appended lines, of which a kill left halves.
+            if name == EVALUATIONS and (line.endswith("\n") or SEAL in line):
                 raise UserError(f"{_EVALUATION}: {path} has a damaged line; {_ADVICE}.") from error
             continue
+        if isinstance(record, dict) and name == EVALUATIONS:
+            record = unsealed(record, path=path, what=_EVALUATION, advice=_ADVICE)
         if isinstance(record, dict) and isinstance(record.get("step"), int):
-            by_step[record["step"]] = unsealed(record, path=path, what=_EVALUATION, advice=_ADVICE)
+            by_step[record["step"]] = record
     return [by_step[step] for step in sorted(by_step)]
 
 

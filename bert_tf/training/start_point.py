@@ -125,11 +125,13 @@ def find_start(output_dir: Path) -> StartPoint:
     advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
     start = _read_start(checkpoint, flag="output_dir", advice=advice)
     rollbacks = read_rollbacks(output_dir)
-    if not rollbacks:  # which have their own record of where to go back to
+    if not rollbacks or start.data_position >= rollbacks[-1].data_position:
         warn_if_older(checkpoint)
-    if rollbacks and start.data_position < rollbacks[-1].data_position:
+    else:
         last = rollbacks[-1]
-        if start.step > last.step:  # the run was killed as it went back
+        if start.step < last.step:
+            warn_if_older(checkpoint)
+        elif start.step > last.step:  # the run was killed as it went back
             checkpoint = str(output_dir / f"{PREFIX}-{last.step}")
             start = _read_start(checkpoint, flag="output_dir", advice=advice)
         start = dataclasses.replace(

@@ -241,14 +241,26 @@ def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path, most_bytes, n
     assert "(File too large)" in str(error.value)
 
 
-def test_a_damaged_evaluation_is_refused(tmp_path):
-    RunLog(tmp_path).evaluation(3, {"loss": 1.25})
+def test_a_flipped_bit_of_an_evaluation_changes_nothing_unnoticed(tmp_path):
+    log = RunLog(tmp_path)
+    for step in (3, 6):
+        log.evaluation(step, {"loss": 1.25})
     path = tmp_path / "eval_log.jsonl"
-    intact = path.read_text()
-    assert run_log.read_history(tmp_path, run_log.EVALUATIONS)[0]["loss"] == 1.25
-    path.write_text(intact.replace("1.25", "1.35"))
-    with pytest.raises(UserError, match=rf"{path} does not match its .*delete it to forget the ev"):
-        run_log.read_history(tmp_path, run_log.EVALUATIONS)
-    path.write_text(intact.replace("{", "z"))
-    with pytest.raises(UserError, match=rf"{path} has a damaged line; restore the file, or"):
-        run_log.read_history(tmp_path, run_log.EVALUATIONS)
+    intact = path.read_bytes()
+    expected = run_log.read_history(tmp_path, run_log.EVALUATIONS)
+    assert [record["step"] for record in expected] == [3, 6]
+    sentences = set()
+    for bit in range(8 * len(intact)):
+        flipped = bytearray(intact)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            assert run_log.read_history(tmp_path, run_log.EVALUATIONS) == expected
+        except UserError as error:
+            sentences.add(str(error))
+    ends = "; restore the file, or delete it to forget the evaluations so far."
+    assert sentences == {
+        f"evaluation log: {path} has a damaged line{ends}",
+        f"evaluation log: {path} does not match its content_sha256, so it was damaged or edited"
+        f"{ends}",
+    }
