@@ -205,6 +205,12 @@ def sha256_of_file(path: PathLike) -> str:
     return digest.hexdigest()
 
 
+def hash_of_json(value: Any) -> str:
+    """SHA-256 of a JSON value, independent of the order of its keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
 @contextlib.contextmanager
 def atomic_open(path: PathLike, mode: str = "w", *, durable: bool = False) -> Iterator[IO[Any]]:
     """Opens a temporary file next to ``path``, renamed to ``path`` when the block succeeds.

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
+from bert_tf.checkpoint.tensorflow_file import LIST_NAME, is_complete
 from bert_tf.errors import UserError
 
-LIST_NAME = "checkpoint"
 PREFIX = "model.ckpt"
 
 _ENDING = r"\.(?:index|meta|data-\d{5}-of-\d{5})"
@@ -41,11 +40,12 @@ def newest_checkpoint(directory: Path) -> str | None:
         newest = tf.train.latest_checkpoint(str(directory))
     except ValueError:  # an empty list of checkpoints
         newest = None
-    if newest is None:
+    # TensorFlow takes the name for a glob.
+    if newest is None or not Path(f"{newest}.index").is_file():
         raise UserError(
-            f"--output_dir: the latest checkpoint listed in {names} is missing; list an older one "
-            "there, or delete that file to resume from the latest complete checkpoint in its "
-            "directory."
+            f"--output_dir: {names} is damaged, or the latest checkpoint listed there is missing; "
+            "list an older one there, or delete that file to resume from the latest complete "
+            "checkpoint in its directory."
         )
     return newest
 
@@ -69,7 +69,8 @@ def write_missing_list(directory: Path) -> str | None:
 
 def listed_checkpoints(directory: Path) -> list[str]:
     """Paths of the checkpoints that the file ``checkpoint`` lists, from the lowest step."""
-    return [str(directory / name) for name in sorted(_listed(directory), key=step_of)]
+    found = _listed(directory).intersection(name for _, name in _checkpoint_files(directory))
+    return [str(directory / name) for name in sorted(found, key=step_of)]
 
 
 def go_back_to(directory: Path, step: int) -> None:
@@ -77,8 +78,8 @@ def go_back_to(directory: Path, step: int) -> None:
 
     After a kill in between there are later ones that are not listed; calling it again removes them.
     """
-    kept = sorted((n for n in _listed(directory) if step_of(n) < step), key=step_of)
-    kept.append(f"{PREFIX}-{step}")
+    listed = (Path(path).name for path in listed_checkpoints(directory))
+    kept = [*(name for name in listed if step_of(name) < step), f"{PREFIX}-{step}"]
     tf.train.update_checkpoint_state(str(directory), kept[-1], all_model_checkpoint_paths=kept)
     for path, name in _checkpoint_files(directory):
         if step_of(name) > step:
@@ -90,14 +91,17 @@ def remove_leftovers(directory: Path) -> list[str]:
 
     These are half-written files and, if a saver wrote ``checkpoint``, unlisted checkpoints that are
     incomplete or older than all listed ones. Newer complete ones are kept, since a list that was
-    edited to go back to an older checkpoint does not mention them either.
+    edited to go back to an older checkpoint does not mention them either. Neither are older ones
+    removed if the list names what is not there: it may be damaged.
     """
     leftovers = [path for path in directory.iterdir() if _HALF_WRITTEN.fullmatch(path.name)]
     listed = _listed(directory)
     if listed:
-        oldest = min(map(step_of, listed))
-        files = [file for file in _checkpoint_files(directory) if file[1] not in listed]
-        complete = {name for name in {name for _, name in files} if _is_complete(directory, name)}
+        files = _checkpoint_files(directory)
+        is_intact = listed <= {name for _, name in files}
+        oldest = min(map(step_of, listed)) if is_intact else 0
+        files = [file for file in files if file[1] not in listed]
+        complete = {name for name in {name for _, name in files} if is_complete(directory / name)}
         for path, name in files:
             if name not in complete or step_of(name) < oldest:
                 leftovers.append(path)
@@ -109,7 +113,10 @@ def remove_leftovers(directory: Path) -> list[str]:
 def _listed(directory: Path) -> set[str]:
     """Names in a saver's list; empty for a list with only the latest, as written by hand."""
     state = tf.train.get_checkpoint_state(str(directory))
-    return {Path(path).name for path in state.all_model_checkpoint_paths} if state else set()
+    if not state or not state.all_model_checkpoint_paths:
+        return set()
+    paths = [*state.all_model_checkpoint_paths, state.model_checkpoint_path]
+    return {Path(path).name for path in paths}
 
 
 def _newest_complete(directory: Path) -> str | None:
@@ -127,17 +134,7 @@ def _newest_complete(directory: Path) -> str | None:
 def _complete(directory: Path) -> list[str]:
     """Paths of the checkpoints in ``directory`` whose files all exist and are not truncated."""
     names = {name for _, name in _checkpoint_files(directory)}
-    return [str(directory / name) for name in names if _is_complete(directory, name)]
-
-
-def _is_complete(directory: Path, name: str) -> bool:
-    path = str(directory / name)
-    try:
-        resolve_checkpoint(path)
-        TensorflowCheckpoint(path).check_size()
-    except UserError:
-        return False
-    return True
+    return [str(directory / name) for name in names if is_complete(directory / name)]
 
 
 def _checkpoint_files(directory: Path) -> list[tuple[Path, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import math
 import re
@@ -13,11 +14,15 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.arrays import ArrayFile, Entry, refuse_lfs_pointer, truncated
+from bert_tf.console import warn
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike
 
+LIST_NAME = "checkpoint"
+
 _DATA_FILE = re.compile(r"\.data-\d{5}-of-(\d{5})$")
 _FILE_OF_A_CHECKPOINT = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+_NUMBERED = re.compile(r"(.*)-(\d+)", re.DOTALL)
 # Written by tf.train.Checkpoint, whose names are the path of an object in a program.
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # What TensorFlow's reader of checkpoints raises for damaged ones.
@@ -62,6 +67,7 @@ def _latest_in(directory: str) -> str:
     except ValueError:  # the file that names the latest is damaged
         latest = None
     if latest is not None:
+        warn_if_older(latest)
         return latest
     # Published checkpoints come without the file that names the latest.
     found = sorted(glob.glob(f"{glob.escape(directory)}/*.index"))
@@ -71,6 +77,40 @@ def _latest_in(directory: str) -> str:
         names = ", ".join(Path(path).stem for path in found)
         raise UserError(f"checkpoint directory {directory} holds {names}; give the path of one.")
     return _FILE_OF_A_CHECKPOINT.sub("", found[0])
+
+
+def warn_if_older(latest: str) -> None:
+    """Warns if the checkpoint that a directory's list names is not the newest complete one there.
+
+    Somebody may have edited the list to go back; a damaged one must not do so unnoticed.
+    """
+    name = _NUMBERED.fullmatch(latest)
+    if name is None:
+        return
+    pattern = f"{glob.escape(name[1])}-*.index"
+    beside = filter(
+        None, (_NUMBERED.fullmatch(path.removesuffix(".index")) for path in glob.glob(pattern))
+    )
+    newer = [match for match in beside if int(match[2]) > int(name[2]) and is_complete(match[0])]
+    if newer:
+        newest = max(newer, key=lambda match: int(match[2]))
+        _warn_once(
+            f"{Path(latest).with_name(LIST_NAME)} names {Path(latest).name} as the latest "
+            f"checkpoint, which is used, but {Path(newest[0]).name} is newer and complete; correct "
+            "the file if that is not intended"
+        )
+
+
+_warn_once = functools.cache(warn)
+
+
+def is_complete(path: PathLike) -> bool:
+    """Whether all files of a checkpoint exist and none is truncated."""
+    try:
+        TensorflowCheckpoint(resolve_checkpoint(path)).check_size()
+    except UserError:
+        return False
+    return True
 
 
 def _data_files(checkpoint: str) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf.errors import UserError
-from bert_tf.files import PathLike, sha256_of_file
+from bert_tf.files import PathLike, hash_of_json, sha256_of_file
 from bert_tf.records.layouts import (
     ALTERNATIVE_NAMES,
     PREDICTIONS,
@@ -33,11 +33,12 @@ from bert_tf.records.manifest import (
     SPECIAL_NAMES,
     Manifest,
     VocabularyEntry,
+    describe_vocabulary,
     find_manifest,
-    hash_of_json,
 )
 from bert_tf.records.pair_labels import one_sided_labels
 from bert_tf.records.tfrecord import RecordFile, RecordSet
+from bert_tf.text.loading import load_tokenizer
 
 STAGE = "create_pretraining_data"
 CONVERSION_STAGE = "convert_records"  # whose vocabulary may be unknown
@@ -249,7 +250,10 @@ def _pair_task(parameters: Mapping[str, Any]) -> str:
 
 
 def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabulary | None:
-    """The vocabulary in the first manifest; raises UserError if the copy stored with it differs."""
+    """The vocabulary in the first manifest.
+
+    Raises UserError if the copy stored with it is another one or has other special ids.
+    """
     described = ((path, manifest) for path, manifest in manifests.items() if manifest)
     path, manifest = next(described, (None, None))
     if path is None:
@@ -262,6 +266,13 @@ def _find_vocabulary(manifests: Mapping[Path, Manifest | None]) -> RecordVocabul
         raise UserError(
             f"{copy} is not the vocabulary that {manifest_file} names; copy it again, or delete it "
             "and give --vocab_file."
+        )
+    flag = "vocab_file" if entry.kind == "wordpiece" else "spm_model_file"
+    actual = describe_vocabulary(load_tokenizer(**{flag: copy}, do_lower_case=entry.lower_case))
+    if actual != entry:
+        raise UserError(
+            f"{manifest_file} has another size or other special ids than {copy}, the vocabulary "
+            "that it names; copy both again, or make the data again."
         )
     return RecordVocabulary(manifest_file, entry, copy)
 

@@ -14,13 +14,16 @@ import dataclasses
 import itertools
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from bert_tf.console import say
 from bert_tf.errors import UserError
-from bert_tf.files import read_json_object, sync_file, write_json
+from bert_tf.files import sync_file
+from bert_tf.sealed_json import read_sealed_json, write_sealed_json
 
 Item = TypeVar("Item")
 
@@ -128,7 +131,7 @@ class Journal:
             "totals": dict(self.totals),
             "written": files,
         }
-        write_json(self._directory / JOURNAL_NAME, content, durable=True)
+        write_sealed_json(self._directory / JOURNAL_NAME, content, durable=True)
         self._last_entry = time.monotonic()
 
 
@@ -142,8 +145,11 @@ class _Entry:
 
 def _read(path: Path, call: str) -> _Entry | None:
     """The entry of this call in a journal; None if it is another's, damaged or missing."""
+    if not path.is_file():
+        return None
     try:
-        content = read_json_object(path, what="journal")
+        advice = "the stage begins anew"
+        content = read_sealed_json(path, what="journal", advice=advice, required=True)
         if content["call"] != call:
             return None
         return _Entry(
@@ -152,7 +158,10 @@ def _read(path: Path, call: str) -> _Entry | None:
             {str(name): int(count) for name, count in content["totals"].items()},
             {str(name): _written(part) for name, part in content["written"].items()},
         )
-    except (UserError, KeyError, TypeError, ValueError, AttributeError):
+    except UserError as error:
+        say(str(error), stream=sys.stderr)
+        return None
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 

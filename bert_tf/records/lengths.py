@@ -1,8 +1,9 @@
 """The side file ``X.lengths`` of a record file ``X``: how many positions each record needs.
 
-It has 8 magic bytes, a digest of what it was counted in (SHA-256), and a little-endian uint16 for
-each record. The digest is of the number of records and of some of them, spread over the file, so
-that lengths of another file of that name are not believed.
+It has 8 magic bytes, a digest (SHA-256), and a little-endian uint16 for each record. The digest is
+of these numbers and of what they were counted in: the number of records and some of them, spread
+over the file, so that lengths of another file of that name are not believed. Files of earlier
+versions, whose digest does not cover the numbers, are believed too: counting may take hours.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from bert_tf.records.tfrecord import RecordFile, RecordSet
 
 LENGTHS_SUFFIX = ".lengths"
 
-_MAGIC = b"TFRLEN01"
+_MAGIC = b"TFRLEN02"
+_EARLIER_MAGIC = b"TFRLEN01"
 _DIGEST_BYTES = 32
 _SAMPLED_RECORDS = 64
 
@@ -40,11 +42,13 @@ def read_lengths(records: RecordSet, file: RecordFile) -> np.ndarray | None:
     except OSError:
         return None
     header = len(_MAGIC) + _DIGEST_BYTES
-    if len(content) != header + 2 * len(file) or not content.startswith(_MAGIC):
+    magic, lengths = content[: len(_MAGIC)], content[header:]
+    covered = {_MAGIC: lengths, _EARLIER_MAGIC: b""}
+    if len(lengths) != 2 * len(file) or magic not in covered:
         return None
-    if content[len(_MAGIC) : header] != _digest(records, file):
+    if content[len(_MAGIC) : header] != _digest(records, file, covered[magic]):
         return None
-    return np.frombuffer(content, "<u2", offset=header)
+    return np.frombuffer(lengths, "<u2")
 
 
 def can_keep_lengths(file: RecordFile) -> bool:
@@ -55,14 +59,15 @@ def can_keep_lengths(file: RecordFile) -> bool:
 def keep_lengths(records: RecordSet, file: RecordFile, lengths: np.ndarray) -> None:
     """Writes the lengths of a file of ``records``, integers [N], where that is possible."""
     with contextlib.suppress(UserError), atomic_open(lengths_path(file.path), "wb") as out:
-        out.write(_MAGIC + _digest(records, file))
-        out.write(lengths.astype("<u2").tobytes())
+        content = lengths.astype("<u2").tobytes()
+        out.write(_MAGIC + _digest(records, file, content) + content)
 
 
-def _digest(records: RecordSet, file: RecordFile) -> bytes:
+def _digest(records: RecordSet, file: RecordFile, lengths: bytes) -> bytes:
     count, first = len(file), records.index_of(file)
     sample = np.unique(np.linspace(0, max(count - 1, 0), min(count, _SAMPLED_RECORDS)).astype(int))
     found = hashlib.sha256(str(count).encode())
     for record in records.read((first + sample).tolist()):
         found.update(hashlib.sha256(record).digest())
+    found.update(lengths)
     return found.digest()

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -27,12 +25,13 @@ from bert_tf.files import (
     SIDE_FILE_SUFFIXES,
     PathLike,
     files_at,
+    hash_of_json,
     read_json,
     search_locations,
     sha256_of_file,
-    write_json,
 )
 from bert_tf.records.tfrecord import OFFSETS_SUFFIX
+from bert_tf.sealed_json import unsealed, write_sealed_json
 
 if TYPE_CHECKING:
     from bert_tf.text.tokenizer import Tokenizer
@@ -42,6 +41,7 @@ FORMAT_VERSION = 1
 SPECIAL_NAMES = ("pad", "unk", "cls", "sep", "mask")
 
 _LONGEST_NAME = 255  # bytes, on common file systems
+_ADVICE = "copy it again, or delete its directory and make the data again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,12 +185,6 @@ def require_output_names(names: Iterable[object], *, listed_in: Path) -> None:
             )
 
 
-def hash_of_json(value: Any) -> str:
-    """SHA-256 of a JSON value, independent of the order of its keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
 def describe_file(path: PathLike, *, count: int | None = None) -> FileEntry:
     """Reads a file once for its size and digest."""
     path = Path(path)
@@ -221,7 +215,7 @@ def describe_vocabulary(tokenizer: Tokenizer) -> VocabularyEntry:
 def write_manifest(directory: PathLike, manifest: Manifest, *, name: str = MANIFEST_NAME) -> Path:
     """Writes ``directory/name`` atomically and returns its path."""
     path = Path(directory) / name
-    write_json(path, manifest.to_dict())
+    write_sealed_json(path, manifest.to_dict())
     return path
 
 
@@ -229,7 +223,7 @@ def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
     """Reads ``directory/name``.
 
     Raises:
-      UserError: the manifest is missing, malformed or too new.
+      UserError: the manifest is missing, malformed, damaged or too new.
       UnsafeNameError: it lists an output outside its directory.
     """
     path = Path(directory) / name
@@ -243,14 +237,17 @@ def read_manifest(directory: PathLike, *, name: str = MANIFEST_NAME) -> Manifest
         if content["parameters_sha256"] != hash_of_json(content["parameters"]):
             raise UserError(
                 f"data manifest: the parameters in {path} do not match their hash, so the file was "
-                "edited; make the data again."
+                f"edited; {_ADVICE}."
             )
-        return _from_dict(content, path)
+        manifest = _from_dict(content, path)
     except (AttributeError, KeyError, TypeError) as error:
         raise UserError(
             f"data manifest: {path} is not a manifest of this program ({first_line(error)}); "
-            "make the data again."
+            f"{_ADVICE}."
         ) from error
+    # Earlier versions wrote no digest but that of the parameters.
+    unsealed(content, path=path, what="data manifest", advice=_ADVICE)
+    return manifest
 
 
 def _from_dict(content: dict[str, Any], path: Path) -> Manifest:
@@ -383,6 +380,25 @@ def require_listed_files(patterns: str) -> None:
             raise UserError(
                 f"{directory / unlisted[0]} is not among the files that {listed} lists; move it "
                 "away, or name the files to use."
+            )
+
+
+def require_as_listed(files: Mapping[Path, FileEntry]) -> None:
+    """Compares files that were read with the manifests in their directories, by size and digest.
+
+    A broken manifest counts as none. Raises UserError if a file is another one than is listed.
+    """
+    listed = {
+        directory: {entry.name: entry for entry in manifest.outputs}
+        for directory in {path.parent for path in files}
+        if (manifest := intact_manifest(directory)) is not None
+    }
+    for path, entry in files.items():
+        known = listed.get(path.parent, {}).get(path.name, entry)
+        if (known.bytes, known.sha256) != (entry.bytes, entry.sha256):
+            raise UserError(
+                f"{path} is not the file that {path.with_name(MANIFEST_NAME)} lists; make or copy "
+                f"it again, or delete {MANIFEST_NAME} if the file was changed intentionally."
             )
 
 

@@ -7,17 +7,20 @@ layout is ``unique_ids``, which counts the records.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from bert_tf.errors import UserError, first_line
+from bert_tf.errors import UserError
 from bert_tf.files import PathLike
 from bert_tf.progress import Progress
 from bert_tf.records.layouts import SEQUENCE, UNIQUE_IDS, RecordSpec
 from bert_tf.records.manifest import (
+    Manifest,
     VocabularyEntry,
     describe_file,
     describe_vocabulary,
@@ -121,7 +124,7 @@ class SequenceStage:
     def open(self, directory: PathLike) -> SequenceRecords:
         """The records that :meth:`build` left in a directory.
 
-        Raises UserError if there are none, or if they and their lengths do not belong together.
+        Raises UserError if there are none, or if their lengths are damaged.
         """
         directory = Path(directory)
         manifest = read_manifest(directory)
@@ -133,7 +136,7 @@ class SequenceStage:
         records = RecordFile(directory / RECORDS_NAME)
         return SequenceRecords(
             files=[records.path],
-            lengths=_read_lengths(directory, count=len(records), longest=max_seq_length),
+            lengths=_read_lengths(directory, manifest, count=len(records)),
             sha256=manifest.sha256,
             spec=self.spec,
             max_seq_length=max_seq_length,
@@ -262,18 +265,18 @@ def write_sequences(
     return Built(outputs, totals)
 
 
-def _read_lengths(directory: Path, *, count: int, longest: int) -> np.ndarray:
-    """The tokens of ``count`` records, none of which has more than ``longest``; int32 [count]."""
+def _read_lengths(directory: Path, manifest: Manifest, *, count: int) -> np.ndarray:
+    """The tokens of ``count`` records, int32 [count]; UserError for a damaged file."""
     path = directory / LENGTHS_NAME
-    try:
-        lengths = np.load(path)
-    except (OSError, ValueError, EOFError) as error:
-        problem = f"cannot be read ({first_line(error)})"
-    else:
-        fits = lengths.dtype == np.int32 and lengths.shape == (count,)
-        if fits and count and lengths.min() >= 1 and lengths.max() <= longest:
-            return lengths
-        problem = f"does not hold the lengths of the {count} records stored with it"
+    known = {entry.name: entry.sha256 for entry in manifest.outputs}
+    problem = "is missing"
+    if path.is_file():
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() == known.get(LENGTHS_NAME):
+            lengths = np.load(io.BytesIO(content))
+            if len(lengths) == count:
+                return lengths
+        problem = f"is not the file of the {count} records stored with it"
     raise UserError(f"{path} {problem}; delete {directory}, so that it is made again.")
 
 

@@ -33,6 +33,7 @@ from bert_tf.files import (
     SIDE_FILE_SUFFIXES,
     PathLike,
     explain_write_errors,
+    hash_of_json,
     make_output_dir,
     read_json,
     write_json,
@@ -45,10 +46,11 @@ from bert_tf.records.manifest import (
     Manifest,
     VocabularyEntry,
     describe_files,
-    hash_of_json,
+    find_manifest,
     intact_manifest,
     is_up_to_date,
     merge_manifests,
+    require_as_listed,
     require_output_names,
     write_manifest,
 )
@@ -119,14 +121,16 @@ def run_stage(
 
     Raises:
       UserError: the directory cannot be written, is in use, holds the output of another stage, or
-        its manifest lists something that is not a file in it; calls that share it contradict each
-        other; an input changes meanwhile.
+        its manifest is damaged or lists something that is not a file in it; calls that share it
+        contradict each other; an input is not what the manifest beside it lists, or changes
+        meanwhile.
     """
     flag = shared.flag if shared else "output_dir"
     directory = make_output_dir(output_dir, flag=flag)
     unchanged = UnchangedFiles(inputs)
     with unchanged.explain():
         entries = _describe(inputs, f"{stage}, checksums of the input")
+    require_as_listed(dict(zip(inputs, entries)))
     # Without the lock: readers of a finished directory need not wait for each other.
     if is_up_to_date(
         directory,
@@ -230,8 +234,11 @@ def _remove_if_empty(directory: Path) -> None:
 def _calls_to_keep(
     directory: Path, call: Manifest, shared: SharedDirectory | None
 ) -> tuple[Manifest, ...]:
-    """The other calls whose files are kept; raises UserError if ``call`` contradicts them."""
-    manifest = intact_manifest(directory)
+    """The other calls whose files are kept.
+
+    Raises UserError if ``call`` contradicts them, and for a damaged manifest.
+    """
+    manifest = find_manifest(directory)
     if manifest is not None and manifest.stage != call.stage:
         raise UserError(
             f"--{shared.flag if shared else 'output_dir'}: {directory} holds the output of "

@@ -2,26 +2,28 @@
 
 In ``scores/`` of the output directory ``plan.json`` says what is computed. Each checkpoint has a
 directory there, to which files of finished batches are added; ``result.json`` is written when all
-are, and ends it. Every file appears under its name only when it is complete.
+are, and ends it. Every file appears under its name only when it is complete, and carries a digest.
 """
 
 from __future__ import annotations
 
 import shutil
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bert_tf.console import say
 from bert_tf.errors import UserError
-from bert_tf.files import atomic_open, read_json_object, remove_partial_files, write_json
+from bert_tf.files import remove_partial_files
 from bert_tf.scoring.work import Batch, CopyScores
+from bert_tf.sealed_json import read_sealed_json, write_sealed_json
 
 DIRECTORY = "scores"
 PLAN_NAME = "plan.json"
 RESULT_NAME = "result.json"
+_SCORES = "scores-"
 
 _LONGEST_SHOWN = 40  # of two values; hashes tell nothing
 
@@ -31,7 +33,10 @@ Plan = Mapping[str, Any]
 def read_plan(output_dir: Path) -> Plan | None:
     """What an earlier evaluation in the directory computes, None if there is none."""
     path = output_dir / DIRECTORY / PLAN_NAME
-    return read_json_object(path, what="evaluation plan") if path.is_file() else None
+    if not path.is_file():
+        return None
+    advice = f"delete {path.parent} to evaluate anew"
+    return read_sealed_json(path, what="evaluation plan", advice=advice)
 
 
 def settle_plan(output_dir: Path, plan: Plan) -> None:
@@ -43,7 +48,7 @@ def settle_plan(output_dir: Path, plan: Plan) -> None:
     earlier = read_plan(output_dir)
     if earlier is None:
         directory.mkdir(parents=True, exist_ok=True)
-        write_json(directory / PLAN_NAME, plan)
+        write_sealed_json(directory / PLAN_NAME, plan)
         return
     differing = [name for name in {**earlier, **plan} if earlier.get(name) != plan.get(name)]
     if differing:
@@ -75,39 +80,32 @@ class PartialScores:
         self._directory = output_dir / DIRECTORY / name
         known = self._directory / "weights.json"
         weights = {"weights_sha256": weights_sha256}
-        if self._directory.exists() and (
-            not known.is_file() or read_json_object(known, what="scored weights") != weights
-        ):
+        if self._directory.exists() and _read(known) != weights:
             shutil.rmtree(self._directory)
         self._directory.mkdir(exist_ok=True)
         remove_partial_files(self._directory)
         if not known.is_file():
-            write_json(known, weights)
+            write_sealed_json(known, weights)
         self._found: dict[int, CopyScores] = {}
 
     def result(self) -> dict[str, Any] | None:
-        """The checkpoint's finished result, None if there is none."""
-        path = self._directory / RESULT_NAME
-        return read_json_object(path, what="evaluation result") if path.is_file() else None
+        """The checkpoint's finished result, None if there is none or it is damaged."""
+        return _read(self._directory / RESULT_NAME)
 
     def load(self, batches: Sequence[Batch]) -> set[int]:
         """Reads the scores that are there; returns the numbers of the batches that have them.
 
-        A file that cannot be read is removed: its batches are computed again.
+        Those of a damaged file are computed again.
         """
-        for path in sorted(self._directory.glob("*.npz")):
-            try:
-                with np.load(path) as arrays:
-                    numbers, losses, counts = (arrays[k] for k in ("numbers", "losses", "counts"))
-                    sizes = [batches[n].stop - batches[n].start for n in numbers.tolist()]
-                    ends = np.cumsum(sizes)[:-1]
-                    if not sum(sizes) == len(losses) == len(counts):
-                        raise ValueError("other numbers of copies")
-                    parts = zip(np.split(losses, ends), np.split(counts, ends))
-            except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
-                path.unlink()
+        for path in sorted(self._directory.glob(f"{_SCORES}*.json")):
+            content = _read(path)
+            if content is None:
                 continue
-            self._found.update(zip(numbers.tolist(), (CopyScores(*part) for part in parts)))
+            numbers = content["numbers"]
+            ends = np.cumsum([batches[n].stop - batches[n].start for n in numbers])[:-1]
+            losses = np.split(np.array(content["losses"], np.float64), ends)
+            counts = np.split(np.array(content["counts"], np.int64), ends)
+            self._found.update(zip(numbers, map(CopyScores, losses, counts)))
         return set(self._found)
 
     def add(self, scores: Mapping[int, CopyScores]) -> None:
@@ -115,10 +113,9 @@ class PartialScores:
         if not scores:
             return
         self._found.update(scores)
-        losses, counts = (np.concatenate(arrays) for arrays in zip(*scores.values()))
-        path = self._directory / f"{min(scores):08d}.npz"
-        with atomic_open(path, "wb") as file:
-            np.savez(file, numbers=np.array(list(scores)), losses=losses, counts=counts)
+        losses, counts = (np.concatenate(arrays).tolist() for arrays in zip(*scores.values()))
+        content = {"numbers": list(scores), "losses": losses, "counts": counts}
+        write_sealed_json(self._directory / f"{_SCORES}{min(scores):08d}.json", content)
 
     def of_metric(self, batches: Sequence[Batch], metric: str) -> CopyScores:
         """The scores of all copies of a metric, in their order; all must be there."""
@@ -127,13 +124,25 @@ class PartialScores:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes the result and drops the scores that it was made from."""
-        write_json(self._directory / RESULT_NAME, result)
-        for path in self._directory.glob("*.npz"):
+        write_sealed_json(self._directory / RESULT_NAME, result)
+        for path in self._directory.glob(f"{_SCORES}*.json"):
             path.unlink()
 
 
 def finished_results(output_dir: Path) -> list[dict[str, Any]]:
     """The results of all checkpoints with one, by step and name."""
-    paths: Iterable[Path] = (output_dir / DIRECTORY).glob(f"*/{RESULT_NAME}")
-    found = [read_json_object(path, what="evaluation result") for path in paths]
+    paths = (output_dir / DIRECTORY).glob(f"*/{RESULT_NAME}")
+    found = [result for result in map(_read, paths) if result is not None]
     return sorted(found, key=lambda result: (result["step"] or 0, result["checkpoint"]))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A file in a checkpoint's directory; None without it and, with a notice, for a damaged one."""
+    if not path.is_file():
+        return None
+    advice = "it does not count, and is written again when its checkpoint is evaluated"
+    try:
+        return read_sealed_json(path, what="evaluation", advice=advice)
+    except UserError as error:
+        say(str(error))
+        return None

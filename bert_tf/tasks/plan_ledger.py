@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import UserError
-from bert_tf.files import finite_or_null, read_json_object, write_json
+from bert_tf.files import finite_or_null
 from bert_tf.progress import format_duration
+from bert_tf.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.training.ledger import Ledger, show_value
 
 PLAN_NAME = "plan.json"
+_WHAT = "plan"
+_ADVICE = (
+    "restore the file or delete it; deleting it only loses which phases are done, which are then "
+    "checked again"
+)
 
 PLANNED, RUNNING, DONE = "planned", "running", "done"
 
@@ -127,7 +133,7 @@ def write_plan(directory: Path, entries: Sequence[PhaseEntry]) -> None:
         "phases": [dataclasses.asdict(entry) for entry in entries],
         "ledger": plan_sections(entries),
     }
-    write_json(directory / PLAN_NAME, content)
+    write_sealed_json(directory / PLAN_NAME, content)
 
 
 def read_plan(directory: Path) -> dict[str, PhaseEntry]:
@@ -136,12 +142,9 @@ def read_plan(directory: Path) -> dict[str, PhaseEntry]:
     if not path.is_file():
         return {}
     try:
-        phases = read_json_object(path, what="plan")["phases"]
+        phases = read_sealed_json(path, what=_WHAT, advice=_ADVICE)["phases"]
         entries = [PhaseEntry(**values) for values in phases]
         _ = plan_sections(entries)
-    except (UserError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise UserError(
-            f"plan: {path} cannot be used; restore the file or delete it; deleting it only loses "
-            "which phases are done, which are then checked again."
-        ) from error
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise UserError(f"{_WHAT}: {path} cannot be used; {_ADVICE}.") from error
     return {entry.name: entry for entry in entries}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_tf.checkpoint.model_files import SHARD_INDEX_SUFFIXES, find_pytorch_weights
-from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
+from bert_tf.checkpoint.tensorflow_file import is_complete, resolve_checkpoint
 from bert_tf.errors import UserError
 from bert_tf.files import read_json_object, sha256_of_file
 
@@ -49,20 +49,12 @@ def find_checkpoints(path: Path, *, every_one: bool) -> list[Checkpoint]:
             f"--all_checkpoints: --init_checkpoint={path} is not a directory; give one of a run."
         )
     prefixes = [file.with_suffix("") for file in path.glob("*.index")]
-    complete = [prefix for prefix in prefixes if _is_complete(prefix)]
+    # Without what a kill left, and what a running training is writing.
+    complete = [prefix for prefix in prefixes if is_complete(prefix)]
     if not complete:
         raise UserError(f"--all_checkpoints: {path} holds no complete TensorFlow checkpoint.")
     found = [_checkpoint(prefix, _tensorflow_files(prefix)) for prefix in complete]
     return sorted(found, key=lambda checkpoint: (checkpoint.step or 0, checkpoint.name))
-
-
-def _is_complete(prefix: Path) -> bool:
-    """False for what a kill left, and what a running training is writing."""
-    try:
-        TensorflowCheckpoint(resolve_checkpoint(prefix)).check_size()
-    except UserError:
-        return False
-    return True
 
 
 def _checkpoint(path: Path, files: Sequence[Path]) -> Checkpoint:

@@ -1,14 +1,16 @@
 """A teacher's soft targets on disk, so that it computes each record once however long training is.
 
 Only records with stored masks have the same targets in every epoch. A directory has pieces of
-consecutive records, each a file that is complete or does not exist, and ``manifest.json``, which
-says what they are targets of.
+consecutive records, each a TFRecord file that is complete or does not exist, and ``manifest.json``,
+which says what they are targets of. A record of a piece is the structured array of its targets: all
+have the same size, so no offsets are needed, and each has the format's checksum.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,14 +21,16 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.directory_lock import hold_directory
-from bert_tf.errors import UserError
-from bert_tf.files import atomic_open, make_output_dir, read_json_object, write_json
+from bert_tf.errors import UserError, first_line
+from bert_tf.files import atomic_open, make_output_dir
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.distillation import SoftTargets
 from bert_tf.model.task import create_network
 from bert_tf.progress import Progress
 from bert_tf.ranks.agreement import check_same_on_all_ranks
+from bert_tf.records.framing import FRAMING_BYTES, frame_of, record_in
+from bert_tf.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.tasks.distillation import Teacher
 from bert_tf.tasks.distillation_task import CLASSES, PROBABILITIES, DistillationTask
 from bert_tf.training.context import RunContext
@@ -75,7 +79,17 @@ class TargetFiles:
     @property
     def num_bytes(self) -> int:
         """The size of all pieces."""
-        return self.num_records * self.predictions * self.targets * self.dtype.itemsize
+        return self.num_records * self.frame_bytes
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """P and K, of a record's targets."""
+        return self.predictions, self.targets
+
+    @property
+    def frame_bytes(self) -> int:
+        """The size of a record's targets in a piece, with their checksum."""
+        return self.predictions * self.targets * self.dtype.itemsize + FRAMING_BYTES
 
     @property
     def num_pieces(self) -> int:
@@ -84,11 +98,27 @@ class TargetFiles:
 
     def path(self, piece: int) -> Path:
         """The file of a piece."""
-        return self.directory / f"targets-{piece:06d}.npy"
+        return self.directory / f"targets-{piece:06d}.tfrecord"
+
+    def old_path(self, piece: int) -> Path:
+        """The file of a piece that an earlier version wrote, without checksums."""
+        return self.path(piece).with_suffix(".npy")
 
     def missing(self) -> list[int]:
         """The pieces that do not exist yet."""
-        return [piece for piece in range(self.num_pieces) if not self.path(piece).is_file()]
+        return [
+            piece
+            for piece in range(self.num_pieces)
+            if not self.path(piece).is_file() and not self.old_path(piece).is_file()
+        ]
+
+    def unchecked(self) -> list[int]:
+        """The pieces that only exist without checksums."""
+        return [
+            piece
+            for piece in range(self.num_pieces)
+            if not self.path(piece).is_file() and self.old_path(piece).is_file()
+        ]
 
     def records_of(self, piece: int) -> range:
         """The numbers of a piece's records."""
@@ -96,10 +126,28 @@ class TargetFiles:
         return range(start, min(start + _RECORDS_OF_A_PIECE, self.num_records))
 
     def read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Classes, int32, and probabilities, float32, of some records: [B, P, K] each."""
-        pieces, places = np.divmod(indices, _RECORDS_OF_A_PIECE)
-        found = np.stack([_open_piece(self.path(p))[i] for p, i in zip(pieces, places)])
+        """Classes, int32, and probabilities, float32, of some records: [B, P, K] each.
+
+        Raises UserError for damaged ones.
+        """
+        found = np.stack([self._read_record(int(index)) for index in indices])
         return found[CLASSES].astype(np.int32), found[PROBABILITIES].astype(np.float32)
+
+    def _read_record(self, index: int) -> np.ndarray:
+        """The targets of a record, [P, K]."""
+        piece, place = divmod(index, _RECORDS_OF_A_PIECE)
+        records = _open_piece(self, piece)
+        if records.dtype == self.dtype:
+            return records[place]
+        record = record_in(records[place].tobytes())
+        if record is None:
+            raise _damaged(self.path(piece), f"the checksum of record {place} is wrong")
+        return np.frombuffer(record, self.dtype).reshape(self.shape)
+
+    def write(self, piece: int, values: np.ndarray) -> None:
+        """Writes the targets of all records of a piece, [N, P, K] of :attr:`dtype`."""
+        with atomic_open(self.path(piece), "wb") as file:
+            file.writelines(frame_of(record.tobytes()) for record in values)
 
     def joined_to(
         self,
@@ -130,14 +178,36 @@ class TargetFiles:
 
 
 @functools.lru_cache(maxsize=_MOST_OPEN_PIECES)
-def _open_piece(path: Path) -> np.ndarray:
+def _open_piece(files: TargetFiles, piece: int) -> np.ndarray:
+    """The framed records of a piece, uint8 [N, bytes]; of an earlier version, the values."""
+    path, count = files.path(piece), len(files.records_of(piece))
+    if not path.is_file():
+        return _open_old_piece(files.old_path(piece), (count, *files.shape), files.dtype)
     try:
-        return np.load(path, mmap_mode="r")
+        return np.memmap(path, np.uint8, "r").reshape(count, files.frame_bytes)
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"the teacher's targets {path} cannot be read ({error}); delete the file to have them "
-            "computed again."
-        ) from error
+        raise _damaged(path, first_line(error)) from error
+
+
+def _open_old_piece(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """The values of a piece without checksums, a .npy file: [N, P, K]."""
+    try:
+        content = np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError) as error:
+        raise _damaged(path, first_line(error)) from error
+    # What the values are is known. The header, whose parser trips over damage, gives its own size.
+    start = 10 + int(content[8:10].view("<u2")[0]) if len(content) > 10 else 0
+    values = content[start:]
+    if len(values) != math.prod(shape) * dtype.itemsize:
+        raise _damaged(path, f"it has {len(values)} bytes of values")
+    return values.view(dtype).reshape(shape)
+
+
+def _damaged(path: Path, problem: str) -> UserError:
+    return UserError(
+        f"the teacher's targets {path} are damaged ({problem}); delete the file to have them "
+        "computed again."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,9 +267,14 @@ def make_targets(source: TargetSource, directory: Path, context: RunContext) -> 
     make_output_dir(directory, flag="cache_teacher")
     with hold_directory(directory, flag="cache_teacher"):
         _check_contents(directory, contents)
-        missing = found.missing()
+        missing, unchecked = found.missing(), found.unchecked()
+        if unchecked:
+            context.message(
+                f"{len(unchecked)} of {found.num_pieces} pieces were written without checksums, by "
+                "an earlier version; they are used unchecked"
+            )
         _check_space(found, missing)
-        write_json(directory / MANIFEST_NAME, contents)
+        write_sealed_json(directory / MANIFEST_NAME, contents)
         return _compute_missing(found, source, context)
 
 
@@ -221,7 +296,8 @@ def _check_contents(directory: Path, contents: Mapping[str, Any]) -> None:
     path = directory / MANIFEST_NAME
     if not path.is_file():
         return
-    before = read_json_object(path, what="teacher's targets")
+    advice = f"delete {directory} to have them computed again, or restore the file"
+    before = read_sealed_json(path, what="teacher's targets", advice=advice)
     different = [name for name, value in contents.items() if before.get(name) != value]
     if different:
         raise UserError(
@@ -275,7 +351,9 @@ def _compute(
         batches = dataset_of_positions(
             0, len(pieces) * _BATCHES_OF_A_PIECE, _reader(source, pieces).read
         )
-        features = tf.data.make_one_shot_iterator(batches).get_next()
+        # Not a one-shot iterator, which --deterministic refuses without a seed.
+        iterator = tf.data.make_initializable_iterator(batches)
+        features = iterator.get_next()
         network = create_network(task.teacher, context.options)
         if ranks.is_chief:
             initialise_from_checkpoint(source.teacher.path, network.variables.all())
@@ -283,6 +361,7 @@ def _compute(
         targets = task.soft_targets(outputs, features, context.options)
         creator = tf.train.ChiefSessionCreator(config=session_config(context.session_settings()))
         with tf.train.MonitoredSession(creator, ranks.broadcast_hooks()) as session:
+            session.run(iterator.initializer)
             for piece in pieces:
                 values = np.empty(
                     [len(files.records_of(piece)), files.predictions, files.targets], files.dtype
@@ -292,8 +371,7 @@ def _compute(
                     _fill(rows, session.run(targets))
                     if progress is not None:
                         progress.advance(len(rows) * ranks.world_size)
-                with atomic_open(files.path(piece), "wb") as file:
-                    np.save(file, values)
+                files.write(piece, values)
 
 
 def _reader(source: TargetSource, pieces: list[int]) -> BatchReader:

@@ -193,15 +193,8 @@ def keep_if_best(
     value = results.get(figure.name, math.nan)  # nothing is scored without reference answers
     if not math.isfinite(value):
         return False
-    if previous.is_file():
-        before = read_json(previous, what="best checkpoint")
-        if not isinstance(before, dict) or not isinstance(before.get(figure.name), (int, float)):
-            raise UserError(
-                f"{previous} contains no {figure.name} to compare with; move {best} away to keep "
-                "the best checkpoint from now on."
-            )
-        if not figure.is_better(value, before[figure.name]):
-            return False
+    if previous.is_file() and not figure.is_better(value, _value_of_best(previous, figure.name)):
+        return False
     incoming, outgoing = output_dir / _INCOMING, output_dir / _OUTGOING
     incoming.mkdir()
     for path in map(output_dir.joinpath, MODEL_FILES):
@@ -214,6 +207,22 @@ def keep_if_best(
     incoming.rename(best)
     shutil.rmtree(outgoing, ignore_errors=True)
     return True
+
+
+def _value_of_best(path: Path, name: str) -> float:
+    """A figure of the best checkpoint; UserError unless its results are the same in both files."""
+    advice = f"move {path.parent} away to keep the best checkpoint from now on"
+    before = read_json(path, what="best checkpoint")
+    if not isinstance(before, dict) or not isinstance(before.get(name), (int, float)):
+        raise UserError(f"{path} contains no {name} to compare with; {advice}.")
+    lines = path.with_suffix(".txt")
+    if lines.is_file():
+        text = lines.read_text(encoding="utf-8", errors="replace").splitlines()
+        # What is not finite is null in JSON.
+        finite = [line for line in text if line.split(" = ")[-1] not in ("inf", "-inf", "nan")]
+        if finite != [f"{n} = {before[n]}" for n in sorted(before) if before[n] is not None]:
+            raise UserError(f"{path} and {lines.name} beside it differ; {advice}.")
+    return before[name]
 
 
 def finish_exchange(output_dir: Path) -> None:

@@ -13,10 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import UserError
-from bert_tf.files import read_json_object, write_json
+from bert_tf.sealed_json import read_sealed_json, write_sealed_json
 
 RECORD_NAME = "rollbacks.json"
 _ENTRIES = "rollbacks"
+_WHAT = "record of roll-backs"
+_ADVICE = (
+    "restore it, or delete it to resume from the latest checkpoint as if the run had never been "
+    "rolled back"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,18 +52,16 @@ def read_rollbacks(output_dir: Path) -> tuple[Rollback, ...]:
     path = output_dir / RECORD_NAME
     if not path.is_file():
         return ()
-    entries = read_json_object(path, what="record of roll-backs").get(_ENTRIES)
+    entries = read_sealed_json(path, what=_WHAT, advice=_ADVICE).get(_ENTRIES)
     if not isinstance(entries, list) or not all(map(_is_rollback, entries)):
-        raise UserError(
-            f"record of roll-backs: {path} is damaged; restore it, or delete it to go on from the "
-            "latest checkpoint as if it had never been rolled back."
-        )
+        raise UserError(f"{_WHAT}: {path} is damaged; {_ADVICE}.")
     return tuple(Rollback(**entry) for entry in entries)
 
 
 def write_rollbacks(output_dir: Path, rollbacks: Sequence[Rollback]) -> None:
     """Replaces the record at once."""
-    write_json(output_dir / RECORD_NAME, {_ENTRIES: list(map(dataclasses.asdict, rollbacks))})
+    entries = list(map(dataclasses.asdict, rollbacks))
+    write_sealed_json(output_dir / RECORD_NAME, {_ENTRIES: entries})
 
 
 def _is_rollback(entry: Any) -> bool:

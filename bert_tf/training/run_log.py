@@ -15,13 +15,18 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_tf.console import say
+from bert_tf.errors import UserError
 from bert_tf.files import atomic_open, explain_write_errors, finite_or_null
 from bert_tf.progress import format_duration
 from bert_tf.records.tfrecord import frame_records
+from bert_tf.sealed_json import SEAL, sealed, unsealed
 
 STEPS = "log.jsonl"
 EVALUATIONS = "eval_log.jsonl"
 LAYERS = "layer_log.jsonl"
+
+_EVALUATION = "evaluation log"
+_ADVICE = "restore the file, or delete it to forget the evaluations so far"
 
 Record = dict[str, Any]
 
@@ -40,7 +45,8 @@ class RunLog:
 
     Only rank 0 has one. ``log.jsonl`` contains training steps, ``eval_log.jsonl`` evaluations and
     ``layer_log.jsonl`` figures of layers and variables, each step once, over all starts of a run.
-    A figure that is not finite is written as null.
+    A figure that is not finite is written as null. Evaluations decide when a run stops, so each has
+    a digest.
     """
 
     def __init__(
@@ -129,6 +135,8 @@ class RunLog:
 
     def _rewrite(self, name: str, records: list[Record]) -> None:
         path = self._output_dir / name
+        if name == EVALUATIONS:
+            records = list(map(sealed, records))
         content = "".join(map(_line, records))
         current = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         if content != current:
@@ -181,17 +189,23 @@ def read_history(output_dir: Path, name: str) -> list[Record]:
     """The lines of one of the logs, ordered by step, each step once.
 
     If a step was logged twice, as by a run that was killed and then resumed, the later line counts.
-    An incomplete line, written as the run was killed, is left out.
+    An incomplete line, written as the run was killed, is left out. Raises UserError for a damaged
+    evaluation.
     """
     path = output_dir / name
     if not path.is_file():
         return []
     by_step = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
             record = json.loads(line)
-        except ValueError:
+        except ValueError as error:
+            # Earlier versions appended lines, of which a kill left halves.
+            if name == EVALUATIONS and (line.endswith("\n") or SEAL in line):
+                raise UserError(f"{_EVALUATION}: {path} has a damaged line; {_ADVICE}.") from error
             continue
+        if isinstance(record, dict) and name == EVALUATIONS:
+            record = unsealed(record, path=path, what=_EVALUATION, advice=_ADVICE)
         if isinstance(record, dict) and isinstance(record.get("step"), int):
             by_step[record["step"]] = record
     return [by_step[step] for step in sorted(by_step)]

@@ -24,9 +24,8 @@ from bert_tf.files import (
     atomic_open,
     explain_write_errors,
     finite_or_null,
-    read_json_object,
-    write_json,
 )
+from bert_tf.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.training.gradient_check import MicroBatch
 
 _HASH = "features_sha256"
@@ -99,7 +98,7 @@ def save_batches(output_dir: Path, step: int, batches: Sequence[SavedBatch]) -> 
     for name, description in descriptions.items():
         with atomic_open(directory / f"{name}.npz", "wb") as file:
             file.write(contents[name])
-        write_json(directory / f"{name}.json", description)
+        write_sealed_json(directory / f"{name}.json", description)
     return directory
 
 
@@ -121,7 +120,7 @@ def read_batches(path: Path) -> list[SavedBatch]:
 
 
 def _read(path: Path) -> SavedBatch:
-    facts = read_json_object(path, what="saved batch")
+    facts = _read_description(path)
     features_file = path.with_suffix(".npz")
     batch = {name: facts.get(name) for name in _NUMBERS}
     denominators = facts.pop("denominators", None)
@@ -155,6 +154,10 @@ def _read(path: Path) -> SavedBatch:
     return SavedBatch(loaded, facts, path)
 
 
+def _read_description(path: Path) -> dict[str, Any]:
+    return read_sealed_json(path, what="saved batch", advice="copy it again")
+
+
 def _is_number(value: Any, kinds: type | tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
 
@@ -178,7 +181,7 @@ def _descriptions_in(directory: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in directory.glob("*.json"):
         try:
-            found[path.stem] = read_json_object(path, what="saved batch")
+            found[path.stem] = _read_description(path)
         except UserError:
             found[path.stem] = None
     return found

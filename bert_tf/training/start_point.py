@@ -18,6 +18,7 @@ from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
     resolve_checkpoint,
+    warn_if_older,
     write_checkpoint,
 )
 from bert_tf.errors import UserError, first_line
@@ -124,9 +125,13 @@ def find_start(output_dir: Path) -> StartPoint:
     advice = f"list an older one in {output_dir / LIST_NAME} or choose another directory"
     start = _read_start(checkpoint, flag="output_dir", advice=advice)
     rollbacks = read_rollbacks(output_dir)
-    if rollbacks and start.data_position < rollbacks[-1].data_position:
+    if not rollbacks or start.data_position >= rollbacks[-1].data_position:
+        warn_if_older(checkpoint)
+    else:
         last = rollbacks[-1]
-        if start.step > last.step:  # the run was killed as it went back
+        if start.step < last.step:
+            warn_if_older(checkpoint)
+        elif start.step > last.step:  # the run was killed as it went back
             checkpoint = str(output_dir / f"{PREFIX}-{last.step}")
             start = _read_start(checkpoint, flag="output_dir", advice=advice)
         start = dataclasses.replace(

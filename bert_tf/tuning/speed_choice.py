@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -23,10 +22,10 @@ import bert_tf
 from bert_tf import environment
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.files import write_json
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.tuning import speed_probe
 from bert_tf.tuning.hardware import Hardware, probe_hardware, resolve_precision
 from bert_tf.tuning.native_ops import reason_against_native_ops
@@ -237,16 +236,15 @@ def read_cached_figures(
 
 
 def read_cached(directory: Path | None, conditions: str) -> Any:
-    """What is cached for these conditions, unchecked; None if there is nothing."""
+    """What is cached for these conditions; None if there is nothing, or it is damaged."""
     if directory is None:
         return None
+    path, what = _file(directory, conditions), "cached measurements"
     try:
-        content = json.loads(_file(directory, conditions).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = read_sealed_json(path, what=what, advice="delete it", required=True)
+    except UserError:
         return None
-    if not isinstance(content, dict) or content.get("conditions") != conditions:
-        return None
-    return content.get("seconds")
+    return found.get("seconds") if found.get("conditions") == conditions else None
 
 
 def write_cached(directory: Path | None, conditions: str, seconds: Mapping[str, Any]) -> None:
@@ -255,7 +253,8 @@ def write_cached(directory: Path | None, conditions: str, seconds: Mapping[str, 
         return
     with contextlib.suppress(OSError, UserError):
         directory.mkdir(parents=True, exist_ok=True)
-        write_json(_file(directory, conditions), {"conditions": conditions, "seconds": seconds})
+        content = {"conditions": conditions, "seconds": seconds}
+        write_sealed_json(_file(directory, conditions), content)
 
 
 def _file(directory: Path, conditions: str) -> Path:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.sealed_json import SEAL
 from tests.support import ROOT, environment, requires_horovod
 
 KILLS = int(os.environ.get("KILLS", "2"))
@@ -45,8 +46,8 @@ PHASES = (
      "--length_ramp=16:0,32:3"],
     ["--num_train_steps=7", "--num_warmup_steps=2", "--resume_from=previous"],
 )  # fmt: skip
-# What a run measures of itself.
-TIMES = ("time", "sequences_per_second")
+# What a run measures of itself, and a digest of it.
+TIMES = ("time", "sequences_per_second", SEAL)
 
 
 class Runs:

@@ -28,8 +28,8 @@ from absl import flags
 
 from bert_tf.command_line import Number, flag_group
 from bert_tf.errors import UserError
+from bert_tf.files import hash_of_json
 from bert_tf.progress import Progress
-from bert_tf.records.manifest import hash_of_json
 from bert_tf.records.stage import Built, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.stage import define_output_flag, define_workers_flag, run_main, settings_from_flags

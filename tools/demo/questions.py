@@ -30,9 +30,8 @@ from absl import flags
 
 from bert_tf.command_line import Number, flag_group
 from bert_tf.errors import UserError
-from bert_tf.files import write_json
+from bert_tf.files import hash_of_json, write_json
 from bert_tf.progress import Progress
-from bert_tf.records.manifest import hash_of_json
 from bert_tf.records.stage import Built, run_stage
 from data_prep.stage import define_output_flag, find_text_files, run_main, settings_from_flags
 from tools.demo.corpus import SourceFile, find_source_files

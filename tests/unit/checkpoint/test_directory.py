@@ -3,13 +3,15 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint import tensorflow_file
 from bert_tf.checkpoint.directory import (
     newest_checkpoint,
     remove_leftovers,
     write_missing_list,
 )
-from bert_tf.checkpoint.tensorflow_file import resolve_checkpoint
+from bert_tf.checkpoint.tensorflow_file import resolve_checkpoint, warn_if_older
 from bert_tf.errors import UserError
+from bert_tf.training.start_point import find_start
 
 HALF_WRITTEN = [
     "model.ckpt-9.data-00000-of-00001.tempstate12345678901234567890",
@@ -23,6 +25,7 @@ def directory(tmp_path):
     """Checkpoints of steps 3, 6 and 9, of which two are kept."""
     with tf.Graph().as_default(), tf.Session() as session:
         tf.get_variable("v", initializer=tf.ones([1000]))
+        tf.train.create_global_step()
         session.run(tf.global_variables_initializer())
         saver = tf.train.Saver(save_relative_paths=True, max_to_keep=2)
         for step in (3, 6, 9):
@@ -74,6 +77,50 @@ def test_leftovers_are_removed_and_nothing_else(directory):
     assert len(leftovers) == 3 + 2 + 2 + len(HALF_WRITTEN)
     assert names(directory) == kept
     assert remove_leftovers(directory) == []
+
+
+def flipped(content, bit):
+    damaged = bytearray(content)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+def test_a_flipped_bit_of_the_list_chooses_no_older_checkpoint_unnoticed(directory, capsys):
+    listing, newest = directory / "checkpoint", str(directory / "model.ckpt-9")
+    intact, kept, sentences = listing.read_bytes(), names(directory), set()
+    for bit in range(8 * len(intact)):
+        listing.write_bytes(flipped(intact, bit))
+        tensorflow_file._warn_once.cache_clear()
+        try:
+            found = newest_checkpoint(directory)
+        except UserError as error:
+            sentences.add(str(error))
+            continue
+        warn_if_older(found)
+        warning = capsys.readouterr().out
+        if found != newest:
+            assert "names model.ckpt-6 as the latest" in warning
+        else:
+            assert not warning
+        remove_leftovers(directory)
+        assert set(files_at(directory / "model.ckpt-9")) <= set(directory.iterdir())
+    assert names(directory) == kept
+    assert all("is damaged, or the latest" in sentence for sentence in sentences)
+
+
+def test_a_list_that_was_edited_to_go_back_is_followed_with_a_warning(directory, capsys):
+    tensorflow_file._warn_once.cache_clear()
+    (directory / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-6"\n')
+    assert resolve_checkpoint(directory) == str(directory / "model.ckpt-6")
+    assert find_start(directory).checkpoint == str(directory / "model.ckpt-6")
+    output = capsys.readouterr().out
+    assert output.count("warning: ") == 1
+    assert "model.ckpt-9 is newer and complete; correct the file if" in output
+    for path in files_at(directory / "model.ckpt-9")[:1]:
+        path.unlink()
+    tensorflow_file._warn_once.cache_clear()
+    assert resolve_checkpoint(directory) == str(directory / "model.ckpt-6")
+    assert not capsys.readouterr().out
 
 
 def test_a_newer_complete_checkpoint_is_left(directory):

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from bert_tf.errors import UserError
 from bert_tf.records.info import check_records, inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
-from bert_tf.records.manifest import VocabularyEntry, describe_file
+from bert_tf.records.manifest import VocabularyEntry, describe_file, describe_vocabulary
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.text.loading import load_tokenizer
 
 GEOMETRY = {"max_seq_length": 12, "max_predictions_per_seq": 3, "vocab_size": 50}
 
@@ -177,6 +180,26 @@ def test_masks_to_draw_need_the_special_ids(record_maker, tmp_path, size, specia
     vocabulary = VocabularyEntry("v", size, "wordpiece", True, special_ids)
     record_maker.write_manifest(tmp_path, vocabulary=vocabulary)
     with pytest.raises(UserError, match=f"manifest.json lacks a valid id for '{missing}'"):
+        inspect_records([path])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda entry: {"size": entry.size - 1},
+     lambda entry: {"special_ids": {**entry.special_ids, "mask": entry.special_ids["mask"] + 1}}],
+)  # fmt: skip
+def test_special_ids_must_be_those_of_the_vocabulary(record_maker, tmp_path, change):
+    """Without a digest in the manifest, as of an earlier version, or written by hand."""
+    path = record_maker.write(tmp_path / "a.tfrecord", 4)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(45))]
+    (tmp_path / "vocab").write_text("".join(f"{word}\n" for word in words))
+    entry = describe_vocabulary(load_tokenizer(vocab_file=tmp_path / "vocab"))
+    (tmp_path / "vocab").rename(tmp_path / entry.file_name)
+    record_maker.write_manifest(tmp_path, vocabulary=entry)
+    assert inspect_records([path]).vocabulary.file is not None
+    other = dataclasses.replace(entry, **change(entry))
+    record_maker.write_manifest(tmp_path, vocabulary=other)
+    with pytest.raises(UserError, match=r"manifest\.json has another size or other special ids"):
         inspect_records([path])
 
 

@@ -14,6 +14,7 @@ import pytest
 from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest, require_listed_files
 from bert_tf.records.stage import Built, SharedDirectory, remove_outputs, run_stage
+from bert_tf.sealed_json import SEAL
 from tests.support import holder_of, no_room
 
 ROOT = Path(__file__).parents[3]
@@ -238,6 +239,30 @@ def test_output_dir_that_is_a_file_is_refused(tmp_path, source):
         _run(source, source, Recorder("a.txt"))
 
 
+def test_a_damaged_manifest_is_named_before_the_work(tmp_path, source):
+    out = _run(tmp_path / "out", source, Recorder("a.txt"))
+    path = out / "manifest.json"
+    path.write_text(path.read_text().replace('"documents": 1', '"documents": 3'))
+    build = Recorder("a.txt")
+    with pytest.raises(UserError, match=rf"{path} does not match .* delete its directory and make"):
+        _run(out, source, build)
+    assert build.runs == 0
+
+
+def test_a_damaged_input_is_named_before_the_work(tmp_path, source):
+    """Of the size that it had as another stage made it."""
+    made = _run(tmp_path / "made", source, Recorder("a.txt", content="text")) / "a.txt"
+    build = Recorder("b.txt")
+    _run(tmp_path / "out", made, build)
+    made.write_text("tezt")
+    with pytest.raises(UserError, match=rf"{made} is not the file that .*manifest.json lists"):
+        _run(tmp_path / "out", made, build)
+    assert build.runs == 1
+    (made.parent / "manifest.json").unlink()
+    _run(tmp_path / "out", made, build)
+    assert build.runs == 2
+
+
 OUTSIDE = [
     "../precious",
     "sub/../../precious",
@@ -258,6 +283,7 @@ def _name_outside(tmp_path, source, name, where):
     name = name.format(outside=tmp_path)
     if where == "manifest":
         content = json.loads((out / "manifest.json").read_text())
+        del content[SEAL]  # as earlier versions wrote it
         content["outputs"].append({**content["outputs"][0], "name": name})
         (out / "manifest.json").write_text(json.dumps(content))
     else:

@@ -58,17 +58,41 @@ def test_a_kill_at_any_change_of_the_disk(tmp_path):
     assert set(kept) >= {0, 2, 3}
 
 
-def test_a_damaged_file_is_computed_again(tmp_path):
+def test_a_damaged_file_is_computed_again(tmp_path, capsys):
     partial = opened(tmp_path)
     partial.add({0: SCORES[0]})
     partial.add({1: SCORES[1]})
-    first, second = sorted((tmp_path / "scores" / "model.ckpt-5").glob("*.npz"))
-    first.write_bytes(first.read_bytes()[:50])
-    assert opened(tmp_path).load(BATCHES) == {1}
-    assert not first.exists()
-    # Copies of another number cannot be of these batches.
-    assert opened(tmp_path).load([*BATCHES[:1], Batch("pseudo", 0, 2, 5)]) == set()
-    assert not second.exists()
+    first, _ = sorted((tmp_path / "scores" / "model.ckpt-5").glob("scores-*.json"))
+    first.write_text(first.read_text().replace("0.2", "0.3"))
+    again = opened(tmp_path)
+    assert again.load(BATCHES) == {1}
+    assert f"{first} does not match its content_sha256" in capsys.readouterr().out
+    again.add({0: SCORES[0]})
+    assert opened(tmp_path).load(BATCHES) == {0, 1}
+
+
+def test_a_damaged_result_is_computed_again(tmp_path, capsys):
+    opened(tmp_path).finish(RESULT)
+    path = tmp_path / "scores" / "model.ckpt-5" / "result.json"
+    path.write_text(path.read_text().replace("-5", "-7"))
+    assert opened(tmp_path).result() is None
+    assert finished_results(tmp_path) == []
+    assert f"{path} does not match" in capsys.readouterr().out
+
+
+def test_scores_of_unknown_weights_are_dropped(tmp_path):
+    opened(tmp_path).add({0: SCORES[0]})
+    path = tmp_path / "scores" / "model.ckpt-5" / "weights.json"
+    path.write_text(path.read_text().replace("ab", "aB"))
+    assert opened(tmp_path).load(BATCHES) == set()
+
+
+def test_a_damaged_plan_is_refused(tmp_path):
+    opened(tmp_path)
+    path = tmp_path / "scores" / "plan.json"
+    path.write_text(path.read_text().replace("1", "3", 1))
+    with pytest.raises(UserError, match=f"delete {path.parent} to evaluate anew"):
+        opened(tmp_path)
 
 
 def test_scores_of_other_weights_are_dropped(tmp_path):

@@ -1,5 +1,6 @@
 """A teacher's soft targets on disk: the real job in this process, on a tiny network."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -10,10 +11,12 @@ import pytest
 from bert_tf.config.ramps import parse_ramp
 from bert_tf.errors import UserError
 from bert_tf.inference.predictor import Predictor
+from bert_tf.records.framing import HEADER_BYTES
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.manifest import describe_file, read_manifest, write_manifest
 from bert_tf.records.tfrecord import TFRecordWriter
 from bert_tf.tasks import pretraining, teacher_targets
+from bert_tf.tasks.distillation_task import CLASSES, PROBABILITIES
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.tasks.teacher_targets import MANIFEST_NAME, TargetFiles, make_targets
 from tests.jobs import run_context
@@ -95,11 +98,11 @@ def losses_of(settings):
 
 
 def bytes_of(cache):
-    return {path.name: path.read_bytes() for path in sorted(cache.glob("*.npy"))}
+    return {path.name: path.read_bytes() for path in sorted(cache.glob("*.tfrecord"))}
 
 
 def times_of(cache):
-    return {path.name: path.stat().st_mtime_ns for path in sorted(cache.glob("*.npy"))}
+    return {path.name: path.stat().st_mtime_ns for path in sorted(cache.glob("*.tfrecord"))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +148,9 @@ def test_the_targets_are_the_teachers_most_probable_words(cached, teacher, tmp_p
     np.testing.assert_array_equal(classes, np.argsort(-heated[order], axis=-1)[..., :K])
     known = -np.sort(-heated[order], axis=-1)[..., :K]
     np.testing.assert_allclose(probabilities, known, rtol=1e-3)
-    pieces = list((tmp_path / "targets").glob("*.npy"))
+    pieces = list((tmp_path / "targets").glob("*.tfrecord"))
     assert len(pieces) == files.num_pieces == 3
-    assert files.num_bytes == sum(np.load(piece).nbytes for piece in pieces)
+    assert files.num_bytes == sum(piece.stat().st_size for piece in pieces)
 
 
 def test_a_student_learns_the_same_from_them(cached, teacher, tmp_path):
@@ -202,7 +205,7 @@ def test_missing_later_pieces_are_computed_again(cached, tmp_path):
     targets = tmp_path / "targets"
     before = bytes_of(targets)
     for piece in ("000001", "000002"):
-        (targets / f"targets-{piece}.npy").unlink()
+        (targets / f"targets-{piece}.tfrecord").unlink()
     make_targets(cached.source, targets, cached.context)
     assert bytes_of(targets) == before
 
@@ -256,7 +259,7 @@ def test_a_full_disk_is_refused_before_anything_is_computed(teacher, tmp_path, m
     monkeypatch.setattr(teacher_targets.shutil, "disk_usage", lambda _: usage._replace(free=100))
     with pytest.raises(UserError, match=r"its disk has .* GiB free; choose another disk, or"):
         pretraining.run(run_of(tmp_path / "run", teacher, tmp_path / "targets"))
-    assert not list((tmp_path / "targets").glob("*.npy"))
+    assert not list((tmp_path / "targets").glob("*.tfrecord"))
 
 
 def test_a_dry_run_writes_nothing(teacher, tmp_path, capsys):
@@ -267,11 +270,72 @@ def test_a_dry_run_writes_nothing(teacher, tmp_path, capsys):
     assert f"targets of {RECORDS} records take" in capsys.readouterr().out
 
 
-def test_a_damaged_piece_is_named(cached, teacher, tmp_path):
-    path = tmp_path / "targets" / "targets-000001.npy"
+DAMAGED = r"targets-000001.tfrecord are damaged \({}\); delete the file to have them computed"
+
+
+def test_a_cut_piece_is_named(cached, teacher, tmp_path):
+    path = tmp_path / "targets" / "targets-000001.tfrecord"
     path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(UserError, match=r"targets-000001.npy cannot be read .* delete the file"):
+    with pytest.raises(UserError, match=DAMAGED.format("cannot reshape array of size 50 into .*")):
         pretraining.run(run_of(tmp_path / "other", teacher, tmp_path / "targets"))
+
+
+def files_in(cached, directory):
+    """A copy of the targets that no open file is of."""
+    shutil.copytree(cached.settings.distillation.teacher_cache, directory)
+    return TargetFiles(directory, RECORDS, P, K, V)
+
+
+def test_a_flipped_bit_of_a_target_is_found_when_it_is_read(cached, tmp_path):
+    for byte in range(HEADER_BYTES, HEADER_BYTES + P * K * 4 + 4):
+        files = files_in(cached, tmp_path / str(byte))
+        content = bytearray(files.path(1).read_bytes())
+        content[byte] ^= 16
+        files.path(1).write_bytes(content)
+        files.read(np.array([0, 5, 9]))
+        with pytest.raises(UserError, match=DAMAGED.format("the checksum of record 0 is wrong")):
+            files.read(np.array([0, 4]))
+
+
+def as_earlier_versions_wrote(files):
+    """Replaces the pieces by arrays without checksums."""
+    for piece in range(files.num_pieces):
+        classes, probabilities = files.read(np.array(files.records_of(piece)))
+        values = np.empty(classes.shape, files.dtype)
+        values[CLASSES], values[PROBABILITIES] = classes, probabilities
+        np.save(files.path(piece).with_suffix(".npy"), values)
+        files.path(piece).unlink()
+
+
+def test_pieces_of_an_earlier_version_are_used_as_they_are(cached, tmp_path, capsys):
+    expected = files_in(cached, tmp_path / "new").read(np.arange(RECORDS))
+    as_earlier_versions_wrote(files_in(cached, tmp_path / "old"))
+    files = make_targets(cached.source, tmp_path / "old", cached.context)
+    assert "3 of 3 pieces were written without checksums" in capsys.readouterr().out
+    assert not list((tmp_path / "old").glob("*.tfrecord"))
+    for found, known in zip(files.read(np.arange(RECORDS)), expected):
+        np.testing.assert_array_equal(found, known)
+
+
+def test_a_damaged_header_of_an_old_piece_is_refused_or_harmless(cached, tmp_path):
+    files = files_in(cached, tmp_path / "files")
+    as_earlier_versions_wrote(files)
+    intact = files.old_path(0).read_bytes()
+    for byte in range(intact.index(b"\n") + 1):
+        old = TargetFiles(tmp_path / str(byte), RECORDS, P, K, V)
+        old.directory.mkdir()
+        content = bytearray(intact)
+        content[byte] ^= 1
+        old.old_path(0).write_bytes(content)
+        with contextlib.suppress(UserError):
+            np.testing.assert_array_equal(old.read(np.array([2])), files.read(np.array([2])))
+
+
+def test_a_damaged_manifest_is_named(cached, tmp_path):
+    path = tmp_path / "targets" / MANIFEST_NAME
+    path.write_text(path.read_text().replace("2.0", "3.0"))
+    with pytest.raises(UserError, match=rf"{path} does not match .* delete {path.parent} to have"):
+        make_targets(cached.source, tmp_path / "targets", cached.context)
 
 
 def test_the_manifest_says_what_they_are_of(cached, tmp_path):

@@ -317,6 +317,17 @@ def test_a_best_without_a_figure_is_not_replaced_unseen(tmp_path, results):
         evaluation.keep_if_best(tmp_path, save_checkpoint(tmp_path, 1), {"loss": 1.0})
 
 
+@pytest.mark.parametrize("figure", ["0.1", "0.5", "infinite"])
+def test_a_damaged_figure_of_the_best_is_named(tmp_path, figure):
+    results = {"loss": 0.1, "accuracy": 0.5, "infinite": math.inf}
+    evaluation.keep_if_best(tmp_path, save_checkpoint(tmp_path, 1), results)
+    assert not evaluation.keep_if_best(tmp_path, save_checkpoint(tmp_path, 2), {"loss": 0.2})
+    path = tmp_path / "best" / "eval_results.json"
+    path.write_text(path.read_text().replace(f'"{figure}": null', '"in": 2').replace(figure, "0.0"))
+    with pytest.raises(UserError, match=rf"{path} and eval_results.txt beside it differ; move "):
+        evaluation.keep_if_best(tmp_path, save_checkpoint(tmp_path, 3), {"loss": 0.05})
+
+
 F1 = evaluation.Figure("f1", higher_is_better=True)
 
 

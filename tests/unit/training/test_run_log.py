@@ -239,3 +239,28 @@ def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path, most_bytes, n
         log.step(1, figures, total_steps=1, seconds_left=0)
     assert str(error.value).startswith(f"cannot write {tmp_path / name}")
     assert "(File too large)" in str(error.value)
+
+
+def test_a_flipped_bit_of_an_evaluation_changes_nothing_unnoticed(tmp_path):
+    log = RunLog(tmp_path)
+    for step in (3, 6):
+        log.evaluation(step, {"loss": 1.25})
+    path = tmp_path / "eval_log.jsonl"
+    intact = path.read_bytes()
+    expected = run_log.read_history(tmp_path, run_log.EVALUATIONS)
+    assert [record["step"] for record in expected] == [3, 6]
+    sentences = set()
+    for bit in range(8 * len(intact)):
+        flipped = bytearray(intact)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            assert run_log.read_history(tmp_path, run_log.EVALUATIONS) == expected
+        except UserError as error:
+            sentences.add(str(error))
+    ends = "; restore the file, or delete it to forget the evaluations so far."
+    assert sentences == {
+        f"evaluation log: {path} has a damaged line{ends}",
+        f"evaluation log: {path} does not match its content_sha256, so it was damaged or edited"
+        f"{ends}",
+    }
