@@ -30,7 +30,7 @@ from bert_tf.records.tfrecord import records_read
 from bert_tf.training.ledger import versions
 from bert_tf.training.plans import batch_plan
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.start_point import StartPoint, find_start, start_elsewhere
+from bert_tf.training.start_point import StartPoint, find_resumed_start, find_start
 from bert_tf.tuning.hardware import (
     Hardware,
     agree_on_hardware,
@@ -187,10 +187,11 @@ def _exclusive_output_dir(settings: RunSettings, ranks: SingleProcess) -> Iterat
 
 
 def _find_start(settings: RunSettings) -> StartPoint:
-    start = find_start(settings.output_dir)
-    if start.checkpoint is None and settings.resume_from:
-        return start_elsewhere(settings.resume_from, reset_step=settings.reset_step)
-    return start
+    if settings.resume_from:
+        return find_resumed_start(
+            settings.output_dir, settings.resume_from, reset_step=settings.reset_step
+        )
+    return find_start(settings.output_dir)
 
 
 def _begin(

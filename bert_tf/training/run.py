@@ -125,13 +125,13 @@ def run_job(
     trainer = Trainer(job)
     if context.keeps_files:
         _tidy(context)
-        if context.start.is_elsewhere:
+        _write_files(job, run_ledger if trains else None, lists or {})
+        if context.start.is_elsewhere:  # last: a run that has a checkpoint also has its record
             take_over(
                 context.start,
                 settings.output_dir,
                 global_batch_size=job.batch.global_batch_size,
             )
-        _write_files(job, run_ledger if trains else None, lists or {})
     if settings.do_train and not _is_finished(job, trainer):
         trainer.train_and_evaluate(functools.partial(_recover, train_data, choice))
         if job.steps.last_position < job.steps.num_train_steps:
