@@ -20,7 +20,13 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
-from bert_tf.files import atomic_open, make_output_dir, read_json_object, write_json
+from bert_tf.files import (
+    atomic_open,
+    make_output_dir,
+    read_json_object,
+    remove_partial_files,
+    write_json,
+)
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.distillation import SoftTargets
@@ -196,6 +202,7 @@ def make_targets(source: TargetSource, directory: Path, context: RunContext) -> 
         return _compute_missing(found, source, context)
     make_output_dir(directory, flag="cache_teacher")
     with hold_directory(directory, flag="cache_teacher"):
+        remove_partial_files(directory)
         _check_contents(directory, contents)
         missing = found.missing()
         _check_space(found, missing)

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.checkpoint.model_files import CONFIG_NAME
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
-from bert_tf.files import remove_partial_files, write_json
+from bert_tf.files import write_json
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.training import ledger
@@ -148,7 +148,7 @@ def _tidy(context: RunContext) -> None:
     """Removes from the output directory what an interrupted run left behind."""
     output_dir = context.settings.output_dir
     finish_rollback(output_dir, context.start)
-    removed = remove_leftovers(output_dir) + remove_partial_files(output_dir)
+    removed = remove_leftovers(output_dir)
     if removed:
         names = ", ".join(removed)
         context.message(f"removed leftovers of a killed run from {output_dir}: {names}")

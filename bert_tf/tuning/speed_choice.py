@@ -27,6 +27,7 @@ from bert_tf.files import write_json
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.temporary import make_private, require_private
 from bert_tf.tuning import speed_probe
 from bert_tf.tuning.hardware import Hardware, probe_hardware, resolve_precision
 from bert_tf.tuning.native_ops import reason_against_native_ops
@@ -241,6 +242,7 @@ def read_cached(directory: Path | None, conditions: str) -> Any:
     if directory is None:
         return None
     try:
+        require_private(directory)
         content = json.loads(_file(directory, conditions).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
@@ -254,7 +256,8 @@ def write_cached(directory: Path | None, conditions: str, seconds: Mapping[str, 
     if directory is None:
         return
     with contextlib.suppress(OSError, UserError):
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         write_json(_file(directory, conditions), {"conditions": conditions, "seconds": seconds})
 
 
