@@ -282,7 +282,9 @@ def _compute(
         batches = dataset_of_positions(
             0, len(pieces) * _BATCHES_OF_A_PIECE, _reader(source, pieces).read
         )
-        features = tf.data.make_one_shot_iterator(batches).get_next()
+        # Not a one-shot iterator, which --deterministic refuses without a seed.
+        iterator = tf.data.make_initializable_iterator(batches)
+        features = iterator.get_next()
         network = create_network(task.teacher, context.options)
         if ranks.is_chief:
             initialise_from_checkpoint(source.teacher.path, network.variables.all())
@@ -290,6 +292,7 @@ def _compute(
         targets = task.soft_targets(outputs, features, context.options)
         creator = tf.train.ChiefSessionCreator(config=session_config(context.session_settings()))
         with tf.train.MonitoredSession(creator, ranks.broadcast_hooks()) as session:
+            session.run(iterator.initializer)
             for piece in pieces:
                 values = np.empty(
                     [len(files.records_of(piece)), files.predictions, files.targets], files.dtype

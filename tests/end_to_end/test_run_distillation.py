@@ -10,10 +10,11 @@ import subprocess
 import numpy as np
 import pytest
 
+from bert_tf.tasks.distillation_task import CLASSES
 from tests.end_to_end.glue_files import write_data
 from tests.end_to_end.squad_files import write_model, write_squad
 from tests.small_span_model import write_model as write_span_model
-from tests.support import ROOT, environment, python, run, variables_of
+from tests.support import ROOT, environment, mpirun, python, requires_horovod, run, variables_of
 
 SCRIPT = "run_distillation.py"
 STEPS = 60
@@ -122,6 +123,35 @@ def test_a_teacher_in_another_format_gives_the_same_bits(common, distilled, teac
     changes = [f"--teacher_checkpoint={converted}", f"--output_dir={tmp_path / 'student'}"]
     run(SCRIPT, *common, *changes)
     assert_same_bits(tmp_path / "student", distilled[0])
+
+
+def distil_with_kept_targets(common, directory, *changes, ranks):
+    """Three updates with targets that are computed before them; returns the targets' directory."""
+    done = mpirun(
+        ranks, SCRIPT, *common, "--restrict_ce_to_mask", "--alpha_cos=0",
+        f"--cache_teacher={directory / 'targets'}", "--num_train_steps=3",
+        f"--output_dir={directory / 'student'}", *changes,
+    )  # fmt: skip
+    assert "the teacher computes 1 of 1 pieces" in done.stdout
+    return directory / "targets"
+
+
+@pytest.fixture(scope="module")
+def kept_targets(common, tmp_path_factory):
+    return distil_with_kept_targets(common, tmp_path_factory.mktemp("kept"), ranks=1)
+
+
+def test_a_deterministic_run_keeps_targets(kept_targets):
+    [piece] = kept_targets.glob("*.npy")
+    assert np.load(piece)[CLASSES].any()
+
+
+@requires_horovod
+def test_two_deterministic_ranks_keep_the_same_targets(common, kept_targets, tmp_path):
+    changes = ["--horovod", "--scale_steps_by_ranks=false", "--train_batch_size=4"]
+    found = distil_with_kept_targets(common, tmp_path, *changes, ranks=2)
+    [piece] = kept_targets.glob("*.npy")
+    np.testing.assert_array_equal(np.load(found / piece.name), np.load(piece))
 
 
 def test_the_output_is_all_that_the_next_command_needs(distilled, common, tmp_path):
