@@ -63,8 +63,9 @@ class TemporaryDirectory(tempfile.TemporaryDirectory):
         new.rename(lock)  # it has this name only when it is locked
 
     def cleanup(self) -> None:
-        """Removes the directory."""
-        super().cleanup()
+        """Removes the directory, as far as possible."""
+        with contextlib.suppress(OSError):
+            super().cleanup()
         self._lock.close()
 
 

@@ -14,7 +14,7 @@ LEFTOVER, MINE = ".perplexity.json.4194305.tmp", ".notes.tmp"
 def test_a_run_removes_what_killed_ones_left(tmp_path, monkeypatch):
     shared, plan = tmp_path / "shared", tmp_path / "plan"
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
-    settings = dataclasses.replace(pretraining_settings(tmp_path / "run").run, plan_dir=plan)
+    settings = dataclasses.replace(pretraining_settings(tmp_path).run, plan_dir=plan)
     for directory in (shared, plan, settings.output_dir):
         directory.mkdir(parents=True, exist_ok=True)
         (directory / MINE).touch()
