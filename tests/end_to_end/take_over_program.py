@@ -16,12 +16,14 @@ import sys
 from pathlib import Path
 
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
+from bert_tf.files import remove_partial_files
 from bert_tf.training.start_point import find_resumed_start, take_over
 
 
 def begin(source: str, target: Path) -> None:
     """What a run with --resume_from does before its first update."""
     target.mkdir(exist_ok=True)
+    remove_partial_files(target)
     start = find_resumed_start(target, source, reset_step=False)
     remove_leftovers(target)
     write_missing_list(target)
