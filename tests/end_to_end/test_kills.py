@@ -76,16 +76,16 @@ class Form:
 
     Attributes:
       script: the program.
-      fixture: what makes the input: it has the flags that name it.
-      flags: further ones. ``{run}`` in them stands for the directory in which the kills come.
-      two_ranks: what two ranks are given as well; None for a script of one.
-      expected: some of the files that it leaves.
+      fixture: the fixture that makes the input and returns the flags that name it.
+      flags: further flags; ``{run}`` in them is the directory whose changes are counted.
+      two_ranks: flags for two ranks only.
+      expected: some of the files that the run leaves in that directory.
     """
 
     script: str
     fixture: str
     flags: Sequence[str]
-    two_ranks: Sequence[str] | None = TWO_RANKS
+    two_ranks: Sequence[str] = TWO_RANKS
     expected: Sequence[str] = ("model/run.json",)
 
 
@@ -305,7 +305,7 @@ def test_killed_anywhere_it_ends_the_same(runs_of, tmp_path, form, number):
     """Kills a run, twice for some numbers, and compares what is left at its end."""
     runs = runs_of(form)
     rng = random.Random(f"{form} {number}")
-    ranks = 2 if number % 5 == 4 and runs.form.two_ranks is not None else 1
+    ranks = 2 if number % 5 == 4 else 1
     if ranks > 1 and requires_horovod.args[0]:
         pytest.skip(requires_horovod.kwargs["reason"])
     expected, changes, seconds = runs.reference(ranks)
