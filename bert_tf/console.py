@@ -9,11 +9,16 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import select
+import stat
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
 from bert_tf.environment import launched_rank
+
+_SECONDS_FOR_LAST_LINES = 1.0
 
 
 class _Output:
@@ -71,6 +76,8 @@ def say(text: str, *, stream: TextIO | None = None, end: str = "\n") -> None:
     stream = stream or sys.stdout
     try:
         print(text, file=stream, end=end, flush=True)
+    except BlockingIOError:  # after stop_blocking; what is buffered may still be written later
+        return
     except OSError as error:
         give_up(stream)
         if stream is sys.stdout:
@@ -84,17 +91,55 @@ def warn(text: str) -> None:
         say(f"warning: {text}")
 
 
+def stop_blocking() -> None:
+    """From now on, lines for which a pipe or a terminal has no room are lost.
+
+    For a process that is asked to stop: whoever reads its output may be waiting for its end. May be
+    called by a signal handler while a line is being written.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or not a file at all
+            descriptor = stream.fileno()
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                _write_without_blocking(descriptor)
+
+
+def _write_without_blocking(descriptor: int) -> None:
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        # The flag belongs to the open file, which other processes share (a shell its terminal), so
+        # the pipe or terminal is opened anew for this process.
+        opened = os.open(f"/proc/self/fd/{descriptor}", flags)
+    except OSError:  # a socket, or a system without /proc
+        os.set_blocking(descriptor, False)
+        return
+    os.dup2(opened, descriptor)
+    os.close(opened)
+
+
 def is_stdout_error(error: OSError) -> bool:
     """Whether ``error`` came from writing standard output, after ``prepare_streams``."""
     return isinstance(sys.stdout, _Output) and sys.stdout.failure is error
 
 
 def flush_or_give_up(stream: TextIO) -> None:
-    """Flushes the stream; on failure gives it up, or Python would print a stack trace at exit."""
-    try:
-        stream.flush()
-    except OSError:
-        give_up(stream)
+    """Flushes the stream; on failure gives it up, or Python would print a stack trace at exit.
+
+    After :func:`stop_blocking` a reader has a short time to make room.
+    """
+    deadline = time.monotonic() + _SECONDS_FOR_LAST_LINES
+    while True:
+        try:
+            stream.flush()
+            return
+        except BlockingIOError:
+            left = max(0.0, deadline - time.monotonic())
+            _, has_room, _ = select.select([], [stream.fileno()], [], left)
+            if not has_room or not left:
+                break
+        except OSError:
+            break
+    give_up(stream)
 
 
 def give_up(stream: TextIO) -> None:

@@ -174,7 +174,8 @@ def _take(
 def _open_locked(path: Path) -> tuple[int, bool | None]:
     """The open file, and whether it could be locked; None if the disk has no locks."""
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        # A link is refused: in a directory that others can write to, it may lead anywhere.
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         is_locked: bool | None = True
         try:
             # lockf, not flock: children do not inherit it, and network file systems share it

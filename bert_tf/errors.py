@@ -89,6 +89,7 @@ def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result
         _end(f"cannot write {where} ({error.strerror}); free space there, then start again.")
     finally:
         flush_or_give_up(sys.stdout)
+        flush_or_give_up(sys.stderr)
 
 
 def _end(sentence: str) -> NoReturn:

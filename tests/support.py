@@ -77,12 +77,14 @@ def environment() -> dict[str, str]:
     }
 
 
-def python() -> list[str]:
+def python(env: Mapping[str, str] | None = None) -> list[str]:
     """What starts a program as the interpreter does, with TensorFlow loaded.
 
-    Its process has another parent than whoever started it, and ends with it.
+    Its process has another parent than whoever started it, and ends with it. ``env`` is what it is
+    started with, if not :func:`environment`.
     """
-    return [sys.executable, "-IS", preloaded.__file__, preloaded.address(environment())]
+    address = preloaded.address(env or environment())
+    return [sys.executable, "-IS", preloaded.__file__, address]
 
 
 def run(

@@ -50,6 +50,20 @@ def newest_checkpoint(directory: Path) -> str | None:
     return newest
 
 
+def only_incomplete(directory: Path) -> set[str]:
+    """Names of the checkpoints in a directory where none is listed and none is complete."""
+    if (directory / LIST_NAME).exists() or _complete(directory):
+        return set()
+    return {name for _, name in _checkpoint_files(directory)}
+
+
+def remove_checkpoint(directory: Path, name: str) -> None:
+    """Removes the files of a checkpoint, complete or not, that is not listed."""
+    for path, of_checkpoint in _checkpoint_files(directory):
+        if of_checkpoint == name:
+            path.unlink()
+
+
 def write_missing_list(directory: Path) -> str | None:
     """Writes the file ``checkpoint`` if it is missing and there are complete checkpoints.
 

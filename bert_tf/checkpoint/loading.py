@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike
 from bert_tf.model.heads import Head
+from bert_tf.temporary import TemporaryDirectory
 
 _MOST_NAMES_IN_A_MESSAGE = 3
 
@@ -251,15 +250,15 @@ def _as_tensorflow(source: Source, wanted: Sequence[str]) -> str:
     """
     if source.is_plain_tensorflow(wanted):
         return source.path
-    directory = tempfile.mkdtemp(prefix="bert_tf_weights_")
-    weakref.finalize(tf.get_default_graph(), shutil.rmtree, directory, ignore_errors=True)
-    path = str(Path(directory) / "model.ckpt")
+    directory = TemporaryDirectory("weights")
+    weakref.finalize(tf.get_default_graph(), directory.cleanup)
+    path = str(Path(directory.name) / "model.ckpt")
     try:
         write_checkpoint(path, {name: source.read(name) for name in wanted})
     except OSError as error:
         raise UserError(
-            f"cannot write a copy of {source.path} to {directory} ({error.strerror}); free space "
-            "there or set TMPDIR to another directory."
+            f"cannot write a copy of {source.path} to {directory.name} ({error.strerror}); free "
+            "space there or set TMPDIR to another directory."
         ) from error
     return path
 

@@ -2,9 +2,9 @@
 
 Records are read in random order, but a compressed stream only from its beginning. So a gzip or zlib
 file is uncompressed once, into ``.uncompressed`` in its directory or, if that is not writable, into
-the system's directory for temporary files (``TMPDIR``). A copy is named after the file, its size
-and its last bytes, which hold the checksum of the content: a file that was replaced gets a new
-copy.
+a private directory in the system's directory for temporary files (``TMPDIR``). A copy is named
+after the file, its size and its last bytes, which hold the checksum of the content: a file that was
+replaced gets a new copy.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from bert_tf.records.compressed_streams import (
     Compression,
     DamagedStreamError,
 )
+from bert_tf.temporary import make_private
 
 COPIES_NAME = ".uncompressed"
 
@@ -55,15 +56,17 @@ def uncompressed_copy(path: Path) -> Path:
     Processes that need it at the same time wait for the one that creates it. Raises UserError if
     the file is damaged or there is no disk space.
     """
-    adjacent, temporary = path.parent / COPIES_NAME, _temporary_place(path)
-    name = _name_of_copy(path)
+    adjacent, name = path.parent / COPIES_NAME, _name_of_copy(path)
     if (adjacent / name).is_file():
         return adjacent / name
-    place = adjacent if os.access(path.parent, os.W_OK | os.X_OK) else temporary
+    # What is next to the records is as trustworthy as they are, but a link may lead anywhere.
+    is_writable = os.access(path.parent, os.W_OK | os.X_OK) and not adjacent.is_symlink()
+    place = adjacent if is_writable else _temporary_place(path)
     try:
-        place.mkdir(mode=0o777 if place == adjacent else 0o700, exist_ok=True)
-        if place == temporary and place.stat().st_uid != os.getuid():
-            raise PermissionError(0, "owned by another user")
+        if place == adjacent:
+            place.mkdir(exist_ok=True)
+        else:
+            make_private(place)
     except OSError as error:
         raise UserError(
             f"{path} is compressed, and its content cannot be written to {place} "

@@ -13,7 +13,6 @@ import collections
 import contextlib
 import dataclasses
 import os
-import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -54,6 +53,7 @@ from bert_tf.records.offsets import (
     read_offsets,
     write_sums,
 )
+from bert_tf.temporary import TemporaryDirectory
 
 __all__ = [
     "COMPRESSION",
@@ -216,7 +216,7 @@ class RecordFile:
     def _copy(self, *, keep: bool) -> Path:
         if keep:
             return uncompressed_copy(self.path)
-        self._temporary = tempfile.TemporaryDirectory(prefix="bert_tf_uncompressed_")
+        self._temporary = TemporaryDirectory("uncompressed")
         content = Path(self._temporary.name, self.path.name)
         write_uncompressed(self.path, content)
         return content

@@ -48,6 +48,7 @@ def settle_plan(output_dir: Path, plan: Plan) -> None:
     earlier = read_plan(output_dir)
     if earlier is None:
         directory.mkdir(parents=True, exist_ok=True)
+        remove_partial_files(directory)
         write_sealed_json(directory / PLAN_NAME, plan)
         return
     differing = [name for name in {**earlier, **plan} if earlier.get(name) != plan.get(name)]

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from bert_tf.config.settings import FinetuningSettings, OptimizationSettings
 from bert_tf.console import say
 from bert_tf.errors import UserError
 from bert_tf.estimator.choice import tf_estimator
-from bert_tf.files import write_json
+from bert_tf.files import remove_partial_files, write_json
 from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches
@@ -37,6 +36,7 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.records.sequences import SequenceRecords, SequenceStage
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.distillation import Teacher, open_teacher, student_config, with_teacher
+from bert_tf.temporary import TemporaryDirectory
 from bert_tf.training.checks import check_start, settle_scaling
 from bert_tf.training.context import RunContext, choose_arithmetic
 from bert_tf.training.evaluation import Evaluation, Figure, Results
@@ -87,7 +87,9 @@ def report_seeds(
     if len(settings.seeds) < 2 or len(by_seed) < len(settings.seeds):
         return
     summary = summarize_seeds(by_seed)
-    write_json(settings.run.output_dir.parent / SEEDS_NAME, summary)
+    directory = settings.run.output_dir.parent
+    remove_partial_files(directory)
+    write_json(directory / SEEDS_NAME, summary)
     spread = "  ".join(
         f"{name} {summary[name]['mean']:.{digits}f} +- {summary[name]['std']:.{digits}f}"
         for name in names
@@ -190,15 +192,15 @@ def directory_of_new_records(context: RunContext, features_dir: Path) -> Iterato
     if not context.settings.dry_run:
         yield features_dir
         return
-    prefix = "bert_tf_records_"
-    directory = Path(
-        context.ranks.broadcast(tempfile.mkdtemp(prefix=prefix) if context.ranks.is_chief else None)
-    )
+    made = TemporaryDirectory("records") if context.ranks.is_chief else None
+    directory = Path(context.ranks.broadcast(made and made.name))
     try:
         yield directory
         context.ranks.gather(None)  # waits until no rank reads them any more
     finally:
-        if context.ranks.local_rank == 0:
+        if made is not None:
+            made.cleanup()
+        elif context.ranks.local_rank == 0:  # of another host
             shutil.rmtree(directory, ignore_errors=True)
 
 

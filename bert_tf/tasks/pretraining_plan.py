@@ -60,10 +60,12 @@ def run(plan: Plan) -> Results | None:
 def _recorded(plan: Plan) -> Entries:
     """The entries of an earlier start, the same on all ranks; empty in a new directory."""
     settings = plan.phases[0].settings.run
-    whole = dataclasses.replace(settings, output_dir=plan.directory, plan_dir=None)
+    whole = dataclasses.replace(
+        settings, output_dir=plan.directory, plan_dir=None, init_checkpoint=None, resume_from=None
+    )
     found = None
     with begin_run(whole, plan.runtime) as context:
-        if context.start.checkpoint is not None and not context.start.is_elsewhere:
+        if context.start.checkpoint is not None:
             raise UserError(
                 f"--output_dir: {plan.directory} contains a checkpoint of a run without --phases; "
                 "choose another directory."
@@ -89,7 +91,7 @@ def _check_phases(plan: Plan, recorded: Entries) -> Entries:
     """Checks every phase that is not done and estimates its time; shows the plan's ledger."""
     entries: Entries = {}
     before: Prepared | None = None
-    for phase in plan.phases:
+    for previous, phase in zip((None, *plan.phases), plan.phases):
         earlier = recorded.get(phase.name)
         if _is_done(phase, recorded):
             entries[phase.name] = earlier
@@ -105,10 +107,12 @@ def _check_phases(plan: Plan, recorded: Entries) -> Entries:
             shows = phase.settings.run.dry_run
             quiet = context if shows else dataclasses.replace(context, log=None)
             prepared = pretraining.prepare(settings, quiet)
-            begins_at = 0
             if waits:
                 _check_same_network(phase, before, prepared)
-                begins_at = _step_handed_over(phase, entries)
+            if previous is not None and _resumes_from(phase, previous):
+                begins_at = entries[previous.name].last_step
+            else:
+                begins_at = _first_step(phase, context.start, earlier)
             entries[phase.name] = _entry(phase, prepared, earlier, begins_at)
             if shows:
                 context.message(f"{phase.name}: {phase.flag_file}")
@@ -179,12 +183,24 @@ def _check_same_network(phase: Phase, before: Prepared, prepared: Prepared) -> N
         )
 
 
-def _step_handed_over(phase: Phase, entries: Entries) -> int:
-    """The step at which a phase begins, 0 unless it continues the one before."""
+def _resumes_from(phase: Phase, previous: Phase) -> bool:
+    """Whether a phase counts on from the last step of the one before it."""
+    run = phase.settings.run
+    return run.resume_from == str(previous.directory) and not run.reset_step
+
+
+def _first_step(phase: Phase, start: StartPoint, earlier: PhaseEntry | None) -> int:
+    """The step from which a phase counts that does not resume the one before; 0 for a new run.
+
+    It is the same at every start. ``start`` is where the phase would start now, ``earlier`` its
+    entry at an earlier start of the plan.
+    """
     run = phase.settings.run
     if not run.resume_from or run.reset_step:
         return 0
-    return list(entries.values())[-1].last_step
+    if start.is_elsewhere:
+        return start.step
+    return earlier.last_step - earlier.updates if earlier else 0
 
 
 def _entry(
@@ -194,9 +210,9 @@ def _entry(
     updates = job.steps.last_step - begins_at
     if updates < 1:
         raise UserError(
-            f"{phase.flag_file}: the phase continues at step {begins_at}, where the one before "
-            f"ends, and would end at step {job.steps.last_step}; raise {job.length_flag}, or give "
-            "--reset_step to count from 0."
+            f"{phase.flag_file}: the phase continues at step {begins_at}, where the run that it "
+            f"resumes ends, and would end at step {job.steps.last_step}; raise {job.length_flag}, "
+            "or give --reset_step to count from 0."
         )
     seconds, peak, conditions = _timing(job, earlier)
     flops = prepared.flops_of_updates(begins_at, job.steps.last_step)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open, require_file
+from bert_tf.temporary import TemporaryDirectory
 from bert_tf.text.loading import load_tokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.vocabulary import resolve_casing
@@ -169,7 +169,7 @@ class TokenizerContent:
 
     def load(self) -> Tokenizer:
         """Opens the vocabulary."""
-        with tempfile.TemporaryDirectory(prefix="bert_tf_vocabulary_") as directory:
+        with TemporaryDirectory("vocabulary") as directory:
             path = Path(directory, self.kind)
             path.write_bytes(self.content)
             return load_tokenizer(**{self.kind: path}, do_lower_case=self.do_lower_case)

@@ -19,7 +19,7 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSe
 from bert_tf.console import say
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
-from bert_tf.files import check_output_dir, check_output_file
+from bert_tf.files import check_output_dir, check_output_file, remove_partial_files
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks import distribution
@@ -27,10 +27,11 @@ from bert_tf.ranks.agreement import check_same_on_all_ranks, code_sha256
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.launched import binding_warning
 from bert_tf.records.tfrecord import records_read
+from bert_tf.temporary import remove_abandoned
 from bert_tf.training.ledger import versions
 from bert_tf.training.plans import batch_plan
 from bert_tf.training.run_log import RunLog
-from bert_tf.training.start_point import StartPoint, find_start, start_elsewhere
+from bert_tf.training.start_point import StartPoint, find_resumed_start, find_start
 from bert_tf.tuning.hardware import (
     Hardware,
     agree_on_hardware,
@@ -162,13 +163,18 @@ def begin_run(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[RunCo
                 **comparable_policy_changes(runtime),
             },
         )
+        if ranks.local_rank == 0 and not settings.dry_run:
+            remove_abandoned()
         with _exclusive_output_dir(settings, ranks):
             yield _begin(settings, runtime, ranks, watch)
 
 
 @contextlib.contextmanager
 def _exclusive_output_dir(settings: RunSettings, ranks: SingleProcess) -> Iterator[None]:
-    """Locks the output directory against other runs, unless this run writes nothing."""
+    """Locks the output directory against other runs, unless this run writes nothing.
+
+    Temporary files of killed runs are removed from it.
+    """
     if not ranks.is_chief:
         yield
         return
@@ -183,14 +189,16 @@ def _exclusive_output_dir(settings: RunSettings, ranks: SingleProcess) -> Iterat
             killed = stack.enter_context(hold_directory(directory, flag="output_dir"))
             if killed is not None:
                 say(f"{directory} was last used by {killed}, which did not exit normally")
+            remove_partial_files(directory)
         yield
 
 
 def _find_start(settings: RunSettings) -> StartPoint:
-    start = find_start(settings.output_dir)
-    if start.checkpoint is None and settings.resume_from:
-        return start_elsewhere(settings.resume_from, reset_step=settings.reset_step)
-    return start
+    if settings.resume_from:
+        return find_resumed_start(
+            settings.output_dir, settings.resume_from, reset_step=settings.reset_step
+        )
+    return find_start(settings.output_dir)
 
 
 def _begin(

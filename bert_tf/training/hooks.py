@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf import console
 from bert_tf.checkpoint.directory import PREFIX
 from bert_tf.errors import UserError, first_line
 from bert_tf.model.sums import Terms, flatten, means, num_sums, unflatten
@@ -365,6 +366,7 @@ class StopOnSignal(tf.train.SessionRunHook):
 
     def _note(self, number, frame):
         self._received = signal.Signals(number)
+        console.stop_blocking()  # mpirun, for one, no longer reads while it ends a job
         self.restore()  # a second signal takes effect immediately
 
     def restore(self) -> None:

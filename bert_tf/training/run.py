@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.directory import remove_leftovers, write_missing_list
 from bert_tf.checkpoint.model_files import CONFIG_NAME
 from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSettings
-from bert_tf.files import remove_partial_files, write_json
+from bert_tf.files import write_json
 from bert_tf.ranks.agreement import check_same_on_all_ranks
 from bert_tf.ranks.communication import describe_communication
 from bert_tf.training import ledger
@@ -125,13 +125,13 @@ def run_job(
     trainer = Trainer(job)
     if context.keeps_files:
         _tidy(context)
-        if context.start.is_elsewhere:
+        _write_files(job, run_ledger if trains else None, lists or {})
+        if context.start.is_elsewhere:  # last: a run that has a checkpoint also has its record
             take_over(
                 context.start,
                 settings.output_dir,
                 global_batch_size=job.batch.global_batch_size,
             )
-        _write_files(job, run_ledger if trains else None, lists or {})
     if settings.do_train and not _is_finished(job, trainer):
         trainer.train_and_evaluate(functools.partial(_recover, train_data, choice))
         if job.steps.last_position < job.steps.num_train_steps:
@@ -148,7 +148,7 @@ def _tidy(context: RunContext) -> None:
     """Removes from the output directory what an interrupted run left behind."""
     output_dir = context.settings.output_dir
     finish_rollback(output_dir, context.start)
-    removed = remove_leftovers(output_dir) + remove_partial_files(output_dir)
+    removed = remove_leftovers(output_dir)
     if removed:
         names = ", ".join(removed)
         context.message(f"removed leftovers of a killed run from {output_dir}: {names}")

@@ -13,7 +13,13 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.checkpoint.directory import LIST_NAME, PREFIX, newest_checkpoint
+from bert_tf.checkpoint.directory import (
+    LIST_NAME,
+    PREFIX,
+    newest_checkpoint,
+    only_incomplete,
+    remove_checkpoint,
+)
 from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
@@ -142,7 +148,7 @@ def find_start(output_dir: Path) -> StartPoint:
     return dataclasses.replace(start, rollbacks=rollbacks)
 
 
-def start_elsewhere(resume_from: PathLike, *, reset_step: bool) -> StartPoint:
+def _start_elsewhere(resume_from: PathLike, *, reset_step: bool) -> StartPoint:
     """The start from a checkpoint, or the newest one in a directory, given as --resume_from.
 
     With ``reset_step`` all counts are 0. Raises UserError if it cannot be read.
@@ -154,11 +160,27 @@ def start_elsewhere(resume_from: PathLike, *, reset_step: bool) -> StartPoint:
     return dataclasses.replace(start, is_elsewhere=True)
 
 
+def find_resumed_start(output_dir: Path, resume_from: PathLike, *, reset_step: bool) -> StartPoint:
+    """Where a run with --resume_from starts: from the checkpoint given there until it is copied.
+
+    What a kill left of the copy does not count; :func:`take_over` makes it again. Once there is a
+    complete checkpoint in ``output_dir``, ``resume_from`` is not read. Raises UserError if a
+    checkpoint cannot be read.
+    """
+    parts = only_incomplete(output_dir)
+    if not parts and newest_checkpoint(output_dir) is not None:
+        return find_start(output_dir)
+    start = _start_elsewhere(resume_from, reset_step=reset_step)
+    # Parts of other checkpoints are somebody's unfinished copy of a run, which is not overwritten.
+    return start if parts <= {_name_of_copy(start)} else find_start(output_dir)
+
+
 def take_over(start: StartPoint, output_dir: Path, *, global_batch_size: int) -> None:
     """Copies a checkpoint from elsewhere into ``output_dir``, as the newest one there.
 
     The copy records all counts; ``global_batch_size`` is for those that ``start`` does not know.
-    After a kill there is the complete copy or none. Raises UserError if it cannot be written.
+    What a kill leaves of it is removed and copied again at the next start. Raises UserError if it
+    cannot be written.
     """
     file = TensorflowCheckpoint(start.checkpoint)
     counts = {
@@ -168,8 +190,9 @@ def take_over(start: StartPoint, output_dir: Path, *, global_batch_size: int) ->
     }
     arrays = {name: file.read(name) for name in file.entries}
     arrays.update({name: np.asarray(count, np.int64) for name, count in counts.items()})
-    path = output_dir / f"{PREFIX}-{start.step}"
+    path = output_dir / _name_of_copy(start)
     try:
+        remove_checkpoint(output_dir, path.name)
         write_checkpoint(str(path), arrays)
         tf.train.update_checkpoint_state(str(output_dir), path.name)
     except (OSError, tf.errors.OpError) as error:
@@ -177,6 +200,10 @@ def take_over(start: StartPoint, output_dir: Path, *, global_batch_size: int) ->
             f"cannot copy {start.checkpoint} to {path} ({first_line(error)}); free some space or "
             "choose another --output_dir."
         ) from error
+
+
+def _name_of_copy(start: StartPoint) -> str:
+    return f"{PREFIX}-{start.step}"
 
 
 def _read_start(checkpoint: str, *, flag: str, advice: str) -> StartPoint:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +28,7 @@ from bert_tf.errors import UserError, first_line
 from bert_tf.estimator.choice import tf_estimator
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, create_network
+from bert_tf.temporary import TemporaryDirectory
 from bert_tf.training import evaluation, hooks, ledger, nonfinite
 from bert_tf.training.job import Job
 from bert_tf.training.layer_summaries import LayerSummaries
@@ -190,9 +189,9 @@ class Trainer:
         """The output directory on rank 0; elsewhere a temporary one, which Estimator needs."""
         if self._context.ranks.is_chief:
             return str(self._settings.output_dir)
-        directory = tempfile.mkdtemp(prefix="bert_tf_rank_")
-        atexit.register(shutil.rmtree, directory, ignore_errors=True)
-        return directory
+        directory = TemporaryDirectory("rank")
+        atexit.register(directory.cleanup)
+        return directory.name
 
     def _run_config(self) -> tf_estimator.RunConfig:
         # Checkpoints, summaries and progress lines are written by our own hooks.

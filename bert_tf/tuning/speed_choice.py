@@ -26,6 +26,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import PrecisionPolicy, policy_for
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.sealed_json import read_sealed_json, write_sealed_json
+from bert_tf.temporary import make_private, require_private
 from bert_tf.tuning import speed_probe
 from bert_tf.tuning.hardware import Hardware, probe_hardware, resolve_precision
 from bert_tf.tuning.native_ops import reason_against_native_ops
@@ -241,8 +242,9 @@ def read_cached(directory: Path | None, conditions: str) -> Any:
         return None
     path, what = _file(directory, conditions), "cached measurements"
     try:
+        require_private(directory)
         found = read_sealed_json(path, what=what, advice="delete it", required=True)
-    except UserError:
+    except (OSError, UserError):
         return None
     return found.get("seconds") if found.get("conditions") == conditions else None
 
@@ -252,7 +254,8 @@ def write_cached(directory: Path | None, conditions: str, seconds: Mapping[str, 
     if directory is None:
         return
     with contextlib.suppress(OSError, UserError):
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         content = {"conditions": conditions, "seconds": seconds}
         write_sealed_json(_file(directory, conditions), content)
 

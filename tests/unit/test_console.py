@@ -4,6 +4,7 @@ Small programs of their own, as it is about their file descriptors; none loads T
 """
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -148,3 +149,59 @@ def test_names_that_cannot_be_decoded(locale, tmp_path):
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
     assert b"m\\udcfc' is not text in the encoding" in done.stderr
+
+
+STOPPED = """
+import os, signal
+from bert_tf.console import say, stop_blocking
+def run():
+    signal.signal(signal.SIGALRM, lambda *_: stop_blocking())
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    for _ in range(100):
+        say("a line that nobody reads " * 100)
+        say("a line that nobody reads " * 100, stream=sys.stderr)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    open(sys.argv[1], "w").write("saved")
+    sys.exit(143)
+"""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "terminal", "socket"])
+def test_a_process_that_is_asked_to_stop_does_not_wait_for_a_reader(tmp_path, kind):
+    """It waits in a write when the signal comes, since nobody reads."""
+    make = {"pipe": os.pipe, "terminal": os.openpty, "socket": socketpair}[kind]
+    reader, writer = make()
+    try:
+        program = f"import sys\nfrom bert_tf.errors import exit_on_user_error\n{STOPPED}"
+        done = subprocess.run(
+            [sys.executable, "-c", f"{program}\nexit_on_user_error(run)\n", tmp_path / "model"],
+            cwd=ROOT,
+            stdout=writer,
+            stderr=writer,
+            timeout=60,
+            check=False,
+        )
+        assert kind == "socket" or os.get_blocking(writer), "others share the open file"
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert done.returncode == 143
+    assert (tmp_path / "model").read_text() == "saved"
+
+
+def socketpair():
+    return [end.detach() for end in socket.socketpair()]
+
+
+def test_lines_for_which_there_is_room_are_written_after_a_stop(tmp_path):
+    code = (
+        "from bert_tf.console import say, stop_blocking\n"
+        "def run():\n"
+        "    say('first')\n"
+        "    stop_blocking()\n"
+        "    say('second')\n"
+    )
+    assert finish(code).stdout == b"first\nsecond\n"
+    with open(tmp_path / "log", "wb") as log:  # a file is not opened anew, at its beginning
+        finish(code, stdout=log)
+    assert (tmp_path / "log").read_bytes() == b"first\nsecond\n"

@@ -148,6 +148,17 @@ def test_a_directory_that_cannot_be_made(tmp_path):
         hold(tmp_path / "file" / "model")
 
 
+def test_a_lock_that_is_a_link_is_refused(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("not to be overwritten")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / LOCK_NAME).symlink_to(mine)
+    lock = hold_directory(tmp_path / "shared", flag="output_dir")
+    with pytest.raises(UserError, match=r"cannot write to .*shared"), lock:
+        pass
+    assert mine.read_text() == "not to be overwritten"
+
+
 def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

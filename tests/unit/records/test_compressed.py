@@ -94,6 +94,28 @@ def test_where_nothing_can_be_written_the_copy_is_temporary(tmp_path, monkeypatc
         read_all(path)
 
 
+@pytest.mark.parametrize("where", ["temporary", "adjacent"])
+def test_a_link_that_somebody_else_made_is_not_followed(tmp_path, monkeypatch, where):
+    """Nothing is written or deleted where it leads, though it has a name that is deleted."""
+    shared, data, mine = (tmp_path / name for name in ("shared", "data", "mine"))
+    for directory in (shared, data, mine):
+        directory.mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    path = write(data / "a")
+    names = [f".notes.{os.getpid()}.tmp", f"a.{1}-{'0' * 16}"]
+    for name in names:
+        (mine / name).touch()
+    if where == "adjacent":
+        (data / compressed.COPIES_NAME).symlink_to(mine)
+        assert read_all(path) == RECORDS
+    else:
+        monkeypatch.setattr(os, "access", lambda path, *_: path != data)
+        compressed._temporary_place(path).symlink_to(mine)
+        with pytest.raises(UserError, match=r"a link.*uncompress the file, or set TMPDIR"):
+            read_all(path)
+    assert sorted(p.name for p in mine.iterdir()) == sorted(names)
+
+
 def test_a_dry_run_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()

@@ -1,6 +1,7 @@
 """Plans of several phases: from flag files to the weights of the last phase."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -141,6 +142,53 @@ def test_a_killed_plan_continues_where_it_was(plan, tmp_path, monkeypatch, capsy
     assert content_of(tmp_path / "killed" / "phase_1") == first
     pretraining_plan.run(plan(FIRST, SECOND, given=given))
     assert "nothing to train" in capsys.readouterr().out
+
+
+def ledger_of(directory):
+    content = json.loads((directory / "plan.json").read_text())
+    names = ("name", "state", "updates", "sequences", "model_flops")
+    return [{name: phase[name] for name in names} for phase in content["phases"]]
+
+
+def stop_at_the_end_of_phase_2(monkeypatch):
+    """Like a kill after the last checkpoint, before the plan knows that the phase is done."""
+    train = pretraining.train_and_evaluate
+
+    def train_first(prepared):
+        train(prepared)
+        run = prepared.job.context.settings
+        if run.output_dir.name == "phase_2" and not run.dry_run:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretraining, "train_and_evaluate", train_first)
+
+
+@pytest.mark.parametrize("stop", [stop_in_phase_2, stop_at_the_end_of_phase_2])
+def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, tmp_path, monkeypatch, stop):
+    second = ["--num_train_steps=7", "--resume_from=previous"]
+    pretraining_plan.run(plan(FIRST, second))
+    given = [f"--output_dir={tmp_path / 'killed'}"]
+    stop(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        pretraining_plan.run(plan(FIRST, second, given=given))
+    monkeypatch.undo()
+    pretraining_plan.run(plan(FIRST, second, given=given))
+    expected = ledger_of(tmp_path / "model")
+    assert [phase["updates"] for phase in expected] == [4, 3]
+    assert ledger_of(tmp_path / "killed") == expected
+
+
+def test_a_first_phase_that_resumes_another_run_counts_its_own_updates(plan, tmp_path, monkeypatch):
+    pretraining_plan.run(plan(given=[f"--output_dir={tmp_path / 'other'}", *FIRST]))
+    first = ["--num_train_steps=6"]
+    given = [f"--resume_from={tmp_path / 'other'}"]
+    stop_in_phase_2(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        pretraining_plan.run(plan(first, SECOND, given=given))
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path / "other")  # a plan that has begun does not need it
+    pretraining_plan.run(plan(first, SECOND, given=given))
+    assert [phase["updates"] for phase in ledger_of(tmp_path / "model")] == [2, 3]
 
 
 def test_growing_updates_count_as_much_as_they_do(plan, capsys, monkeypatch):

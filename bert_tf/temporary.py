@@ -1,0 +1,79 @@
+"""Directories for temporary files that no other user can touch and no killed process leaves behind.
+
+The directory for temporary files (``TMPDIR``) is often shared by all users of a host, who can make
+anything there under a name that they guess. And what a killed process leaves there stays. So each
+process locks the directories that it makes: the operating system releases a lock however its
+process ends, and whatever is not locked any more is removed at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+_PREFIX = "bert_tf_"
+_LOCK_NAME = ".in_use"
+
+
+def require_private(path: Path) -> None:
+    """Raises PermissionError unless ``path`` is a directory of this user that others cannot change.
+
+    A link is refused, wherever it leads.
+    """
+    status = path.lstat()
+    reason = None
+    if not stat.S_ISDIR(status.st_mode):
+        reason = "it is a link or a file, not a directory"
+    elif status.st_uid != os.getuid():
+        reason = "it belongs to another user"
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        reason = "other users can write to it"
+    if reason is not None:
+        raise PermissionError(errno.EPERM, reason, str(path))
+
+
+def make_private(path: Path) -> None:
+    """Creates a directory that only this user can read and write, or takes the existing one.
+
+    Raises PermissionError as :func:`require_private`, and OSError if it cannot be created.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=stat.S_IRWXU)
+    require_private(path)
+    path.chmod(stat.S_IRWXU)
+
+
+class TemporaryDirectory(tempfile.TemporaryDirectory):
+    """Like tempfile's; after a kill :func:`remove_abandoned` removes it."""
+
+    def __init__(self, kind: str) -> None:
+        """``kind`` is a word for its name."""
+        super().__init__(prefix=f"{_PREFIX}{kind}_")
+        lock = Path(self.name, _LOCK_NAME)
+        new = lock.with_suffix(".new")
+        self._lock = open(new, "wb")  # noqa: SIM115 (closed with the object)
+        with contextlib.suppress(OSError):  # a disk without locks, where nothing is ever removed
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        new.rename(lock)  # it has this name only when it is locked
+
+    def cleanup(self) -> None:
+        """Removes the directory, as far as possible."""
+        with contextlib.suppress(OSError):
+            super().cleanup()
+        self._lock.close()
+
+
+def remove_abandoned() -> None:
+    """Removes this user's temporary directories whose processes have ended."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # locked, another user's, or just removed
+            require_private(path)
+            with open(path / _LOCK_NAME, "rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,34 @@
+"""Ranks that print without end until they are asked to stop, and then write that they were.
+
+chatty_program.py DIRECTORY
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from bert_tf.console import say
+from bert_tf.errors import exit_on_user_error
+from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.training.hooks import StopOnSignal
+from bert_tf.watch.watch import NoWatch
+
+
+def run() -> None:
+    """Like a run whose every update prints a line and whose last action saves a checkpoint."""
+    hook = StopOnSignal(NoWatch(SingleProcess(num_threads=1)))
+    context = tf.train.SessionRunContext(None, None)
+    hook.begin()
+    while not context.stop_requested:
+        say("a line of a run that reports every update " * 5)
+        hook.after_run(context, None)
+    Path(sys.argv[1], os.environ["OMPI_COMM_WORLD_RANK"]).write_text("saved")
+    sys.exit(128 + hook.agreed)
+
+
+if __name__ == "__main__":
+    exit_on_user_error(run)
