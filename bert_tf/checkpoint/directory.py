@@ -1,8 +1,9 @@
 """The checkpoints in a run's directory: finding the latest, cleaning up after a kill.
 
-TensorFlow writes ``model.ckpt-STEP.data-*`` and ``.index`` under temporary names, renames them in
-this order, names the checkpoint in the file ``checkpoint`` and then deletes what that file no
-longer lists. A kill may happen between any two of these steps.
+``model.ckpt-STEP.meta`` is written first (``meta_graph.py``). Then TensorFlow writes ``.data-*``
+and ``.index`` under temporary names, renames them in this order, names the checkpoint in the file
+``checkpoint`` and deletes what that file no longer lists. A kill may happen between any two of
+these steps.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.arrays import ArrayFile, Entry, refuse_lfs_pointer, truncated
+from bert_tf.checkpoint.meta_graph import Stored, write_meta_graph
 from bert_tf.console import warn
 from bert_tf.errors import UserError, first_line
 from bert_tf.files import PathLike
@@ -161,7 +162,7 @@ class TensorflowCheckpoint(ArrayFile):
 
 
 def write_checkpoint(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes variables as one TensorFlow checkpoint: ``path``.index and its data file.
+    """Writes variables as one TensorFlow checkpoint: ``path``.meta, .index and its data file.
 
     Args:
       path: as ``tf.train.Saver.save`` returns it; its directory exists.
@@ -169,7 +170,11 @@ def write_checkpoint(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 
     Raises:
       OSError: there is no room, or no permission.
+      UserError: the same, for ``path``.meta.
     """
+    write_meta_graph(
+        path, {name: Stored(a.shape, tf.as_dtype(a.dtype)) for name, a in arrays.items()}
+    )
     on_cpu = tf.ConfigProto(device_count={"GPU": 0})
     with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
         # Fed, not constants: a graph may not be larger than 2 GB.

@@ -20,6 +20,7 @@ from absl import flags
 from bert_tf import environment
 from bert_tf.command_line import flag_group, read_flag_files, run_command
 from bert_tf.config.flags import Definer, at_least_one
+from bert_tf.config.nvidia_defaults import adopt_and_say
 from bert_tf.config.training_scripts import SCRIPTS
 from bert_tf.errors import UserError, exit_on_user_error
 from bert_tf.files import check_output_file, make_output_dir
@@ -87,7 +88,10 @@ def main(_) -> None:
         output = check_output_file(values.output, flag="output")
         if output.suffix not in _SUFFIXES:
             raise UserError(f"--output={output} must end in one of {', '.join(_SUFFIXES)}.")
-    optimization, epochs, proportion = SCRIPTS[values.script].optimization_and_length(values)
+    script = SCRIPTS[values.script]
+    if script.of_nvidia:
+        adopt_and_say(values, script.of_nvidia)
+    optimization, epochs, proportion = script.optimization_and_length(values)
     if optimization.scale_steps_by_ranks is None:
         scales = values.horovod or values.num_ranks > 1
         optimization = dataclasses.replace(optimization, scale_steps_by_ranks=scales)

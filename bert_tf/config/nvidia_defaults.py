@@ -1,34 +1,25 @@
-"""Differences between the defaults of NVIDIA's scripts and ours, shown for commands of theirs.
+"""The defaults of NVIDIA's scripts, for commands that were written for them.
 
-Their commands leave out flags that have the right default there, so the same command trains
-differently here. Our defaults apply; a command with flags of theirs is shown the differences.
+Such a command leaves out flags whose default is right there, so with our defaults it would train
+something else: with Adam instead of LAMB, and fewer steps on several ranks. A command that has a
+flag of NVIDIA's alone gets NVIDIA's defaults, and says so.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Sequence
-from typing import Callable, Union
+from typing import Callable, NamedTuple, Union
 
 from absl import flags
 
+from bert_tf.config.schedules import SCHEDULES
 from bert_tf.console import say
 from bert_tf.environment import launched_rank
 
 _WIDTH = 100
 
 Value = Union[bool, int, float, str]
-
-# Flags that only NVIDIA's scripts and ours have, and that only commands written for theirs need.
-_MARKS = ("dllog_path", "report_loss", "manual_fp16", "use_fp16", "allreduce_post_accumulation")
-PRETRAINING_MARKS = ("input_files_dir", "eval_files_dir", "verbose_logging", *_MARKS)
-SQUAD_MARKS = (
-    *("eval_script", "num_eval_iterations", "use_trt", "export_triton", "triton_model_name"),
-    *("triton_model_version", "triton_server_url", "triton_model_overwrite"),
-    *("triton_max_batch_size", "triton_dyn_batching_delay", "triton_engine_count"),
-    *_MARKS,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,117 +39,150 @@ class Default:
     applies: Callable[[flags.FlagValues], bool] | None = None
 
 
+class PeerScript(NamedTuple):
+    """One of NVIDIA's scripts.
+
+    Attributes:
+      marks: flags by which its commands are recognised: the script cannot do without them, or they
+        have no effect here, so that no command of our own has one.
+      defaults: what differs.
+      to_avoid: what to do for our defaults instead.
+    """
+
+    marks: tuple[str, ...]
+    defaults: tuple[Default, ...]
+    to_avoid: str
+
+
 def _trains_with_lamb(values: flags.FlagValues) -> bool:
     return not values["optimizer_type"].present or values.optimizer_type == "lamb"
 
 
+def _decays_with_a_power(values: flags.FlagValues) -> bool:
+    given = values.lr_schedule if values["lr_schedule"].present else "google"
+    return _trains_with_lamb(values) and "decay_power" in SCHEDULES[given].options
+
+
 def _computes_in_half(values: flags.FlagValues) -> bool:
-    if values.manual_fp16 or values.use_fp16:
-        return True
-    return values.amp or not (values["amp"].present or values["use_fp16"].present)
+    return bool(values.amp or values.use_fp16 or values.manual_fp16)
+
+
+def _asks_for_float32(values: flags.FlagValues) -> bool:
+    says_so = values["amp"].present or values["use_fp16"].present
+    return says_so and not (_computes_in_half(values) or values["precision_policy"].present)
 
 
 def _has_no_batch(values: flags.FlagValues) -> bool:
     return not (values["global_batch_size"].present or values["micro_batch_size"].present)
 
 
-def _uses_amp(values: flags.FlagValues) -> bool:
-    return not (values.manual_fp16 or values["use_fp16"].present)
+def _keeps_whole_state(values: flags.FlagValues) -> bool:
+    return not values.shard_optimizer_state
 
 
-_BOTH = (
-    Default("amp", True, applies=_uses_amp),
-    Default("precision", "fp32", applies=lambda values: not _computes_in_half(values)),
+# Without --amp: where a command says nothing, it means float32 in the scripts of 2019, and half
+# precision in later ones, which always say it. --precision decides then.
+_ALL = (
+    Default("precision", "fp32", applies=_asks_for_float32),
     Default("use_xla", True),
     Default("init_loss_scale", 2**32, applies=_computes_in_half),
     Default("fp16_compression", True, applies=_computes_in_half),
-    Default("allreduce_post_accumulation", False),
+    Default("allreduce_post_accumulation", False, applies=_keeps_whole_state),
 )
 
-PRETRAINING = (
-    Default("optimizer_type", "lamb"),
-    Default("learning_rate_scaling", "linear"),
-    Default("scale_steps_by_ranks", False, ours="true with --horovod"),
-    Default("lr_schedule", "google", applies=_trains_with_lamb),
-    Default("lr_decay_power", 0.5, applies=_trains_with_lamb),
-    Default("loss_normalization", "micro_batch"),
-    Default("max_seq_length", 512),
-    Default("max_predictions_per_seq", 80),
-    Default("max_eval_steps", 100, ours="all records"),
-    *_BOTH,
-    Default("display_loss_steps", 1),
+PRETRAINING = PeerScript(
+    marks=("input_files_dir", "eval_files_dir"),
+    defaults=(
+        Default("optimizer_type", "lamb"),
+        Default("learning_rate_scaling", "linear"),
+        Default("scale_steps_by_ranks", False, ours="true with --horovod"),
+        Default("lr_schedule", "google", applies=_trains_with_lamb),
+        Default("lr_decay_power", 0.5, applies=_decays_with_a_power),
+        Default("loss_normalization", "micro_batch"),
+        Default("max_seq_length", 512),
+        Default("max_predictions_per_seq", 80),
+        Default("max_eval_steps", 100, ours="all records"),
+        *_ALL,
+        Default("display_loss_steps", 1),
+    ),
+    to_avoid="name the records by --input_file and --eval_file instead",
 )
 
-SQUAD = (
-    Default("learning_rate", 5e-6),
-    Default("learning_rate_scaling", "linear"),
-    Default("train_batch_size", 8, ours="32", applies=_has_no_batch),
-    Default("length_buckets", False),
-    Default("save_checkpoints_steps", 5000),
-    *_BOTH,
+SQUAD = PeerScript(
+    marks=(
+        *("eval_script", "use_trt", "export_triton", "triton_model_name", "triton_model_version"),
+        *("triton_server_url", "triton_model_overwrite", "triton_max_batch_size"),
+        *("triton_dyn_batching_delay", "triton_engine_count"),
+    ),
+    defaults=(
+        Default("learning_rate", 5e-6),
+        Default("learning_rate_scaling", "linear"),
+        Default("train_batch_size", 8, ours="32", applies=_has_no_batch),
+        Default("length_buckets", False),
+        Default("save_checkpoints_steps", 5000),
+        *_ALL,
+    ),
+    to_avoid="leave out --eval_script, which has no effect here",
+)
+
+TAGGING = PeerScript(
+    marks=("do_prepare",),
+    defaults=(
+        Default("learning_rate", 5e-6),
+        Default("learning_rate_scaling", "linear"),
+        Default("num_train_epochs", 10.0),
+        Default("train_batch_size", 64, ours="32", applies=_has_no_batch),
+        Default("eval_batch_size", 16),
+        Default("predict_batch_size", 16),
+        *_ALL,
+    ),
+    to_avoid="leave out --do_prepare, which has no effect here",
 )
 
 
-def show_pretraining_default_differences(values: flags.FlagValues) -> None:
-    """Prints :func:`pretraining_default_differences`, on rank 0."""
-    _show(pretraining_default_differences(values))
+def adopt_and_say(values: flags.FlagValues, script: PeerScript) -> None:
+    """As :func:`adopt`; rank 0 prints the text."""
+    text = adopt(values, script)
+    if text and launched_rank() == 0:
+        say(text)
 
 
-def show_squad_default_differences(values: flags.FlagValues) -> None:
-    """Prints :func:`squad_default_differences`, on rank 0."""
-    _show(squad_default_differences(values))
+def adopt(values: flags.FlagValues, script: PeerScript) -> str:
+    """Gives the flags that a command for NVIDIA's ``script`` leaves out NVIDIA's defaults.
 
-
-def pretraining_default_differences(values: flags.FlagValues) -> str:
-    """The :func:`describe_default_differences` for run_pretraining.py."""
-    flag_file = "nvidia_compatible.flags"
-    if not _trains_with_lamb(values):
-        flag_file = "nvidia_compatible_adam.flags"
-    return describe_default_differences(values, PRETRAINING, PRETRAINING_MARKS, flag_file)
-
-
-def squad_default_differences(values: flags.FlagValues) -> str:
-    """The :func:`describe_default_differences` for run_squad.py."""
-    flag_file = "nvidia_compatible_squad.flags"
-    return describe_default_differences(values, SQUAD, SQUAD_MARKS, flag_file)
-
-
-def _show(block: str) -> None:
-    if block and launched_rank() == 0:
-        say(block)
-
-
-def describe_default_differences(
-    values: flags.FlagValues, defaults: Sequence[Default], marks: Sequence[str], flag_file: str
-) -> str:
-    """The flags that a command for NVIDIA's scripts leaves to defaults that differ here, as lines.
-
-    Empty if all of them were given, and for a command without any of the flags ``marks``.
-    ``flag_file`` is the name of the recipe that sets NVIDIA's defaults.
+    Returns what was changed, as lines; "" for commands that are not NVIDIA's, and if nothing was
+    left to change.
     """
-    given = [f"--{name}" for name in marks if values[name].present]
-    left_out = [
-        default
-        for default in defaults
-        if not values[default.flag].present and (not default.applies or default.applies(values))
-    ]
-    if not given or not left_out:
+    given = [f"--{name}" for name in script.marks if values[name].present]
+    if not given:
         return ""
-    rows = [("flag", "here", "there")]
-    rows += [(f"--{d.flag}", d.ours or _shown(values[d.flag].value), _shown(d.value))
-             for d in left_out]  # fmt: skip
+    adopted = [
+        default
+        for default in script.defaults
+        if not values[default.flag].present
+        and values[default.flag].value != default.value
+        and (default.applies is None or default.applies(values))
+    ]
+    if not adopted:
+        return ""
+    rows = [("flag", "NVIDIA's", "otherwise")]
+    for default in adopted:
+        ours = default.ours or _shown(values[default.flag].value)
+        rows.append((f"--{default.flag}", _shown(default.value), ours))
+    for default in adopted:
+        values.set_default(default.flag, default.value)
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    end = f"--flagfile=recipes/{flag_file} before the other flags sets NVIDIA's defaults."
-    if any(default.flag == "lr_schedule" for default in left_out):
-        end += (
-            " NVIDIA's schedule, google with a power of 0.5, drops to (1 - warm-up / steps) ** 0.5 "
-            "of its peak when the warm-up ends; ours does not."
-        )
-    begin = (
-        f"This seems to be a command for NVIDIA's scripts ({', '.join(given)}). What it leaves out "
-        "has different defaults there:"
-    )
     table = [f"  {flag:{widths[0]}}  {here:{widths[1]}}  {there}" for flag, here, there in rows]
+    begin = (
+        f"This is a command for NVIDIA's scripts ({', '.join(given)}), so flags that it leaves out "
+        "have NVIDIA's defaults:"
+    )
+    end = f"Give a flag to set another value; for the usual defaults, {script.to_avoid}."
+    if any(default.flag == "lr_schedule" for default in adopted):
+        end += (
+            " NVIDIA's schedule drops to (1 - warm-up / steps) ** 0.5 of its peak when the "
+            "warm-up ends; with --lr_schedule=polynomial it does not."
+        )
     return "\n".join([textwrap.fill(begin, _WIDTH), *table, textwrap.fill(end, _WIDTH)])
 
 

@@ -22,7 +22,7 @@ from bert_tf.config.flags import (
     run_settings,
     warn_of_ignored,
 )
-from bert_tf.config.nvidia_defaults import show_pretraining_default_differences
+from bert_tf.config.nvidia_defaults import PRETRAINING, adopt_and_say
 from bert_tf.config.ramps import RampSettings, parse_length_ramp, parse_ramp
 from bert_tf.config.settings import (
     DataSettings,
@@ -157,13 +157,22 @@ def _define_data_flags(define: Definer) -> None:
     define.string(
         "input_file", None, "Training records: files, globs or directories, comma-separated."
     )
-    define.string("input_files_dir", None, "NVIDIA's name: directories of training records.")
+    define.string(
+        "input_files_dir",
+        None,
+        "NVIDIA's name: directories of training records. Other flags then have the defaults of "
+        "NVIDIA's scripts.",
+    )
     define.string(
         "eval_file",
         None,
         "Held-out records, in the form of --input_file (default: the training records).",
     )
-    define.string("eval_files_dir", None, "NVIDIA's name: directories of held-out records.")
+    define.string(
+        "eval_files_dir",
+        None,
+        "NVIDIA's name: directories of held-out records; see --input_files_dir.",
+    )
     define.integer("max_seq_length", 128, "Tokens per sequence; must match the records.")
     define.integer(
         "max_predictions_per_seq",
@@ -248,7 +257,8 @@ def pretraining_settings(
     The architecture of a run that ``has_teacher`` may follow from the teacher's.
     """
     warn_of_ignored(values)
-    show_pretraining_default_differences(values)
+    if not has_teacher:  # NVIDIA has no script for distillation
+        adopt_and_say(values, PRETRAINING)
     require(values, "output_dir")
     network = {f.name: values[f.name].value for f in dataclasses.fields(BertConfig)}
     network = {name: value for name, value in network.items() if value is not None}

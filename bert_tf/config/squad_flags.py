@@ -12,7 +12,7 @@ from bert_tf.config.finetuning_flags import (
     finetuning_settings,
 )
 from bert_tf.config.flags import Definer, at_least_one, optional_file, require, warn_of_ignored
-from bert_tf.config.nvidia_defaults import show_squad_default_differences
+from bert_tf.config.nvidia_defaults import SQUAD, adopt_and_say
 from bert_tf.config.settings import SquadSettings
 from bert_tf.errors import UserError
 
@@ -83,7 +83,7 @@ def _define_squad_flags(define: Definer) -> None:
 def squad_settings(values: flags.FlagValues) -> SquadSettings:
     """Turns parsed flags into settings; raises UserError for invalid flags."""
     warn_of_ignored(values, also=_IGNORED)
-    show_squad_default_differences(values)
+    adopt_and_say(values, SQUAD)
     require(values, "output_dir")
     for name in _COUNTS:
         at_least_one(values, name)

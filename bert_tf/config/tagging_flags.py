@@ -12,6 +12,7 @@ from bert_tf.config.finetuning_flags import (
     directory_settings,
 )
 from bert_tf.config.flags import Definer, require, warn_of_ignored
+from bert_tf.config.nvidia_defaults import TAGGING, adopt_and_say
 from bert_tf.config.settings import DirectorySettings
 
 _LABEL_FLAG = "alpha_label"
@@ -39,6 +40,7 @@ def _define_tagging_flags(define: Definer) -> None:
 def tagging_settings(values: flags.FlagValues) -> DirectorySettings:
     """Turns parsed flags into settings; raises UserError for invalid flags."""
     warn_of_ignored(values, also=_IGNORED)
+    adopt_and_say(values, TAGGING)
     require(values, "output_dir")
     distillation = teacher_settings(values, label_flag=_LABEL_FLAG)
     return directory_settings(DirectorySettings, values, distillation=distillation)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from bert_tf.config import finetuning_flags, pretraining_flags
+from bert_tf.config import finetuning_flags, nvidia_defaults, pretraining_flags
 from bert_tf.config.classification_flags import classification_settings, define_classification_flags
 from bert_tf.config.distillation_flags import define_distillation_flags, distillation_settings
 from bert_tf.config.squad_flags import define_squad_flags, squad_settings
@@ -22,11 +22,13 @@ class TrainingScript(NamedTuple):
       settings: turns them into the settings of a run.
       optimization_and_length: only those on optimizer and length, with epochs and the proportion of
         the warm-up.
+      of_nvidia: NVIDIA's script whose commands it takes, if there is one.
     """
 
     define_flags: Callable[[flags.FlagValues], None]
     settings: Callable[[flags.FlagValues], Any]
     optimization_and_length: Callable[[flags.FlagValues], tuple[Any, ...]]
+    of_nvidia: nvidia_defaults.PeerScript | None = None
 
 
 PRETRAINING, DISTILLATION = "run_pretraining.py", "run_distillation.py"
@@ -37,6 +39,7 @@ SCRIPTS = {
         pretraining_flags.define_pretraining_flags,
         pretraining_flags.pretraining_settings,
         pretraining_flags.optimization_and_length,
+        nvidia_defaults.PRETRAINING,
     ),
     DISTILLATION: TrainingScript(
         define_distillation_flags,
@@ -44,7 +47,10 @@ SCRIPTS = {
         pretraining_flags.optimization_and_length,
     ),
     SQUAD: TrainingScript(
-        define_squad_flags, squad_settings, finetuning_flags.optimization_and_length
+        define_squad_flags,
+        squad_settings,
+        finetuning_flags.optimization_and_length,
+        nvidia_defaults.SQUAD,
     ),
     CLASSIFIER: TrainingScript(
         define_classification_flags,
@@ -52,6 +58,9 @@ SCRIPTS = {
         finetuning_flags.optimization_and_length,
     ),
     TAGGER: TrainingScript(
-        define_tagging_flags, tagging_settings, finetuning_flags.optimization_and_length
+        define_tagging_flags,
+        tagging_settings,
+        finetuning_flags.optimization_and_length,
+        nvidia_defaults.TAGGING,
     ),
 }

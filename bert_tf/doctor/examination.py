@@ -7,11 +7,8 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from bert_tf.config.nvidia_defaults import (
-    pretraining_default_differences,
-    squad_default_differences,
-)
-from bert_tf.config.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS, SQUAD
+from bert_tf.config.nvidia_defaults import adopt
+from bert_tf.config.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS
 from bert_tf.doctor import finetuning, pretraining
 from bert_tf.doctor.findings import Finding, Findings, Grade
 from bert_tf.doctor.model import require_no_phases
@@ -24,10 +21,6 @@ _NAMES = {
     Grade.FINE: "fine",
 }
 _WIDTH, _INDENT = 100, 9
-_DEFAULT_DIFFERENCES = {
-    PRETRAINING: pretraining_default_differences,
-    SQUAD: squad_default_differences,
-}
 
 
 def examine(
@@ -42,9 +35,10 @@ def examine(
             f"--num_ranks={num_ranks}, but the run has no --horovod, so each process would train "
             "by itself; add it",
         )
-    differences = _DEFAULT_DIFFERENCES.get(script, lambda _: "")(values)
-    if differences:
-        findings.warn("flags", differences)
+    of_nvidia = SCRIPTS[script].of_nvidia
+    adopted = adopt(values, of_nvidia) if of_nvidia else ""
+    if adopted:
+        findings.hint("flags", adopted)
     ranks = PlannedRanks(num_ranks, local_size=min(ranks_per_host, num_ranks))
     if script in (PRETRAINING, DISTILLATION):
         pretraining.examine(findings, SCRIPTS[script], values, ranks)

@@ -44,6 +44,9 @@ class Estimator:
         warm_start_from: None = None,
     ) -> None:
         """Writes no files; raises ValueError for inconsistent arguments."""
+        config = complete_config(RunConfig() if config is None else config, model_dir)
+        if model_fn is None:
+            raise ValueError("model_fn is missing; give the function that builds the model.")
         names = arguments(model_fn)
         if "features" not in names:
             raise ValueError(
@@ -61,7 +64,7 @@ class Estimator:
             )
         self._model_fn = model_fn
         self._params = copy.deepcopy(params or {})
-        self._config = complete_config(RunConfig() if config is None else config, model_dir)
+        self._config = config
 
     @property
     def model_dir(self) -> str:
@@ -77,6 +80,15 @@ class Estimator:
     def params(self) -> Mapping[str, Any]:
         """A copy of the ``params`` that functions are passed."""
         return copy.deepcopy(self._params)
+
+    @property
+    def model_fn(self) -> Callable[..., EstimatorSpec]:
+        """The model_fn with its ``params`` bound: a function of features, labels, mode, config."""
+
+        def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
+            return self._call_model_fn(features, labels, mode, config)
+
+        return model_fn
 
     def latest_checkpoint(self) -> str | None:
         """The prefix of the newest checkpoint's files, None if there is none."""
@@ -244,6 +256,11 @@ class Estimator:
             tf.train.create_global_step()
             features, _, input_hooks = self._call_input_fn(input_fn, ModeKeys.PREDICT)
             spec = self._call_model_fn(features, None, ModeKeys.PREDICT)
+            if not (input_hooks or tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS)):
+                tf.logging.warning(
+                    "The input is neither a tf.data.Dataset nor a queue, so it does not end, and "
+                    "predictions do not either."
+                )
             predictions = results.select_predictions(spec.predictions, predict_keys)
             hooks = [*input_hooks, *hooks, *spec.prediction_hooks]
             with self._restored_session(spec.scaffold, checkpoint, hooks) as session:
@@ -306,17 +323,23 @@ class Estimator:
 
     def export_saved_model(
         self,
-        export_dir_base: str | os.PathLike,
+        export_dir_base: str | bytes | os.PathLike,
         serving_input_receiver_fn: Callable[[], export.ServingInputReceiver],
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
+        experimental_mode: str = ModeKeys.PREDICT,
     ) -> bytes:
         """Writes the model in mode PREDICT as a SavedModel; returns its path.
 
         See :func:`bert_tf.estimator.export.write` for the arguments. The default checkpoint is the
-        newest; raises ValueError if there is none.
+        newest; raises ValueError if there is none, and for other modes.
         """
+        if experimental_mode != ModeKeys.PREDICT:
+            raise ValueError(
+                f"experimental_mode={experimental_mode!r} is not supported without tf.estimator; "
+                "only the mode PREDICT can be exported."
+            )
         checkpoint = checkpoint_path or self._require_checkpoint()
         with tf.Graph().as_default():
             tf.train.create_global_step()
@@ -358,11 +381,16 @@ class Estimator:
     def _call_input_fn(self, input_fn: Callable[..., Any], mode: str) -> tuple[Any, Any, list]:
         return call_input_fn(input_fn, self._call_arguments(mode))
 
-    def _call_model_fn(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
+    def _call_model_fn(
+        self, features: Any, labels: Any, mode: str, config: RunConfig | None = None
+    ) -> EstimatorSpec:
         if labels is not None and "labels" not in arguments(self._model_fn):
             raise ValueError(f"{self._model_fn} does not take labels, but the input has labels.")
         model_fn = functools.partial(self._model_fn, features=features)
-        spec = call(model_fn, {"labels": labels, **self._call_arguments(mode)})
+        offered = {"labels": labels, **self._call_arguments(mode)}
+        if config is not None:
+            offered["config"] = config
+        spec = call(model_fn, offered)
         if not isinstance(spec, EstimatorSpec):
             raise ValueError(f"{self._model_fn} must return an EstimatorSpec, not {spec!r}.")
         return spec

@@ -5,89 +5,110 @@ Names and meaning of inputs and outputs are those of ``tf.estimator.export``.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable, Union
+from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
+from bert_tf.estimator.outputs import (
+    ClassificationOutput,
+    PredictOutput,
+    RegressionOutput,
+    Tensors,
+)
 from bert_tf.estimator.spec import EstimatorSpec
 
-Tensors = Union[tf.Tensor, Mapping[str, tf.Tensor]]
+__all__ = [
+    "ClassificationOutput",
+    "PredictOutput",
+    "RegressionOutput",
+    "ServingInputReceiver",
+    "TensorServingInputReceiver",
+    "build_parsing_serving_input_receiver_fn",
+    "build_raw_serving_input_receiver_fn",
+]
 
 
-@dataclasses.dataclass(frozen=True)
-class PredictOutput:
-    """Named outputs; a single tensor is called ``output``."""
-
-    outputs: Tensors
-
-    def as_signature_def(self, inputs: Mapping[str, tf.Tensor]) -> SignatureDef:
-        """The signature from ``inputs`` to the outputs."""
-        return tf.saved_model.predict_signature_def(inputs, _named(self.outputs, "output"))
+class _Receiver(NamedTuple):
+    features: Any
+    receiver_tensors: Mapping[str, tf.Tensor]
+    receiver_tensors_alternatives: Mapping[str, Mapping[str, tf.Tensor]] | None
 
 
-@dataclasses.dataclass(frozen=True)
-class ClassificationOutput:
-    """Float scores and string classes, both [batch, classes]; one of them may be None."""
-
-    scores: tf.Tensor | None = None
-    classes: tf.Tensor | None = None
-
-    def as_signature_def(self, inputs: Mapping[str, tf.Tensor]) -> SignatureDef:
-        """The signature from serialized tf.train.Examples, the only input, to the outputs."""
-        return tf.saved_model.classification_signature_def(
-            _examples(inputs), self.classes, self.scores
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class RegressionOutput:
-    """A float for each example, [batch]."""
-
-    value: tf.Tensor
-
-    def as_signature_def(self, inputs: Mapping[str, tf.Tensor]) -> SignatureDef:
-        """The signature from serialized tf.train.Examples, the only input, to the value."""
-        return tf.saved_model.regression_signature_def(_examples(inputs), self.value)
-
-
-@dataclasses.dataclass
-class ServingInputReceiver:
+class ServingInputReceiver(_Receiver):
     """The return value of a ``serving_input_receiver_fn``.
 
     Attributes:
       features: passed to the model_fn; a single tensor becomes {"feature": tensor}.
       receiver_tensors: the tensors to feed; a single tensor becomes {"input": tensor}.
       receiver_tensors_alternatives: alternative tensors to feed, by name.
+
+    Raises ValueError for anything but tensors by name, whose names are strings or, of features,
+    integers.
     """
 
-    features: Tensors
-    receiver_tensors: Tensors
-    receiver_tensors_alternatives: Mapping[str, Tensors] | None = None
+    def __new__(
+        cls,
+        features: Tensors,
+        receiver_tensors: Tensors,
+        receiver_tensors_alternatives: Mapping[str, Tensors] | None = None,
+    ) -> ServingInputReceiver:
+        """Takes the fields in order or by name."""
+        alternatives = receiver_tensors_alternatives
+        if alternatives is not None:
+            if not isinstance(alternatives, dict):
+                raise ValueError(
+                    f"receiver_tensors_alternatives must be a dict, not {alternatives!r}."
+                )
+            alternatives = {
+                name: _checked(tensors, "input", "receiver_tensors_alternatives")
+                for name, tensors in alternatives.items()
+            }
+        return super().__new__(
+            cls,
+            cls._checked_features(features),
+            _checked(receiver_tensors, "input", "receiver_tensors"),
+            alternatives,
+        )
 
-    def __post_init__(self) -> None:
-        self.features = _named(self.features, "feature")
-        self.receiver_tensors = _named(self.receiver_tensors, "input")
+    @staticmethod
+    def _checked_features(features: Tensors) -> Tensors:
+        return _checked(features, "feature", "features", names=(str, int))
 
-    def all_inputs(self) -> dict[str, dict[str, tf.Tensor]]:
+    def all_inputs(self) -> dict[str, Mapping[str, tf.Tensor]]:
         """All inputs: the default tensors as "", then the alternatives by name."""
-        alternatives = self.receiver_tensors_alternatives or {}
-        named = {name: _named(tensors, "input") for name, tensors in alternatives.items()}
-        return {"": self.receiver_tensors, **named}
+        return {"": self.receiver_tensors, **(self.receiver_tensors_alternatives or {})}
 
 
 class TensorServingInputReceiver(ServingInputReceiver):
     """A :class:`ServingInputReceiver` for models with a single feature, without a dict."""
 
-    def __post_init__(self) -> None:
-        feature = self.features
-        super().__post_init__()
-        self.features = feature
+    @staticmethod
+    def _checked_features(features: tf.Tensor) -> tf.Tensor:
+        _check_tensor(features, "features")
+        return features
+
+
+def _checked(
+    tensors: Tensors, single: str, field: str, *, names: tuple[type, ...] = (str,)
+) -> dict[str, tf.Tensor]:
+    """``tensors`` by name, a single one as ``single``; ValueError for anything else."""
+    found = dict(tensors) if isinstance(tensors, dict) else {single: tensors}
+    for name, tensor in found.items():
+        if not isinstance(name, names):
+            kinds = " or ".join(kind.__name__ for kind in names)
+            raise ValueError(f"{field}: the name {name!r} of a tensor must be {kinds}.")
+        _check_tensor(tensor, f"{field}[{name!r}]")
+    return found
+
+
+def _check_tensor(tensor: object, name: str) -> None:
+    if not isinstance(tensor, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
+        raise ValueError(f"{name} must be a tensor, not {tensor!r}.")
 
 
 def build_raw_serving_input_receiver_fn(
@@ -95,7 +116,7 @@ def build_raw_serving_input_receiver_fn(
 ) -> Callable[[], ServingInputReceiver]:
     """For a model fed with tensors like ``features``, by default in batches of any size."""
     kinds = {
-        name: (tensor.dtype, [default_batch_size, *tensor.shape[1:]], tensor.op.name)
+        name: (tensor.dtype, _batch_shape(tensor, default_batch_size), tensor.op.name)
         for name, tensor in features.items()
     }
 
@@ -104,6 +125,11 @@ def build_raw_serving_input_receiver_fn(
         return ServingInputReceiver(placeholders, placeholders)
 
     return serving_input_receiver_fn
+
+
+def _batch_shape(tensor: tf.Tensor, batch_size: int | None) -> list[int | None] | None:
+    """The shape of a tensor in batches of another size; None if its rank is not known."""
+    return None if tensor.shape.rank is None else [batch_size, *tensor.shape[1:]]
 
 
 def build_parsing_serving_input_receiver_fn(
@@ -120,7 +146,7 @@ def build_parsing_serving_input_receiver_fn(
 
 
 def write(
-    base: str | os.PathLike,
+    base: str | bytes | os.PathLike,
     receiver: ServingInputReceiver,
     spec: EstimatorSpec,
     *,
@@ -143,7 +169,7 @@ def write(
     Returns:
       The path of the directory.
     """
-    version = _new_version(Path(base))
+    version = _new_version(Path(os.fsdecode(base)))
     temporary = version.with_name(f"temp-{version.name}")  # servers only look for numbers
     signatures = _signatures(receiver, spec)
     scaffold = spec.scaffold
@@ -174,19 +200,9 @@ def write(
 
 def _signatures(receiver: ServingInputReceiver, spec: EstimatorSpec) -> dict[str, SignatureDef]:
     """The possible signatures from any alternative of the inputs to any output."""
-    default = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-    outputs = spec.export_outputs
-    outputs = {default: PredictOutput(spec.predictions)} if outputs is None else dict(outputs)
-    for name, output in outputs.items():
-        if not hasattr(output, "as_signature_def"):
-            raise TypeError(f"export_outputs[{name!r}] is not an export output: {output!r}.")
-    if len(outputs) == 1:
-        outputs.setdefault(default, *outputs.values())
-    if default not in outputs:
-        raise ValueError(f"export_outputs: none of {sorted(outputs)} is named {default!r}.")
     signatures = {}
     for alternative, inputs in receiver.all_inputs().items():
-        for output_name, output in outputs.items():
+        for output_name, output in spec.export_outputs.items():
             name = f"{alternative}:{output_name}" if alternative else output_name
             try:
                 signature = output.as_signature_def(inputs)
@@ -220,18 +236,3 @@ def _new_version(base: Path) -> Path:
     while (base / str(seconds)).exists():
         seconds += 1
     return base / str(seconds)
-
-
-def _named(tensors: Tensors, name: str) -> dict[str, tf.Tensor]:
-    """``tensors`` by name; a single tensor gets ``name``, and tuples as keys are joined."""
-    if not isinstance(tensors, Mapping):
-        tensors = {name: tensors}
-    return {"/".join(key) if isinstance(key, tuple) else key: t for key, t in tensors.items()}
-
-
-def _examples(inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    if [tensor.dtype for tensor in inputs.values()] != [tf.string]:
-        raise ValueError(
-            "it needs serialized examples, a single tensor of strings, as its only input."
-        )
-    return next(iter(inputs.values()))

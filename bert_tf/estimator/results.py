@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from google.protobuf.message import DecodeError
 
 
 class StopAfter(tf.train.SessionRunHook):
@@ -51,7 +52,8 @@ def split_examples(batch: Any) -> Iterator[Any]:
 def write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str | None) -> None:
     """Writes metrics and their checkpoint as summaries for the checkpoint's step.
 
-    Metrics that are neither numbers nor arrays are left out.
+    A metric may itself be a serialized tf.Summary, whose values are called ``METRIC/0`` and so on.
+    Metrics that are none of this are left out.
     """
     step = results[tf.GraphKeys.GLOBAL_STEP]
     summary = tf.Summary()
@@ -62,9 +64,13 @@ def write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str 
             summary.value.add(tag=name, simple_value=float(value))
         elif isinstance(value, np.ndarray):
             summary.value.add(tag=name, node_name=name, tensor=tf.make_tensor_proto(value))
+        elif isinstance(value, bytes) and (found := _read_summary(value)) is not None:
+            for number, inner in enumerate(found.value):
+                inner.tag = f"{name}/{number}"
+            summary.value.extend(found.value)
         else:
             tf.logging.warning(
-                "No summary is written for %s: it is neither a number nor an array.", name
+                "No summary is written for %s: it is not a number, an array or a summary.", name
             )
     writer = tf.summary.FileWriterCache.get(directory)
     writer.add_summary(summary, step)
@@ -72,3 +78,10 @@ def write_summaries(directory: str, results: Mapping[str, Any], checkpoint: str 
         path = tf.Summary.Value(tag="checkpoint_path", tensor=tf.make_tensor_proto(checkpoint))
         writer.add_summary(tf.Summary(value=[path]), step)
     writer.flush()
+
+
+def _read_summary(content: bytes) -> tf.Summary | None:
+    try:
+        return tf.Summary.FromString(content)
+    except DecodeError:
+        return None

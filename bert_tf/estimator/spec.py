@@ -5,8 +5,10 @@ Names, order, defaults and checks of the fields follow ``tf.estimator``.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
+import numbers
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -15,6 +17,8 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_tf.errors import UserError
+from bert_tf.estimator.calls import arguments
+from bert_tf.estimator.outputs import complete_outputs
 
 _UNSET = "unset"
 _SECONDS_BETWEEN_CHECKPOINTS = 600
@@ -43,9 +47,11 @@ class ModeKeys:
     PREDICT = "infer"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class RunConfig:
     """Settings of a run in one process; each Horovod rank is a process of its own.
+
+    A program may add attributes of its own, which its functions find in their ``config``.
 
     Attributes:
       model_dir: the directory for checkpoints and summaries.
@@ -87,6 +93,7 @@ class RunConfig:
     is_chief = True
     master = evaluation_master = ""
     task_type, task_id = "worker", 0
+    service = None
     num_worker_replicas, num_ps_replicas = 1, 0
     global_id_in_cluster = 0
 
@@ -102,15 +109,16 @@ class RunConfig:
                 "RunConfig: save_checkpoints_steps and save_checkpoints_secs are both given; give "
                 "only one."
             )
-        self._set(save_checkpoints_steps=steps, save_checkpoints_secs=seconds)
+        self.save_checkpoints_steps, self.save_checkpoints_secs = steps, seconds
         if self.model_dir is not None:
-            self._set(model_dir=os.fspath(self.model_dir))
+            self.model_dir = os.fspath(self.model_dir)
             if not self.model_dir:
                 raise ValueError("RunConfig: model_dir is empty; name a directory.")
         for name, minimum in _MINIMUM.items():
             value = getattr(self, name)
             if value is not None and value < minimum:
                 raise ValueError(f"RunConfig: {name}={value} must be at least {minimum}.")
+        self._check_types()
         for name in _UNSUPPORTED:
             if getattr(self, name) is not None:
                 raise ValueError(
@@ -124,17 +132,44 @@ class RunConfig:
                 "tf.estimator; unset it, and train on several processes with Horovod."
             )
 
-    def _set(self, **values: object) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+    def _check_types(self) -> None:
+        """Raises ValueError for values that would fail later, or be ignored."""
+        hours = self.keep_checkpoint_every_n_hours
+        if hours is not None and hours <= 0:
+            raise ValueError(
+                f"RunConfig: keep_checkpoint_every_n_hours={hours} must be greater than 0."
+            )
+        if self.session_creation_timeout_secs <= 0:
+            raise ValueError(
+                f"RunConfig: session_creation_timeout_secs={self.session_creation_timeout_secs} "
+                "must be greater than 0."
+            )
+        for name, kind in (
+            ("tf_random_seed", numbers.Integral),
+            ("session_config", tf.ConfigProto),
+        ):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(f"RunConfig: {name} must be a {kind.__name__}, not {value!r}.")
+        if self.device_fn is not None and arguments(self.device_fn) != {"op"}:
+            raise ValueError("RunConfig: device_fn must take one argument, op.")
 
     def replace(self, **changes: Any) -> RunConfig:
-        """A copy with changes; steps between checkpoints replace seconds, and vice versa."""
+        """A copy with changes; steps between checkpoints replace seconds, and vice versa.
+
+        Raises ValueError for a name that is not a setting, and as for a new RunConfig.
+        """
+        settings = {field.name for field in dataclasses.fields(self)}
+        for name in changes.keys() - settings:
+            raise ValueError(f"RunConfig: {name} cannot be replaced; it is not a setting.")
         kinds = ("save_checkpoints_steps", "save_checkpoints_secs")
         for kind, other in (kinds, kinds[::-1]):
             if changes.get(kind) is not None:
                 changes.setdefault(other, None)
-        return dataclasses.replace(self, **changes)
+        replaced = copy.copy(self)  # with the attributes that a program added
+        vars(replaced).update(changes)
+        replaced.__post_init__()
+        return replaced
 
 
 def complete_config(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
@@ -182,6 +217,8 @@ _REQUIRED = {
 class EstimatorSpec(_Fields):
     """The return value of a ``model_fn``: the graph of a mode.
 
+    In mode PREDICT there is always a default entry in ``export_outputs``.
+
     Raises ValueError for missing fields that a mode needs, for a loss that is not a scalar, and for
     tensors of another graph; TypeError for values of a wrong type.
     """
@@ -192,8 +229,8 @@ class EstimatorSpec(_Fields):
         for name in _REQUIRED.get(spec.mode, ()):
             if getattr(spec, name) is None:
                 raise ValueError(f"EstimatorSpec: mode {spec.mode!r} needs {name}.")
-        if spec.train_op is not None and not isinstance(spec.train_op, tf.Operation):
-            _check_tensor("train_op", spec.train_op)
+        if spec.train_op is not None:
+            _check_operation("train_op", spec.train_op)
         loss = spec.loss
         if loss is not None:
             _check_tensor("loss", loss)
@@ -204,13 +241,22 @@ class EstimatorSpec(_Fields):
         named = predictions if isinstance(predictions, dict) else {"": predictions}
         for name, tensor in named.items():
             _check_tensor(f"predictions[{name}]" if name else "predictions", tensor)
-        metrics = dict(spec.eval_metric_ops or {})
+        metrics = spec.eval_metric_ops or {}
+        if not isinstance(metrics, dict):
+            raise TypeError(f"EstimatorSpec: eval_metric_ops must be a dict, not {metrics!r}.")
         for name, pair in metrics.items():
             if not (isinstance(pair, tuple) and len(pair) == 2):
                 raise TypeError(
                     f"EstimatorSpec: eval_metric_ops[{name!r}] must be a pair of a value and an "
                     f"update operation, as returned by functions of tf.metrics, not {pair}."
                 )
+            for part in tf.nest.flatten(pair):
+                _check_operation(f"eval_metric_ops[{name!r}]", part)
+        if not isinstance(spec.scaffold or tf.train.Scaffold(), tf.train.Scaffold):
+            raise TypeError(f"EstimatorSpec: scaffold must be a Scaffold, not {spec.scaffold!r}.")
+        outputs = spec.export_outputs
+        if spec.mode == ModeKeys.PREDICT:
+            outputs = complete_outputs(outputs, predictions)
         hooks = {
             field: tuple(checked_list(field, getattr(spec, field), tf.train.SessionRunHook))
             for field in cls._fields
@@ -223,10 +269,17 @@ class EstimatorSpec(_Fields):
                 **hooks,
                 "loss": loss,
                 "predictions": predictions,
-                "eval_metric_ops": metrics,
-                "scaffold": tf.train.Scaffold() if spec.scaffold is None else spec.scaffold,
+                "eval_metric_ops": dict(metrics),
+                "export_outputs": outputs,
+                "scaffold": spec.scaffold or tf.train.Scaffold(),
             },
         )
+
+    def _replace(self, **changes: Any) -> EstimatorSpec:
+        """A checked copy with changes; raises ValueError for another mode."""
+        if changes.get("mode", self.mode) != self.mode:
+            raise ValueError(f"EstimatorSpec: the mode {self.mode!r} cannot be changed.")
+        return EstimatorSpec(**{**self._asdict(), **changes})
 
 
 def checked_list(name: str, values: Iterable[Any] | None, kind: type) -> list[Any]:
@@ -238,8 +291,22 @@ def checked_list(name: str, values: Iterable[Any] | None, kind: type) -> list[An
     return values
 
 
+_COMPOSITE = (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)
+
+
 def _check_tensor(name: str, tensor: object) -> None:
-    if not tf.is_tensor(tensor):
+    if not tf.is_tensor(tensor) or isinstance(tensor, _COMPOSITE):
         raise TypeError(f"EstimatorSpec: {name} must be a tensor, not {tensor!r}.")
-    if getattr(tensor, "graph", None) is not tf.get_default_graph():
-        raise ValueError(f"EstimatorSpec: {name} is not in the current graph: {tensor}.")
+    _check_graph(name, tensor)
+
+
+def _check_operation(name: str, operation: object) -> None:
+    """For tensors, too: their operation is meant."""
+    if not isinstance(operation, tf.Operation):
+        _check_tensor(name, operation)
+    _check_graph(name, operation)
+
+
+def _check_graph(name: str, element: object) -> None:
+    if getattr(element, "graph", None) is not tf.get_default_graph():
+        raise ValueError(f"EstimatorSpec: {name} is not in the current graph: {element}.")

@@ -28,8 +28,8 @@ from bert_tf.ranks.communication import (
 from bert_tf.ranks.launched import (
     check_all_met,
     check_alone,
-    check_launcher,
     end_with_launcher,
+    is_launched,
 )
 from bert_tf.ranks.parts import part_of
 
@@ -184,7 +184,6 @@ class HorovodRanks(SingleProcess):
                 "HOROVOD=0 to build it."
             ) from error
         os.environ.update({**MPI_ENVIRONMENT, **os.environ, **horovod_environment(communication)})
-        check_launcher(os.environ)
         end_with_launcher()
         hvd.init()
         self._hvd = hvd
@@ -321,11 +320,11 @@ def connect(
 ) -> SingleProcess:
     """The ranks of this job, which exchange gradients according to ``communication``.
 
-    ``num_threads`` overrides a rank's share of its host's cores. Raises UserError if a launcher
-    started several independent processes: each would train a whole model and write it to the same
-    directory.
+    A process that no launcher started is the only rank, also with ``horovod``. ``num_threads``
+    overrides a rank's share of its host's cores. Raises UserError if a launcher started several
+    independent processes: each would train a whole model and write it to the same directory.
     """
-    if horovod:
+    if horovod and is_launched(os.environ):
         return HorovodRanks(num_threads, communication)
     check_alone(os.environ)
     return SingleProcess(num_threads)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bert_tf import environment
 from bert_tf.config.settings import RuntimeSettings
+from bert_tf.console import warn
 from bert_tf.environment import launched_rank, launcher_variable
 from bert_tf.errors import UserError
 from bert_tf.ranks.failures import ENDED, STATUS, write_last_words
@@ -56,20 +57,19 @@ def check_alone(variables: Mapping[str, str]) -> None:
         )
 
 
-def check_launcher(variables: Mapping[str, str]) -> None:
-    """Raises UserError if Horovod could not connect this process to any other."""
+def is_launched(variables: Mapping[str, str]) -> bool:
+    """Whether a launcher started this process, so that Horovod connects it to the other ranks.
+
+    Raises UserError if there are others that Horovod could not connect it to.
+    """
     if "HOROVOD_SIZE" in variables or any(name in variables for name in _MPI_RENDEZVOUS):
-        return
+        return True
     if process_count(variables) > 1:
         raise UserError(
             "--horovod: srun started this process, but did not tell MPI about the others; use "
-            "'srun "
-            "--mpi=pmix', if 'srun --mpi=list' lists it, or mpirun within the allocation."
+            "'srun --mpi=pmix', if 'srun --mpi=list' lists it, or mpirun within the allocation."
         )
-    raise UserError(
-        "--horovod: no launcher started this process; start it with 'mpirun -np 2 python ...', "
-        "horovodrun or 'srun --mpi=pmix', or drop --horovod."
-    )
+    return False
 
 
 def check_all_met(variables: Mapping[str, str], world_size: int) -> None:
@@ -137,8 +137,13 @@ class Lineage:
 
 def prepare_process(runtime: RuntimeSettings) -> None:
     """What a script does before it loads TensorFlow: sets its environment, follows its launcher."""
-    if runtime.horovod:
+    if runtime.horovod and is_launched(os.environ):
         end_with_launcher()
+    elif runtime.horovod:
+        warn(
+            "--horovod, but no launcher started this process: it is the only rank. For several, "
+            "start it with 'mpirun -np 2 python ...', horovodrun or 'srun --mpi=pmix'."
+        )
     use_xla = runtime.use_xla is not False
     environment.prepare_environment(verbose=runtime.verbose, use_xla=use_xla)
 

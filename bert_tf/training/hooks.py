@@ -320,7 +320,7 @@ class CheckpointHook(StepHook):
 
     def _save(self, session):
         try:
-            self._saver.save(session, self._prefix, global_step=self.step, write_meta_graph=False)
+            self._saver.save(session, self._prefix, global_step=self.step)
         except (tf.errors.OpError, OSError, ValueError) as error:
             if is_cut_off(error):  # while ranks sent their parts
                 raise

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_tf.checkpoint.meta_graph import Stored
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.start_point import ResumingSaver
@@ -37,6 +38,7 @@ class SharingSaver(ResumingSaver):
         super().__init__(variables, **options)
         self._writes = ranks.is_chief
         self.restored: str | None = None
+        self._saved.update((slot.name, Stored(slot.shape, tf.float32)) for slot in slots)
         whole = {slot.name: _gathered(slot, ranks) for slot in slots}
         self._received = _received(whole.values())
         if self._writes:
@@ -52,10 +54,10 @@ class SharingSaver(ResumingSaver):
             with tf.control_dependencies([write]):
                 definition.save_tensor_name = tf.identity(path).name
 
-    def save(self, sess: tf.Session, save_path: str, **options) -> str | None:
-        """As tf.train.Saver's on rank 0; the others send their parts of the slots."""
+    def save(self, sess: tf.Session, save_path: str, global_step: int) -> str | None:
+        """As ``ResumingSaver``'s on rank 0; the others send their parts of the slots."""
         if self._writes:
-            return super().save(sess, save_path, **options)
+            return super().save(sess, save_path, global_step)
         sess.run(self._received)
         return None
 

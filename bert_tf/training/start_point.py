@@ -20,6 +20,7 @@ from bert_tf.checkpoint.directory import (
     only_incomplete,
     remove_checkpoint,
 )
+from bert_tf.checkpoint.meta_graph import Stored, write_meta_graph
 from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.checkpoint.tensorflow_file import (
     TensorflowCheckpoint,
@@ -231,8 +232,8 @@ def _recorded_global_batch(output_dir: Path) -> int | None:
 class ResumingSaver(tf.train.Saver):
     """A Saver that also restores checkpoints without ``OPTIONAL_STATE``.
 
-    It saves like TensorFlow's. So a run with a dynamic loss scale may follow one with a static
-    scale or without one.
+    So a run with a dynamic loss scale may follow one with a static scale or without one. It saves
+    like TensorFlow's, with a ``.meta`` of the variables alone.
     """
 
     def __init__(
@@ -251,6 +252,7 @@ class ResumingSaver(tf.train.Saver):
         instead of those in the checkpoint.
         """
         super().__init__(variables, **options)
+        self._saved = {v.op.name: Stored(v.shape.as_list(), v.dtype.base_dtype) for v in variables}
         self._restored = list(variables)
         self._corrected = dict(corrected or {})
         self._defaults = {
@@ -259,6 +261,11 @@ class ResumingSaver(tf.train.Saver):
             SCALE: np.float32(loss_scale),
             GOOD_UPDATES: np.int64(0),
         }
+
+    def save(self, sess: tf.Session, save_path: str, global_step: int) -> str:
+        """Saves the variables as the checkpoint ``save_path``-``global_step``; returns its path."""
+        write_meta_graph(f"{save_path}-{global_step}", self._saved)
+        return super().save(sess, save_path, global_step, write_meta_graph=False)
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
         """Restores the variables from the checkpoint ``save_path``."""

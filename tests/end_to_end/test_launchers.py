@@ -83,11 +83,13 @@ def test_two_processes_that_forgot_horovod_are_told(name, training, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def test_horovod_without_a_launcher_is_one_sentence(training, tmp_path):
-    done = run(SCRIPT, *training, "--horovod", f"--output_dir={tmp_path}", check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --horovod: no launcher started this process")
-    assert done.stderr.count("\n") == 1
+def test_horovod_without_a_launcher_trains_on_one_rank(training, tmp_path):
+    """As NVIDIA's run_squad.sh starts it on a single GPU."""
+    done = run(SCRIPT, *training, "--horovod", f"--output_dir={tmp_path}")
+    assert done.stdout.count("warning: --horovod, but no launcher started this process") == 1
+    ledger = json.loads((tmp_path / "run.json").read_text())["ledger"]
+    assert ledger["batch"]["arithmetic"].endswith("x 1 (ranks) = 8")
+    assert (tmp_path / "model.ckpt-3.index").is_file()
 
 
 def test_ranks_of_another_mpi_are_told(training, tmp_path):

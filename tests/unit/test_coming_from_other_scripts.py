@@ -7,7 +7,7 @@ from absl import flags
 
 from bert_tf.config.classification_flags import define_classification_flags
 from bert_tf.config.distillation_flags import define_distillation_flags
-from bert_tf.config.nvidia_defaults import PRETRAINING, SQUAD
+from bert_tf.config.nvidia_defaults import PRETRAINING, SQUAD, TAGGING
 from bert_tf.config.pretraining_flags import define_pretraining_flags
 from bert_tf.config.squad_flags import define_squad_flags
 from bert_tf.config.tagging_flags import define_tagging_flags
@@ -152,11 +152,11 @@ def test_the_tables_have_every_flag_of_the_peer_and_all_are_accepted(peer, defin
     assert set(defined.split()) <= set(parser_of(kind))
 
 
-@pytest.mark.parametrize("defaults", [PRETRAINING, SQUAD])
-def test_the_table_names_what_a_command_of_nvidias_is_told(defaults):
+@pytest.mark.parametrize("script", [PRETRAINING, SQUAD, TAGGING])
+def test_the_table_names_what_a_command_of_nvidias_is_told(script):
     section = PAGE.split("\n## NVIDIA")[1].split("\n## ")[0]
     text = section + PAGE.split("\n## google")[1].split("\n## ")[0]
-    for default in defaults:
+    for default in script.defaults:
         assert f"`--{default.flag}" in text
     for name in ("compatible", "compatible_adam", "compatible_squad"):
         assert f"nvidia_{name}.flags" in section

@@ -123,6 +123,24 @@ def test_a_list_that_was_edited_to_go_back_is_followed_with_a_warning(directory,
     assert not capsys.readouterr().out
 
 
+@pytest.mark.parametrize("written", [1, 2])
+def test_a_kill_after_some_of_a_checkpoints_files(directory, written):
+    """They are written in this order, the list last."""
+    copy(directory, 9, 12)
+    order = (".meta", ".data-00000-of-00001", ".index")
+    for ending in order[written:]:
+        (directory / f"model.ckpt-12{ending}").unlink()
+    assert newest_checkpoint(directory) == str(directory / "model.ckpt-9")
+    assert remove_leftovers(directory) == sorted(
+        f"model.ckpt-12{ending}" for ending in order[:written]
+    )
+
+
+def test_a_kill_during_the_first_checkpoint_of_a_run(tmp_path):
+    (tmp_path / "model.ckpt-0.meta").touch()
+    assert newest_checkpoint(tmp_path) is None
+
+
 def test_a_newer_complete_checkpoint_is_left(directory):
     copy(directory, 9, 12)
     assert remove_leftovers(directory) == []

@@ -139,7 +139,7 @@ def test_a_run_without_problems(places, tmp_path):
         (["--init_checkpoint={model}"], ERROR, "checkpoint", "--init_checkpoint"),
         (["--output_dir={train}/a.tfrecord/x"], ERROR, "output directory", "cannot write to"),
         (["--vocab_file={model}"], ERROR, "vocabulary", "does not exist or is not a file"),
-        (["--allreduce_post_accumulation"], WARNING, "flags", "This seems to be a command for NVI"),
+        (["--input_file=", "--input_files_dir={train}"], HINT, "flags", "so flags that it leaves"),
         (["--precision=fp16"], ERROR, "whole run", "fp16"),
     ],
     ids=lambda value: value[0].partition("{")[0] if isinstance(value, list) else "",

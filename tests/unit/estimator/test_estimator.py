@@ -1,6 +1,7 @@
 """The Estimator against its contract and, if TensorFlow has one, against ``tf.estimator``."""
 
 import functools
+import inspect
 import os
 import re
 from pathlib import Path
@@ -655,6 +656,101 @@ MISUSES = {
         "Hook",
         lambda e, api: spec(api, predictions=tf.zeros([]), prediction_hooks=[1])(0, 0, "infer"),
     ),
+    "loss of another graph": (
+        ValueError,
+        "graph",
+        lambda e, api: spec(api, loss=of_another_graph())(0, 0, "eval"),
+    ),
+    "train_op of another graph": (
+        ValueError,
+        "graph",
+        lambda e, api: spec(api, loss=tf.zeros([]), train_op=of_another_graph().op)(0, 0, "train"),
+    ),
+    "metric of another graph": (
+        ValueError,
+        "graph",
+        lambda e, api: spec(
+            api, loss=tf.zeros([]), eval_metric_ops={"a": (of_another_graph(), tf.no_op())}
+        )(0, 0, "eval"),
+    ),
+    "metrics without names": (
+        TypeError,
+        "eval_metric_ops",
+        lambda e, api: spec(api, loss=tf.zeros([]), eval_metric_ops=[tf.zeros([])])(0, 0, "eval"),
+    ),
+    "sparse predictions": (
+        TypeError,
+        "predictions",
+        lambda e, api: spec(api, predictions=tf.sparse.from_dense([1.0]))(0, 0, "infer"),
+    ),
+    "scaffold": (
+        TypeError,
+        "(?i)scaffold",
+        lambda e, api: spec(api, predictions=tf.zeros([]), scaffold=1)(0, 0, "infer"),
+    ),
+    "outputs without names": (
+        TypeError,
+        "export_outputs",
+        lambda e, api: spec(api, predictions=tf.zeros([]), export_outputs=[1])(0, 0, "infer"),
+    ),
+    "outputs of a wrong type": (
+        TypeError,
+        "export_outputs|ExportOutput",
+        lambda e, api: spec(api, predictions=tf.zeros([]), export_outputs={"a": 1})(0, 0, "infer"),
+    ),
+    "several outputs and no default": (
+        ValueError,
+        "serving_default|DEFAULT_SERVING",
+        lambda e, api: spec(
+            api,
+            predictions=tf.zeros([]),
+            export_outputs=dict.fromkeys("ab", api.export.PredictOutput({"y": tf.zeros([])})),
+        )(0, 0, "infer"),
+    ),
+    "another mode": (
+        ValueError,
+        "mode",
+        lambda e, api: spec(api, predictions=tf.zeros([]))(0, 0, "infer")._replace(mode="eval"),
+    ),
+    "replaced by a wrong value": (
+        TypeError,
+        "loss",
+        lambda e, api: spec(api, loss=tf.zeros([]))(0, 0, "eval")._replace(loss=1.0),
+    ),
+    "a feature of Python": (
+        ValueError,
+        "feature",
+        lambda e, api: api.export.ServingInputReceiver(1.0, tf.zeros([])),
+    ),
+    "nothing to feed": (
+        ValueError,
+        "receiver_tensor",
+        lambda e, api: api.export.ServingInputReceiver(tf.zeros([]), None),
+    ),
+    "a number as the name of what is fed": (
+        ValueError,
+        "receiver_tensor",
+        lambda e, api: api.export.ServingInputReceiver(tf.zeros([]), {3: tf.zeros([])}),
+    ),
+    "several features as one": (
+        ValueError,
+        "feature",
+        lambda e, api: api.export.TensorServingInputReceiver({"x": tf.zeros([])}, tf.zeros([])),
+    ),
+    "no model_fn": (ValueError, "model_fn", lambda e, api: api.Estimator(None)),
+    "hours": (
+        ValueError,
+        "keep_checkpoint_every_n_hours",
+        lambda e, api: api.RunConfig(keep_checkpoint_every_n_hours=0),
+    ),
+    "seed": (ValueError, "tf_random_seed", lambda e, api: api.RunConfig(tf_random_seed=1.0)),
+    "session": (ValueError, "session_config", lambda e, api: api.RunConfig(session_config={})),
+    "device": (ValueError, "device_fn", lambda e, api: api.RunConfig(device_fn=lambda a, b: "")),
+    "unknown setting": (
+        ValueError,
+        "more",
+        lambda e, api: api.RunConfig().replace(more=1),
+    ),
     "metric named loss": (
         ValueError,
         "loss",
@@ -770,3 +866,120 @@ def test_a_users_saver_replaces_the_default_one(api, tmp_path):
 
 def test_jobs_use_tensorflows_estimator_if_there_is_one():
     assert choice.tf_estimator is (ours if THEIRS is None else THEIRS)
+
+
+@each
+def test_the_model_fn_of_an_estimator_has_its_params_bound(api, tmp_path):
+    """As tf.estimator's early stopping and custom training loops call it."""
+    seen = []
+
+    def model_fn(features, labels, mode, params, config):
+        seen.append((params["width"], config.tf_random_seed))
+        return api.EstimatorSpec(mode, predictions=features + params["width"])
+
+    config = api.RunConfig(tf_random_seed=7)
+    made = api.Estimator(model_fn, str(tmp_path), config, params={"width": 3.0})
+    with tf.Graph().as_default(), tf.Session() as session:
+        found = made.model_fn(tf.ones([]), None, api.ModeKeys.PREDICT, made.config)
+        assert session.run(found.predictions) == 4.0
+    assert seen == [(3.0, 7)]
+    accepted = list(inspect.signature(made.model_fn).parameters)
+    assert accepted == ["features", "labels", "mode", "config"]
+
+
+@each
+def test_a_spec_to_predict_has_a_default_output(api):
+    default = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+    with tf.Graph().as_default():
+        tensor = tf.zeros([2])
+        made = api.EstimatorSpec("infer", predictions={"y": tensor})
+        assert made.export_outputs[default].outputs == {"y": tensor}
+        one = api.export.PredictOutput({"z": tensor})
+        made = api.EstimatorSpec("infer", predictions=tensor, export_outputs={"head": one})
+        assert made.export_outputs == {"head": one, default: one}
+        made = api.EstimatorSpec("eval", loss=tf.zeros([]))
+        assert made.export_outputs is None
+
+
+@each
+def test_a_receiver_can_be_unpacked(api):
+    with tf.Graph().as_default():
+        x, fed = tf.zeros([2]), tf.placeholder(tf.string)
+        features, receiver_tensors, alternatives = api.export.ServingInputReceiver(
+            {"x": x, 3: x}, fed, {"raw": x}
+        )
+        assert features == {"x": x, 3: x}
+        assert receiver_tensors.keys() == {"input"}
+        assert receiver_tensors["input"] is fed
+        assert alternatives["raw"]["input"] is x
+        features, _, alternatives = api.export.TensorServingInputReceiver(x, fed)
+        assert features is x
+        assert alternatives is None
+
+
+@each
+def test_a_receiver_of_tensors_of_unknown_rank(api):
+    with tf.Graph().as_default():
+        given = {"x": tf.placeholder(tf.float32), "y": tf.placeholder(tf.int32, [5, 2])}
+        receive = api.export.build_raw_serving_input_receiver_fn(given)
+    with tf.Graph().as_default():
+        features = receive().features
+        assert features["x"].shape.rank is None
+        assert features["y"].shape.as_list() == [None, 2]
+
+
+@each
+def test_an_export_to_a_directory_given_as_bytes(api, trained, tmp_path):
+    made = estimator(api, trained[0])
+    base = os.fsencode(tmp_path / "export")
+    path = made.export_saved_model(
+        base,
+        lambda: api.export.ServingInputReceiver(
+            *[{"x": tf.placeholder(tf.float32, [None, 2], "x")}] * 2
+        ),
+        experimental_mode=api.ModeKeys.PREDICT,
+    )
+    assert os.path.dirname(path) == base
+    assert os.path.isfile(os.path.join(path, b"saved_model.pb"))
+
+
+def test_other_modes_are_not_exported(tmp_path):
+    with pytest.raises(ValueError, match="experimental_mode='eval' is not supported"):
+        estimator(ours, tmp_path).export_saved_model(
+            tmp_path, lambda: None, experimental_mode=ours.ModeKeys.EVAL
+        )
+
+
+@each
+def test_a_metric_may_be_a_summary(api, tmp_path):
+    """As from tf.summary.image, whose result is a serialized tf.Summary."""
+
+    def model_fn(features, labels, mode):
+        summary = tf.summary.scalar("inner", tf.reduce_sum(labels) * 0 + 5.0)
+        return api.EstimatorSpec(
+            mode,
+            loss=tf.reduce_sum(labels),
+            eval_metric_ops={"picture": (summary, tf.no_op())},
+        )
+
+    made = api.Estimator(model_fn, str(tmp_path))
+    made.evaluate(batches, steps=1)
+    assert "picture/0" in [tag for _, tag in events(made.eval_dir())]
+
+
+@each
+def test_a_program_may_add_to_its_settings(api, tmp_path):
+    config = api.RunConfig()
+    config.of_mine = "mine"
+    assert api.Estimator(linear(api), str(tmp_path), config).config.of_mine == "mine"
+
+
+@each
+def test_predictions_without_an_end_are_warned_of(api, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(tf.logging, "warning", lambda text, *_: said.append(text))
+    made = estimator(api, tmp_path, model_fn=plain_prediction(api))
+    next(made.predict(lambda: tf.ones([3])))
+    assert len(said) == 1
+    next(made.predict(lambda: tf.data.Dataset.range(3).batch(3)))
+    assert len(said) == 1

@@ -7,7 +7,7 @@ from bert_tf.ranks.launched import (
     binding_warning,
     check_all_met,
     check_alone,
-    check_launcher,
+    is_launched,
     process_count,
 )
 
@@ -66,22 +66,21 @@ def test_no_false_alarm_for_one_process(variables):
 
 @by_name({name: v for name, v in SEVERAL.items() if name != "srun"})
 def test_launchers_that_horovod_knows(variables):
-    check_launcher(variables)
+    assert is_launched(variables)
 
 
 def test_one_rank_of_a_launcher_is_a_job():
-    check_launcher(ALONE["mpirun-of-one"])
+    assert is_launched(ALONE["mpirun-of-one"])
 
 
 @by_name({name: ALONE[name] for name in ("nothing", "batch-script", "salloc", "srun-terminal")})
 def test_horovod_without_a_launcher(variables):
-    with pytest.raises(UserError, match=r"^--horovod: no launcher started this process; .*mpirun"):
-        check_launcher(variables)
+    assert not is_launched(variables)
 
 
 def test_srun_without_a_process_manager():
     with pytest.raises(UserError, match=r"^--horovod: srun .*'srun --mpi=pmix'"):
-        check_launcher(SRUN)
+        is_launched(SRUN)
 
 
 @by_name(SEVERAL)

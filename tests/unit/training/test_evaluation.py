@@ -262,6 +262,7 @@ def test_the_best_checkpoint_is_kept_whole(tmp_path):
         "eval_results.txt",
         "model.ckpt-2.data-00000-of-00001",
         "model.ckpt-2.index",
+        "model.ckpt-2.meta",
     ]
     assert not list(tmp_path.glob(".best*"))
 

@@ -97,7 +97,7 @@ def test_what_a_checkpoint_counts_is_restored_and_the_rest_follows(
             assert session.run([step, *counts]) == [12, skipped, consumed]
             assert session.run(weight).tolist() == [1.0] * 1000
             # What it writes is complete.
-            written = saver.save(session, str(tmp_path / "new"), write_meta_graph=False)
+            written = saver.save(session, str(tmp_path / "new"), 13)
     assert set(tf.train.load_checkpoint(written).get_variable_to_shape_map()) >= COUNTS
 
 
@@ -161,3 +161,33 @@ def test_without_a_list_a_run_resumes_from_the_newest_complete_checkpoint(tmp_pa
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "model.ckpt-12.index").unlink()
     assert find_start(tmp_path) == StartPoint(str(tmp_path / "model.ckpt-9"), 9, 9, 5)
+
+
+def test_each_checkpoint_has_a_meta_file_that_is_written_first_and_deleted_with_it(
+    tmp_path, monkeypatch
+):
+    """@tf.train.Saver writes it last, so that a killed run may leave checkpoints without it."""
+    plain_save, found_before = tf.train.Saver.save, []
+
+    def save(*arguments, **named):
+        found_before.append(sorted(path.name for path in tmp_path.iterdir()))
+        return plain_save(*arguments, **named)
+
+    monkeypatch.setattr(tf.train.Saver, "save", save)
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.get_variable("bert/weight", initializer=tf.ones([2, 3]), use_resource=True)
+        step = tf.train.get_or_create_global_step()
+        session.run(tf.global_variables_initializer())
+        saver = ResumingSaver(tf.global_variables(), consumed=0, max_to_keep=1)
+        for number in (1, 2):
+            session.run(step.assign(number))
+            saver.save(session, str(tmp_path / "model.ckpt"), number)
+    assert found_before[0] == ["model.ckpt-1.meta"]
+    checkpoint = tmp_path / "model.ckpt-2"
+    kept = ("data-00000-of-00001", "index", "meta")
+    assert sorted(tmp_path.glob("model*")) == [tmp_path / f"model.ckpt-2.{end}" for end in kept]
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.train.import_meta_graph(f"{checkpoint}.meta").restore(session, str(checkpoint))
+        assert [v.op.name for v in tf.trainable_variables()] == ["bert/weight"]
+        assert session.run(tf.global_variables()[0]).tolist() == np.ones([2, 3]).tolist()
+        assert session.run(tf.train.get_global_step()) == 2
