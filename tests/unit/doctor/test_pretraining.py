@@ -104,7 +104,7 @@ def test_a_run_without_problems(places, tmp_path):
     assert {"memory", "precision", "whole run", "output directory", "configuration"} <= parts
     assert content_of(tmp_path) == before
     assert not places["model"].exists()
-    assert list(show(findings))[-1].startswith("0 errors, 0 warnings, 1 hint; ")
+    assert list(show(findings, flags.FlagValues()))[-1].startswith("0 errors, 0 warnings, 1 hint; ")
 
 
 @pytest.mark.parametrize(

@@ -354,3 +354,17 @@ def test_a_resumed_run_must_have_its_heads(trained, tmp_path):
     settings = continued(trained, bare, trained.run.output_dir)
     with pytest.raises(UserError, match=r"cannot resume from .*: it lacks cls/predictions"):
         pretraining.run(settings)
+
+
+def test_default_lengths_follow_the_records(settings, capsys):
+    flags = {"max_seq_length": 128, "max_predictions_per_seq": 20}
+    data = dataclasses.replace(settings.data, **flags)
+    run = dataclasses.replace(settings.run, flags=flags, dry_run=True)
+    with pytest.raises(UserError, match="--max_seq_length=128, but the records in"):
+        pretraining.run(dataclasses.replace(settings, data=data, run=run))
+    run = dataclasses.replace(run, defaulted=frozenset(flags))
+    pretraining.run(dataclasses.replace(settings, data=data, run=run))
+    said = capsys.readouterr().out
+    for name, value in flags.items():
+        real = getattr(settings.data, name)
+        assert f"--{name}: {real}, as in the records, instead of the default {value}" in said
