@@ -176,10 +176,10 @@ def _parse(
 def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
     """Returns the arguments, with the contents of flag files in place of --flagfile.
 
-    Raises UserError if a file cannot be read.
+    Raises UserError if a file cannot be read, or has characters that no argument can have.
     """
     try:
-        return values.read_flags_from_files(list(arguments))
+        found = values.read_flags_from_files(list(arguments))
     except flags.CantOpenFlagFileError as error:
         path, reason = error.__context__.filename, error.__context__.strerror
         _check_place("flagfile", str(path))
@@ -191,6 +191,12 @@ def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[
             f"a --flagfile is not UTF-8 text (byte {error.start}); give a file with one flag per "
             "line."
         ) from error
+    if any("\0" in argument for argument in found):
+        raise UserError(
+            "a --flagfile contains NUL characters, as UTF-16 text does; save it as UTF-8, with one "
+            "flag per line."
+        )
+    return found
 
 
 def project_flags(values: flags.FlagValues) -> list[flags.Flag]:

@@ -104,10 +104,12 @@ class _BooleanOrAuto(flags.BooleanParser):
             raise ValueError("must be true, false or auto") from error
 
 
-def run_script(define_flags: Callable[[flags.FlagValues], None], run: Callable[[], object]) -> None:
+def run_script(
+    define_flags: Callable[[flags.FlagValues], None], run: Callable[[flags.FlagValues], object]
+) -> None:
     """Runs a training script: defines and parses its flags, exits with a message on UserError."""
     define_flags(flags.FLAGS)
-    run_command(lambda _: run())
+    run_command(lambda _: run(flags.FLAGS))
 
 
 @flag_group("Run")

@@ -260,10 +260,7 @@ def pretraining_settings(
     if not values.nsp and not values.mlm:
         raise UserError("--nsp=false --mlm=false leaves nothing to train; turn one of them on.")
     optimization, epochs, proportion = optimization_and_length(values)
-    if values.do_train:
-        check_known_lengths(optimization)
-        _say_shorter_warmup(values, optimization, proportion)
-    return PretrainingSettings(
+    settings = PretrainingSettings(
         bert_config_file=optional_file(values, "bert_config_file"),
         tokenizer_files=TokenizerFiles.from_flags(values),
         network=network,
@@ -283,6 +280,10 @@ def pretraining_settings(
         optimization=optimization,
         runtime=checked_runtime_settings(values, optimization),
     )
+    if values.do_train:
+        check_known_lengths(optimization)
+        _say_shorter_warmup(values, optimization, proportion)
+    return settings
 
 
 def optimization_and_length(

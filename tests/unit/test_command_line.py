@@ -3,7 +3,7 @@
 import importlib
 
 import pytest
-from absl import flags
+from absl import app, flags
 
 from bert_tf.command_line import NO_PATHS, Number, mark_defaults, parse_flags, run_command
 from bert_tf.config import pretraining_flags, squad_flags
@@ -195,6 +195,8 @@ def test_a_word_in_a_flag_file(program_flags, tmp_path):
     path = tmp_path / "some.flags"
     path.write_bytes(b"--steps=3\n\xff")
     assert refusal(f"--flagfile={path}").startswith("a --flagfile is not UTF-8 text (byte 10); ")
+    path.write_text("--steps=3\n", encoding="utf-16-le")
+    assert refusal(f"--flagfile={path}").startswith("a --flagfile contains NUL characters, as UTF-")
     path.write_text("--do_lower_case False\n")
     assert refusal(f"--flagfile={path}").endswith("write --do_lower_case=False.")
 
@@ -317,7 +319,10 @@ def test_an_error_of_a_command_marks_them(program_flags, monkeypatch, capsys):
     def main(_):
         raise UserError("--steps=5 is more than --learning_rate=0.1; lower it.")
 
-    monkeypatch.setattr("sys.argv", ["program", "--learning_rate=0.1"])
+    def without_its_own_flags(run, flags_parser):
+        run(flags_parser(["program", "--learning_rate=0.1"]))
+
+    monkeypatch.setattr(app, "run", without_its_own_flags)
     with pytest.raises(SystemExit) as ended:
         run_command(main)
     assert ended.value.code == 2

@@ -289,7 +289,7 @@ def test_a_default_length_follows_the_network(directory, tmp_path, capsys):
     def run(output_dir, length, **changes):
         run = RunSettings(output_dir, str(directory), seed=5, **changes)
         scoring.run(settings_of(directory, output_dir, max_seq_length=length, run=run))
-        return (output_dir / "eval_results.json").read_bytes()
+        return (output_dir / "perplexity.json").read_bytes()
 
     unasked = {"flags": {"max_seq_length": 17}, "defaulted": frozenset({"max_seq_length"})}
     assert run(tmp_path / "default", 17, **unasked) == run(tmp_path / "given", 16)
