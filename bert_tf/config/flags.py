@@ -175,7 +175,10 @@ def define_run_flags(define: Definer) -> None:
         "Checkpoints to keep, in addition to the best one.",
     )
     define.integer(
-        "display_loss_steps", RunSettings.display_loss_steps, "Steps between progress lines."
+        "display_loss_steps",
+        RunSettings.display_loss_steps,
+        "Steps between lines of log.jsonl and, if it is given, of the terminal, which otherwise "
+        "shows about 30 of a run or one a minute.",
     )
     define.integer(
         "max_skipped_updates",

@@ -240,6 +240,7 @@ def _begin(
         log = RunLog(
             settings.output_dir,
             report_loss=settings.report_loss,
+            few_lines="display_loss_steps" in settings.defaulted,
             dllog_path=settings.dllog_path,
         )
     context = RunContext(
