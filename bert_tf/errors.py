@@ -28,7 +28,7 @@ _ADVICE = {
         (errno.EACCES, errno.EPERM),
         "check its permissions and those of its directory, or choose another one",
     ),
-    errno.ENOENT: "give a file that exists, and leave the program's files alone while it runs",
+    errno.ENOENT: "check the path, and leave its files alone while the program runs",
     errno.EROFS: "choose a place that can be written",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }

@@ -140,7 +140,7 @@ def test_a_full_disk_is_said_in_one_line(capsys):
     [
         (
             FileNotFoundError(errno.ENOENT, "No such file or directory", "out/log.jsonl"),
-            "cannot use out/log.jsonl (No such file or directory); give a file that exists, and",
+            "cannot use out/log.jsonl (No such file or directory); check the path, and leave",
         ),
         (
             PermissionError(errno.EACCES, "Permission denied", b"in\xff"),
@@ -152,7 +152,7 @@ def test_a_full_disk_is_said_in_one_line(capsys):
             tf.errors.NotFoundError(
                 None, None, "Failed to create a directory: out/eval; No such file or directory"
             ),
-            "cannot use out/eval (No such file or directory); give a file that exists",
+            "cannot use out/eval (No such file or directory); check the path",
         ),
         (
             tf.errors.ResourceExhaustedError(None, None, "out/e.v2; No space left on device"),
