@@ -295,7 +295,8 @@ def test_a_run_that_is_resumed_with_changes(places):
 @pytest.mark.usefixtures("parts_alone")
 def test_a_network_that_has_been_trained_is_not_to_be_changed(places, tmp_path):
     """Its vocabulary is fixed, and all of its positions and rows of embeddings are trained."""
-    unwise = ["--max_position_embeddings=24", "--train_batch_size=8"]
+    places["few"] = make_records(tmp_path / "few", count=40)
+    unwise = ["--max_position_embeddings=24", "--input_file={few}"]
     advice = ("a smaller vocabulary", "untrained", "--vocab_size=56")
     new = " ".join(sentence for _, _, sentence in said_of(places, *unwise))
     assert [words for words in advice if words not in new] == []
@@ -306,7 +307,7 @@ def test_a_network_that_has_been_trained_is_not_to_be_changed(places, tmp_path):
     config = BertConfig(vocab_size=VOCAB_SIZE, **{k: int(v) for k, v in network.items()})
     config = dataclasses.replace(config, max_position_embeddings=24)
     write_model_files(weights, config, TokenizerFiles(next(places["train"].glob("*.vocab"))))
-    given = [f"--init_checkpoint={weights}", "--max_position_embeddings=24"]
+    given = [*unwise, f"--init_checkpoint={weights}"]
     trained = " ".join(sentence for _, _, sentence in said_of(places, *given))
     assert [words for words in advice if words in trained] == []
 
