@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from absl import flags
+from typing import TYPE_CHECKING
 
 from bert_tf.config.distillation_flags import define_distillation_flags, distillation_settings
 from bert_tf.config.flags import run_script
 from bert_tf.config.phases import plan_from_flags
 from bert_tf.ranks.launched import prepare_process
 
+if TYPE_CHECKING:
+    from absl.flags import FlagValues
 
-def main() -> None:
+
+def main(values: FlagValues) -> None:
     """Turns flags into settings and runs the plan."""
-    plan = plan_from_flags(flags.FLAGS, distillation_settings)
+    plan = plan_from_flags(values, distillation_settings)
     prepare_process(plan.runtime)
     # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
     from bert_tf.tasks import pretraining_plan

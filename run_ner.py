@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from absl import flags
+from typing import TYPE_CHECKING
 
 from bert_tf.config.flags import run_script
 from bert_tf.config.tagging_flags import define_tagging_flags, tagging_settings
 from bert_tf.ranks.launched import prepare_process
 
+if TYPE_CHECKING:
+    from absl.flags import FlagValues
 
-def main() -> None:
+
+def main(values: FlagValues) -> None:
     """Turns flags into settings and runs the task."""
-    settings = tagging_settings(flags.FLAGS)
+    settings = tagging_settings(values)
     prepare_process(settings.runtime)
     # TensorFlow reads its environment when it is loaded, and --help should not wait for it.
     from bert_tf.tasks import tagging

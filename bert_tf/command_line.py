@@ -33,6 +33,7 @@ _HELP = frozenset({"help", "helpshort", "helpfull", "h", "?"})
 _DASHES = "\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HOME = re.compile(r"^(\s*[\"']?)~(?=/|$)")
+_FLAG_AND_VALUE = re.compile(r"--(\w+)=([^\s,;()]*[^\s,;():.])")
 _PLACES = {
     "gs": "in Google Cloud Storage",
     "s3": "in Amazon S3",
@@ -99,7 +100,30 @@ def run_command(main: Callable[[Sequence[str]], object], *, takes_words: bool = 
     A word that is neither a flag nor a flag's value is an error too, unless ``takes_words``.
     """
     parser = functools.partial(parse_flags, takes_words=takes_words)
-    exit_on_user_error(functools.partial(app.run, main, flags_parser=parser))
+
+    def run(arguments: Sequence[str]) -> object:
+        try:
+            return main(arguments)
+        except UserError as error:
+            error.args = (mark_defaults(str(error), flags.FLAGS),)
+            raise
+
+    exit_on_user_error(functools.partial(app.run, run, flags_parser=parser))
+
+
+def mark_defaults(sentence: str, values: flags.FlagValues) -> str:
+    """The sentence with "(the default)" after every ``--flag=value`` that nobody typed."""
+
+    def marked(found: re.Match[str]) -> str:
+        name, text = found.groups()
+        if name not in values or values[name].present:
+            return found[0]
+        value = values[name].value
+        forms = {str(value), str(value).lower()}
+        forms |= {f"{value:g}"} if isinstance(value, float) else set()
+        return f"{found[0]} (the default)" if text in forms else found[0]
+
+    return _FLAG_AND_VALUE.sub(marked, sentence)
 
 
 def parse_flags(arguments: Sequence[str], *, takes_words: bool = False) -> list[str]:
@@ -152,10 +176,10 @@ def _parse(
 def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
     """Returns the arguments, with the contents of flag files in place of --flagfile.
 
-    Raises UserError if a file cannot be read.
+    Raises UserError if a file cannot be read, or has characters that no argument can have.
     """
     try:
-        return values.read_flags_from_files(list(arguments))
+        found = values.read_flags_from_files(list(arguments))
     except flags.CantOpenFlagFileError as error:
         path, reason = error.__context__.filename, error.__context__.strerror
         _check_place("flagfile", str(path))
@@ -167,6 +191,12 @@ def read_flag_files(arguments: Sequence[str], values: flags.FlagValues) -> list[
             f"a --flagfile is not UTF-8 text (byte {error.start}); give a file with one flag per "
             "line."
         ) from error
+    if any("\0" in argument for argument in found):
+        raise UserError(
+            "a --flagfile contains NUL characters, as UTF-16 text does; save it as UTF-8, with one "
+            "flag per line."
+        )
+    return found
 
 
 def project_flags(values: flags.FlagValues) -> list[flags.Flag]:

@@ -87,8 +87,13 @@ def say(text: str, *, stream: TextIO | None = None, end: str = "\n") -> None:
 
 def warn(text: str) -> None:
     """Prints a warning; with several ranks, only rank 0 prints."""
+    note(f"warning: {text}")
+
+
+def note(text: str) -> None:
+    """Prints a line; with several ranks, only rank 0 prints."""
     if launched_rank() == 0:
-        say(f"warning: {text}")
+        say(text)
 
 
 def stop_blocking() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import reprlib
 import signal
@@ -13,6 +14,7 @@ from typing import Callable, NoReturn, TypeVar
 
 from bert_tf.console import flush_or_give_up, give_up, is_stdout_error, prepare_streams, say
 from bert_tf.environment import launched_rank
+from bert_tf.installation import explain_missing
 
 Result = TypeVar("Result")
 
@@ -24,6 +26,22 @@ _REPR.maxlevel = 2
 _REPR.maxstring = _SHOWN_CHARACTERS
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+_ADVICE = {
+    **dict.fromkeys(DISK_IS_FULL, "free space there, then start again"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM),
+        "check its permissions and those of its directory, or choose another one",
+    ),
+    errno.ENOENT: "check the path, and leave its files alone while the program runs",
+    errno.EROFS: "choose a place that can be written",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+_SAID_BY_TENSORFLOW = {os.strerror(code): code for code in (*_ADVICE, errno.EIO, errno.ESTALE)}
+_TENSORFLOW_FILE_ERROR = re.compile(rf"(\S+); ({'|'.join(map(re.escape, _SAID_BY_TENSORFLOW))})\b")
 
 
 class UserError(Exception):
@@ -49,8 +67,9 @@ def short_repr(value: object) -> str:
 def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result:
     """Calls ``function(*args)``; a :class:`UserError` ends the process with one line and status 2.
 
-    So do a lack of memory, a full disk, and a file name that cannot be decoded. If the reader of
-    standard output is gone, the process ends silently with the status of SIGPIPE.
+    So do a lack of memory, a file that the system does not let it use, a package that is not
+    installed, and a file name that cannot be decoded. If the reader of standard output is gone, the
+    process ends silently with the status of SIGPIPE, and after Ctrl-C with that of SIGINT.
 
     Most mistakes affect all ranks alike. Rank 0 then prints the message, and the launcher ends the
     other ranks; a rank that is still alive after that prints its own message with its rank.
@@ -77,19 +96,58 @@ def exit_on_user_error(function: Callable[..., Result], *args: object) -> Result
             f"out of memory{f' ({detail})' if detail else ''}; use a smaller batch, sequence "
             "length or network."
         )
+    except ModuleNotFoundError as error:
+        missing = explain_missing(error.name)
+        if missing is None:
+            raise
+        _end(missing)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends what is still to be done
+        say("interrupted", stream=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except OSError as error:
         if is_stdout_error(error):
             give_up(sys.stdout)
             if isinstance(error, BrokenPipeError):
                 sys.exit(128 + signal.SIGPIPE)
             _end(f"standard output cannot be written ({error.strerror}); redirect it elsewhere.")
-        if error.errno not in DISK_IS_FULL:
+        sentence = explain_os_error(error)
+        if sentence is None:
             raise
-        where = error.filename2 or error.filename or "a file"
-        _end(f"cannot write {where} ({error.strerror}); free space there, then start again.")
+        _end(sentence)
+    except Exception as error:
+        sentence = _explain_tensorflow_error(error)
+        if sentence is None:
+            raise
+        _end(sentence)
     finally:
         flush_or_give_up(sys.stdout)
         flush_or_give_up(sys.stderr)
+
+
+def explain_os_error(error: OSError) -> str | None:
+    """A sentence on a file that cannot be used; None for an error that is not about a file."""
+    named, is_full = error.filename2 or error.filename, error.errno in DISK_IS_FULL
+    has_name = isinstance(named, (str, bytes))  # and not the number of an open file
+    if not (has_name or is_full):
+        return None
+    name = os.fsdecode(named) if has_name else "a file"
+    verb = "write" if is_full else "use"
+    return f"cannot {verb} {name} ({error.strerror}); {advice_on(error)}."
+
+
+def _explain_tensorflow_error(error: Exception) -> str | None:
+    """As :func:`explain_os_error`, for what TensorFlow's file system raises."""
+    found = _TENSORFLOW_FILE_ERROR.search(str(error))
+    if found is None or not type(error).__module__.startswith("tensorflow."):
+        return None
+    path, reason = found.groups()
+    return explain_os_error(OSError(_SAID_BY_TENSORFLOW[reason], reason, path))
+
+
+def advice_on(error: OSError) -> str:
+    """What a user can do about an error of the file system."""
+    return _ADVICE.get(error.errno, "check that path and its disk, then start again")
 
 
 def _end(sentence: str) -> NoReturn:

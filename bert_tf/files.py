@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Union
 
-from bert_tf.errors import DISK_IS_FULL, RepairableError, UserError
+from bert_tf.errors import DISK_IS_FULL, RepairableError, UserError, advice_on
 
 PathLike = Union[str, Path]
 
@@ -268,8 +268,7 @@ def explain_write_errors(path: PathLike, *others: PathLike) -> Iterator[None]:
         if not is_ours:
             raise
         raise RepairableError(
-            f"cannot write {path} ({error.strerror}); free space there, check its "
-            "permissions, or choose another directory."
+            f"cannot write {path} ({error.strerror}); {advice_on(error)}."
         ) from error
 
 

@@ -23,7 +23,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, NamedTuple, TypeVar
 
 from bert_tf.environment import available_cores
-from bert_tf.errors import RepairableError, UserError
+from bert_tf.errors import RepairableError, UserError, explain_os_error
 from bert_tf.shared_memory import Packed, Slot, Slots, pack
 
 Item = TypeVar("Item")
@@ -100,7 +100,9 @@ def ordered_map(
             ) from error
         except Exception as error:
             kind = RepairableError if isinstance(error, (MemoryError, OSError)) else UserError
-            raise kind(f"{what}: failed with {type(error).__name__}: {error}") from error
+            explained = explain_os_error(error) if isinstance(error, OSError) else None
+            reason = explained or f"failed with {type(error).__name__}: {error}"
+            raise kind(f"{what}: {reason}") from error
         yield result
 
 

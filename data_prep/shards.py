@@ -96,21 +96,21 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
     threshold = int(settings.heldout_fraction * _HASH_RANGE)
     train, heldout = _split(settings, files, directory, threshold)
     if settings.heldout_fraction and not (train.num_documents and heldout.num_documents):
-        if heldout.num_documents:
-            threshold = heldout.highest_hash
-        else:
-            threshold = train.lowest_hash + 1
+        filled = train if train.num_documents else heldout
+        if not filled.num_documents:
+            raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
+        if filled.lowest_hash == filled.highest_hash:
+            raise UserError(
+                f"--heldout_fraction={settings.heldout_fraction}: {settings.input_file!r} does not "
+                "have two different documents to split, which blank lines separate; put some "
+                "between documents, or give --heldout_fraction=0."
+            )
+        threshold = filled.highest_hash if filled is heldout else filled.lowest_hash + 1
         report(
             f"{STAGE}: one side of the split would be empty, so it gets the document with the "
             "nearest hash"
         )
         train, heldout = _split(settings, files, directory, threshold)
-        if not (train.num_documents and heldout.num_documents):
-            raise UserError(
-                f"--heldout_fraction={settings.heldout_fraction}: {settings.input_file!r} does not "
-                "have two different documents to split; put blank lines between documents, or give "
-                "--heldout_fraction=0."
-            )
     if not train.num_documents:
         raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
     if settings.num_shards > train.num_documents:

@@ -204,9 +204,6 @@ def _open_tensorflow(path: Path, files: ModelFiles) -> Source:
     file = TensorflowCheckpoint(resolve_checkpoint(path))
     file.check_size()
     origin = names.tensorflow_origin(list(file.entries))
-    # Google's code does not know "gelu_tanh", so this file was written by this toolkit.
-    if origin == "google" and str(files.settings.get("hidden_act")).startswith("gelu_"):
-        origin = "bert_tf"
     stored = {name: StoredArray(file, name) for name in file.entries}
     for name in file.entries:
         # NVIDIA's float16 runs store the float32 value of a float16 weight under this name.

@@ -29,7 +29,8 @@ from bert_tf.inference.model_directory import (
     options_from_flags,
 )
 from bert_tf.squad.answers import AnswerSettings
-from bert_tf.tasks.answerer import BATCH_SIZE, Answerer, FoundAnswer, fitting_windows
+from bert_tf.squad.windows import fitting_windows
+from bert_tf.tasks.answerer import BATCH_SIZE, Answerer, FoundAnswer
 
 # A sentence ends after its full stop and closing quotes or brackets, or at a blank line.
 _SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|\n\s*\n|[。！？]")

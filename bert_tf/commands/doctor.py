@@ -75,7 +75,7 @@ def main(_) -> int:
         num_ranks=values.num_ranks,
         ranks_per_host=values.ranks_per_host or values.num_ranks,
     )
-    for line in show(findings):
+    for line in show(findings, values):
         print(line)
     return findings.status
 

@@ -28,7 +28,7 @@ from bert_tf.inference.model_directory import (
     model_from_flags,
     options_from_flags,
 )
-from bert_tf.squad.windows import WindowSettings
+from bert_tf.squad.windows import WindowSettings, fitting_windows
 from bert_tf.tasks.answerer import BATCH_SIZE
 
 
@@ -57,10 +57,11 @@ def main(_) -> None:
         say(note, stream=sys.stderr)
     windows = None
     if values.text_signature:
-        windows = WindowSettings(
-            max_seq_length=values.max_seq_length or parts.config.max_position_embeddings,
-            max_query_length=values.max_query_length,
-        )
+        longest = values.max_seq_length or parts.config.max_position_embeddings
+        query = values.max_query_length
+        if not values["max_query_length"].present:
+            query = fitting_windows(longest).max_query_length
+        windows = WindowSettings(max_seq_length=longest, max_query_length=query)
         windows.validate()
 
     # Without warnings about this machine, since the export may be for another one.

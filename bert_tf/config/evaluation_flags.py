@@ -7,7 +7,7 @@ from pathlib import Path
 
 from absl import flags
 
-from bert_tf.command_line import flag_group, project_flags
+from bert_tf.command_line import flag_group
 from bert_tf.config.finetuning_flags import define_model_flags
 from bert_tf.config.flags import (
     HOST_FLAGS,
@@ -16,6 +16,7 @@ from bert_tf.config.flags import (
     computing_settings,
     define_computing_flags,
     optional_file,
+    recorded_flags,
     require,
 )
 from bert_tf.config.settings import LINE, METRICS, TEXT_UNITS, EvaluationSettings, RunSettings
@@ -121,7 +122,7 @@ def evaluation_settings(values: flags.FlagValues) -> EvaluationSettings:
         # For the measurement of what is fastest, in the shape of a full batch.
         eval_batch_size=max(1, values.batch_tokens // values.max_seq_length),
         seed=values.seed,
-        flags={flag.name: flag.value for flag in project_flags(values)},
+        **recorded_flags(values),
         host_flags=HOST_FLAGS | {"input_file"},
     )
     made = {

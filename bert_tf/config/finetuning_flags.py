@@ -14,6 +14,7 @@ from bert_tf.config.distillation_flags import TEACHER_FILES, define_teacher_flag
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
+    check_known_lengths,
     checked_runtime_settings,
     define_optimization_flags,
     define_run_flags,
@@ -177,6 +178,8 @@ def finetuning_settings(
     if values.seeds and values.dllog_path:
         raise UserError("--seeds makes several runs, but --dllog_path is a single file; drop one.")
     optimization, epochs, proportion = optimization_and_length(values)
+    if values.do_train:
+        check_known_lengths(optimization)
     made = {
         **task_settings,
         "bert_config_file": optional_file(values, "bert_config_file"),

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -23,7 +24,13 @@ from bert_tf.command_line import (
 )
 from bert_tf.config.optimizers import OPTIMIZERS, option_flags, options_from_flags
 from bert_tf.config.policy_file import policy_changes
-from bert_tf.config.schedules import DECAY_FORMS, OPTION_FLAGS, SCHEDULES, check_schedule
+from bert_tf.config.schedules import (
+    DECAY_FORMS,
+    OPTION_FLAGS,
+    SCHEDULES,
+    check_lengths,
+    check_schedule,
+)
 from bert_tf.config.settings import (
     DEFAULT_MAX_SKIPPED,
     CommunicationSettings,
@@ -97,10 +104,12 @@ class _BooleanOrAuto(flags.BooleanParser):
             raise ValueError("must be true, false or auto") from error
 
 
-def run_script(define_flags: Callable[[flags.FlagValues], None], run: Callable[[], object]) -> None:
+def run_script(
+    define_flags: Callable[[flags.FlagValues], None], run: Callable[[flags.FlagValues], object]
+) -> None:
     """Runs a training script: defines and parses its flags, exits with a message on UserError."""
     define_flags(flags.FLAGS)
-    run_command(lambda _: run())
+    run_command(lambda _: run(flags.FLAGS))
 
 
 @flag_group("Run")
@@ -166,7 +175,10 @@ def define_run_flags(define: Definer) -> None:
         "Checkpoints to keep, in addition to the best one.",
     )
     define.integer(
-        "display_loss_steps", RunSettings.display_loss_steps, "Steps between progress lines."
+        "display_loss_steps",
+        RunSettings.display_loss_steps,
+        "Steps between lines of log.jsonl and, if it is given, of the terminal, which otherwise "
+        "shows about 30 of a run or one a minute.",
     )
     define.integer(
         "max_skipped_updates",
@@ -483,6 +495,7 @@ def run_settings(
         "output_dir",
         "allowed_fresh",
         "flags",
+        "defaulted",
         "do_eval",
         "eval_batch_size",
         "max_eval_steps",
@@ -496,7 +509,7 @@ def run_settings(
     return RunSettings(
         output_dir=Path(values.output_dir),
         allowed_fresh=tuple(filter(None, fresh.split(","))),
-        flags={flag.name: flag.value for flag in project_flags(values)},
+        **recorded_flags(values),
         do_eval=values[do_eval].value,
         eval_batch_size=values[eval_batch_size].value,
         max_eval_steps=values[max_eval_steps].value if max_eval_steps else None,
@@ -505,6 +518,15 @@ def run_settings(
         replay_batch=Path(values.replay_batch) if values.replay_batch else None,
         **{name: values[name].value for name in same_names},
     )
+
+
+def recorded_flags(values: flags.FlagValues) -> dict[str, Any]:
+    """The fields ``flags`` and ``defaulted`` of :class:`RunSettings`."""
+    found = project_flags(values)
+    return {
+        "flags": {flag.name: flag.value for flag in found},
+        "defaulted": frozenset(flag.name for flag in found if not flag.present),
+    }
 
 
 def _check_resuming(values: flags.FlagValues) -> None:
@@ -564,6 +586,12 @@ def optimization_settings(values: flags.FlagValues) -> OptimizationSettings:
     )
     check_schedule(settings)
     return settings
+
+
+def check_known_lengths(optimization: OptimizationSettings) -> None:
+    """As ``schedules.check_lengths``, unless the length follows from the number of records."""
+    if None not in (optimization.num_train_steps, optimization.num_warmup_steps):
+        check_lengths(optimization)
 
 
 def checked_runtime_settings(

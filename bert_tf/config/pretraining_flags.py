@@ -12,6 +12,7 @@ from bert_tf.config.bert_config import CONFIG_NAME, BertConfig
 from bert_tf.config.flags import (
     Definer,
     at_least_one,
+    check_known_lengths,
     checked_runtime_settings,
     define_optimization_flags,
     define_run_flags,
@@ -24,13 +25,14 @@ from bert_tf.config.flags import (
 )
 from bert_tf.config.nvidia_defaults import PRETRAINING, adopt_and_say
 from bert_tf.config.ramps import RampSettings, parse_length_ramp, parse_ramp
+from bert_tf.config.schedules import most_warmup_steps
 from bert_tf.config.settings import (
     DataSettings,
     OptimizationSettings,
     PretrainingSettings,
     RunSettings,
 )
-from bert_tf.console import warn
+from bert_tf.console import note, warn
 from bert_tf.errors import UserError
 from bert_tf.files import expand_record_files
 from bert_tf.text.tokenizer_files import TokenizerFiles
@@ -130,7 +132,7 @@ def _define_length_flags(define: Definer) -> None:
         "warmup_proportion",
         None,
         "Share of the steps used for warm-up, instead of --num_warmup_steps (0.1 with "
-        "--num_train_epochs).",
+        "--num_train_epochs, and for runs that the default of --num_warmup_steps does not fit).",
     )
 
 
@@ -268,7 +270,7 @@ def pretraining_settings(
     if not values.nsp and not values.mlm:
         raise UserError("--nsp=false --mlm=false leaves nothing to train; turn one of them on.")
     optimization, epochs, proportion = optimization_and_length(values)
-    return PretrainingSettings(
+    settings = PretrainingSettings(
         bert_config_file=optional_file(values, "bert_config_file"),
         tokenizer_files=TokenizerFiles.from_flags(values),
         network=network,
@@ -288,6 +290,10 @@ def pretraining_settings(
         optimization=optimization,
         runtime=checked_runtime_settings(values, optimization),
     )
+    if values.do_train:
+        check_known_lengths(optimization)
+        _say_shorter_warmup(values, optimization, proportion)
+    return settings
 
 
 def optimization_and_length(
@@ -301,9 +307,23 @@ def optimization_and_length(
     optimization = dataclasses.replace(optimization_settings(values), **_ramps(values))
     if epochs is not None:
         optimization = dataclasses.replace(optimization, num_train_steps=None)
+    is_free = proportion is None and not values["num_warmup_steps"].present
+    if is_free and (epochs or optimization.num_warmup_steps > most_warmup_steps(optimization)):
+        proportion = _DEFAULT_WARMUP_PROPORTION
     if proportion is not None:
         optimization = dataclasses.replace(optimization, num_warmup_steps=None)
     return optimization, epochs, proportion
+
+
+def _say_shorter_warmup(
+    values: flags.FlagValues, optimization: OptimizationSettings, proportion: float | None
+) -> None:
+    is_default = not (values["num_warmup_steps"].present or values["warmup_proportion"].present)
+    if is_default and proportion is not None and optimization.num_train_steps is not None:
+        note(
+            f"the warm-up is {proportion:.0%} of the {optimization.num_train_steps:,} steps, since "
+            f"the default of {values.num_warmup_steps:,} does not fit"
+        )
 
 
 def _ramps(values: flags.FlagValues) -> dict[str, RampSettings | None]:
@@ -338,8 +358,6 @@ def _length(values: flags.FlagValues) -> tuple[float | None, float | None]:
         raise UserError(f"--num_train_epochs={epochs} must be greater than 0.")
     if proportion is not None and not 0 <= proportion <= 1:
         raise UserError(f"--warmup_proportion={proportion} must be in [0, 1].")
-    if epochs is not None and proportion is None and not values["num_warmup_steps"].present:
-        proportion = _DEFAULT_WARMUP_PROPORTION
     return epochs, proportion
 
 

@@ -176,11 +176,15 @@ def _check_rewarming(optimization: OptimizationSettings, row: ScheduleRow) -> No
 def check_lengths(optimization: OptimizationSettings) -> None:
     """Raises UserError for parts of a schedule that do not fit into ``num_train_steps``.
 
-    The settings have been through :func:`check_schedule`, and their steps are known. That the
-    warm-up fits is checked by ``batch_plan.resolve_step_plan``.
+    The settings have been through :func:`check_schedule`, and their steps are known.
     """
     total, warmup = optimization.num_train_steps, optimization.num_warmup_steps
     at = optimization.rewarm_at_step
+    if warmup > total > 0:
+        raise UserError(
+            f"--num_warmup_steps={warmup} is more than --num_train_steps={total}, so the learning "
+            "rate would never reach its peak; lower it."
+        )
     if at is None:
         _check_phase(optimization, total, warmup, f"--num_train_steps={total}")
         return
@@ -204,16 +208,27 @@ def check_lengths(optimization: OptimizationSettings) -> None:
     _check_phase(optimization, rest, optimization.num_rewarm_steps, f"the {rest} steps after it")
 
 
+def most_warmup_steps(optimization: OptimizationSettings) -> float:
+    """The longest warm-up that fits into ``num_train_steps`` with the rest of the schedule."""
+    at = optimization.rewarm_at_step
+    return _most_warmup(optimization, optimization.num_train_steps if at is None else at)
+
+
+def _most_warmup(optimization: OptimizationSettings, total: int) -> float:
+    if optimization.schedule == "warmup_stable_decay":
+        return total * (1 + _ROUNDING) - optimization.decay_share * total
+    return total // 2 if optimization.schedule == "one_cycle" else total
+
+
 def _check_phase(optimization: OptimizationSettings, total: int, warmup: int, shown: str) -> None:
     """Checks a warm-up and what follows it until ``total``, which messages call ``shown``."""
-    name = optimization.schedule
-    decay = optimization.decay_share * total
-    if name == "warmup_stable_decay" and warmup + decay > total * (1 + _ROUNDING):
+    name, most = optimization.schedule, _most_warmup(optimization, total)
+    if name == "warmup_stable_decay" and warmup > most:
         raise UserError(
             f"--lr_decay_share={optimization.decay_share:g} of {shown} and a warm-up of {warmup} "
             "steps overlap; lower one of them."
         )
-    if name == "one_cycle" and not 1 <= warmup <= total // 2:
+    if name == "one_cycle" and not 1 <= warmup <= most:
         raise UserError(
             f"--lr_schedule=one_cycle rises in {warmup} warm-up steps and falls in as many, which "
             f"must be from 1 to half of {shown}; change --num_warmup_steps or --warmup_proportion."

@@ -214,6 +214,7 @@ class RunSettings:
       keep_best: keep a copy of the checkpoint with the best evaluation.
       early_stopping_evaluations: stop after this many evaluations in a row without improvement.
       flags: every flag with its value, for the record.
+      defaulted: the flags that nobody gave; some of these defaults follow the model or the records.
       host_flags: flags that may differ between hosts: paths of files whose contents are compared
         instead, or that only rank 0 reads and writes; threads and verbosity.
       report_loss: show losses in progress lines.
@@ -253,6 +254,7 @@ class RunSettings:
     layer_summary_steps: int = 0
     seed: int = 12345
     flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    defaulted: frozenset[str] = frozenset()
     report_loss: bool = True
     dllog_path: str | None = None
     replay_batch: Path | None = None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from absl import flags
 
+from bert_tf.command_line import mark_defaults
 from bert_tf.config.nvidia_defaults import adopt
 from bert_tf.config.training_scripts import DISTILLATION, PRETRAINING, SCRIPTS
 from bert_tf.doctor import finetuning, pretraining
@@ -47,12 +48,15 @@ def examine(
     return findings
 
 
-def show(findings: Findings) -> Iterator[str]:
-    """Lines for a terminal, the worst findings first, and a summary."""
+def show(findings: Findings, values: flags.FlagValues) -> Iterator[str]:
+    """Lines for a terminal, the worst findings first, and a summary.
+
+    ``values`` are the flags of the run.
+    """
     counts = dict.fromkeys(sorted(_NAMES, reverse=True), 0)
     for finding in sorted(findings, key=lambda finding: -finding.grade):
         counts[finding.grade] += 1
-        yield _shown(finding)
+        yield _shown(finding._replace(sentence=mark_defaults(finding.sentence, values)))
     parts = [f"{count} {_NAMES[grade]}{'s' * (count != 1)}" for grade, count in counts.items()]
     fine = counts[Grade.FINE]
     yield f"{', '.join(parts[:-1])}; {fine} check{'s' * (fine != 1)} found nothing"

@@ -37,7 +37,10 @@ def examine(findings: Findings, script: str, values: flags.FlagValues, ranks: Pl
     files = model.open_vocabulary(findings, values)
     config = model.open_config(findings, values, stored, vocab_size=None)
     if config is not None:
-        model.judge_positions(findings, config, values.max_seq_length, is_pretraining=False)
+        length = values.max_seq_length
+        if not values["max_seq_length"].present:
+            length = min(length, config.max_position_embeddings)
+        model.judge_positions(findings, config, length, trains_new_ones=False)
     if files.file is not None:
         tokenizer = findings.attempt(model.VOCABULARY, files.load)
         if None not in (tokenizer, config):

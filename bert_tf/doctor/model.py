@@ -54,6 +54,11 @@ def judge_output(findings: Findings, values: flags.FlagValues) -> StartPoint:
     return start
 
 
+def has_weights(values: flags.FlagValues, start: StartPoint) -> bool:
+    """Whether the run starts from weights, which fix the network and its vocabulary."""
+    return bool(start.checkpoint or values.resume_from or values.init_checkpoint)
+
+
 def open_weights(findings: Findings, values: flags.FlagValues, start: StartPoint) -> ModelFiles:
     """The files that accompany the weights that the run starts from; empty without any."""
     given = {name: values[name].value for name in ("init_checkpoint", "resume_from")}
@@ -114,9 +119,12 @@ def _read_config(path: str) -> BertConfig:
 
 
 def judge_positions(
-    findings: Findings, config: BertConfig, max_seq_length: int, *, is_pretraining: bool
+    findings: Findings, config: BertConfig, max_seq_length: int, *, trains_new_ones: bool
 ) -> None:
-    """Compares the length of sequences with the network's positions."""
+    """Compares the length of sequences with the network's positions.
+
+    ``trains_new_ones`` says that these start from random values and are pre-trained.
+    """
     positions = config.max_position_embeddings
     if max_seq_length > positions:
         findings.error(
@@ -124,7 +132,7 @@ def judge_positions(
             f"--max_seq_length={max_seq_length} is more than the model's "
             f"max_position_embeddings={positions}; lower it or use another model.",
         )
-    elif max_seq_length < positions and is_pretraining:
+    elif max_seq_length < positions and trains_new_ones:
         findings.hint(
             CONFIGURATION,
             f"--max_seq_length={max_seq_length} leaves the positions up to "

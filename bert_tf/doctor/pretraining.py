@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 from absl import flags
 
@@ -13,7 +14,7 @@ from bert_tf.doctor import machine, model, records, schedule
 from bert_tf.doctor.findings import Findings
 from bert_tf.doctor.rehearsal import dry, planned_run
 from bert_tf.ranks.planned import PlannedRanks
-from bert_tf.records.info import RecordInfo, check_records
+from bert_tf.records.info import RecordInfo, check_records, lengths_of
 from bert_tf.tasks import pretraining
 from bert_tf.tasks.pretraining_task import PretrainingTask
 from bert_tf.training.plans import resolve_plans, with_steps
@@ -29,18 +30,22 @@ def examine(
     start = model.judge_output(findings, values)
     stored = model.open_weights(findings, values, start)
     files = model.open_vocabulary(findings, values)
-    train, held_out = _open_records(findings, values)
+    is_new = not model.has_weights(values, start)
+    train, held_out = _open_records(findings, values, is_new=is_new)
     some = train or held_out
+    lengths = _lengths(values, [info for info in (train, held_out) if info is not None])
     config = model.open_config(
         findings, values, stored, vocab_size=some.vocab_size if some else None
     )
     if some is not None:
-        _judge_records(findings, values, train, held_out, config)
+        _judge_records(findings, values, train, held_out, config, lengths)
     used = model.vocabulary_of(files, some.vocabulary if some else None)
     model.judge_vocabulary_of_weights(findings, stored, used)
     if config is not None:
-        model.judge_positions(findings, config, values.max_seq_length, is_pretraining=True)
-        records.judge_size_for_gpus(findings, config.vocab_size)
+        length = lengths["max_seq_length"]
+        model.judge_positions(findings, config, length, trains_new_ones=is_new)
+        if is_new:
+            records.judge_size_for_gpus(findings, config.vocab_size)
     settings = findings.attempt(_FLAGS, script.settings, values)
     optimization = _judge_schedule(findings, script, values, ranks, train)
     if None not in (settings, optimization, config) and settings.run.do_train:
@@ -49,8 +54,15 @@ def examine(
         findings.attempt(_WHOLE, _rehearse, findings, settings, ranks)
 
 
+def _lengths(values: flags.FlagValues, infos: Sequence[RecordInfo]) -> dict[str, int]:
+    """The flags that must match the records; those that nobody gave do."""
+    given = {name: values[name].value for name in ("max_seq_length", "max_predictions_per_seq")}
+    follow = lengths_of(infos)
+    return given | {name: n for name, n in follow.items() if not values[name].present}
+
+
 def _open_records(
-    findings: Findings, values: flags.FlagValues
+    findings: Findings, values: flags.FlagValues, *, is_new: bool
 ) -> tuple[RecordInfo | None, RecordInfo | None]:
     found = []
     for part, is_read, names in (
@@ -60,7 +72,9 @@ def _open_records(
         flag = next((name for name in names if values[name].value), None)
         is_given = is_read and flag is not None
         found.append(
-            records.open_records(findings, part, values[flag].value, flag) if is_given else None
+            records.open_records(findings, part, values[flag].value, flag, is_new=is_new)
+            if is_given
+            else None
         )
     return found[0], found[1]
 
@@ -71,6 +85,7 @@ def _judge_records(
     train: RecordInfo | None,
     held_out: RecordInfo | None,
     config: BertConfig | None,
+    lengths: Mapping[str, int],
 ) -> None:
     for part, info in ((records.TRAINING, train), (records.HELD_OUT, held_out)):
         if info is None:
@@ -80,9 +95,8 @@ def _judge_records(
             part,
             check_records,
             info,
-            max_seq_length=values.max_seq_length,
-            max_predictions_per_seq=values.max_predictions_per_seq,
             vocab_size=size,
+            **lengths,
         )
         if values.nsp and not info.next_sentence:
             findings.error(

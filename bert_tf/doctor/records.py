@@ -22,8 +22,13 @@ _FOR_GPUS = 8
 _SHOWN = 3
 
 
-def open_records(findings: Findings, part: str, patterns: str, flag: str) -> RecordInfo | None:
-    """Opens the records of a flag and judges a sample; None if they cannot be used."""
+def open_records(
+    findings: Findings, part: str, patterns: str, flag: str, *, is_new: bool
+) -> RecordInfo | None:
+    """Opens the records of a flag and judges a sample; None if they cannot be used.
+
+    ``is_new`` says that the network is new, so that its vocabulary can still be chosen.
+    """
     findings.attempt(part, require_listed_files, patterns)
     records = findings.attempt(part, _open, patterns, flag)
     info = None if records is None else findings.attempt(part, inspect_records, records)
@@ -35,7 +40,7 @@ def open_records(findings: Findings, part: str, patterns: str, flag: str) -> Rec
         f"{info.num_records:,} records of {info.seq_length} tokens with {masks}; python -m "
         f"data_prep.inspect {info.first_file.parent} reads all of them",
     )
-    findings.attempt(part, _judge_sample, findings, part, info, records)
+    findings.attempt(part, _judge_sample, findings, part, info, records, is_new=is_new)
     return info
 
 
@@ -43,7 +48,9 @@ def _open(patterns: str, flag: str) -> RecordSet:
     return RecordSet(expand_record_files(patterns, flag=flag), keep_offsets=False)
 
 
-def _judge_sample(findings: Findings, part: str, info: RecordInfo, records: RecordSet) -> None:
+def _judge_sample(
+    findings: Findings, part: str, info: RecordInfo, records: RecordSet, *, is_new: bool
+) -> None:
     """Looks at evenly spread records, which must be valid."""
     number = min(_SAMPLE, len(records))
     chosen = np.linspace(0, len(records) - 1, number).astype(np.int64)
@@ -68,15 +75,15 @@ def _judge_sample(findings: Findings, part: str, info: RecordInfo, records: Reco
     tokens = used.sum() / number * info.num_records
     if info.vocab_size is not None and part == TRAINING:
         highest = int(max(ids.max(), info.highest_id))
-        _judge_vocabulary_size(findings, info, tokens=float(tokens), highest=highest)
+        _judge_vocabulary_size(findings, info, tokens=float(tokens), highest=highest, is_new=is_new)
 
 
 def _judge_vocabulary_size(
-    findings: Findings, info: RecordInfo, *, tokens: float, highest: int
+    findings: Findings, info: RecordInfo, *, tokens: float, highest: int, is_new: bool
 ) -> None:
     size = info.vocab_size
     passes = info.manifest.parameters.get("dupe_factor", 1)
-    if tokens / passes < LEAST_TOKENS_OF_AN_ENTRY * size:
+    if is_new and tokens / passes < LEAST_TOKENS_OF_AN_ENTRY * size:
         findings.warn(
             VOCABULARY,
             f"the text has about {tokens / passes:,.0f} tokens for {size:,} entries of the "

@@ -188,6 +188,11 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
     )
 
 
+def lengths_of(infos: Iterable[RecordInfo]) -> dict[str, int]:
+    """The lengths of the features of all records, by length key; the first ones count."""
+    return {key: length for info in reversed([*infos]) for key, length in info.lengths.items()}
+
+
 def check_records(
     info: RecordInfo, *, max_seq_length: int, max_predictions_per_seq: int, vocab_size: int
 ) -> None:

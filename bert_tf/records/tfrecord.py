@@ -9,6 +9,7 @@ ones from an uncompressed copy (compressed.py), which has the offsets.
 from __future__ import annotations
 
 import array
+import codecs
 import collections
 import contextlib
 import dataclasses
@@ -20,6 +21,7 @@ from types import TracebackType
 
 import numpy as np
 
+from bert_tf.console import note
 from bert_tf.errors import UserError
 from bert_tf.files import PathLike, atomic_open, sync_file
 from bert_tf.records.compressed import first_content_bytes, uncompressed_copy, write_uncompressed
@@ -70,6 +72,7 @@ __all__ = [
 COMPRESSION = ("none", "gzip")
 
 _MAGIC = b"TFROFF01"
+_TEXT_BYTES = 1024
 _CHECKED_FRAMES = 16
 _MOST_OPEN_FILES = 256
 
@@ -206,6 +209,7 @@ class RecordFile:
         """
         self.path = Path(path)
         self.content = self.path
+        self._keep_offsets = keep_offsets
         self._blocks = _open_if_blocks(self.path, keep=keep_offsets)
         self._offsets = None
         if self._blocks is None:
@@ -230,7 +234,7 @@ class RecordFile:
         ``decoded`` keeps blocks of compressed files for the next call.
 
         Raises:
-          UserError: the record is damaged, or the offsets do not match the file.
+          UserError: the record is damaged, or the offsets have another number of records.
         """
         global _records_read
         if self._blocks is None:
@@ -247,25 +251,42 @@ class RecordFile:
         return record
 
     def _frame(self, number: int, descriptor: int) -> bytes:
+        frame = self._frame_at_offset(number, descriptor)
+        if frame is None:
+            self._scan_again(descriptor)
+            frame = self._frame_at_offset(number, descriptor)
+        if frame is None:
+            raise UserError(f"{self.path} changes while it is read; leave it alone, then restart.")
+        return frame
+
+    def _frame_at_offset(self, number: int, descriptor: int) -> bytes | None:
+        """The bytes of a record, None where the offsets do not match its length."""
         start, end = int(self._offsets[number]), int(self._offsets[number + 1])
-        side_file = offsets_path(self.content)
         if not start + FRAMING_BYTES <= end <= int(self._offsets[-1]):
-            raise UserError(f"{side_file} does not match its record file; delete it.")
+            return None
         frame = os.pread(descriptor, end - start, start)
         if len(frame) != end - start:
             raise UserError(
                 f"{self.path} is truncated inside record {number}; make or copy it again."
             )
-        length = length_in(frame)
-        if length is None:
+        return frame if length_in(frame) == len(frame) - FRAMING_BYTES else None
+
+    def _scan_again(self, descriptor: int) -> None:
+        """Replaces offsets of which some are wrong.
+
+        Raises UserError if the records are damaged, and if their number, on which their order in
+        training depends, was wrong as well.
+        """
+        side_file, offsets = offsets_path(self.content), _scan(self.path, descriptor)
+        if len(offsets) != len(self._offsets):
             raise UserError(
-                f"record {number} of {self.path} is damaged, or {side_file.name} does not match "
-                "the file; delete the latter, and if that does not help, make or copy the file "
-                "again."
+                f"{side_file} does not match its record file, which has {len(offsets) - 1} records "
+                f"and not {len(self)}; delete it, then start again."
             )
-        if length != len(frame) - FRAMING_BYTES:
-            raise UserError(f"{side_file} does not match its record file; delete it.")
-        return frame
+        self._offsets = offsets
+        if self._keep_offsets:
+            keep_offsets(self.content, _MAGIC, offsets)
+        note(f"{side_file} was damaged, so its records were located again")
 
 
 class RecordSet:
@@ -419,9 +440,23 @@ def _offsets_fit(descriptor: int, offsets: np.ndarray) -> bool:
     return True
 
 
+def _is_text(begin: bytes) -> bool:
+    """Whether the first bytes of a file are text, which has no NUL; a record's length has some."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(begin)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in begin
+
+
 def _scan(path: Path, descriptor: int) -> np.ndarray:
     """Locates all records by following their lengths, without reading the records."""
     size = os.fstat(descriptor).st_size
+    if size and _is_text(os.pread(descriptor, _TEXT_BYTES, 0)):
+        raise UserError(
+            f"{path} is text, not a file of records; make records of it with python -m "
+            "data_prep.pipeline, and give those."
+        )
     offsets = array.array("Q", [0])
     while offsets[-1] < size:
         number, start = len(offsets) - 1, offsets[-1]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bert_tf.squad.thresholds import ThresholdPoint, best_threshold
+
 Span = tuple[int, int]
 
 OUTCOMES = ("exact", "partly right", "wrong")
@@ -83,19 +85,23 @@ class ReportData:
     """Everything in a report; empty or missing values are left out of the page.
 
     ``created_from`` describes the model, its training and the data, ``settings`` has less important
-    flags. ``results`` has the keys of the official scripts, in percent. ``threshold_curve`` lists
-    (threshold, exact, f1) with scores in percent, and ``chosen_threshold`` is the threshold of the
-    predictions. The logs are the lines of log.jsonl and eval_log.jsonl. ``seed_scores`` has the
-    results for each seed.
+    flags. ``results`` has the keys of the official scripts, in percent. ``threshold_curve`` is that
+    of ``squad.thresholds``, and ``chosen_threshold`` is the threshold of the predictions. The logs
+    are the lines of log.jsonl and eval_log.jsonl. ``seed_scores`` has the results for each seed.
     """
 
     title: str
     created_from: Mapping[str, object]
     results: Mapping[str, float]
     questions: Sequence[QuestionRow]
-    threshold_curve: Sequence[tuple[float, float, float]] = ()
+    threshold_curve: Sequence[ThresholdPoint] = ()
     chosen_threshold: float | None = None
     training_log: Sequence[Mapping[str, float]] = ()
     evaluation_log: Sequence[Mapping[str, float]] = ()
     seed_scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def best_threshold(self) -> ThresholdPoint | None:
+        """The point of the curve with the best F1; None without a curve."""
+        return best_threshold(self.threshold_curve) if self.threshold_curve else None

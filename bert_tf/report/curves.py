@@ -119,7 +119,8 @@ def without_flat_ends(curve: ThresholdCurve, keep: Sequence[float]) -> Threshold
 def threshold_chart(data: ReportData) -> str:
     """Scores over the threshold of "no answer", with the chosen and the best threshold."""
     curve = sorted(point for point in data.threshold_curve if all(map(math.isfinite, point)))
-    marked = (data.chosen_threshold, data.results.get("best_f1_thresh"))
+    best = data.best_threshold and data.best_threshold.threshold
+    marked = (data.chosen_threshold, best)
     keep = [x for x in marked if x is not None and math.isfinite(x)]
     if curve:
         curve = without_flat_ends(extended(curve, keep), keep)
@@ -133,7 +134,7 @@ def threshold_chart(data: ReportData) -> str:
         Marker(f"{name} threshold {threshold:.3f}", threshold, style)
         for name, threshold, style in (
             ("chosen", data.chosen_threshold, "chosen"),
-            ("best F1 at", data.results.get("best_f1_thresh"), "best"),
+            ("best F1 at", best, "best"),
         )
         if threshold is not None
     ]

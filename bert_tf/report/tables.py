@@ -61,15 +61,16 @@ def shares(questions: Sequence[QuestionRow]) -> str:
 
 def tiles(data: ReportData) -> str:
     """The most important scores in large type; missing scores are left out."""
-    results = data.results
+    results, best = data.results, data.best_threshold
     exact = next((results[name] for name in _EXACT_NAMES if name in results), None)
     shown = [
         _tile("F1", results.get("f1"), f"over {len(data.questions):,} questions"),
         _tile("Exact match", exact, "percent of the questions"),
         _tile("With an answer: F1", results.get("HasAns_f1"), _subset_hint(results, "HasAns")),
         _tile("Without an answer: F1", results.get("NoAns_f1"), _subset_hint(results, "NoAns")),
-        _tile("Best F1", results.get("best_f1"), _threshold_hint(results)),
     ]
+    if best is not None:
+        shown.append(_tile("Best F1", best.f1, f"at threshold {best.threshold:.3f}"))
     return f'<div class="tiles">{"".join(shown)}</div>' if any(shown) else ""
 
 
@@ -87,11 +88,6 @@ def _subset_hint(results: Mapping[str, float], prefix: str) -> str:
     hints = [f"exact {exact:.2f}"] if exact is not None else []
     hints += [f"{total:,.0f} questions"] if total is not None else []
     return ", ".join(hints)
-
-
-def _threshold_hint(results: Mapping[str, float]) -> str:
-    threshold = results.get("best_f1_thresh")
-    return "" if threshold is None else f"at threshold {threshold:.3f}"
 
 
 def group_table(groups: Sequence[Group], *, caption: str, filter_name: str) -> str:

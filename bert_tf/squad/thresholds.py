@@ -89,16 +89,13 @@ def threshold_curve(
     return [points[index] for index in sorted(chosen | {_index_of_best_f1(points)})]
 
 
-def best_threshold(
-    squad: SquadFile, answers: Mapping[str, str], null_odds: Mapping[str, float]
-) -> ThresholdPoint:
-    """The null_score_diff_threshold with the best F1, which users should set; the lowest of ties.
+def best_threshold(curve: Sequence[ThresholdPoint]) -> ThresholdPoint:
+    """The point of a :func:`threshold_curve` with the best F1; the lowest threshold of ties.
 
-    Arguments as for :func:`threshold_curve`. It is the official ``best_f1_thresh``, except that if
-    it is best to answer nothing it is below all odds and so really gives that result.
+    It is what users should set: the official ``best_f1_thresh``, except that if it is best to
+    answer nothing it is below all odds and so really gives that result.
     """
-    points = _all_points(squad, answers, null_odds)
-    return points[_index_of_best_f1(points)]
+    return curve[_index_of_best_f1(curve)]
 
 
 def _index_of_best_f1(points: Sequence[ThresholdPoint]) -> int:

@@ -29,17 +29,34 @@ class WindowSettings:
     doc_stride: int = 128
     max_query_length: int = 64
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a part of the paragraph fits next to the longest question."""
+        return self.max_seq_length > self.max_query_length + NUM_SPECIAL
+
     def validate(self) -> None:
         """Raises UserError for impossible lengths."""
         for name in ("doc_stride", "max_query_length"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name}={getattr(self, name)} must be at least 1.")
-        if self.max_seq_length <= self.max_query_length + NUM_SPECIAL:
+        if not self.has_room:
             raise UserError(
                 f"--max_seq_length={self.max_seq_length} leaves no room for a paragraph next to "
                 f"--max_query_length={self.max_query_length} and {NUM_SPECIAL} special tokens; "
                 f"give at least {self.max_query_length + NUM_SPECIAL + 1}."
             )
+
+
+def fitting_windows(longest: int) -> WindowSettings:
+    """run_squad.py's lengths, reduced for sequences of at most ``longest`` tokens."""
+    defaults = WindowSettings()
+    if longest >= defaults.max_seq_length:
+        return defaults
+    return WindowSettings(
+        max_seq_length=longest,
+        doc_stride=max(1, longest // 3),
+        max_query_length=min(defaults.max_query_length, longest // 4),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,7 +58,8 @@ def feature_stage(
       file: the sentences.
       tokenizer_files: the tokenizer, which each worker opens.
       max_seq_length: positions per record.
-      labels: all labels by number, among them those of the file; None for records without labels.
+      labels: a model's labels by number; None for records without labels. Words with others get 0,
+        and must be left out of a loss.
       num_workers: maximum number of processes, 0 for one per core; it does not change the records.
 
     Raises:
@@ -121,7 +122,7 @@ class SentenceEncoder:
                 ids.append([tokenizer.cls_id, *inside, tokenizer.sep_id])
                 starts.append(_at_starts([1] * len(pieces[window]), pieces[window]))
                 if sentence.labels is not None and self._numbers:
-                    numbers = [self._numbers[label] for label in sentence.labels[window]]
+                    numbers = [self._numbers.get(label, 0) for label in sentence.labels[window]]
                     labels.append(_at_starts(numbers, pieces[window]))
         features = {
             "input_ids": padded(ids, size, fill=tokenizer.pad_id),

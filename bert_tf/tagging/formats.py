@@ -7,6 +7,7 @@ is left out.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
@@ -115,6 +116,12 @@ def _check_columns(cells: Sequence[str], width: int, *, where: str) -> None:
         raise UserError(
             f"{where} has {len(cells)} columns, and the lines before it {width}; correct it."
         )
+
+
+def unknown_labels(file: TaggedFile, labels: Sequence[str]) -> dict[str, int]:
+    """The labels of a file that are not among a model's, and how many words have each."""
+    used = collections.Counter(label for s in file.sentences for label in s.labels)
+    return {label: count for label, count in used.most_common() if label not in set(labels)}
 
 
 def check_labels(file: TaggedFile, labels: Sequence[str], *, flag: str) -> None:

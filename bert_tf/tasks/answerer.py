@@ -17,7 +17,7 @@ from bert_tf.progress import Progress
 from bert_tf.squad.answers import AnswerSettings, SpanCandidates, decode_answers
 from bert_tf.squad.examples import Example, SquadFile
 from bert_tf.squad.paragraphs import sequence_arrays
-from bert_tf.squad.windows import Window, WindowSettings, question_windows
+from bert_tf.squad.windows import Window, WindowSettings, fitting_windows, question_windows
 from bert_tf.workers import batched
 
 if TYPE_CHECKING:
@@ -163,18 +163,6 @@ def _batches(windows: Sequence[Window], max_length: int) -> Iterator[list[Window
     groups = itertools.groupby(windows, lambda w: padded_length(w.length, max_length=max_length))
     for _, group in groups:
         yield from batched(group, BATCH_SIZE)
-
-
-def fitting_windows(longest: int) -> WindowSettings:
-    """run_squad.py's lengths, reduced for a network of at most ``longest`` positions."""
-    defaults = WindowSettings()
-    if longest >= defaults.max_seq_length:
-        return defaults
-    return WindowSettings(
-        max_seq_length=longest,
-        doc_stride=max(1, longest // 3),
-        max_query_length=min(defaults.max_query_length, longest // 4),
-    )
 
 
 def _no_candidates(k: int) -> SpanCandidates:

@@ -134,8 +134,6 @@ def with_teacher(
     teacher_task: DistilledTask,
     settings: DistillationSettings,
     context: RunContext,
-    *,
-    max_seq_length: int,
 ) -> tuple[RunContext, Model]:
     """The student of a run, with its teacher and the weights that it starts from. Collective.
 
@@ -145,14 +143,13 @@ def with_teacher(
       teacher_task: the same task for the teacher's architecture.
       settings: what is learnt from it.
       context: the run.
-      max_seq_length: positions of the longest sequence.
 
     Raises:
       UserError: for a teacher of another vocabulary, without the head that soft targets need, or of
         sizes that the losses cannot compare; and for layers that it does not have.
     """
     task = DistillationTask(model.task, teacher_task, settings)
-    _check_sizes(task, context, max_seq_length=max_seq_length)
+    _check_sizes(task, context)
     if context.ranks.is_chief:
         _check_files(model, teacher, task)
     context, layers = _with_start(context, settings, teacher.config, model.config)
@@ -179,7 +176,7 @@ def with_teacher(
     return context, student
 
 
-def _check_sizes(task: DistillationTask, context: RunContext, *, max_seq_length: int) -> None:
+def _check_sizes(task: DistillationTask, context: RunContext) -> None:
     student, teacher = task.student, task.teacher
     compared = task.compared_terms()
     if not compared:
@@ -192,12 +189,6 @@ def _check_sizes(task: DistillationTask, context: RunContext, *, max_seq_length:
             f"the student scores {student.num_classes} classes and the teacher "
             f"{teacher.num_classes}; give a teacher with the same vocabulary or classes, or "
             "--alpha_ce=0."
-        )
-    positions = teacher.config.max_position_embeddings
-    if max_seq_length > positions:
-        raise UserError(
-            f"--max_seq_length={max_seq_length} is more than the teacher's max_position_embeddings="
-            f"{positions}; lower it or use another teacher."
         )
     if task.config.num_hidden_layers > teacher.config.num_hidden_layers and (
         HIDDEN in compared or ATTENTION in compared

@@ -22,7 +22,6 @@ from bert_tf.checkpoint.model_files import ModelFiles, model_files
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import FinetuningSettings, OptimizationSettings
 from bert_tf.console import say
-from bert_tf.errors import UserError
 from bert_tf.estimator.choice import tf_estimator
 from bert_tf.files import remove_partial_files, write_json
 from bert_tf.inference.model_directory import ModelParts, collect_parts
@@ -114,17 +113,19 @@ def open_finetuning(
 ) -> tuple[Settings, RunContext, ModelParts, Model]:
     """Opens the model of a run that has begun, and chooses its arithmetic.
 
-    Returns the settings with their optimization settled, the context with the arithmetic chosen,
-    the network's parts and the model to train. Raises UserError as :func:`open_model`, and for
-    settings that contradict each other or the run that is resumed, or do not suit the teacher.
+    Returns the settings with their optimization settled and the length that the network has, the
+    context with the arithmetic chosen, the network's parts and the model to train. Raises UserError
+    as :func:`open_model`, for sequences that do not fit the network, and for settings that
+    contradict each other or the run that is resumed, or do not suit the teacher.
     """
     teacher, distillation = None, settings.distillation
     if distillation is not None and settings.run.do_train:
         teacher = open_teacher(distillation, context)
     parts = open_model(settings, context, teacher=teacher)
-    context = choose_arithmetic(
-        context, parts.config, settings.optimization, max_seq_length=settings.max_seq_length
-    )
+    context, length = context.fit_length(settings.max_seq_length, parts.config)
+    if teacher is not None:
+        context, length = context.fit_length(length, teacher.config, whose="the teacher's")
+    context = choose_arithmetic(context, parts.config, settings.optimization, max_seq_length=length)
     model = Model(make_task(parts.config), parts.vocabulary, tokenizer_files=parts.tokenizer_files)
     if teacher is not None:
         context, model = with_teacher(
@@ -133,10 +134,10 @@ def open_finetuning(
             make_task(teacher.config),
             distillation,
             context,
-            max_seq_length=settings.max_seq_length,
         )
     optimization = settle_scaling(context, settings.optimization)
-    return dataclasses.replace(settings, optimization=optimization), context, parts, model
+    settings = dataclasses.replace(settings, optimization=optimization, max_seq_length=length)
+    return settings, context, parts, model
 
 
 def check_without_records(
@@ -158,7 +159,7 @@ def open_model(
     """The network's configuration and vocabulary, as given or as stored with the weights.
 
     A student without weights has the architecture of its teacher, with fewer layers. Raises
-    UserError if something is missing, and for sequences that do not fit the network.
+    UserError if something is missing.
     """
     weights = Path(settings.run.init_checkpoint or settings.run.output_dir)
     has_weights = settings.run.init_checkpoint or context.start.checkpoint
@@ -175,12 +176,6 @@ def open_model(
         bert_config_file=settings.bert_config_file,
         tokenizer_files=settings.tokenizer_files,
     )
-    positions = parts.config.max_position_embeddings
-    if settings.max_seq_length > positions:
-        raise UserError(
-            f"--max_seq_length={settings.max_seq_length} is more than the model's "
-            f"max_position_embeddings={positions}; lower it or use another model."
-        )
     for note in parts.notes:
         context.message(note)
     return parts

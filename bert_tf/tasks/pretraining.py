@@ -19,7 +19,7 @@ from bert_tf.input.masking import MaskingSettings, MaskShares
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.flops import training_flops
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.records.info import SENTENCE_ORDER, RecordVocabulary
+from bert_tf.records.info import SENTENCE_ORDER, RecordVocabulary, lengths_of
 from bert_tf.records.manifest import require_listed_files
 from bert_tf.records.tfrecord import RecordSet
 from bert_tf.tasks.distillation import (
@@ -116,9 +116,20 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
     written, and not in a dry run. Raises UserError.
     """
     data = _open_data(settings)
+    settings, context = _follow_records(settings, context, data)
+    optimization = with_steps(
+        settle_scaling(context, settings.optimization),
+        context.ranks,
+        records=len(data.train_records) if data.train_records else 1,
+        epochs=settings.num_train_epochs,
+        warmup_proportion=settings.warmup_proportion,
+        trains=settings.run.do_train,
+    )
+    _, steps = resolve_plans(optimization, context.ranks, trains=settings.run.do_train)
     teacher = None
     if settings.distillation is not None and settings.run.do_train:
         teacher = open_teacher(settings.distillation, context)
+        data.check_positions(teacher.config, f"the teacher, {teacher.path},")
         settings = _with_students_network(settings, teacher, context, data.vocabulary)
     found = find_model(settings, context, data.vocabulary)
     config = found.config
@@ -139,14 +150,6 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
     model = Model(task, found.vocabulary, tokenizer_files=found.tokenizer_files)
     if teacher is not None:
         context, model = _with_teacher(settings, context, model, teacher)
-    optimization = with_steps(
-        settle_scaling(context, settings.optimization),
-        context.ranks,
-        records=len(data.train_records) if data.train_records else 1,
-        epochs=settings.num_train_epochs,
-        warmup_proportion=settings.warmup_proportion,
-        trains=settings.run.do_train,
-    )
     check_start(context, model, optimization)
     originals, data = data, _on_local_disk(settings, data, context)
     order = training_order(
@@ -161,7 +164,6 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
         first, last = settings.data.masked_lm_prob, settings.data.final_masked_lm_prob
         if last is None:
             return None
-        _, steps = resolve_plans(optimization, context.ranks)
         return MaskShares(first, last, steps.num_train_steps, offset)
 
     def train_input(context: RunContext, batch: BatchPlan) -> tf.data.Dataset:
@@ -260,7 +262,6 @@ def _with_teacher(
         teacher_task,
         distillation,
         context,
-        max_seq_length=settings.data.max_seq_length,
     )
     return context, dataclasses.replace(student, evaluated=model.task)
 
@@ -277,16 +278,29 @@ class _Data:
     final_masked_lm_prob: float | None = None
 
     @property
+    def infos(self) -> list[pipeline.RecordInfo]:
+        """Descriptions of all records."""
+        return [info for info in (self.train_info, self.eval_info) if info is not None]
+
+    @property
     def pair_tasks(self) -> tuple[str, ...]:
         """The tasks of the sentence pairs of all records, see ``RecordInfo.pair_tasks``."""
-        infos = [info for info in (self.train_info, self.eval_info) if info is not None]
-        return tuple(sorted({task for info in infos for task in info.pair_tasks}))
+        return tuple(sorted({task for info in self.infos for task in info.pair_tasks}))
 
     @property
     def vocabulary(self) -> RecordVocabulary | None:
         """The vocabulary of all records; None if no manifest names it."""
-        infos = [info for info in (self.train_info, self.eval_info) if info is not None]
-        return next((info.vocabulary for info in infos if info.vocabulary), None)
+        return next((info.vocabulary for info in self.infos if info.vocabulary), None)
+
+    def check_positions(self, config: BertConfig, network: str) -> None:
+        """Raises UserError for records that are too long for a network, called ``network``."""
+        for info in self.infos:
+            if info.seq_length > config.max_position_embeddings:
+                raise UserError(
+                    f"the records in {info.first_file} have {info.seq_length} tokens, but "
+                    f"{network} has max_position_embeddings={config.max_position_embeddings}; make "
+                    "shorter records or use another model."
+                )
 
     def for_training(self, config: BertConfig) -> pipeline.PretrainingRecords:
         """The records to train a network on."""
@@ -388,6 +402,22 @@ def _check_pairs(infos: Sequence[pipeline.RecordInfo]) -> None:
         )
 
 
+def _follow_records(
+    settings: PretrainingSettings, context: RunContext, data: _Data
+) -> tuple[PretrainingSettings, RunContext]:
+    """Takes lengths that the user left to their defaults from the records."""
+    for name, value in lengths_of(data.infos).items():
+        # A ramp of lengths has been read with the default.
+        is_fixed = name == "max_seq_length" and settings.optimization.length_ramp is not None
+        if name not in context.settings.defaulted or is_fixed:
+            continue
+        if value != getattr(settings.data, name):
+            context = context.with_default(name, value, "as in the records")
+            changed = dataclasses.replace(settings.data, **{name: value})
+            settings = dataclasses.replace(settings, data=changed)
+    return settings, context
+
+
 def _open_records(
     files: Sequence[Path], patterns: str, *, writes: bool
 ) -> tuple[RecordSet, pipeline.RecordInfo]:
@@ -408,20 +438,14 @@ def _on_local_disk(settings: PretrainingSettings, data: _Data, context: RunConte
 
 def _check_data(settings: PretrainingSettings, data: _Data, config: BertConfig) -> None:
     """Raises UserError for records that do not match the flags or the network."""
-    for info in (data.train_info, data.eval_info):
-        if info is not None:
-            pipeline.check_records(
-                info,
-                max_seq_length=settings.data.max_seq_length,
-                max_predictions_per_seq=settings.data.max_predictions_per_seq,
-                vocab_size=config.vocab_size,
-            )
-    if settings.data.max_seq_length > config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length={settings.data.max_seq_length} is more than the model's "
-            f"max_position_embeddings={config.max_position_embeddings}; lower it or use another "
-            "--bert_config_file."
+    for info in data.infos:
+        pipeline.check_records(
+            info,
+            max_seq_length=settings.data.max_seq_length,
+            max_predictions_per_seq=settings.data.max_predictions_per_seq,
+            vocab_size=config.vocab_size,
         )
+    data.check_positions(config, "the model")
 
 
 def _masking(data: DataSettings, infos: list[pipeline.RecordInfo]) -> MaskingSettings | None:

@@ -71,6 +71,9 @@ def _evaluate(settings: EvaluationSettings, context: RunContext) -> list[dict[st
     )
     for note in parts.notes:
         context.message(note)
+    if not settings.has_records:
+        context, length = context.fit_length(settings.max_seq_length, parts.config)
+        settings = dataclasses.replace(settings, max_seq_length=length)
     sequences = _read(settings, parts)
     for line in _summary(sequences):
         context.message(line)
@@ -152,11 +155,6 @@ def _read(settings: EvaluationSettings, parts: ModelParts) -> Sequences:
                 f"model's, {parts.vocabulary.source}; make them with that one."
             )
         return sequences_of_records(records, info, parts.tokenizer, wanted)
-    if settings.max_seq_length > positions:
-        raise UserError(
-            f"--max_seq_length={settings.max_seq_length} is more than the model's "
-            f"max_position_embeddings={positions}; lower it."
-        )
     texts = read_texts(
         settings.input_files,
         TextSettings(settings.text_unit, settings.text_column, settings.wikitext),

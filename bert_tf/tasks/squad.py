@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +14,8 @@ from bert_tf.inference.model_directory import ModelParts
 from bert_tf.squad.answers import AnswerSettings, best_span_texts
 from bert_tf.squad.examples import SquadFile, read_squad
 from bert_tf.squad.features import feature_stage, most_windows
-from bert_tf.squad.thresholds import best_threshold
-from bert_tf.squad.windows import WindowSettings
+from bert_tf.squad.thresholds import ThresholdPoint, best_threshold, threshold_curve
+from bert_tf.squad.windows import WindowSettings, fitting_windows
 from bert_tf.tasks.finetuning import (
     check_without_records,
     data_entries,
@@ -78,6 +79,7 @@ def open_run(settings: SquadSettings, context: RunContext) -> Opened:
     settings, context, parts, model = open_finetuning(
         settings, context, lambda config: SpanTask(config, num_candidates=settings.n_best_size)
     )
+    settings, context = _fit_windows(settings, context)
     train = _read(settings, training=True) if settings.run.do_train else None
     predict = _read_predict_file(settings, context) if settings.run.do_eval else None
     windows = _windows(settings)
@@ -152,6 +154,20 @@ def _train_and_predict_on(
             trained = _trained(job, train) if train else None
             _report(settings, context, predict, evaluation, by_seed=by_seed, trained=trained)
     return results
+
+
+def _fit_windows(settings: SquadSettings, context: RunContext) -> tuple[SquadSettings, RunContext]:
+    """Lowers the defaults of stride and question to a length that they would not suit."""
+    defaulted = context.settings.defaulted
+    if "max_seq_length" in defaulted or not _windows(settings).has_room:
+        fitting = fitting_windows(settings.max_seq_length)
+        for name in sorted(defaulted & {"doc_stride", "max_query_length"}):
+            value = getattr(fitting, name)
+            if value < getattr(settings, name):
+                reason = f"for sequences of {settings.max_seq_length} tokens"
+                context = context.with_default(name, value, reason)
+                settings = dataclasses.replace(settings, **{name: value})
+    return settings, context
 
 
 def _windows(settings: SquadSettings) -> WindowSettings:
@@ -259,18 +275,22 @@ def _report(
 ) -> None:
     squad, predictions = questions.squad, evaluation.predictions
     results = by_seed[settings.run.seed]
+    curve: list[ThresholdPoint] = []
+    if settings.version_2_with_negative:
+        curve = threshold_curve(squad, best_span_texts(squad, predictions), predictions.null_odds)
     path = write_squad_report(
         settings,
         squad,
         predictions,
         results,
+        curve=curve,
         by_seed=by_seed,
         config=evaluation.config,
         trained=trained,
     )
     context.message(f"the report is {path}")
-    if settings.version_2_with_negative:
-        best = best_threshold(squad, best_span_texts(squad, predictions), predictions.null_odds)
+    if curve:
+        best = best_threshold(curve)
         context.message(
             f"--null_score_diff_threshold={best.threshold:.4f} would be best for these questions: "
             f"exact_match {best.exact:.4f}  f1 {best.f1:.4f}"

@@ -11,10 +11,10 @@ from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.settings import SquadSettings
 from bert_tf.progress import format_duration
 from bert_tf.report.page import QuestionRow, ReportData, write_report
-from bert_tf.squad.answers import Predictions, best_span_texts
+from bert_tf.squad.answers import Predictions
 from bert_tf.squad.examples import Example, SquadFile
 from bert_tf.squad.scores import QuestionScore, question_scores
-from bert_tf.squad.thresholds import ThresholdPoint, threshold_curve
+from bert_tf.squad.thresholds import ThresholdPoint
 from bert_tf.training.evaluation import Results
 from bert_tf.training.run_log import EVALUATIONS, STEPS, read_history
 from bert_tf.update.batch_plan import BatchPlan
@@ -41,6 +41,7 @@ def write_squad_report(
     predictions: Predictions,
     results: Results,
     *,
+    curve: Sequence[ThresholdPoint],
     by_seed: Mapping[int, Results],
     config: BertConfig,
     trained: Trained | None,
@@ -52,6 +53,7 @@ def write_squad_report(
       squad: the questions, with their answers.
       predictions: the model's answers.
       results: the results of the prediction.
+      curve: the scores by threshold; empty for SQuAD 1.1.
       by_seed: the results of each seed so far, for runs with several.
       config: the model's configuration.
       trained: the training; None if the run only predicts.
@@ -70,7 +72,7 @@ def write_squad_report(
         settings=_settings(settings, results),
         results=results,
         questions=_rows(squad, predictions, version_2=version_2),
-        threshold_curve=_curve(squad, predictions) if version_2 else (),
+        threshold_curve=curve,
         chosen_threshold=settings.null_score_diff_threshold if version_2 else None,
         training_log=training_log,
         evaluation_log=read_history(output_dir, EVALUATIONS),
@@ -126,11 +128,6 @@ def _settings(settings: SquadSettings, results: Results) -> dict[str, object]:
         "seed": settings.run.seed,
         **{name: getattr(settings, name) for name in shown},
     }
-
-
-def _curve(squad: SquadFile, predictions: Predictions) -> list[ThresholdPoint]:
-    answers = best_span_texts(squad, predictions)
-    return threshold_curve(squad, answers, predictions.null_odds)
 
 
 def _rows(squad: SquadFile, predictions: Predictions, *, version_2: bool) -> list[QuestionRow]:

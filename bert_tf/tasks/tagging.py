@@ -21,6 +21,7 @@ from bert_tf.tagging.formats import (
     check_labels,
     find_split,
     read_tagged,
+    unknown_labels,
 )
 from bert_tf.tasks.directory_run import (
     Files,
@@ -66,7 +67,7 @@ def _run_once(settings: DirectorySettings, by_seed: dict[int, Results]) -> Resul
         check_trained_on(context, TASK_NAME)
         files = read_files(settings, find=find_split, read=read_tagged, splits=(TRAIN, DEV, TEST))
         labels = _agree_on_labels(settings, context, files.train)
-        _check_files(settings, files, labels)
+        _check_files(settings, context, files, labels)
         settings, context, parts, model = open_finetuning(
             settings, context, lambda config: TaggingTask(config, len(labels))
         )
@@ -96,12 +97,26 @@ def _stage(
     return feature_stage(file, labels=labels if has_labels else None, **options)
 
 
-def _check_files(settings: DirectorySettings, files: Files, labels: Labels) -> None:
-    """Raises UserError for a label in the files that the model does not have."""
+def _check_files(
+    settings: DirectorySettings, context: RunContext, files: Files, labels: Labels
+) -> None:
+    """Looks for labels in the files that the model does not have.
+
+    Raises UserError for one in the training set, and if the development set has no others.
+    """
     if files.train is not None:
         check_labels(files.train, labels, flag="data_dir")
-    if files.dev is not None:
+    if files.dev is None:
+        return
+    unknown = unknown_labels(files.dev, labels)
+    if len(unknown) == len(files.dev.labels):
         check_labels(files.dev, labels, flag="eval_file" if settings.eval_file else "data_dir")
+    if unknown:
+        shown = ", ".join(f"{label} of {count:,} words" for label, count in unknown.items())
+        context.message(
+            f"{files.dev.path.name}: the model does not have the labels {shown}; these words count "
+            "as wrong, and not in eval_loss"
+        )
 
 
 def _agree_on_labels(

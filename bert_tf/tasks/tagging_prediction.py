@@ -23,9 +23,10 @@ ENTITIES_NAME = "eval_entities.json"
 class TaggingEvaluation(PredictionEvaluation):
     """Scores the predictions for a file with labels.
 
-    Words have ``eval_accuracy`` and ``eval_loss``, the mean of the cross entropies. If the file's
-    labels are those of entities, there are also ``eval_precision``, ``eval_recall`` and
-    ``eval_f1``, and those of every type in a file of their own.
+    Words have ``eval_accuracy`` and ``eval_loss``, the mean of the cross entropies of those whose
+    label the model has. If the file's labels are those of entities, there are also
+    ``eval_precision``, ``eval_recall`` and ``eval_f1``, and those of every type in a file of their
+    own.
     """
 
     def __init__(self, labels: Sequence[str], file: TaggedFile, *args, **kwargs) -> None:
@@ -46,7 +47,9 @@ class TaggingEvaluation(PredictionEvaluation):
             write_json(output_dir / ENTITIES_NAME, entity_table(counts))
         else:
             counts = None
-        loss = float(predictions[CROSS_ENTROPIES][at_words].mean(dtype=np.float64))
+        known = [label in self._labels for s in self._file.sentences for label in s.labels]
+        losses = predictions[CROSS_ENTROPIES][at_words][known]
+        loss = float(losses.mean(dtype=np.float64))
         return {**scores(self._file, predicted, counts), "eval_loss": loss}
 
 

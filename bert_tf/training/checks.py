@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
@@ -75,11 +77,28 @@ def check_start(context: RunContext, model: Model, optimization: OptimizationSet
     for prefix, checkpoint in model.frozen.items():
         loading.check_initial(checkpoint, _frozen_shapes(model.task, prefix))
     if context.start.checkpoint is not None:
-        _check_resumed(context, model, optimization)
+        with _explained_same_directory(context):
+            _check_resumed(context, model, optimization)
     elif context.settings.init_checkpoint:
         _check_initial(context, model)
     else:
         check_trains(context)
+
+
+@contextlib.contextmanager
+def _explained_same_directory(context: RunContext) -> Iterator[None]:
+    """Says what is wrong if the model that a run should start from is in its output directory."""
+    try:
+        yield
+    except UserError as error:
+        given, output_dir = context.settings.init_checkpoint, context.settings.output_dir
+        if given and output_dir.resolve() in (Path(given).resolve(), Path(given).resolve().parent):
+            raise UserError(
+                f"--output_dir={output_dir} is the directory of --init_checkpoint={given}, and a "
+                "run resumes from the checkpoint in its output directory, which is another "
+                "model's; give another --output_dir."
+            ) from error
+        raise
 
 
 def check_trains(context: RunContext) -> None:

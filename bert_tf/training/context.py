@@ -42,7 +42,7 @@ from bert_tf.tuning.hardware import (
     resolve_precision,
     slow_policy_warnings,
 )
-from bert_tf.tuning.session import SessionSettings, gpu_index
+from bert_tf.tuning.session import SessionSettings, gpu_index, product_type
 from bert_tf.tuning.speed_choice import Wanted, choose_speed
 from bert_tf.tuning.speed_probe import JobShapes
 from bert_tf.tuning.thread_choice import choose_threads
@@ -125,6 +125,32 @@ class RunContext:
             origin=self.consumed_sequences(batch) - assumed,
             sizes=None if batch.sizes is None else batch.size_ramp(),
         )
+
+    def fit_length(
+        self, length: int, config: BertConfig, *, whose: str = "the model's"
+    ) -> tuple[RunContext, int]:
+        """The maximum length of sequences for a network, whose positions a default is lowered to.
+
+        Raises UserError for a length that the user gave and the network does not have. ``whose`` it
+        is, for messages.
+        """
+        positions = config.max_position_embeddings
+        if length <= positions:
+            return self, length
+        if "max_seq_length" in self.settings.defaulted:
+            reason = f"{whose} max_position_embeddings"
+            return self.with_default("max_seq_length", positions, reason), positions
+        raise UserError(
+            f"--max_seq_length={length} is more than {whose} max_position_embeddings={positions}; "
+            "lower it or use another model."
+        )
+
+    def with_default(self, flag: str, value: int, reason: str) -> RunContext:
+        """The context with another default of a flag, which is shown and recorded."""
+        flags = self.settings.flags
+        self.message(f"--{flag}: {value}, {reason}, instead of the default {flags[flag]}")
+        settings = dataclasses.replace(self.settings, flags={**flags, flag: value})
+        return dataclasses.replace(self, settings=settings)
 
     def message(self, text: str) -> None:
         """Prints a line, on rank 0 only."""
@@ -222,6 +248,7 @@ def _begin(
         log = RunLog(
             settings.output_dir,
             report_loss=settings.report_loss,
+            few_lines="display_loss_steps" in settings.defaulted,
             dllog_path=settings.dllog_path,
         )
     context = RunContext(
@@ -246,6 +273,17 @@ def _begin(
     if idle is not None:
         context.message(f"warning: {idle}")
     return context
+
+
+def _idle_rewrite_warning(context: RunContext) -> list[str]:
+    """A sentence if TensorFlow's rewrite was requested and does nothing on this CPU."""
+    settings = context.session_settings()
+    if not settings.amp or settings.gpu is not None or product_type(settings) != tf.float32:
+        return []
+    return [
+        f"{context.runtime.amp_flag} has no effect on this CPU, where TensorFlow's rewrite leaves "
+        "products in float32; drop it, and --precision=auto takes what is fastest here"
+    ]
 
 
 def _check_loss_scale(context: RunContext) -> None:
@@ -300,7 +338,7 @@ def choose_arithmetic(
         update=update_pieces,
     )
     slow_types = slow_policy_warnings(choice.options.policy, context.hardware)
-    for warning in [*slow_types, *choice.warnings]:
+    for warning in [*slow_types, *choice.warnings, *_idle_rewrite_warning(context)]:
         context.message(f"warning: {warning}")
     measured = {"speed": choice.details}
     if runtime.num_threads is None and not context.hardware.has_gpu:

@@ -30,6 +30,9 @@ _ADVICE = "restore the file, or delete it to forget the evaluations so far"
 
 Record = dict[str, Any]
 
+_LINES_OF_A_RUN = 30
+_MOST_SECONDS_OF_A_LINE = 60.0
+
 # The names of our figures in NVIDIA's scripts.
 _DLLOGGER_NAMES = {
     "loss": "total_loss",
@@ -50,18 +53,26 @@ class RunLog:
     """
 
     def __init__(
-        self, output_dir: Path, *, report_loss: bool = True, dllog_path: str | None = None
+        self,
+        output_dir: Path,
+        *,
+        report_loss: bool = True,
+        few_lines: bool = False,
+        dllog_path: str | None = None,
     ) -> None:
         """Writes to ``output_dir``, from the first step or evaluation on.
 
         Args:
           output_dir: directory of the logs.
           report_loss: whether terminal lines show losses.
+          few_lines: print about 30 lines of a run's steps, or one a minute in a longer one.
           dllog_path: a file for the same figures in the format of NVIDIA's DLLogger, overwritten
             unless the run is resumed.
         """
         self._output_dir = output_dir
         self._report_loss = report_loss
+        self._few_lines = few_lines
+        self._printed: tuple[int, float] | None = None  # the step, and when
         self._dllog = Path(dllog_path) if dllog_path else None
         self._dllog_mode = "w"
         self._started = time.time()
@@ -95,12 +106,24 @@ class RunLog:
         self._append(STEPS, _record(step, recorded))
         self._add_summaries(step, recorded)
         self._add_dllog_line(step, recorded)
+        if not self._is_printed(step, total_steps):
+            return
         shown = "  ".join(
             f"{name} {_show(value)}"
             for name, value in figures.items()
             if self._report_loss or not name.endswith("loss")
         )
         self.message(f"step {step}/{total_steps}  {shown}  ETA {format_duration(seconds_left)}")
+
+    def _is_printed(self, step: int, total_steps: int) -> bool:
+        now = time.monotonic()
+        if self._few_lines and self._printed is not None and step < total_steps:
+            before, then = self._printed
+            passed = step * _LINES_OF_A_RUN // total_steps > before * _LINES_OF_A_RUN // total_steps
+            if not passed and now - then < _MOST_SECONDS_OF_A_LINE:
+                return False
+        self._printed = step, now
+        return True
 
     def layers(
         self,
@@ -125,7 +148,9 @@ class RunLog:
         self._rewrite(EVALUATIONS, [*others, _record(step, figures)])
         self._add_summaries(step, figures, prefix="eval/")
         self._add_dllog_line(step, figures)
-        shown = "  ".join(f"{name} {_show_exactly(v)}" for name, v in figures.items())
+        # Results of SQuAD 2.0 have one figure under two names, that of each official script.
+        printed = {name: v for name, v in figures.items() if name != "exact"}
+        shown = "  ".join(f"{name} {_show_exactly(v)}" for name, v in printed.items())
         self.message(f"evaluation at step {step}: {shown}{note}")
 
     def _append(self, name: str, record: Mapping[str, object]) -> None:

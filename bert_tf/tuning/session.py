@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
@@ -63,3 +64,21 @@ def session_config(settings: SessionSettings) -> tf.ConfigProto:
             rewrite = "auto_mixed_precision"
         setattr(rewrites, rewrite, rewriter_config_pb2.RewriterConfig.ON)
     return config
+
+
+def product_type(settings: SessionSettings) -> tf.DType:
+    """The type in which a session with these settings computes a product of float32 matrices."""
+    metadata = tf.RunMetadata()
+    with tf.Graph().as_default():
+        matrix = tf.placeholder(tf.float32, [8, 8])
+        # What is fetched keeps its type.
+        total = tf.reduce_sum(tf.matmul(matrix, matrix))
+        with tf.Session(config=session_config(settings)) as session:
+            session.run(
+                total,
+                {matrix: np.zeros([8, 8])},
+                options=tf.RunOptions(output_partition_graphs=True),
+                run_metadata=metadata,
+            )
+    nodes = (node for graph in metadata.partition_graphs for node in graph.node)
+    return next(tf.as_dtype(node.attr["T"].type) for node in nodes if "MatMul" in node.op)

@@ -255,11 +255,6 @@ def resolve_step_plan(
         raise UserError(f"--num_train_steps={num_train_steps} must be at least 1.")
     if num_warmup_steps < 0:
         raise UserError(f"--num_warmup_steps={num_warmup_steps} must not be negative.")
-    if num_warmup_steps > num_train_steps:
-        raise UserError(
-            f"--num_warmup_steps={num_warmup_steps} is more than --num_train_steps="
-            f"{num_train_steps}, so the learning rate would never reach its peak; lower it."
-        )
     if stop_after_steps is not None and not 1 <= stop_after_steps <= num_train_steps:
         raise UserError(
             f"--stop_after_steps={stop_after_steps} must be from 1 to --num_train_steps="

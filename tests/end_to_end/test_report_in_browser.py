@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from bert_tf.report.page import QuestionRow, ReportData, write_report
+from bert_tf.squad.thresholds import ThresholdPoint
 from tests.support import skip_without
 
 with contextlib.suppress(ImportError):  # it has no package for Python 3.9
@@ -136,7 +137,7 @@ def address(tmp_path_factory):
         results={"exact": 40.0, "f1": 50.0, "best_f1": 51.0, "best_f1_thresh": -0.5},
         questions=ROWS,
         threshold_curve=[
-            (x / 10, 40 - abs(x / 10), 50 - abs(x / 10 + 0.5)) for x in range(-80, 80)
+            ThresholdPoint(x / 10, 40 - abs(x / 10), 50 - abs(x / 10 + 0.5)) for x in range(-80, 80)
         ],
         chosen_threshold=0.0,
         training_log=steps,

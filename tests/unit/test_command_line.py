@@ -3,9 +3,9 @@
 import importlib
 
 import pytest
-from absl import flags
+from absl import app, flags
 
-from bert_tf.command_line import NO_PATHS, Number, parse_flags
+from bert_tf.command_line import NO_PATHS, Number, mark_defaults, parse_flags, run_command
 from bert_tf.config import pretraining_flags, squad_flags
 from bert_tf.config.flags import Definer
 from bert_tf.errors import UserError
@@ -195,6 +195,8 @@ def test_a_word_in_a_flag_file(program_flags, tmp_path):
     path = tmp_path / "some.flags"
     path.write_bytes(b"--steps=3\n\xff")
     assert refusal(f"--flagfile={path}").startswith("a --flagfile is not UTF-8 text (byte 10); ")
+    path.write_text("--steps=3\n", encoding="utf-16-le")
+    assert refusal(f"--flagfile={path}").startswith("a --flagfile contains NUL characters, as UTF-")
     path.write_text("--do_lower_case False\n")
     assert refusal(f"--flagfile={path}").endswith("write --do_lower_case=False.")
 
@@ -292,3 +294,37 @@ def test_help_is_for_this_command_alone(program_flags, capsys):
     parse_flags(["program", "--input_file", "--help"])
     parse_flags(["program", "--", "echo", "--help"], takes_words=True)
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("--steps=5, but", "--steps=5 (the default), but"),
+        ("lower --learning_rate=0.1.", "lower --learning_rate=0.1 (the default)."),
+        ("--do_lower_case=true; drop it", "--do_lower_case=true (the default); drop it"),
+        # Advice, a flag that was given, and one of another program.
+        ("give --steps=50.", "give --steps=50."),
+        ("--output_dir=a is wrong.", "--output_dir=a is wrong."),
+        ("--np=5 is wrong.", "--np=5 is wrong."),
+    ],
+)
+def test_a_value_that_nobody_typed_is_marked(program_flags, sentence, expected):
+    parse_flags(["program", "--output_dir=a"])
+    assert mark_defaults(sentence, program_flags) == expected
+    parse_flags(["program", "--steps=5", "--learning_rate=0.1", "--do_lower_case"])
+    assert mark_defaults(sentence, program_flags) == sentence
+
+
+def test_an_error_of_a_command_marks_them(program_flags, monkeypatch, capsys):
+    def main(_):
+        raise UserError("--steps=5 is more than --learning_rate=0.1; lower it.")
+
+    def without_its_own_flags(run, flags_parser):
+        run(flags_parser(["program", "--learning_rate=0.1"]))
+
+    monkeypatch.setattr(app, "run", without_its_own_flags)
+    with pytest.raises(SystemExit) as ended:
+        run_command(main)
+    assert ended.value.code == 2
+    expected = "error: --steps=5 (the default) is more than --learning_rate=0.1; lower it.\n"
+    assert capsys.readouterr().err == expected

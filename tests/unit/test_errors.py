@@ -1,7 +1,9 @@
 """One sentence on the terminal for what a user can mend, and a stack trace for all else."""
 
 import errno
+import signal
 import socket
+import sys
 
 import numpy as np
 import pytest
@@ -157,9 +159,78 @@ def test_a_full_disk_is_said_in_one_line(capsys):
     )
 
 
-def test_other_errors_of_the_system_keep_their_stack_trace():
-    with pytest.raises(FileNotFoundError):
-        exit_on_user_error(open, "nowhere")
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            FileNotFoundError(errno.ENOENT, "No such file or directory", "out/log.jsonl"),
+            "cannot use out/log.jsonl (No such file or directory); check the path, and leave",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", b"in\xff"),
+            "cannot use in\\udcff (Permission denied); check its permissions and those of its",
+        ),
+        (OSError(errno.ESTALE, "Stale file handle", "/net/a"), "cannot use /net/a (Stale file"),
+        (OSError(errno.EFBIG, "File too large"), "cannot write a file (File too large); free"),
+        (
+            tf.errors.NotFoundError(
+                None, None, "Failed to create a directory: out/eval; No such file or directory"
+            ),
+            "cannot use out/eval (No such file or directory); check the path",
+        ),
+        (
+            tf.errors.ResourceExhaustedError(None, None, "out/e.v2; No space left on device"),
+            "cannot write out/e.v2 (No space left on device); free space there",
+        ),
+        (
+            ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow.compat"),
+            f"tensorflow is not installed for {sys.executable}; use the Python of the environment",
+        ),
+    ],
+)
+def test_what_a_user_can_mend_is_said_in_one_line(capsys, error, expected):
+    def use():
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        exit_on_user_error(use)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {expected}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+        OSError(errno.EBADF, "Bad file descriptor", 7),
+        ModuleNotFoundError("No module named 'bert_tf.mistyped'", name="bert_tf.mistyped"),
+        tf.errors.NotFoundError(None, None, "Key bert/w not found in checkpoint"),
+        RuntimeError("out/eval; No such file or directory"),
+    ],
+)
+def test_what_a_programmer_has_to_mend_keeps_its_stack_trace(error):
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)):
+        exit_on_user_error(fail)
+
+
+def test_an_interrupted_program_says_so_and_lets_the_next_signal_end_it(capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            exit_on_user_error(interrupted)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_a_lack_of_memory_is_said_in_one_line(capsys):

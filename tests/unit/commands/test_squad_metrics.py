@@ -156,7 +156,7 @@ def test_every_point_of_the_curve_holds(rows):
         scored = evaluate(squad, with_threshold(answers, odds, point.threshold))
         assert point.exact == pytest.approx(scored["exact"], abs=1e-9)
         assert point.f1 == pytest.approx(scored["f1"], abs=1e-9)
-    advised = best_threshold(squad, answers, odds)
+    advised = best_threshold(points)
     assert advised in points
     assert advised.f1 == max(point.f1 for point in points)
 
@@ -173,7 +173,7 @@ def test_the_advice_is_the_official_best(rows):
     answers = {str(i): text for i, text in enumerate([*texts, ""])}
     odds = {str(i): number for i, number in enumerate([*numbers, 30.0])}
     official = evaluate(squad, answers, odds)
-    advised = best_threshold(squad, answers, odds)
+    advised = best_threshold(threshold_curve(squad, answers, odds))
     assert advised.f1 == pytest.approx(official["best_f1"], abs=1e-9)
     _, official_threshold = naive_best(
         {key: naive_scores(squad_golds(squad, key), text, is_v2=True)[1]
@@ -204,8 +204,7 @@ def test_a_long_curve_is_thinned():
     assert 150 < len(points) <= 200
     assert points[0] == (-1.0, 67.0, 67.0)
     assert (points[-1].threshold, points[-1].f1) == (999.0, pytest.approx(33.0))
-    assert best_threshold(squad, answers, odds) in points
-    assert best_threshold(squad, answers, odds) == (329.0, 100.0, 100.0)
+    assert best_threshold(points) == (329.0, 100.0, 100.0)
     thresholds = [point.threshold for point in points]
     assert thresholds == sorted(set(thresholds))
     assert max(b - a for a, b in zip(thresholds, thresholds[1:])) < 7

@@ -147,7 +147,8 @@ def test_options_belong_to_their_optimizer(parse):
         found = parse(*given).optimization.optimizer_options
         assert (found["beta_1"], found["beta_2"]) == (0.8, 0.98)
     # The default of a boolean does not count as given.
-    assert parse(*lamb, "--noadam_bias_correction") == parse(*lamb)
+    off = parse(*lamb, "--noadam_bias_correction")
+    assert off.optimization == parse(*lamb).optimization
 
 
 @pytest.mark.parametrize(
@@ -467,3 +468,37 @@ def test_records_that_a_command_makes_need_not_exist_yet(parse, tmp_path):
 def test_a_limit_without_a_cache_and_a_cache_without_room(parse, given):
     with pytest.raises(UserError, match=r"--local_cache_gb=\d must be greater than 0, and needs"):
         parse(*given)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "proportion"),
+    [
+        ([], 10_000, None),
+        (["--num_train_steps=10000"], 10_000, None),
+        (["--num_train_steps=10"], None, 0.1),
+        (["--lr_schedule=one_cycle", "--num_train_steps=19999"], None, 0.1),
+        (["--lr_schedule=warmup_stable_decay", "--num_train_steps=11000"], None, 0.1),
+        (["--rewarm_at_step=9000", "--num_rewarm_steps=5"], None, 0.1),
+        (["--num_train_steps=10", "--warmup_proportion=0.5"], None, 0.5),
+        (["--num_train_steps=10", "--num_warmup_steps=3"], 3, None),
+    ],
+)
+def test_a_default_warm_up_fits_the_run(parse, capsys, given, steps, proportion):
+    settings = parse(*given)
+    assert settings.optimization.num_warmup_steps == steps
+    assert settings.warmup_proportion == proportion
+    said = "since the default of 10,000 does not fit" in capsys.readouterr().out
+    assert said == (proportion == 0.1)
+
+
+def test_a_warm_up_that_was_given_is_refused_before_anything_is_opened(parse):
+    with pytest.raises(UserError, match=r"^--num_warmup_steps=10000 is more than --num_train_st"):
+        parse("--num_train_steps=10", "--num_warmup_steps=10000")
+    # It does not matter to an evaluation.
+    parse("--num_train_steps=10", "--num_warmup_steps=10000", "--nodo_train", "--do_eval")
+
+
+def test_a_run_knows_which_flags_nobody_gave(parse):
+    run = parse("--max_seq_length=128", "--nonsp").run
+    assert not run.defaulted & {"max_seq_length", "nsp", "do_train", "input_file"}
+    assert {"max_predictions_per_seq", "num_warmup_steps"} <= run.defaulted

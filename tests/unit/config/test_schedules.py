@@ -120,6 +120,11 @@ def test_names_from_python():
             r"^--lr_decay_share=0.91 of --num_train_steps=100 and a warm-up of 10 steps overlap; "
             r"lower one of them\.$",
         ),
+        (
+            "polynomial",
+            {"num_warmup_steps": 101},
+            r"^--num_warmup_steps=101 is more than --num_train_steps=100, so the learning rate",
+        ),
         ("one_cycle", {"num_warmup_steps": 50}, None),
         ("one_cycle", {"num_warmup_steps": 51}, r"must be from 1 to half of --num_train_steps=100"),
         ("one_cycle", {"num_warmup_steps": 0}, r"rises in 0 warm-up steps"),

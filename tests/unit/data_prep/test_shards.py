@@ -167,9 +167,10 @@ def test_second_run_is_skipped_and_a_change_removes_old_shards(tmp_path, capsys)
         (["\n \n"], {"heldout_fraction": 0.0}, "contains only white space"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path, documents, options, message):
+def test_bad_input_is_one_sentence(tmp_path, capsys, documents, options, message):
     with pytest.raises(UserError, match=message):
         _run(tmp_path, documents, **options)
+    assert "gets the document" not in capsys.readouterr().err
     assert not list((tmp_path / "out").glob("[!.]*"))
 
 

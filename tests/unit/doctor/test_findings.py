@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from absl import flags
 
 from bert_tf.commands.doctor import split_command
 from bert_tf.config.settings import OptimizationSettings
@@ -60,7 +61,7 @@ def test_the_worst_comes_first():
     findings = Findings()
     for grade in ("fine", "warn", "hint", "error", "warn"):
         getattr(findings, grade)("part", f"{grade} " * 30 + str(len(list(findings))))
-    lines = list(show(findings))
+    lines = list(show(findings, flags.FlagValues()))
     text = "\n".join(lines)
     names = [line.split(":")[0] for line in text.splitlines() if line[0] != " "]
     assert names[:-1] == ["error", "warning", "warning", "hint", "fine"]

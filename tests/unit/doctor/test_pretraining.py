@@ -8,7 +8,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+from bert_tf.checkpoint.model_files import write_model_files
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
+from bert_tf.config.bert_config import BertConfig
 from bert_tf.config.training_scripts import PRETRAINING, SCRIPTS
 from bert_tf.doctor import pretraining
 from bert_tf.doctor.examination import examine, show
@@ -16,6 +18,7 @@ from bert_tf.doctor.findings import Grade
 from bert_tf.errors import UserError
 from bert_tf.files import sha256_of_file
 from bert_tf.records.manifest import FileEntry, VocabularyEntry, read_manifest, write_manifest
+from bert_tf.text.tokenizer_files import TokenizerFiles
 from tests.record_maker import SPECIAL_IDS, VOCAB_SIZE, RecordMaker
 from tests.support import content_of, holder_of, run
 
@@ -104,7 +107,7 @@ def test_a_run_without_problems(places, tmp_path):
     assert {"memory", "precision", "whole run", "output directory", "configuration"} <= parts
     assert content_of(tmp_path) == before
     assert not places["model"].exists()
-    assert list(show(findings))[-1].startswith("0 errors, 0 warnings, 1 hint; ")
+    assert list(show(findings, flags.FlagValues()))[-1].startswith("0 errors, 0 warnings, 1 hint; ")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ def test_a_run_without_problems(places, tmp_path):
         ),
         (["--num_warmup_steps=20"], WARNING, "learning rate", "takes 50% of all updates (20 of 40"),
         (["--num_warmup_steps=0"], WARNING, "learning rate", "there is no warm-up"),
-        (["--num_warmup_steps=50"], ERROR, "schedule", "is more than --num_train_steps=40"),
+        (["--num_warmup_steps=50"], ERROR, "flags", "is more than --num_train_steps=40"),
         (["--num_train_steps=4000"], WARNING, "length", "each stored mask is seen 160 times"),
         (
             ["--num_train_steps=4000", "--save_checkpoints_steps=3000"],
@@ -287,6 +290,26 @@ def test_a_run_that_is_resumed_with_changes(places):
     assert "resuming from" in hints
     assert "the learning rate jumps at step 4" in hints
     assert content_of(places["model"]) == before
+
+
+@pytest.mark.usefixtures("parts_alone")
+def test_a_network_that_has_been_trained_is_not_to_be_changed(places, tmp_path):
+    """Its vocabulary is fixed, and all of its positions and rows of embeddings are trained."""
+    places["few"] = make_records(tmp_path / "few", count=40)
+    unwise = ["--max_position_embeddings=24", "--input_file={few}"]
+    advice = ("a smaller vocabulary", "untrained", "--vocab_size=56")
+    new = " ".join(sentence for _, _, sentence in said_of(places, *unwise))
+    assert [words for words in advice if words not in new] == []
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    network = {flag.partition("=")[0][2:]: flag.partition("=")[2] for flag in NETWORK}
+    del network["precision"]
+    config = BertConfig(vocab_size=VOCAB_SIZE, **{k: int(v) for k, v in network.items()})
+    config = dataclasses.replace(config, max_position_embeddings=24)
+    write_model_files(weights, config, TokenizerFiles(next(places["train"].glob("*.vocab"))))
+    given = [*unwise, f"--init_checkpoint={weights}"]
+    trained = " ".join(sentence for _, _, sentence in said_of(places, *given))
+    assert [words for words in advice if words in trained] == []
 
 
 def test_weights_with_another_vocabulary(places, tmp_path):

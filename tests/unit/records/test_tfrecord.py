@@ -181,7 +181,7 @@ def test_a_file_cut_while_it_is_open_is_found(tmp_path):
 
 
 def test_a_file_that_holds_no_records_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("This is no record file.")
+    (tmp_path / "a.txt").write_bytes(b"This is no record file\0")
     with pytest.raises(UserError, match=r"record 0 of .* not a TFRecord file"):
         RecordSet([tmp_path / "a.txt"])
     with pytest.raises(UserError, match="cannot be read"):
@@ -208,22 +208,47 @@ def test_malformed_offsets_are_replaced(tmp_path, content):
     assert offsets_path(path).read_bytes() == good
 
 
-def test_offsets_damaged_where_opening_does_not_look_are_refused(tmp_path):
+@pytest.mark.parametrize("value", [2**63, 5, None])
+@pytest.mark.parametrize("keep", [True, False])
+def test_offsets_damaged_where_opening_does_not_look_are_made_again(tmp_path, capsys, value, keep):
+    path = write(tmp_path / "a", [b"%02d" % number * 5 for number in range(40)])
+    good = offsets_path(path).read_bytes()
+    offsets = np.frombuffer(good[8:], "<u8").copy()
+    offsets[9] = offsets[9] + 4 if value is None else value
+    damaged = b"TFROFF01" + offsets.tobytes()
+    offsets_path(path).write_bytes(damaged)
+    record_set = RecordSet([path], keep_offsets=keep)
+    assert record_set.read([9, 8, 10]) == [b"%02d" % number * 5 for number in (9, 8, 10)]
+    said = capsys.readouterr().out
+    assert said == f"{offsets_path(path)} was damaged, so its records were located again\n"
+    assert offsets_path(path).read_bytes() == (good if keep else damaged)
+
+
+def test_a_damaged_record_is_not_taken_for_damaged_offsets(tmp_path):
     path = write(tmp_path / "a", [b"x" * 10] * 40)
-    offsets = np.frombuffer(offsets_path(path).read_bytes()[8:], "<u8").copy()
-    offsets[9] = 2**63
-    offsets_path(path).write_bytes(b"TFROFF01" + offsets.tobytes())
-    with pytest.raises(UserError, match=r"a\.offsets does not match"):
+    content = bytearray(path.read_bytes())
+    content[9 * (len(content) // 40)] ^= 1  # the length of record 9
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^record 9 of {path} is damaged"):
         RecordSet([path]).read([9])
 
 
-@pytest.mark.parametrize("edit", ["an end moved", "a record left out", "a record twice"])
+def test_text_is_not_taken_for_damaged_records(tmp_path):
+    for name, text in (
+        ("a.txt", "Grüße an alle.\n" * 200),
+        ("b.json", "{}\n"),
+        ("c", "x" * 1023 + "ü"),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match=f"{name} is text, not a file of records; make records"):
+            RecordSet([tmp_path / name])
+
+
+@pytest.mark.parametrize("edit", ["a record left out", "a record twice"])
 def test_edited_offsets_never_give_another_record(tmp_path, edit):
     path = write(tmp_path / "a", [b"%02d" % number * 5 for number in range(40)])
     offsets = np.frombuffer(offsets_path(path).read_bytes()[8:], "<u8").tolist()
-    if edit == "an end moved":
-        offsets[9] += 4
-    elif edit == "a record left out":
+    if edit == "a record left out":
         del offsets[9]
     else:
         offsets.insert(9, offsets[9])

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bert_tf.errors import UserError
 from bert_tf.report import breakdown, charts, curves, examples, tables
 from bert_tf.report.page import QuestionRow, ReportData, write_report
+from bert_tf.squad.thresholds import ThresholdPoint
 
 HOSTILE = (
     "</script><script>alert(1)</script> <b>&amp; \"quoted\" 'single' \u2028\u2029 \\u003c $page"
@@ -37,6 +38,10 @@ def make_row(number=0, **changes):
         "answerable": True,
     }
     return QuestionRow(**{**fields, **changes})
+
+
+def points(*rows):
+    return [ThresholdPoint(*row) for row in rows]
 
 
 def make_data(**changes):
@@ -254,7 +259,10 @@ def test_nothing_is_fetched(tmp_path):
     page = page_of(
         tmp_path,
         make_data(
-            questions=rows, training_log=log, evaluation_log=log, threshold_curve=[(0, 1, 2)] * 2
+            questions=rows,
+            training_log=log,
+            evaluation_log=log,
+            threshold_curve=points(*[(0, 1, 2)] * 2),
         ),
     )
     for _, attributes in Elements(page).found:
@@ -283,7 +291,7 @@ def test_sections_follow_the_data(tmp_path):
     evaluations = [{"step": step, "exact_match": 2.0} for step in (1, 2)]
     assert captions(evaluation_log=evaluations) == ["Evaluations"]
     assert captions(training_log=log[:1], evaluation_log=evaluations[:1]) == []
-    assert captions(threshold_curve=[(0, 1, 2), (1, 1, 2)]) == ["Threshold of “no answer”"]
+    assert captions(threshold_curve=points((0, 1, 2), (1, 1, 2))) == ["Threshold of “no answer”"]
     assert captions(seed_scores={1: {"f1": 2.0}}) == ["Scores by seed"]
 
 
@@ -296,12 +304,15 @@ def test_tiles_of_both_versions():
     version_1 = tables.tiles(make_data(results={"exact_match": 70.126, "f1": 80.5}))
     assert re.findall(r"<strong>(.*?)<", version_1) == ["80.50", "70.13"]
     results = {"exact": 60, "f1": 61, "HasAns_exact": 62, "HasAns_f1": 63, "HasAns_total": 1200}
-    results.update({"NoAns_f1": 64, "NoAns_exact": 65, "best_f1": 66, "best_f1_thresh": -1.5})
-    version_2 = tables.tiles(make_data(results=results))
+    # The official threshold is 0 where it is best to answer nothing, which 0 does not do.
+    results.update({"NoAns_f1": 64, "NoAns_exact": 65, "best_f1": 66, "best_f1_thresh": 0.0})
+    data = make_data(results=results, threshold_curve=points((-1.5, 65, 66), (0, 2, 3)))
+    version_2 = tables.tiles(data)
     expected = ["61.00", "60.00", "63.00", "64.00", "66.00"]
     assert re.findall(r"<strong>(.*?)<", version_2) == expected
     assert "exact 62.00, 1,200 questions" in version_2
     assert "at threshold -1.500" in version_2
+    assert "best F1 at threshold -1.500" in curves.threshold_chart(data)
 
 
 def test_seeds_have_mean_and_sample_deviation():
@@ -430,7 +441,7 @@ def test_a_threshold_curve_includes_the_marked_thresholds():
         *curve[1:],
         (5.0, 10.0, 12.0),
     ]
-    chart = curves.threshold_chart(make_data(threshold_curve=curve, chosen_threshold=0.0))
+    chart = curves.threshold_chart(make_data(threshold_curve=points(*curve), chosen_threshold=0.0))
     assert "chosen threshold 0.000" in chart
     assert [x for x, _ in places_in(chart)[0]] == pytest.approx(
         [0, 0.8 / 3, 1 / 3, 2 / 3, 1], abs=0.001

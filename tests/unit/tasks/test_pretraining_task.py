@@ -354,3 +354,15 @@ def test_a_resumed_run_must_have_its_heads(trained, tmp_path):
     settings = continued(trained, bare, trained.run.output_dir)
     with pytest.raises(UserError, match=r"cannot resume from .*: it lacks cls/predictions"):
         pretraining.run(settings)
+
+
+def test_default_lengths_follow_the_records(settings, capsys):
+    flags = {"max_seq_length": 128}
+    data = dataclasses.replace(settings.data, **flags)
+    run = dataclasses.replace(settings.run, flags=flags, dry_run=True)
+    with pytest.raises(UserError, match="--max_seq_length=128, but the records in"):
+        pretraining.run(dataclasses.replace(settings, data=data, run=run))
+    run = dataclasses.replace(run, defaulted=frozenset(flags))
+    pretraining.run(dataclasses.replace(settings, data=data, run=run))
+    said = f"--max_seq_length: {settings.data.max_seq_length}, as in the records, instead of the"
+    assert f"{said} default 128" in capsys.readouterr().out

@@ -283,3 +283,15 @@ def test_texts_without_a_known_word(directory, tmp_path):
 def test_a_network_with_fewer_positions(directory, tmp_path):
     with pytest.raises(UserError, match=r"--max_seq_length=17 is more than .*=16; lower it"):
         scoring.run(settings_of(directory, tmp_path / "out", max_seq_length=17))
+
+
+def test_a_default_length_follows_the_network(directory, tmp_path, capsys):
+    def run(output_dir, length, **changes):
+        run = RunSettings(output_dir, str(directory), seed=5, **changes)
+        scoring.run(settings_of(directory, output_dir, max_seq_length=length, run=run))
+        return (output_dir / "perplexity.json").read_bytes()
+
+    unasked = {"flags": {"max_seq_length": 17}, "defaulted": frozenset({"max_seq_length"})}
+    assert run(tmp_path / "default", 17, **unasked) == run(tmp_path / "given", 16)
+    said = "--max_seq_length: 16, the model's max_position_embeddings, instead of the default 17"
+    assert said in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """run_squad.py's job before its first update: refused input, and files written by then."""
 
+import dataclasses
 import json
 import tempfile
 
@@ -10,6 +11,7 @@ from bert_tf.config.squad_flags import define_squad_flags, squad_settings
 from bert_tf.errors import UserError
 from bert_tf.squad.examples import read_squad
 from bert_tf.tasks import squad as squad_task
+from bert_tf.training.context import begin_run
 from tests.end_to_end.squad_files import LENGTHS, write_squad
 from tests.small_span_model import CONFIG, VOCABULARY, write_model
 from tests.support import content_of
@@ -164,3 +166,25 @@ def test_a_dry_run_without_any_weights(start, tmp_path, capsys):
     squad_task.run(settings_of(start, tmp_path / "out", *given, "--dry_run"))
     assert not (tmp_path / "out").exists()
     assert "memory, estimated" in capsys.readouterr().out
+
+
+def test_default_lengths_follow_the_network(start, tmp_path, capsys):
+    """Its 64 positions have no room for a question of 64 tokens, or a stride of 128."""
+    settings = settings_of(start, tmp_path / "out", f"--init_checkpoint={start}", "--dry_run")
+    names = frozenset({"max_seq_length", "doc_stride", "max_query_length"})
+    flags = {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64}
+    run = dataclasses.replace(settings.run, defaulted=names, flags=flags)
+    positions = CONFIG.max_position_embeddings
+    opened = []
+    with begin_run(run, settings.runtime) as context:
+        for changes in ({}, {"doc_stride": 7}):
+            asked = dataclasses.replace(
+                context, settings=dataclasses.replace(run, defaulted=names - changes.keys())
+            )
+            lengths = dataclasses.replace(settings, run=run, **{**flags, **changes})
+            opened.append(squad_task.open_run(lengths, asked))
+    for (found, *_), stride in zip(opened, (positions // 3, 7)):
+        assert (found.max_seq_length, found.doc_stride) == (positions, stride)
+        assert found.max_query_length == positions // 4
+    assert opened[0].context.settings.flags["max_seq_length"] == positions
+    assert "instead of the default 384" in capsys.readouterr().out

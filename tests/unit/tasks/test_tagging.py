@@ -77,6 +77,7 @@ def settings_of(start, output_dir, *more):
 FILES = {
     "unlabelled.txt": "Anna B-PER\nlives\n",
     "other.txt": "Anna B-PER\n\nRome B-TOWN\n",
+    "unknown.txt": "Rome B-TOWN\n",
     "blank.txt": "\n\n",
 }
 WRONG = {
@@ -96,9 +97,9 @@ WRONG = {
         ["--do_eval", "--eval_file={files}/blank.txt"],
         "{files}/blank.txt has no sentences",
     ),
-    "unknown label": (
-        ["--do_eval", "--eval_file={files}/other.txt", "--init_checkpoint={tagger}"],
-        "line 3 of {files}/other.txt has the label 'B-TOWN', which the model does not have; its "
+    "no known label": (
+        ["--do_eval", "--eval_file={files}/unknown.txt", "--init_checkpoint={tagger}"],
+        "line 1 of {files}/unknown.txt has the label 'B-TOWN', which the model does not have; its "
         "labels are B-LOC, B-PER, I-LOC, I-PER, O.",
     ),
     "other labels to train": (
@@ -292,6 +293,23 @@ def test_directories_of_others_are_not_resumed(start, places, tmp_path, name, wo
     assert {
         path: value for path, value in content_of(directory).items() if path in before
     } == before
+
+
+def test_a_label_that_training_lacked_counts_as_wrong(start, tagger, tmp_path, capsys):
+    weights = [f"--init_checkpoint={tagger}", "--do_eval"]
+    texts = {"known": "Anna B-PER\nlives O\n", "unknown": "Anna B-PER\nlives B-TOWN\n"}
+    results = {}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+        given = [*weights, f"--eval_file={tmp_path / name}.txt"]
+        results[name] = tagging.run(settings_of(start, tmp_path / f"out_{name}", *given))
+    said = "unknown.txt: the model does not have the labels B-TOWN of 1 words; these words count as"
+    assert capsys.readouterr().out.count(said) == 1
+    # The word may be taken for O in the first file, and cannot be right in the second one.
+    assert results["unknown"]["eval_accuracy"] in (0, 0.5)
+    assert results["unknown"]["eval_accuracy"] <= results["known"]["eval_accuracy"]
+    assert np.isfinite(results["unknown"]["eval_loss"])
+    assert results["unknown"]["eval_loss"] != results["known"]["eval_loss"]
 
 
 def test_scores(tmp_path):

@@ -168,6 +168,13 @@ def test_a_run_that_cannot_be_resumed_writes_nothing(settings, changes, words, d
     refuse(changed(settings, dry_run=dry_run, **changes), words)
 
 
+def test_a_model_that_is_to_start_another_in_its_own_directory(settings):
+    other = changed(settings, init_checkpoint=str(settings.run.output_dir), optimizer="lamb")
+    refuse(other, "is the directory of --init_checkpoint=", "give another --output_dir.")
+    # A run that resumes does not look at it.
+    pretraining.run(changed(settings, init_checkpoint=str(settings.run.output_dir), dry_run=True))
+
+
 def test_a_dry_run_checks_the_weights_to_start_from(settings, tmp_path):
     new = changed(from_weights_of(settings, tmp_path / "new"), dry_run=True)
     refuse(changed(new, init_checkpoint=str(tmp_path / "mistyped")), str(tmp_path / "mistyped"))

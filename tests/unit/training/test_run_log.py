@@ -264,3 +264,33 @@ def test_a_flipped_bit_of_an_evaluation_changes_nothing_unnoticed(tmp_path):
         f"evaluation log: {path} does not match its content_sha256, so it was damaged or edited"
         f"{ends}",
     }
+
+
+def test_few_lines_of_a_run_are_printed_and_all_recorded(tmp_path, capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
+
+    def printed(few_lines, seconds_a_step):
+        log = RunLog(tmp_path / f"{few_lines} {seconds_a_step}", few_lines=few_lines)
+        log._output_dir.mkdir()
+        for step in range(10, 1001, 10):
+            now[0] += 10 * seconds_a_step
+            log.step(step, {"loss": 1.0}, total_steps=1000, seconds_left=0)
+        assert len(read_lines(log._output_dir, "log.jsonl")) == 100
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("step 10/1000 ")
+        assert lines[-1].startswith("step 1000/1000 ")
+        return len(lines)
+
+    assert printed(False, 0.1) == 100
+    assert 28 <= printed(True, 0.1) <= 32
+    assert printed(True, 7.0) == 100  # slow enough for one a minute
+
+
+def test_one_figure_of_two_names_is_printed_once(tmp_path, capsys):
+    figures = {"exact_match": 25.0, "exact": 25.0, "f1": 30.0, "HasAns_exact": 40.0}
+    RunLog(tmp_path).evaluation(5, figures)
+    assert read_lines(tmp_path, "eval_log.jsonl")[0].keys() >= figures.keys()
+    shown = capsys.readouterr().out.replace("HasAns_exact", "").split()
+    assert shown.count("exact") == 0
+    assert shown.count("exact_match") == 1

@@ -84,7 +84,7 @@ import numpy as np
 from bert_tf import environment
 environment.prepare_environment(verbose=False, use_xla=False)
 import tensorflow.compat.v1 as tf
-from bert_tf.tuning.session import SessionSettings, session_config
+from bert_tf.tuning.session import SessionSettings, product_type, session_config
 
 settings = json.loads(sys.argv[1])
 config = session_config(SessionSettings(threads=2, **settings))
@@ -114,6 +114,7 @@ print(json.dumps({
     "loss": float(found),
     "gradient": float(np.sum(gradient)),
     "products": products,
+    "product_type": product_type(SessionSettings(threads=2, **settings)).name,
 }))
 """
 
@@ -139,7 +140,7 @@ def plain():
 
 def test_without_the_rewrite(plain):
     found, stderr = plain
-    assert set(found["products"]) == {"float32"}
+    assert {*found["products"], found["product_type"]} == {"float32"}
     assert stderr == ""
 
 
@@ -147,7 +148,7 @@ def test_amp_changes_the_graph_that_is_executed(plain):
     # TensorFlow switches its oneDNN kernels, and with them the rewrite, on for CPUs that have
     # bfloat16; here every CPU is to take part, whatever that does to its speed.
     found, _ = execute(amp=True, flags={"TF_ENABLE_ONEDNN_OPTS": "1"})
-    assert set(found["products"]) == {"bfloat16"}
+    assert {*found["products"], found["product_type"]} == {"bfloat16"}
     # bfloat16 has 8 bits: the figures are close, and not the same.
     assert found["loss"] == pytest.approx(plain[0]["loss"], rel=2e-2)
     assert found["gradient"] == pytest.approx(plain[0]["gradient"], rel=2e-2)

@@ -131,7 +131,6 @@ def test_learning_rate_scaling(scaling, factor):
     [
         {"steps": 0},
         {"warmup": -1},
-        {"warmup": 101},
         {"rate": 0.0},
         {"rate": math.inf},
         {"rate": math.nan},
