@@ -1,8 +1,8 @@
 """Turns MediaWiki's markup into running text, by mwparserfromhell's parser.
 
 Like BERT's own data, it keeps "only the text passages" and leaves out "lists, tables, and headers"
-(Devlin et al. 2019, section 3.1), unless they are asked for. Templates are left out too: what they
-say would have to be computed by the wiki.
+(Devlin et al. 2019, section 3.1), unless they are asked for. Of templates it keeps those that are
+part of a sentence, see ``mediawiki_templates``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import mwparserfromhell
+
+from data_prep.mediawiki_templates import render_template, subscript, superscript
 
 if TYPE_CHECKING:
     from mwparserfromhell.wikicode import Wikicode
@@ -23,6 +25,7 @@ _WITHOUT_TEXT = frozenset({
     "syntaxhighlight", "table", "templatedata", "templatestyles", "timeline",
 })  # fmt: skip
 _ENDS_LINE = frozenset({"div", "hr", "p", "blockquote", "poem", "center"})
+_RAISED = {"sup": superscript, "sub": subscript}
 _LIST_MARKS = frozenset("*#:;")
 _MAX_DEPTH = 40
 # The parser's time grows with the square of the number of marks that are never closed.
@@ -33,6 +36,8 @@ _MARKS = (("{{", "}}"), ("[", "]"), ("{|", "|}"), ("<", "</"))
 # page: XML does not allow them.
 _LIST, _HEADING = "\x01", "\x02"
 
+# Links to the same article in other languages are not in the text but beside it.
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple|tokipona")
 _MAGIC_WORD = re.compile(r"__[A-Z]+__")
 _QUOTES = re.compile(r"'{2,}")
 _LEFT_OF_TABLE = re.compile(r"\s*(\{\||\|\}|\||!)")
@@ -51,11 +56,13 @@ class Options(NamedTuple):
     Attributes:
       hidden: lower-case prefixes of links that show no text, see ``mediawiki_dump.Site``.
       lists, headings: whether the lines of lists, and the headings of sections with text, are kept.
+      language: the wiki's, such as ``de``; some templates show other text in another language.
     """
 
     hidden: frozenset[str]
     lists: bool = False
     headings: bool = False
+    language: str = ""
 
 
 def plain_text(markup: str, options: Options) -> list[str]:
@@ -104,6 +111,10 @@ def _render(code: Wikicode, options: Options, depth: int) -> Iterator[str]:
             yield f"\n{_HEADING * node.level}{title}\n"
         elif isinstance(node, mwparserfromhell.nodes.Tag):
             yield from _render_tag(node, options, depth)
+        elif isinstance(node, mwparserfromhell.nodes.Template):
+            yield render_template(
+                node, lambda value: "".join(_render(value, options, depth + 1)), options.language
+            )
 
 
 def _character(node: mwparserfromhell.nodes.HTMLEntity) -> str:
@@ -116,17 +127,13 @@ def _render_link(
 ) -> Iterator[str]:
     title = str(link.title).strip()
     prefix, colon, _ = title.partition(":")
-    if colon and prefix.strip().lower() in options.hidden:
+    if colon and " ".join(prefix.replace("_", " ").split()).lower() in options.hidden:
         return
     if link.text is not None:
         yield from _render(link.text, options, depth + 1)
-    elif not _is_of_another_wiki(prefix, colon):
+    elif not (colon and _LANGUAGE.fullmatch(prefix)):
+        title = "".join(_render(link.title, options, depth + 1)).strip()
         yield title.lstrip(":").partition("#")[0] or title.lstrip("#")
-
-
-def _is_of_another_wiki(prefix: str, colon: str) -> bool:
-    """Whether a link shows among those to other languages, such as [[de:Wort]], not in the text."""
-    return bool(colon) and re.fullmatch(r"[a-z]{2,3}(-[a-z]+)*", prefix) is not None
 
 
 def _render_tag(tag: mwparserfromhell.nodes.Tag, options: Options, depth: int) -> Iterator[str]:
@@ -135,6 +142,9 @@ def _render_tag(tag: mwparserfromhell.nodes.Tag, options: Options, depth: int) -
         yield _LIST
     elif name in _ENDS_LINE:
         yield "\n"
+    elif name in _RAISED and tag.contents is not None:
+        yield _RAISED[name]("".join(_render(tag.contents, options, depth + 1)).strip())
+        return
     if name not in _WITHOUT_TEXT and tag.contents is not None:
         yield from _render(tag.contents, options, depth + 1)
         if name in _ENDS_LINE:
