@@ -87,8 +87,10 @@ _SUBSCRIPT = str.maketrans("0123456789+-−–nix", "₀₁₂₃₄₅₆₇₈
 
 
 def _raised(text: str, characters: dict[int, int], mark: str) -> str:
-    if all(ord(character) in characters for character in text):
-        return text.translate(characters)
+    text = text.replace("''", "").strip()
+    raised = text.rstrip(",.;")
+    if all(ord(character) in characters for character in raised):
+        return raised.translate(characters) + text[len(raised) :]
     return mark + text if text[0].isdigit() or text[0] in "+-−" else text
 
 
@@ -269,13 +271,14 @@ def _fraction(arguments: Arguments) -> str:
 
 def _chemical_formula(arguments: Arguments) -> str:
     """{{chem|SO|4|2-}}: elements, their numbers, and charges, each an argument."""
+    values = (value.replace("''", "") for value in arguments.positional())
     return "".join(
         superscript(value)
         if (index == 0 and value.isdigit()) or re.fullmatch(r"\d*[+−-]", value)
         else subscript(value)
         if re.fullmatch(r"[\dn+−-]+", value)
         else value
-        for index, value in enumerate(arguments.positional())
+        for index, value in enumerate(values)
     )
 
 
@@ -361,6 +364,12 @@ def _nihongo(arguments: Arguments) -> str:
     return f"{english} ({inside})" if english and inside else english or inside
 
 
+def _phonetic(arguments: Arguments) -> str:
+    """A sound that the text speaks of, {{IPA|/a/}}; not the pronunciation of a word."""
+    sound = arguments("1")
+    return sound if sound.startswith(("/", "[")) else ""
+
+
 def _chinese(arguments: Arguments) -> str:
     names = ("c", "t", "s", "p", "w", "j", "poj")
     return "; ".join(filter(None, map(arguments, names))) or _joined("; ")(arguments)
@@ -429,6 +438,9 @@ _RULES: dict[str, Rule] = _table(
     (_joined(" ", 2), "sortname|bibleref|bibleref2|ship"),
     (_joined(" ", 3), "bibleverse"),
     (_joined(""), "sic"),
+    (_phonetic, "ipa"),
+    (_with("/", "1", after="/"), "ipaslink"),
+    (_with("[", "1", after="]"), "ipablink"),
     (_with("⟨", "1", after="⟩"), "angbr|angle bracket|angbr ipa|grapheme"),
     (_with('"', "1", after='"'), '"|quote inline|qi'),
     (_paragraph("1", "text", "quote", "Text"), "quote|blockquote|cquote|quotation|zitat"),
