@@ -38,7 +38,6 @@ _LIST, _HEADING, _INDENT = "\x01", "\x02", "\x03"
 _LINE_MARKS = _LIST + _HEADING + _INDENT
 _LINE_MARK = {"*": _LIST, "#": _LIST, ";": _LIST, ":": _INDENT}
 
-_NO_LINE_MARKS = dict.fromkeys(map(ord, _LINE_MARKS), " ")
 # What is indented is a quotation or an explanation, or else a formula or an example.
 _SENTENCE = re.compile(r".{40,}[.!?…。！？][\"'”“»)\]]*$")
 # Links to the same article in other languages are not in the text but beside it.
@@ -50,7 +49,8 @@ _GAP_IN_BRACKETS = re.compile(r"\((?: |[,;:](?= ))+")
 _GAP_BEFORE_BRACKET = re.compile(r"[,;:]? \)")
 _EMPTY_BRACKETS = re.compile(r" ?(\([ ,;:–-]*\)|\[ ?\])")
 _LEFT_OF_ELEMENT = re.compile(r"</?[A-Za-z][^<>]*>")
-_TEMPLATE_MARK = re.compile(r"(?P<indent>^[ \t]*)?(?P<marks>\{{2,}|\}{2,}|^==|\Z)", re.MULTILINE)
+_TEMPLATE_MARK = re.compile(r"\{{2,}|\}{2,}|\n==")
+_DEEPEST_INDENT = 40
 _CLOSED_BY_ONE_BRACE = re.compile(r"(\{\{[^{}\n]*)\}(?!\})")
 _UNCLOSED = re.compile(r"\{\{(?:[^\n{}\[\]]*\]\])?")
 _UNCLOSED_BLOCK = re.compile(
@@ -121,26 +121,33 @@ def _balanced(markup: str) -> str:
     between them.
     """
     markup = _CLOSED_BY_ONE_BRACE.sub(r"\1}}", markup)
-    opened: list[tuple[int, re.Pattern[str]]] = []  # where, and what to leave out
+    opened: list[int] = []
     left_out: list[tuple[int, int]] = []
-    for mark in _TEMPLATE_MARK.finditer(markup):
-        pairs = len(mark["marks"]) // 2
-        if mark["marks"].startswith("{"):
-            pattern = _UNCLOSED if mark["indent"] is None else _UNCLOSED_BLOCK
-            opened.append((mark.start("marks"), pattern))
-            opened += [(mark.end() - 2 * n, _UNCLOSED) for n in range(pairs - 1, 0, -1)]
-        elif mark["marks"].startswith("}"):
+    for mark in _TEMPLATE_MARK.finditer(markup + "\n=="):
+        begin, end = mark.span()
+        if markup.startswith("{", begin):
+            opened += (begin, *range(end - 2 * ((end - begin) // 2 - 1), end, 2))
+        elif markup.startswith("}", begin):
+            pairs = (end - begin) // 2
             if pairs > len(opened):
-                left_out.append((mark.end() - 2 * (pairs - len(opened)), mark.end()))
+                left_out.append((end - 2 * (pairs - len(opened)), end))
             del opened[max(0, len(opened) - pairs) :]
         else:  # a heading, or the end of the page
-            left_out += (pattern.match(markup, begin).span() for begin, pattern in opened)
+            left_out += ((begin, _end_of_unclosed(markup, begin)) for begin in opened)
             opened = []
     parts, position = [], 0
     for begin, end in sorted(left_out):
         parts.append(markup[position:begin])
         position = max(position, end)
     return "".join([*parts, markup[position:]])
+
+
+def _end_of_unclosed(markup: str, begin: int) -> int:
+    """Where a template ends that is not closed: after the lines of its arguments, if it has any."""
+    before = markup[max(0, begin - _DEEPEST_INDENT) : begin].rpartition("\n")
+    is_first_in_line = not before[2].strip() and (before[1] or begin <= _DEEPEST_INDENT)
+    pattern = _UNCLOSED_BLOCK if is_first_in_line else _UNCLOSED
+    return pattern.match(markup, begin).end()
 
 
 def _render(code: Wikicode, options: Options, depth: int) -> Iterator[str]:
@@ -208,7 +215,9 @@ def _clean(line: str) -> str:
     if _LEFT_OF_TABLE.match(line) or line.startswith("[["):  # what has no end is no markup
         return ""
     line = _LEFT_OF_ELEMENT.sub("", _MAGIC_WORD.sub("", _without_style(line)))
-    line = " ".join(line.translate(_NO_LINE_MARKS).split())
+    for mark_inside in _LINE_MARKS:
+        line = line.replace(mark_inside, " ")
+    line = " ".join(line.split())
     # Templates and references leave gaps: "(born ; died 1900)", "word ,".
     line = _GAP_IN_BRACKETS.sub("(", _EMPTY_BRACKETS.sub("", line))
     line = _REPEATED_COMMAS.sub(r"\1", _GAP_BEFORE_BRACKET.sub(")", line))
