@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from mwparserfromhell.wikicode import Wikicode
 
 
+# An apostrophe that is not markup, until this is taken from the text. It cannot be in a page.
+APOSTROPHE = "\x04"
+
+
 class Arguments:
     """A template's arguments, which are rendered when a rule asks for them."""
 
@@ -411,10 +415,10 @@ _RULES: dict[str, Rule] = _table(
     (" · ", "·|dot|middot|•|bullet"),
     (" / ", "\\|slash"),
     ("=", "="),
-    ("'", "'|-'|apostrophe"),
-    ("'s", "'s"),
-    ("' \"", "' \"|'\""),
-    ("\" '", "\" '|\"'"),
+    (APOSTROPHE, "'|-'|apostrophe"),
+    (f"{APOSTROPHE}s", "'s"),
+    (f'{APOSTROPHE} "', "' \"|'\""),
+    (f'" {APOSTROPHE}', "\" '|\"'"),
     ('"', '-"'),
     ("″", "pprime"),
     ("′", "prime"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import mwparserfromhell
 
-from data_prep.mediawiki_templates import render_template, subscript, superscript
+from data_prep.mediawiki_templates import APOSTROPHE, render_template, subscript, superscript
 
 if TYPE_CHECKING:
     from mwparserfromhell.wikicode import Wikicode
@@ -176,6 +176,8 @@ def _render(code: Wikicode, options: Options, depth: int) -> Iterator[str]:
 
 def _character(node: mwparserfromhell.nodes.HTMLEntity) -> str:
     character = node.normalize()
+    if character == "'":
+        return APOSTROPHE
     return "" if "\ud800" <= character <= "\udfff" else character  # half of a pair, no character
 
 
@@ -202,6 +204,9 @@ def _render_tag(tag: mwparserfromhell.nodes.Tag, options: Options, depth: int) -
     elif name in _RAISED and tag.contents is not None:
         yield _RAISED[name]("".join(_render(tag.contents, options, depth + 1)))
         return
+    elif name == "nowiki":
+        yield str(tag.contents).replace("'", APOSTROPHE)
+        return
     if name != "table" and tag.contents is not None:
         yield from _render(tag.contents, options, depth + 1)
         if name in _ENDS_LINE:
@@ -214,7 +219,8 @@ def _clean(line: str) -> str:
     line, mark = line[marks:], line[:marks]
     if _LEFT_OF_TABLE.match(line) or line.startswith("[["):  # what has no end is no markup
         return ""
-    line = _LEFT_OF_ELEMENT.sub("", _MAGIC_WORD.sub("", _without_style(line)))
+    line = _without_style(line).replace(APOSTROPHE, "'")
+    line = _LEFT_OF_ELEMENT.sub("", _MAGIC_WORD.sub("", line))
     for mark_inside in _LINE_MARKS:
         line = line.replace(mark_inside, " ")
     line = " ".join(line.split())
