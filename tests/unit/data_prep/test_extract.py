@@ -55,7 +55,7 @@ def text_of(markup, **options):
         ("[[:Datei:a.png|Das Bild]] hängt da.", ["Das Bild hängt da."]),
         ("The <code>f(x)</code> is <nowiki>''so''</nowiki>.", ["The f(x) is ''so''."]),
         ("<!-- <ref>{{ -->Text.<ref>{{x</ref> <math>{{a}_{b}}}</math>More.", ["Text. More."]),
-        ("A (born 1900; {{IPA|x}}), B, {{IPA|x}}, C (D: {{IPA|x}} ).", ["A (born 1900), B, C (D)."]),
+        ("A (born 1900; {{IPA|x}}), B, {{IPA|x}}, C ({{IPA|x}} ).", ["A (born 1900), B, C."]),
         ("#REDIRECT-like # no list\nNot * a list", ["Not * a list"]),
         ("", []),
     ],
@@ -69,7 +69,8 @@ def test_running_text(markup, lines):
     [
         ("''a'' and '''b''' and '''''c'''''.", ["a and b and c."]),
         ("L'''Iliade'' est ''longue''.", ["L'Iliade est longue."]),
-        ("The ''Eagle'''s crew, ''''quoted''''.", ["The Eagle's crew, 'quoted'."]),
+        ("The ''Eagle'''s crew.", ["The Eagle's crew."]),
+        ("''''Quoted'''' and '''''''more'''''.", ["'Quoted' and ''more."]),
         ("l&#39;''Iliade'' et l<nowiki>'</nowiki>''Odyssée''.", ["l'Iliade et l'Odyssée."]),
         ("Open ''here\nand '''there\n\nand then.", ["Open here", "and there", "and then."]),
     ],
