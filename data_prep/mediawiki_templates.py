@@ -219,7 +219,7 @@ def _quantity(arguments: Arguments, *, is_short: bool) -> str:
             values = values[1:]
             continue
         unit = _unit(values[0], number, is_short=is_short, is_adjective=is_adjective)
-        text += ("-" if is_adjective and unit[0].isalpha() else " ") + unit + " "
+        text += ("-" if is_adjective and unit[:1].isalpha() else " ") + unit + " "
         values = values[1:]
         if len(values) < 2 or values[1].lower() not in _UNITS:  # what follows is the result
             break

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import mwparserfromhell
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from data_prep import mediawiki_templates
 from data_prep.mediawiki_templates import render_template, subscript, superscript
 from data_prep.mediawiki_text import Options, plain_text
 
@@ -56,7 +59,7 @@ def test_words(markup, text):
         ("{{convert|-27|°F}} {{convert|652000|km2|sqmi|abbr=on}}", "−27 °F 652,000 km²"),
         ("{{convert|8|e6acre|ha}} {{convert|2|koilbbl/d}}",
          "8 million acres 2 thousand barrels per day"),
-        ("{{convert|7|furlong|m}}", "7 furlong"),
+        ("{{convert|7|furlong|m}} {{convert|7||adj=on}}", "7 furlong 7"),
         ("{{convert}}{{convert|mi}}{{convert|x|y}}.1", ".1"),
         ("{{val|6.241|e=18|u=C}} {{val|5.0|0.2|ul=km}}", "6.241×10¹⁸ C 5.0±0.2 km"),
         ("5.98{{e|24}} kg", "5.98×10²⁴ kg"),
@@ -130,6 +133,30 @@ def test_raised_text_makes_no_other_number(markup, text):
 def test_characters_of_raised_numbers():
     assert superscript("0123456789") == "⁰¹²³⁴⁵⁶⁷⁸⁹"
     assert subscript("0123456789") == "₀₁₂₃₄₅₆₇₈₉"
+
+
+NAMES = sorted({
+    *mediawiki_templates._RULES,
+    *(name for rules in mediawiki_templates._RULES_OF_LANGUAGES.values() for name in rules),
+    *("lang-de", "enS", "formatnum:5", "unknown"),
+})  # fmt: skip
+VALUES = [
+    *("", " ", "0", "1", "-27", "2014", "13", "1.5e3", "km", "ft", "to", "-", "text", "e=6"),
+    *("df=y", "adj=on", "abbr=on", "sp=us", "alt=x", "1=y", "''n''", "[[a|b]]", "{{val|1}}"),
+]
+
+
+@given(
+    st.sampled_from(NAMES),
+    st.lists(st.sampled_from(VALUES), max_size=6),
+    st.sampled_from(["de", "fr"]),
+)
+@settings(max_examples=500, deadline=None)
+def test_any_arguments(name, values, language):
+    text = shown("a {{" + "|".join([name, *values]) + "}} b", language)
+    assert text.startswith("a")
+    assert text.endswith("b")
+    assert "{{" not in text
 
 
 def test_the_last_of_equal_arguments_counts():
