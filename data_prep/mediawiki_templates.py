@@ -2,8 +2,8 @@
 
 A wiki computes what a template shows. Here, a table of those that are common in running text says
 which of their arguments a reader sees; templates that are not in it are left out. Names and
-arguments are those of the templates' documentation in the English and the German Wikipedia, from
-which other Wikipedias have most of theirs.
+arguments are those of the templates' documentation in the English Wikipedia, from which others have
+most of theirs, and in the German and the French one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def _rule(name: str, language: str) -> Rule | None:
     for rules in (_RULES_OF_LANGUAGES.get(language, {}), _RULES):
         if name.lower() in rules:
             return rules[name.lower()]
-    families = (rule for of, names, rule in _FAMILIES if of in ("", language) and names(name))
+    families = (
+        rule for of, names, rule in _FAMILIES if of in ("", language) and names.fullmatch(name)
+    )
     return next(families, None)
 
 
@@ -130,7 +132,7 @@ def _grouped(number: str) -> str:
     return f"{sign.replace('-', '−')}{int(whole):,}{fraction}"
 
 
-# Units of {{convert}}: what is written for it in tables, and as a word for one and for several.
+# Units of {{convert}}: the symbol, and the name in singular and plural (by default with an s).
 _UNITS = {
     "mm": ("mm", "millimetre"),
     "cm": ("cm", "centimetre"),
@@ -353,12 +355,27 @@ def _julian_date(arguments: Arguments) -> str:
 
 
 def _approximate(arguments: Arguments) -> str:
-    return " – ".join(f"c. {value}" for value in arguments.positional() if value)
+    """{{circa|1500|1510}}; without arguments, the date follows the template."""
+    return " – ".join(f"c. {value}" for value in arguments.positional() if value) or "c."
 
 
 def _reign(arguments: Arguments) -> str:
     years = "–".join(filter(None, arguments.positional()))
-    return f"r. {years}" if years else ""
+    return f"r. {years}".strip()
+
+
+def _century(arguments: Arguments) -> str:
+    """{{s-|XIX|e}}: XIXe siècle."""
+    number, suffix = arguments("1"), arguments("2") or "e"
+    return f"{number}{suffix} siècle" if number else ""
+
+
+def _french_quantity(arguments: Arguments) -> str:
+    """{{unité|5|km||h|-1}}: a number, and units with their powers."""
+    number, *units = arguments.positional() or [""]
+    powers = [*units[1::2], ""]
+    symbols = (unit + superscript(power) for unit, power in zip(units[::2], powers))
+    return f"{number} {'·'.join(symbols)}".strip()
 
 
 def _nihongo(arguments: Arguments) -> str:
@@ -475,7 +492,7 @@ _RULES: dict[str, Rule] = _table(
         "release date|launch date and age",
     ),
     (_approximate, "circa|c.|ca."),
-    (_with("fl. ", "1"), "floruit|fl."),
+    (lambda arguments: f"fl. {arguments('1')}".strip(), "floruit|fl."),
     (_reign, "reign|r.|reigned"),
     (_old_style_date, "oldstyledate|old style date"),
     # Names and other scripts
@@ -492,20 +509,19 @@ _RULES_OF_LANGUAGES: dict[str, dict[str, Rule]] = {
         (_julian_date, "julgregdatum"),
     ),
     "fr": _table(
-        (_with("", "1", after="e siècle"), "s|s-|s2|s2-"),
-        (_with("", "1", after="e siècle av. J.-C."), "-s|-s-"),
-        (_joined(" ", 2), "unité|unite|nombre|nb"),
+        (_century, "s|s-"),
+        (_french_quantity, "unité|unite"),
+        (_joined(" ", 2), "nombre|nb"),
         (_joined(" ", 3), "date|date-"),
         (_with("« ", "1", after=" »"), "citation|guil|guillemets"),
-        ("1er", "1er"),
-        ("1re", "1re"),
+        (lambda arguments: " ".join(["1er", *filter(None, arguments.positional())]), "1er"),
         ("er", "er"),
         ("e", "e"),
     ),
 }
 # Families of names, in one language or in all: {{lang-ru|...}}, in German {{ruS|...}}.
 _FAMILIES = (
-    ("", re.compile(r"[Ll]ang-[A-Za-z-]+").fullmatch, _argument("1", "text")),
-    ("", re.compile(r"[Ss]cript/[A-Za-z]+").fullmatch, _argument("1")),
-    ("de", re.compile(r"[A-Za-z][a-z]{1,2}S").fullmatch, _joined(", ")),
+    ("", re.compile(r"[Ll]ang-[A-Za-z-]+"), _argument("1", "text")),
+    ("", re.compile(r"[Ss]cript/[A-Za-z]+"), _argument("1")),
+    ("de", re.compile(r"[A-Za-z][a-z]{1,2}S"), _joined(", ")),
 )

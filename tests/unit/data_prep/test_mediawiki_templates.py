@@ -87,6 +87,7 @@ def test_quantities(markup, text):
         ("{{as of|2015|alt=in 2015}}{{as of}}", "in 2015"),
         ("{{circa|1500}} {{circa|1500|1510}} {{fl.|1480}} {{reign|1509|1547}}",
          "c. 1500 c. 1500 – c. 1510 fl. 1480 r. 1509–1547"),
+        ("born {{circa}} 1500, {{fl.}} 1530", "born c. 1500, fl. 1530"),
         ("{{OldStyleDate|February 2|1905|January 20}}", "February 2 [O.S. January 20] 1905"),
     ],
 )  # fmt: skip
@@ -107,8 +108,10 @@ def test_dates(markup, text):
         ("de", "am {{JULGREGDATUM|25|12|1642|Link=true}}", "am 25. Dezember 1642"),
         ("de", "{{ZahlExp|6,241|18|suffix=C}} {{Bruch|1|2}}", "6,241 · 10¹⁸ C 1/2"),
         ("en", "{{enS|x}} and {{\"|so}}", 'and "so"'),
-        ("fr", "au {{s-|XIX}}, {{unité|300|km}}, {{1er}} et 2{{e}}",
-         "au XIXe siècle, 300 km, 1er et 2e"),
+        ("fr", "le {{1er|mai|1890}}, au {{s-|XIX}} et au {{s-|I|er}}, le 2{{e}}",
+         "le 1er mai 1890, au XIXe siècle et au Ier siècle, le 2e"),
+        ("fr", "{{unité|300|km|2}} {{unité|5|km||h|-1}} {{unité|7}} {{citation|Oui.}}",
+         "300 km² 5 km·h⁻¹ 7 « Oui. »"),
     ],
 )  # fmt: skip
 def test_of_a_language(language, markup, text):
