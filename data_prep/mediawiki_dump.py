@@ -11,9 +11,10 @@ from typing import IO, Any, NamedTuple
 from xml.etree import ElementTree
 
 from bert_tf.errors import UserError, short_repr
+from data_prep.mediawiki_namespaces import namespace_aliases
 
 ARTICLES = 0  # the namespace of articles
-_IMAGES, _CATEGORIES = 6, 14
+_WITHOUT_TEXT = (-2, 6, 14)  # media, files, categories
 # MediaWiki's own limit is 2 MiB of text; XML has characters as entities.
 _LONGEST_PAGE_BYTES = 64 << 20
 
@@ -32,7 +33,7 @@ class Site(NamedTuple):
 
     Attributes:
       language: such as ``de``; empty if the dump does not say.
-      hidden: lower-case prefixes of links that show no text: images and categories.
+      hidden: lower-case prefixes of links that show no text: files, media and categories.
     """
 
     language: str
@@ -77,20 +78,21 @@ class _Bounded:
 
 
 def _pages(stream: _Bounded, name: str) -> Iterator[tuple[Site, Page]]:
-    site, root, depth = Site("", _hidden({})), None, 0
+    site, root, depth = Site("", frozenset()), None, 0
     for event, element in ElementTree.iterparse(stream, events=("start", "end")):
         if event == "start":
             depth += 1
             if root is None:
                 root = _root(element, name)
-                site = site._replace(language=_language(element))
+                language = _language(element)
+                site = Site(language, _hidden({}, language))
             continue
         depth -= 1
         if depth != 1:
             continue
         tag = _local(element.tag)
         if tag == "siteinfo":
-            site = site._replace(hidden=_hidden(_namespaces(element, name)))
+            site = site._replace(hidden=_hidden(_namespaces(element, name), site.language))
         elif tag == "page":
             yield site, _page(element, name)
         root.clear()
@@ -137,10 +139,11 @@ def _number(text: str, name: str) -> int:
         ) from None
 
 
-def _hidden(namespaces: dict[int, str]) -> frozenset[str]:
-    """The names of images and categories: MediaWiki's own, and the wiki's in its language."""
-    own = {namespaces.get(number, "") for number in (_IMAGES, _CATEGORIES)} - {""}
-    return frozenset({"file", "image", "category", "media", *(name.lower() for name in own)})
+def _hidden(namespaces: dict[int, str], language: str) -> frozenset[str]:
+    """The prefixes of links to files, media and categories: MediaWiki's own and the wiki's."""
+    own = {namespaces.get(number, "") for number in _WITHOUT_TEXT} - {""}
+    names = {"file", "image", "category", "media"} | own | namespace_aliases(language)
+    return frozenset(name.lower() for name in names)
 
 
 def _text(element: Any) -> str:

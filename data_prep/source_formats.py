@@ -150,4 +150,5 @@ def _articles(
         elif page.is_redirect:
             totals["redirects"] += 1
         else:
-            yield Article(page.text, Options(site.hidden, reading.lists, reading.headings))
+            options = Options(site.hidden, reading.lists, reading.headings, site.language)
+            yield Article(page.text, options)

@@ -20,7 +20,8 @@ def dump(*pages, version="0.11", language="de"):
     return (
         f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-{version}/" version="{version}" '
         f'xml:lang="{language}"><siteinfo><sitename>W</sitename><namespaces>'
-        '<namespace key="0" case="first-letter" /><namespace key="6">Datei</namespace>'
+        '<namespace key="-2">Medium</namespace><namespace key="0" case="first-letter" />'
+        '<namespace key="6">Datei</namespace>'
         '<namespace key="14">Kategorie</namespace></namespaces></siteinfo>'
         f"{''.join(pages)}</mediawiki>"
     ).encode()

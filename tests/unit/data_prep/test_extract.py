@@ -20,7 +20,7 @@ from data_prep.mediawiki_dump import read_pages
 from data_prep.mediawiki_text import Options, plain_text
 from tests.mediawiki import dump, page
 
-HIDDEN = frozenset({"file", "image", "category", "datei", "kategorie"})
+HIDDEN = frozenset({"file", "image", "category", "datei", "kategorie", "bild", "tập tin"})
 
 
 def text_of(markup, **options):
@@ -49,12 +49,75 @@ def text_of(markup, **options):
         ("One<br />two\n\nthree", ["One", "two", "three"]),
         ("<blockquote>Said.</blockquote>Then.", ["Said.", "Then."]),
         ("__NOTOC__\n----\n!!!", []),
+        ("Am [[17.&nbsp;Juni]] und [[:simple:Bird]] [[simple:Bird]].",
+         ["Am 17. Juni und simple:Bird."]),
+        ("[[ Bild : a.png|mini|Der [[Markt]]]]Text.[[Tập_tin:b.png|x]]", ["Text."]),
+        ("[[:Datei:a.png|Das Bild]] hängt da.", ["Das Bild hängt da."]),
+        ("The <code>f(x)</code> is <nowiki>''so''</nowiki>.", ["The f(x) is ''so''."]),
+        ("<!-- <ref>{{ -->Text.<ref>{{x</ref> <math>{{a}_{b}}}</math>More.", ["Text. More."]),
+        ("A (born 1900; {{IPA|x}}), B, {{IPA|x}}, C ({{IPA|x}} ).", ["A (born 1900), B, C."]),
         ("#REDIRECT-like # no list\nNot * a list", ["Not * a list"]),
         ("", []),
     ],
 )  # fmt: skip
 def test_running_text(markup, lines):
     assert text_of(markup) == lines
+
+
+@pytest.mark.parametrize(
+    ("markup", "lines"),
+    [
+        ("''a'' and '''b''' and '''''c'''''.", ["a and b and c."]),
+        ("L'''Iliade'' est ''longue''.", ["L'Iliade est longue."]),
+        ("The ''Eagle'''s crew.", ["The Eagle's crew."]),
+        ("''''Quoted'''' and '''''''more'''''.", ["'Quoted' and ''more."]),
+        ("l&#39;''Iliade'' et l<nowiki>'</nowiki>''Odyssée''.", ["l'Iliade et l'Odyssée."]),
+        ("Open ''here\nand '''there\n\nand then.", ["Open here", "and there", "and then."]),
+    ],
+)
+def test_italics_and_bold(markup, lines):
+    assert text_of(markup) == lines
+
+
+def test_a_mark_that_is_not_closed_in_a_table_hides_nothing():
+    table = "{|\n! '''Head\n|-\n| ''cell || <b>x\n|}\n"
+    assert text_of(f"{table}Text.\n== A ==\n{table}More.") == ["Text.", "More."]
+
+
+ARTICLE = "\n'''Anna''' is {{nowrap|a painter}}.\n\n== Life ==\nShe lives.\n{{Navigation|a}}\n"
+
+
+@pytest.mark.parametrize(
+    "infobox",
+    [
+        "{{Infobox\n| a = {{b|c}\n| d = e\n}}",
+        "{{Infobox\n| a = {{b|c\n| d = e\n}}",
+        "{{Infobox\n| a = {{b|c}}\n| d = e",
+        "{{Infobox|\na = {{b|c}}|\nname = d|\n",
+        "{{Infobox\n| a = {{b|c}}}}\n| d = e\n}}",
+        "{{Infobox\n| a = {{{b|c}}\n\n| d = e\n* f\n}}",
+        "  {{Infobox | a = {{b|c}}\n  | d = [[e|f]]\n",
+        "}}",
+    ],
+)
+@pytest.mark.parametrize("rest", ["", "{{Other\n}}\n}}\n", "}}"])
+def test_an_infobox_that_is_not_closed(infobox, rest):
+    """It neither hides the article, whatever closes after it, nor is shown."""
+    assert text_of(infobox + ARTICLE + rest) == ["Anna is a painter.", "She lives."]
+
+
+def test_a_template_that_is_not_closed_in_a_sentence():
+    assert text_of("It was{{when|date=May 2010]] so {{nowrap|good} here.") == [
+        "It was so good here."
+    ]
+
+
+def test_an_indented_paragraph_is_text_and_a_formula_is_not():
+    quotation = "It is for us the living, rather, to be dedicated here to the unfinished work."
+    assert text_of(f"He said:\n:''{quotation}''\n:a + b = c\n:* {quotation}") == [
+        "He said:",
+        quotation,
+    ]
 
 
 LISTS = (
@@ -84,7 +147,7 @@ def test_no_markup_breaks_it(markup):
     for line in text_of(markup, lists=True, headings=True):
         assert line == " ".join(line.split())
         assert any(map(str.isalnum, line))
-        assert not {"\x01", "\x02"} & set(line)
+        assert not set("\x01\x02\x03\x04") & set(line)
 
 
 @pytest.mark.parametrize("opening", ["{{a|", "[[a|", "[http://a ", "{|\n", "<ref>"])
@@ -115,6 +178,23 @@ def write(tmp_path, content, name="dump.xml"):
 
 def extract_all(tmp_path, *paths, name="out", **options):
     return run(Settings(",".join(map(str, paths)), str(tmp_path / name), **options))
+
+
+@pytest.mark.parametrize(
+    ("language", "link"),
+    [
+        ("de", "Bild:x.png|mini|Alt"),
+        ("de", "Medium:x.ogg|anhören"),
+        ("nl", "Afbeelding:x.png|thumb|oud"),
+        ("ru", "Изображение:x.png|мини|старое"),
+        ("zh", "文件:x.png|thumb|旧"),
+        ("xx", "Image:x.png|thumb|old"),
+    ],
+)
+def test_other_names_of_namespaces(tmp_path, language, link):
+    path = write(tmp_path, dump(page("P", f"Text.[[{link}]]"), language=language))
+    out = extract_all(tmp_path, path, num_workers=1)
+    assert (out / "articles-00000.txt").read_text() == "Text.\n\n"
 
 
 @pytest.mark.parametrize("version", ["0.10", "0.11"])
@@ -232,5 +312,8 @@ def test_real_dumps(tmp_path):
     counts = read_manifest(out).counts
     assert (counts["articles"], counts["redirects"]) == (110, 99)
     assert "Anarchism is a political philosophy that advocates self-governed societies" in text
-    for mark in ("{{", "]]", "<ref", "'''", "{|"):
+    # Templates between words, a power, and what follows a table with bold that is not closed.
+    for words in ("located 128 km west", "as of 2013", "1465 cm⁻¹", "Alaska has vast energy"):
+        assert words in text, words
+    for mark in ("{{", "]]", "<ref", "'''", "{|", "thumb|", "&nbsp;"):
         assert text.count(mark) < 5, mark
