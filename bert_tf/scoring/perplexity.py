@@ -25,9 +25,9 @@ DEFINITIONS = {
         f"exp(-sum / number of tokens). {_PER_WORD}"
     ),
     MASKED: (
-        "Masked perplexity: masks are drawn as in pre-training (Devlin et al. 2019: {share:.0%} of "
-        "a sequence's tokens are chosen; of these 80% become [MASK], 10% a random token, 10% stay) "
-        "and -log P(token) is averaged over the chosen tokens; exp of the mean over {draws}. Per "
+        "Masked perplexity: {share:.0%} of a sequence's tokens without [CLS] and [SEP], rounded and "
+        "at least one, are chosen. As in pre-training (Devlin et al. 2019), 80% of these become "
+        "[MASK], 10% a random token and 10% stay; -log P(token) is averaged over the chosen tokens; exp of the mean over {draws}. Per "
         "word, the mean is multiplied by tokens per word."
     ),
     "interval": (
