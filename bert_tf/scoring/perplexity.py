@@ -26,9 +26,9 @@ DEFINITIONS = {
     ),
     MASKED: (
         "Masked perplexity: {share:.0%} of a sequence's tokens, without [CLS] and [SEP], are "
-        "chosen, at least one; as in pre-training (Devlin et al. 2019), 80% of these become [MASK], "
-        "10% a random token, 10% stay. -log P(token) is averaged over the chosen tokens; exp of the "
-        "mean over {draws}. Per word, the mean is multiplied by tokens per word."
+        "chosen, at least one; as in pre-training (Devlin et al. 2019), 80% of these become "
+        "[MASK], 10% a random token, 10% stay. -log P(token) is averaged over the chosen tokens; "
+        "exp of the mean over {draws}. Per word, the mean is multiplied by tokens per word."
     ),
     "interval": (
         "The interval is for the mean over draws, at 95% by Student's t: it covers the choice of "

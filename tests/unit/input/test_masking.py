@@ -265,7 +265,8 @@ def test_words_are_chosen_as_often_as_by_googles_rule():
 def choose_like_albert(segments, wanted, order, lengths):
     """google-research/albert's rule: the chosen words, as (segment, number) in order of choice.
 
-    A segment's first word follows its last one, which google's does not have. ``order`` are the words as they are tried, ``lengths`` the drawn numbers of words of theirs.
+    A segment's first word follows its last one, which is not so in google's. ``order`` are the
+    words as they are tried, ``lengths`` the drawn numbers of words of theirs.
     """
     covered: list = []
     used = 0

@@ -31,7 +31,7 @@ from bert_tf.update.train_op import UpdateSettings, build_train_op
 EXAMPLES, WIDTH = 8, 3
 START = np.array([0.5, -1.0, 2.0], np.float32)
 RATE, DECAY, EPSILON = 0.1, 0.01, 1e-6
-BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))  # as the kernel has them
+BETA_1, BETA_2 = 0.9, 0.999
 
 
 def small_data():
