@@ -221,8 +221,15 @@ def give_sessions_their_own_threads() -> None:
     os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
 
 
+# Limit the instructions that oneDNN uses; the second is the older name.
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+
+
 def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
-    """The processor's name and a hash of its features, which the name does not determine."""
+    """The processor's name and a hash of its features, which the name does not determine.
+
+    Limits on its instructions in the environment are part of the name.
+    """
     try:
         lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -233,7 +240,8 @@ def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
         found.setdefault(key.strip(), value.strip())
     name = found.get("model name") or platform.machine()
     features = found.get("flags") or found.get("Features", "")
-    return f"{name} ({hashlib.sha256(features.encode()).hexdigest()[:8]})"
+    limits = [f" {limit}={os.environ[limit]}" for limit in _LIMITS if limit in os.environ]
+    return f"{name} ({hashlib.sha256(features.encode()).hexdigest()[:8]}){''.join(limits)}"
 
 
 def memory_bytes() -> int:

@@ -17,10 +17,6 @@ FACTORS = {"layer_0/dense/kernel": 0.3, "layer_0/LayerNorm/gamma": 0.3, "layer_0
 FROZEN = {"bert/embeddings/word_embeddings", "layer_0/LayerNorm/beta"}
 EPSILON, DECAY = 1e-6, 0.01
 
-# The float32 numbers next to 0.9 and 0.999: a float32 program has no others. With the rounded
-# 0.999, 1 - beta_2 differs by 1.3e-5 of itself, an uncorrected update by the root of that.
-BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))
-
 
 def rate_factor(name):
     """Some variables have a different rate, some are frozen."""
@@ -39,7 +35,7 @@ class Reference:
         prenormalize=False,
         bias_correction=False,
         bounds=(0, np.inf),
-        betas=(BETA_1, BETA_2),
+        betas=(0.9, 0.999),
         adapted=DECAYING,
         rate_factor=lambda name: 1.0,
     ):

@@ -60,7 +60,11 @@ def _define_evaluation_flags(define: Definer) -> None:
         "What to compute, comma-separated: masked (masked perplexity), pseudo (pseudo-perplexity).",
     )
     define.integer("num_draws", 5, "Draws of masks for the masked perplexity.")
-    define.number("masked_lm_prob", 0.15, "Share of a sequence's tokens that a draw chooses.")
+    define.number(
+        "masked_lm_prob",
+        0.15,
+        "Fraction of a sequence's tokens, without [CLS] and [SEP], that a draw chooses.",
+    )
     define.integer("seed", RunSettings.seed, "Seed of the masks and of --sample.")
     define.integer("batch_tokens", 2048, "Tokens in a batch, per rank.")
 

@@ -631,6 +631,12 @@ def runtime_settings(values: flags.FlagValues) -> RuntimeSettings:
             "--use_xla=auto depends on timing, but --deterministic demands the same bits in every "
             "run; give --use_xla=true or --use_xla=false."
         )
+    if values.deterministic and (values.fusion_threshold_mb or values.allreduce_autotune):
+        given = "fusion_threshold_mb" if values.fusion_threshold_mb else "allreduce_autotune"
+        raise UserError(
+            f"--{given} lets the timing decide which gradients are summed together, but "
+            "--deterministic demands the same bits in every run; drop one of the two."
+        )
     return dataclasses.replace(
         computing_settings(values),
         communication=_communication_settings(values),

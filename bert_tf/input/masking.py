@@ -7,9 +7,10 @@ together, and a word that would exceed the number of predictions is skipped. N-g
 ALBERT (Lan et al. 2020, section 4.1; google-research/albert): in random order, each word begins one
 of a random length, which is shortened where it would exceed the number of predictions and skipped
 where it overlaps with another. There are three deliberate differences: a random token is never a
-special one; n-grams end with their segment; and the rest of a word that was cut off at the start of
-a segment counts as a separate word, whereas google's code adds it to the last word of the previous
-segment.
+special one; an n-gram stays in its segment and continues at the first word there when it reaches
+the end, so that all words are equally likely to be predicted; and the rest of a word that was cut
+off at the start of a segment counts as a separate word, whereas google's code adds it to the last
+word of the previous segment.
 
 Symbols: B sequences, S positions, P predictions.
 """
@@ -136,6 +137,7 @@ def mask_batch(
     settings: MaskingSettings,
     word_starts: np.ndarray | None = None,
     whole_length: int | None = None,
+    counted: np.ndarray | None = None,
 ) -> MaskedBatch:
     """Draws masks for a batch; those of a sequence depend only on its content and key.
 
@@ -147,6 +149,8 @@ def mask_batch(
       word_starts: [B, S], true where a word or special token begins; whole words need it.
       whole_length: the positions that sequences had before their padding was cut, which does not
         change their masks; None for S.
+      counted: integer [B], the tokens of each sequence that ``masked_lm_prob`` is a share of; None
+        for ``lengths``, as in google's code.
     """
     seq_length = input_ids.shape[1]
     draws = whole_length or seq_length  # of each kind
@@ -155,7 +159,9 @@ def mask_batch(
     for name in ("pad", "cls", "sep"):
         candidates &= input_ids != settings.special_ids[name]
     wanted = np.clip(
-        np.round(lengths * settings.masked_lm_prob), 1, settings.max_predictions_per_seq
+        np.round((lengths if counted is None else counted) * settings.masked_lm_prob),
+        1,
+        settings.max_predictions_per_seq,
     ).astype(np.int64)
     if settings.do_whole_word_mask and word_starts is None:
         raise ValueError("masking whole words needs word_starts")
@@ -235,20 +241,27 @@ def _choose_ngrams(
 ) -> np.ndarray:
     """Goes through each sequence's words in random order and takes the n-grams that still fit.
 
+    An n-gram that reaches the end of its segment continues at the segment's first word. Otherwise
+    the first words, which fewer n-grams reach, would be chosen a third less often than the others.
     ``counts`` [B, S] are the numbers of words of the n-grams that begin with each word.
     """
     words, sizes, order = _words_in_random_order(scores, candidates, word_starts)
     rows, places = np.arange(len(candidates))[:, None], np.arange(counts.max(initial=1))
-    # A segment ends where a word has no size, as none behind the last column has.
-    sizes = np.pad(sizes, ((0, 0), (0, len(places))))
+    columns = np.arange(sizes.shape[1])
+    is_word = sizes > 0  # special tokens and padding, between and behind segments, have no size
+    begins = 1 + np.maximum.accumulate(np.where(is_word, -1, columns), axis=1)
+    ends = np.where(is_word, len(columns), columns)[:, ::-1]
+    lengths = np.minimum.accumulate(ends, axis=1)[:, ::-1] - begins
+    sizes = np.pad(sizes, ((0, 0), (0, 1)))  # a column that is no word
     taken = np.zeros(sizes.shape, bool)
     left = wanted[:, None]
-    for turn in range(int((sizes > 0).sum(axis=1).max(initial=0))):
+    for turn in range(int(is_word.sum(axis=1).max(initial=0))):
         first = order[:, turn, None]
-        ngram = first + places
+        begin, length = begins[rows, first], lengths[rows, first]
+        following = begin + (first - begin + places) % np.maximum(length, 1)
+        ngram = np.where(places < length, following, len(columns))
         found = sizes[rows, ngram]
-        inside = np.logical_and.accumulate(found > 0, axis=1)
-        inside &= (places < counts[rows, first]) & (found.cumsum(axis=1) <= left)
+        inside = (found > 0) & (places < counts[rows, first]) & (found.cumsum(axis=1) <= left)
         inside &= ~(taken[rows, ngram] & inside).any(axis=1, keepdims=True)
         taken[rows, ngram] |= inside
         left = left - (found * inside).sum(axis=1, keepdims=True)

@@ -70,8 +70,8 @@ struct Step {
   float scale;           // multiplies Adam's direction
   float gradient_scale;  // of LANS: multiplies the gradient's direction
   float epsilon;         // added to the square root of the second moment
-  float beta_1;
-  float beta_2;
+  float gain_1;          // 1 - beta_1: what a gradient adds to the first moment
+  float gain_2;          // 1 - beta_2: what its square adds to the second moment
   float weight_decay;
 };
 
@@ -112,20 +112,27 @@ FOR_EVERY_CPU double SumOfSquares(const float* values, int64_t size) {
   return lanes.Total();
 }
 
-// Decay first, then the arithmetic of TensorFlow's ApplyAdam.
+// A moment one update later. With m * beta + g * gain, where both factors are rounded, a constant g
+// would have the moment g * gain / (1 - beta): 1.3e-5 too much for a beta of 0.999. The gain is the
+// only rounded factor here.
+inline float Moved(float moment, float towards, float gain) {
+  return moment + (towards - moment) * gain;
+}
+
+// Decay first, then Adam's step.
 FOR_EVERY_CPU void AdamWOfPiece(const Span& span, const Step& step, bool decays) {
   const float* __restrict gradient = span.gradient;
   float* __restrict m = span.m;
   float* __restrict v = span.v;
   float* __restrict weights = span.weights;
   const float factor = step.factor, epsilon = step.epsilon;
-  const float gain_1 = 1.0f - step.beta_1, gain_2 = 1.0f - step.beta_2;
+  const float gain_1 = step.gain_1, gain_2 = step.gain_2;
   const float decay = decays ? step.learning_rate * step.weight_decay : 0.0f;
   const float rate = step.learning_rate * step.scale;
   for (int64_t i = 0; i < span.size; ++i) {
     const float g = gradient[i] * factor;
-    m[i] += (g - m[i]) * gain_1;
-    v[i] += (g * g - v[i]) * gain_2;
+    m[i] = Moved(m[i], g, gain_1);
+    v[i] = Moved(v[i], g * g, gain_2);
     const float decayed = weights[i] - decay * weights[i];
     weights[i] = decayed - (m[i] * rate) / (std::sqrt(v[i]) + epsilon);
   }
@@ -148,12 +155,11 @@ FOR_EVERY_CPU Squares LambMomentsOfPiece(const Span& span, const Step& step, flo
   float* __restrict v = span.v;
   const float* __restrict weights = span.weights;
   const Step local = step;
-  const float gain_1 = 1.0f - step.beta_1, gain_2 = 1.0f - step.beta_2;
   Lanes of_weights, of_directions;
   const auto add = [&](int64_t i, int lane) __attribute__((always_inline)) {
     const float g = gradient[i] * local.factor;
-    m[i] = m[i] * local.beta_1 + g * gain_1;
-    v[i] = v[i] * local.beta_2 + g * g * gain_2;
+    m[i] = Moved(m[i], g, local.gain_1);
+    v[i] = Moved(v[i], g * g, local.gain_2);
     const double weight = weights[i];
     const double direction = LambDirection(m[i], v[i], weights[i], local, decay);
     of_weights.sums[lane] += weight * weight;
@@ -204,12 +210,11 @@ FOR_EVERY_CPU LansSquares LansMomentsOfPiece(const Span& span, const Step& step,
   float* __restrict v = span.v;
   const float* __restrict weights = span.weights;
   const Step local = step;
-  const float gain_1 = 1.0f - step.beta_1, gain_2 = 1.0f - step.beta_2;
   Lanes of_weights, of_momenta, of_gradients;
   const auto add = [&](int64_t i, int lane) __attribute__((always_inline)) {
     const float g = gradient[i] * local.factor;
-    m[i] = m[i] * local.beta_1 + g * gain_1;
-    v[i] = v[i] * local.beta_2 + g * g * gain_2;
+    m[i] = Moved(m[i], g, local.gain_1);
+    v[i] = Moved(v[i], g * g, local.gain_2);
     const LansDirections found = DirectionsOfLans(g, m[i], v[i], weights[i], local, decay);
     const double weight = weights[i], of_m = found.momentum, of_g = found.gradient;
     of_weights.sums[lane] += weight * weight;
@@ -481,8 +486,8 @@ class AddGradients : public OpKernel {
 class Optimizer : public OpKernel {
  public:
   explicit Optimizer(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("beta_1", &step_.beta_1));
-    OP_REQUIRES_OK(construction, construction->GetAttr("beta_2", &step_.beta_2));
+    OP_REQUIRES_OK(construction, construction->GetAttr("gain_1", &step_.gain_1));
+    OP_REQUIRES_OK(construction, construction->GetAttr("gain_2", &step_.gain_2));
     OP_REQUIRES_OK(construction, construction->GetAttr("weight_decay", &step_.weight_decay));
     OP_REQUIRES_OK(construction, construction->GetAttr("decays", &decays_));
     int variables;
@@ -744,8 +749,8 @@ class LansStep : public LansOptimizer {
       const int tensor = piece.tensor;
       const GradientPiece gradient = variables->GradientOf(piece);
       LansStepOfPiece(variables->SpanOf(piece, gradient), steps[tensor], DecayOf(piece, step),
-                      step.learning_rate * step.beta_1 * of_momenta[tensor],
-                      step.learning_rate * (1.0f - step.beta_1) * of_gradients[tensor]);
+                      step.learning_rate * (1.0f - step.gain_1) * of_momenta[tensor],
+                      step.learning_rate * step.gain_1 * of_gradients[tensor]);
     });
   }
 
@@ -815,8 +820,8 @@ REGISTER_OP("BertTfAddGradients")
       .Input("epsilon: float")               \
       .Attr("N: int >= 1")                   \
       .Attr("T: list({float, bfloat16})")    \
-      .Attr("beta_1: float")                 \
-      .Attr("beta_2: float")                 \
+      .Attr("gain_1: float")                 \
+      .Attr("gain_2: float")                 \
       .Attr("weight_decay: float")           \
       .Attr("decays: list(bool)")            \
       .SetIsStateful()

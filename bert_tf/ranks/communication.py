@@ -6,6 +6,7 @@ the user; without a flag the variable is kept, and the ledger shows it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -55,6 +56,17 @@ def horovod_environment(settings: CommunicationSettings) -> dict[str, str]:
         for name, value in given.items()
         if value is not None
     }
+
+
+def in_fixed_order(settings: CommunicationSettings) -> CommunicationSettings:
+    """The settings with which ranks add up every number in the same order in every run.
+
+    Horovod fuses what happens to be ready at the same time. From three ranks on, the allreduce
+    algorithms of MPI, Gloo and NCCL start the sum of an element at a rank that depends on its place
+    in the buffer, so that its rounding would change with the timing. Without fusion each tensor is
+    a buffer of its own.
+    """
+    return dataclasses.replace(settings, fusion_threshold_mb=0.0, autotune=False)
 
 
 def number_of_groups(settings: CommunicationSettings, *, complete_at_once: bool) -> int:

@@ -25,10 +25,10 @@ DEFINITIONS = {
         f"exp(-sum / number of tokens). {_PER_WORD}"
     ),
     MASKED: (
-        "Masked perplexity: masks are drawn as in pre-training (Devlin et al. 2019: {share:.0%} of "
-        "a sequence's tokens are chosen; of these 80% become [MASK], 10% a random token, 10% stay) "
-        "and -log P(token) is averaged over the chosen tokens; exp of the mean over {draws}. Per "
-        "word, the mean is multiplied by tokens per word."
+        "Masked perplexity: {share:.0%} of a sequence's tokens, without [CLS] and [SEP], are "
+        "chosen, at least one; as in pre-training (Devlin et al. 2019), 80% of these become "
+        "[MASK], 10% a random token, 10% stay. -log P(token) is averaged over the chosen tokens; "
+        "exp of the mean over {draws}. Per word, the mean is multiplied by tokens per word."
     ),
     "interval": (
         "The interval is for the mean over draws, at 95% by Student's t: it covers the choice of "

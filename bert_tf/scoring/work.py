@@ -145,16 +145,15 @@ class Work:
             labels = np.take_along_axis(ids, positions, axis=1)
             np.put_along_axis(ids, positions, self._masking.special_ids["mask"], axis=1)
             return BatchInputs(ids, segment_ids, positions, labels, np.ones_like(labels, bool))
+        unmaskable = [self._masking.special_ids[name] for name in ("pad", "cls", "sep")]
+        words = np.isin(ids, unmaskable, invert=True).sum(axis=1)
+        most = int(np.round(words.max() * self._masking.masked_lm_prob))
         masked = mask_batch(
             ids,
             np.full(len(ids), batch.length),
             keys=example_keys(self._settings.seed, variants, numbers),
-            settings=dataclasses.replace(
-                self._masking,
-                max_predictions_per_seq=max(
-                    1, int(np.round(batch.length * self._masking.masked_lm_prob))
-                ),
-            ),
+            settings=dataclasses.replace(self._masking, max_predictions_per_seq=max(1, most)),
+            counted=words,
         )
         may_score = np.stack([sequence.is_scored for sequence in chosen])
         is_scored = np.take_along_axis(may_score, masked.positions, axis=1) & (masked.weights > 0)

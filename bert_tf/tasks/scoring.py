@@ -218,6 +218,7 @@ def _settle(
     if MASKED in settings.metrics:
         plan["--num_draws"] = settings.num_draws
         plan["--masked_lm_prob"] = settings.masked_lm_prob
+        plan["masked_lm_prob is a share of"] = "tokens without [CLS] and [SEP]"
     if not settings.all_checkpoints:
         plan["sha256 of the weights"] = found[0].weights_sha256
     if context.keeps_files:

@@ -24,6 +24,7 @@ from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks import distribution
 from bert_tf.ranks.agreement import check_same_on_all_ranks, code_sha256
+from bert_tf.ranks.communication import in_fixed_order
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.ranks.launched import binding_warning
 from bert_tf.records.tfrecord import records_read
@@ -166,13 +167,15 @@ def begin_run(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[RunCo
     or code, for an output directory that cannot be used, and for float16 on a CPU.
     """
     environment.quiet_tensorflow(verbose=runtime.verbose)
+    communication = runtime.communication
     if runtime.deterministic:
         tf.compat.v2.config.experimental.enable_op_determinism()
+        communication = in_fixed_order(communication)
     environment.limit_stalls(runtime.rank_timeout_seconds)
     ranks = distribution.connect(
         horovod=runtime.horovod,
         num_threads=runtime.num_threads,
-        communication=runtime.communication,
+        communication=communication,
     )
     with watched(
         ranks,

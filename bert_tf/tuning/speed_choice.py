@@ -12,6 +12,9 @@ import dataclasses
 import hashlib
 import math
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.sealed_json import read_sealed_json, write_sealed_json
 from bert_tf.temporary import make_private, require_private
 from bert_tf.tuning import speed_probe
+from bert_tf.tuning.bfloat16_trial import REFUSED
 from bert_tf.tuning.hardware import Hardware, probe_hardware, resolve_precision
 from bert_tf.tuning.native_ops import reason_against_native_ops
 from bert_tf.tuning.session import SessionSettings
@@ -43,6 +47,8 @@ _TIE = 1.05
 
 # A layer with fewer operations takes microseconds, and a measurement would not show its speed.
 LEAST_OPERATIONS = 100_000_000
+
+_TRIAL = [sys.executable, "-m", "bert_tf.tuning.bfloat16_trial"]
 
 _NATIVE, _TENSORFLOW = "native", "tensorflow"
 _PRODUCT_CLASSES = ("attention", "dense")
@@ -115,13 +121,21 @@ def choose_speed(
         None; used again if the conditions are the same.
       update: ``update_probe.update_pieces`` for training, None for prediction.
 
-    Raises UserError as :func:`reason_against_native_ops` does.
+    Raises UserError as :func:`reason_against_native_ops` does, and for a request of bfloat16 on a
+    processor where TensorFlow cannot compute it.
     """
     reason = reason_against_native_ops(wanted.native_ops, has_gpu=hardware.has_gpu, ranks=ranks)
     requested = resolve_precision(wanted.precision, hardware)
     precisions = _measured_precisions(requested, wanted, hardware)
     if shapes.operations < LEAST_OPERATIONS:
         precisions = ()
+    against_half = _agreed_reason_against_bf16(ranks) if "bf16" in precisions else None
+    if against_half is not None:
+        policy = wanted.policy("fp32" if requested == "auto" else requested)
+        if wanted.amp or policy.classes_in("bf16"):
+            instead = f"drop {wanted.amp}" if wanted.amp else "use float32"
+            raise UserError(f"{against_half}; {instead}.")
+        precisions = ("fp32",)
     forms = [_TENSORFLOW]
     if reason is None:
         forms = [_NATIVE]
@@ -129,7 +143,7 @@ def choose_speed(
             forms.append(_TENSORFLOW)
     if len(precisions) < 2 and len(forms) < 2:
         precision = requested if requested != "auto" else _ON_CPUS[0]
-        return _choice(wanted, precision, reason, {})
+        return _choice(wanted, precision, reason, {}, _sentences(against_half))
     local_conditions = _conditions(wanted, shapes, precisions, forms, ranks)
     conditions = "; ".join(sorted(set(ranks.gather(local_conditions))))
     known = earlier or {}
@@ -160,10 +174,57 @@ def choose_speed(
         "conditions": conditions,
         "seconds": figures,
     }
-    warnings = _warnings(requested, wanted, figures, rates)
+    warnings = _warnings(requested, wanted, figures, rates) + _sentences(against_half)
     if reason is None and form == _TENSORFLOW:
         reason = "measured, and faster here"
     return _choice(wanted, precision, reason, details, warnings)
+
+
+def _agreed_reason_against_bf16(ranks: SingleProcess) -> str | None:
+    """Why no rank may compute in bfloat16; None if all can. Collective."""
+    ranks.once_on_each_host(reason_against_bf16)  # the others find the result in the cache
+    reasons = ranks.gather(reason_against_bf16())
+    return next(filter(None, reasons), None)
+
+
+def _sentences(against_half: str | None) -> tuple[str, ...]:
+    return () if against_half is None else (f"{against_half}; products are float32",)
+
+
+def reason_against_bf16() -> str | None:
+    """Why TensorFlow cannot compute in bfloat16 on this machine; None if it can.
+
+    Tried in another process, since TensorFlow may end it, and cached: the trial takes seconds.
+    """
+    conditions = (
+        f"a layer in bfloat16, {environment.processor()}, TensorFlow {tf.version.VERSION}, bert_tf "
+        f"{bert_tf.__version__}"
+    )
+    figures = cache_directory()
+    directory = None if figures is None else figures.with_name("bfloat16")
+    known = read_cached(directory, conditions)
+    if not isinstance(known, dict) or type(known.get("status")) is not int:
+        known = {"status": _try_bf16()}
+        write_cached(directory, conditions, known)
+    status = known["status"]
+    if status >= 0 and status != REFUSED:
+        return None
+    how = "refuses" if status == REFUSED else f"crashes ({signal.Signals(-status).name}) in"
+    return f"TensorFlow {how} bfloat16 products on this processor, {environment.processor()}"
+
+
+def _try_bf16() -> int:
+    """The exit status of the trial; negative for the signal that ended it."""
+    package = str(Path(bert_tf.__file__).parents[1])
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    nothing = subprocess.DEVNULL
+    return subprocess.run(
+        _TRIAL, env=variables, stdin=nothing, stdout=nothing, stderr=nothing, check=False
+    ).returncode
 
 
 def measured_choice(

@@ -218,7 +218,7 @@ def time_threads(
         runs = {}
         for number in numbers:
             with tf.Graph().as_default() as graph:
-                pieces = [(_layer(shapes, options, sequences), 1.0)]
+                pieces = [(layer(shapes, options, sequences), 1.0)]
                 tokens = sequences * shapes.length
                 pieces += update(shapes, options.policy, native_update, tokens)
                 initial_values = tf.global_variables_initializer()
@@ -301,7 +301,7 @@ def _small_products(
     return {name: min(seconds[1:]) for name, seconds in found.items()}
 
 
-def _layer(shapes: JobShapes, options: ForwardOptions, sequences: int) -> tf.Operation:
+def layer(shapes: JobShapes, options: ForwardOptions, sequences: int) -> tf.Operation:
     """An encoder layer on ``sequences`` full sequences, with the gradients of all its variables."""
     config = BertConfig(
         vocab_size=1,

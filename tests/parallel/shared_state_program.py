@@ -1,8 +1,9 @@
 """Small pre-training runs in one process, whose ranks may share the optimizer's state.
 
-Run under mpirun or alone by test_shared_state.py: ``python shared_state_program.py DIRECTORY
-RUN...``, each run ``NAME:SHARED:STEPS:OPTIMIZER``: it trains in ``DIRECTORY/NAME`` up to so many
-steps, from where its directory is.
+Run under mpirun or alone by tests beside it: ``python shared_state_program.py DIRECTORY RUN...``,
+each run ``NAME:SHARED:STEPS:OPTIMIZER`` or ``NAME:SHARED:STEPS:OPTIMIZER:MICRO``: it trains in
+``DIRECTORY/NAME`` up to so many steps, from where its directory is, with micro batches of two or
+``MICRO`` sequences.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from tests.tiny_pretraining import pretraining_settings
 GLOBAL_BATCH, STEPS = 12, 6
 
 
-def train(usual, directory, name, shared, steps, optimizer):
+def train(usual, directory, name, shared, steps, optimizer, micro="2"):
     """One run; the schedule is that of all steps, whatever the ranks."""
     world_size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
     optimization = dataclasses.replace(
         usual.optimization,
-        micro_batch_size=2,
+        micro_batch_size=int(micro),
         global_batch_size=GLOBAL_BATCH,
         num_train_steps=STEPS,
         stop_after_steps=int(steps),

@@ -36,12 +36,17 @@ from bert_tf.update.kernels import kernels_for
 from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW, Lamb, Lans, Muon
 from bert_tf.update.train_op import UpdateSettings, build_train_op
+from tests import rounding
 
 UPDATES = 10
 GLOBAL_BATCH = 8
 LEARNING_RATE = 1e-3
 CLIP_NORM = 0.5
 S, P, V = 16, 4, 50
+# A gradient passes through some 16 products, forwards and backwards; the last one sums over the
+# tokens of the global batch, more than any other.
+PRODUCTS, TERMS = 16, GLOBAL_BATCH * S
+OF_GRADIENTS = rounding.of_products(PRODUCTS, TERMS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -198,7 +198,8 @@ def test_where_there_is_no_proc(monkeypatch):
     assert subject.seconds_since_launch() is None
 
 
-def test_a_processor_is_told_by_its_name_and_its_features(tmp_path):
+def test_a_processor_is_told_by_its_name_and_its_features(monkeypatch, tmp_path):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     path = tmp_path / "cpuinfo"
 
     def processor(name, flags):
@@ -210,6 +211,8 @@ def test_a_processor_is_told_by_its_name_and_its_features(tmp_path):
     assert plain == processor("A CPU @ 2 GHz", "fpu sse2")
     assert plain != processor("A CPU @ 2 GHz", "fpu sse2 avx512_bf16")
     assert subject.processor(str(tmp_path / "none"))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert processor("A CPU @ 2 GHz", "fpu sse2") == f"{plain} ONEDNN_MAX_CPU_ISA=AVX2"
 
 
 def test_the_time_of_the_own_processors_is_added_up(tmp_path):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.update.optimizers.base import Optimizer, Parameter
@@ -36,9 +35,9 @@ class AdamMoments(Optimizer):
         **shared: Any,
     ):
         super().__init__(learning_rate, counts_updates=bias_correction, **shared)
-        # The kernels compute 1 - beta in float32. Beta is rounded here so that the bias correction,
-        # computed in float64, uses the same value.
-        self.beta_1, self.beta_2 = float(np.float32(beta_1)), float(np.float32(beta_2))
+        # The graph only has 1 - beta, rounded after the subtraction: off by 6e-8 at most. 1 minus
+        # the float32 number next to 0.999 is off by 1.3e-5.
+        self.gain_1, self.gain_2 = 1.0 - beta_1, 1.0 - beta_2
         self._epsilon = epsilon
 
     def bias_corrections(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -51,19 +50,19 @@ class AdamMoments(Optimizer):
         if self.update_count is None:
             return tf.constant(1.0), tf.constant(self._epsilon)
         root = self.second_correction()
-        scale = root / self._correction(self.beta_1)
+        scale = root / self._correction(self.gain_1)
         return tf.cast(scale, tf.float32), tf.cast(root * self._epsilon, tf.float32)
 
     def second_correction(self) -> tf.Tensor:
         """``sqrt(1 - beta_2**t)``, a float64 scalar; 1 without bias correction."""
         if self.update_count is None:
             return tf.constant(1.0, tf.float64)
-        return tf.sqrt(self._correction(self.beta_2))
+        return tf.sqrt(self._correction(self.gain_2))
 
-    def _correction(self, beta: float) -> tf.Tensor:
+    def _correction(self, gain: float) -> tf.Tensor:
         # float64: in float32 the first 1 - beta_2**t would have a relative error of 6e-5.
         number = tf.cast(self.update_count.read_value() + 1, tf.float64)
-        return 1.0 - tf.pow(tf.constant(beta, tf.float64), number)
+        return 1.0 - tf.pow(tf.constant(1.0 - gain, tf.float64), number)
 
     def next_moments(
         self, parameter: Parameter, gradient: tf.Tensor
@@ -71,8 +70,8 @@ class AdamMoments(Optimizer):
         """The moments with one more gradient, not yet assigned to the slots."""
         m, v = parameter.slots
         return (
-            m * self.beta_1 + gradient * (1.0 - self.beta_1),
-            v * self.beta_2 + tf.square(gradient) * (1.0 - self.beta_2),
+            m + (gradient - m) * self.gain_1,
+            v + (tf.square(gradient) - v) * self.gain_2,
         )
 
     def native_arguments(
@@ -93,8 +92,8 @@ class AdamMoments(Optimizer):
             "learning_rate": learning_rate,
             "scale": scale,
             "epsilon": epsilon,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
+            "gain_1": self.gain_1,
+            "gain_2": self.gain_2,
             "weight_decay": self.weight_decay,
         }
 
@@ -119,33 +118,22 @@ class AdamW(AdamMoments):
         super().__init__(learning_rate, bias_correction=bias_correction, name=name, **shared)
 
     def update(self, parameters: Sequence[Parameter], learning_rate: tf.Tensor) -> tf.Operation:
-        """Decays the weights, then takes Adam's step."""
+        """Adam's step, and the decay."""
         scale, epsilon = self.bias_corrections()
         rate = learning_rate * scale
         steps = []
-        for weight, (m, v), gradient, decays in parameters:
-            decay = []
+        for parameter in parameters:
+            weight, (m_slot, v_slot), gradient, decays = parameter
+            # Not ResourceApplyAdam: it subtracts from 1 a beta that was rounded to float32.
+            m, v = self.next_moments(parameter, gradient)
+            change = rate * m / (tf.sqrt(v) + epsilon)
             if self.weight_decay and decays:
-                decayed = learning_rate * self.weight_decay * weight
-                decay.append(weight.assign_sub(decayed, read_value=False))
-            # m += (g - m) * (1 - beta_1), v += (g**2 - v) * (1 - beta_2) and
-            # w -= rate * m / (sqrt(v) + epsilon), in one pass over memory. Beta powers of 0 disable
-            # the kernel's bias correction, which does not correct epsilon; ours is contained in
-            # the rate and in epsilon.
-            with tf.control_dependencies(decay):
-                step = tf.raw_ops.ResourceApplyAdam(
-                    var=weight.handle,
-                    m=m.handle,
-                    v=v.handle,
-                    beta1_power=0.0,
-                    beta2_power=0.0,
-                    lr=rate,
-                    beta1=self.beta_1,
-                    beta2=self.beta_2,
-                    epsilon=epsilon,
-                    grad=gradient,
-                )
-            steps.append(step)
+                change += learning_rate * self.weight_decay * weight
+            steps += [
+                m_slot.assign(m, read_value=False),
+                v_slot.assign(v, read_value=False),
+                weight.assign_sub(change, read_value=False),
+            ]
         return tf.group(*steps)
 
     def native_update(

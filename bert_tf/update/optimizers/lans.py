@@ -44,7 +44,7 @@ class Lans(LayerwiseMoments):
                 pair = [direction + self.weight_decay * weight for direction in pair]
             directions.append(pair)
             steps += [m_slot.assign(m, read_value=False), v_slot.assign(v, read_value=False)]
-        shares = [self.beta_1, 1.0 - self.beta_1]
+        shares = [1.0 - self.gain_1, self.gain_1]
         ratios = self.ratios_of(parameters, *zip(*directions))
         for parameter, pair, both in zip(parameters, directions, zip(*ratios)):
             step = tf.add_n([share * r * d for share, r, d in zip(shares, both, pair)])

@@ -62,6 +62,15 @@ def test_automatic_xla_is_not_deterministic(parse):
         parse("--use_xla=auto", "--deterministic")
 
 
+@pytest.mark.parametrize("flag", ["--fusion_threshold_mb=64", "--allreduce_autotune"])
+def test_what_is_summed_together_is_not_for_the_timing_to_decide(parse, flag):
+    name = flag.partition("=")[0]
+    with pytest.raises(UserError, match=rf"{name} lets the timing decide .* --deterministic"):
+        parse(flag, "--deterministic")
+    parse(flag)
+    parse("--fusion_threshold_mb=0", "--noallreduce_autotune", "--deterministic")
+
+
 def test_google_names_and_defaults(parse):
     settings = parse()
     assert settings.data.max_seq_length == 128

@@ -175,11 +175,37 @@ def test_shares_of_replacements(whole_words):
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_every_position_is_equally_likely(whole_words):
-    *_, chosen = large_sample(do_whole_word_mask=whole_words)
+@pytest.mark.parametrize("ngram", [1, 3])
+def test_every_position_is_equally_likely(ngram, whole_words):
+    """The first and the last of a segment as well; 5 standard deviations of chi-squared."""
+    *_, chosen = large_sample(do_whole_word_mask=whole_words, ngram=ngram)
     counts = np.delete(chosen.sum(axis=0), [0, 60, 127])
     expected = 20_000 * 19 / 125
     assert ((counts - expected) ** 2 / expected).sum() < 124 + 5 * np.sqrt(2 * 124)
+
+
+@pytest.mark.parametrize("favor_shorter", [True, False])
+def test_ngrams_cover_segments_of_a_few_words_evenly(favor_shorter):
+    ids = np.full((20_000, 9), 500)
+    ids[:, [0, 3, 8]] = CLS, SEP, SEP  # segments of two and four words
+    masking = dataclasses.replace(BASE, ngram=3, favor_shorter_ngram=favor_shorter)
+    keys = example_keys(1, np.arange(len(ids)))
+    masked = mask_batch(ids, np.full(len(ids), 9), keys=keys, settings=masking)
+    counts = np.bincount(masked.positions[masked.weights > 0], minlength=9)
+    assert counts.sum() == len(ids)  # round(0.15 x 9) is 1
+    for words in (counts[1:3], counts[4:8]):
+        deviation = np.sqrt(words.mean())
+        assert np.abs(words - words.mean()).max() < 5 * deviation
+
+
+def test_the_share_may_be_of_some_tokens_only():
+    ids = np.full((50, 17), 500)
+    ids[:, [0, -1]] = CLS, SEP
+    for counted, wanted in ((None, 3), (np.full(50, 15), 2)):  # 0.15 x 17 is 2.55, x 15 is 2.25
+        keys = example_keys(1, np.arange(50))
+        lengths = np.full(50, 17)
+        masked = mask_batch(ids, lengths, keys=keys, settings=BASE, counted=counted)
+        assert (masked.weights.sum(axis=1) == wanted).all()
 
 
 def test_special_ids_anywhere_in_the_vocabulary_are_never_drawn():
@@ -239,15 +265,18 @@ def test_words_are_chosen_as_often_as_by_googles_rule():
 def choose_like_albert(segments, wanted, order, lengths):
     """google-research/albert's rule: the chosen words, as (segment, number) in order of choice.
 
-    ``order`` are the words as they are tried, ``lengths`` the drawn numbers of words of theirs.
+    A segment's first word follows its last one, which is not so in google's. ``order`` are the
+    words as they are tried, ``lengths`` the drawn numbers of words of theirs.
     """
     covered: list = []
     used = 0
     for segment, first in order:
-        words = segments[segment][first : first + lengths[segment, first]]
+        around = [*segments[segment][first:], *segments[segment][:first]]
+        words = around[: lengths[segment, first]]
         while words and used + sum(map(len, words)) > wanted:
             words = words[:-1]
-        names = [(segment, first + number) for number in range(len(words))]
+        numbers = range(first, first + len(words))
+        names = [(segment, number % len(around)) for number in numbers]
         if not set(names) & set(covered):
             covered += names
             used += sum(map(len, words))

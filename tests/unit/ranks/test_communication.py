@@ -12,6 +12,7 @@ from bert_tf.ranks.communication import (
     check_adasum,
     describe_communication,
     horovod_environment,
+    in_fixed_order,
     is_sent_as_rows,
     number_of_groups,
 )
@@ -22,6 +23,15 @@ def test_nothing_asked_for_leaves_horovod_alone():
     facts = describe_communication(CommunicationSettings(), {}, complete_at_once=False)
     assert (facts["compression"], facts["combined_by"]) == ("none", "sum")
     assert facts["fusion_threshold_mb"] == facts["nccl_streams"] == DEFAULT
+
+
+def test_a_fixed_order_of_sums_overrides_what_the_environment_says():
+    variables = horovod_environment(in_fixed_order(CommunicationSettings(cycle_time_ms=2.5)))
+    assert variables == {
+        "HOROVOD_FUSION_THRESHOLD": "0",
+        "HOROVOD_AUTOTUNE": "0",
+        "HOROVOD_CYCLE_TIME": "2.5",
+    }
 
 
 def test_settings_in_the_units_that_horovod_reads():

@@ -16,7 +16,7 @@ MASKING = MaskingSettings(
     vocab_size=50,
     special_ids={"pad": 0, "unk": 1, "cls": CLS, "sep": SEP, "mask": MASK},
 )
-LENGTHS = (7, 40, 7, 12, 3, 40)
+LENGTHS = (7, 40, 7, 17, 3, 40)
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def test_draws_are_those_of_pretraining(sequences):
     chosen, kinds = collections.Counter(), collections.Counter()
     for batch in work.batches:
         inputs = work.inputs(batch)
-        # round(0.15 x length), at least 1
-        assert inputs.positions.shape[1] == max(1, round(0.15 * batch.length))
+        # round(0.15 x n), at least 1, where [CLS] and [SEP] are not among the n
+        assert inputs.positions.shape[1] == max(1, round(0.15 * (batch.length - 2)))
         for row, copy in enumerate(range(batch.start, batch.stop)):
             original = sequences[work.text_of("masked", copy)]
             changed = inputs.input_ids[row] != original.ids
@@ -107,13 +107,16 @@ def test_masks_depend_on_seed_and_draw_but_not_on_batches(sequences):
     assert masks(seed=10) != one
 
 
-def test_a_sequence_with_fewer_tokens_than_a_draw_has_room_for():
-    ids = np.array([7, *[SEP] * 19], np.int32)  # round(0.15 x 20) is 3
-    sequence = TokenSequence(0, ids, np.zeros_like(ids), ids != SEP)
-    [batch] = (work := work_of([sequence], metrics=("masked",), num_draws=1)).batches
-    inputs = work.inputs(batch)
-    assert inputs.positions.shape == (1, 3)
-    assert inputs.is_scored.tolist() == [[True, False, False]]
+def test_sequences_of_a_batch_may_have_unequal_numbers_of_words():
+    ids = np.full((2, 20), 7, np.int32)
+    ids[0, 1:] = SEP  # 1 word
+    ids[1, [0, 9, 19]] = CLS, SEP, SEP  # 17 words
+    sequences = [TokenSequence(0, row, np.zeros_like(row), row == 7) for row in ids]
+    [batch] = (
+        work := work_of(sequences, metrics=("masked",), num_draws=1, batch_tokens=40)
+    ).batches
+    is_scored = work.inputs(batch).is_scored
+    assert is_scored.tolist() == [[True, False, False], [True] * 3]
 
 
 def test_unscored_losses_do_not_count():

@@ -17,7 +17,7 @@ from tests.support import requires_native_ops, variables_of
 from tests.tiny_pretraining import pretraining_settings
 
 RATE, DECAY, EPSILON = 1e-3, 0.01, 1e-6
-BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))
+BETA_1, BETA_2 = 0.9, 0.999
 STEPS, EVERY = 5, 2
 
 

@@ -3,18 +3,23 @@
 import dataclasses
 import json
 import math
+import re
+import signal
+import sys
 import threading
 
 import pytest
 
 from bert_tf.checkpoint.run_record import RunRecord
 from bert_tf.config.bert_config import BertConfig
+from bert_tf.errors import UserError
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.native import library
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.training.context import choose_arithmetic
 from bert_tf.tuning import native_ops, speed_choice, speed_probe
+from bert_tf.tuning.bfloat16_trial import REFUSED
 from bert_tf.tuning.hardware import Hardware
 from bert_tf.tuning.session import SessionSettings
 from bert_tf.tuning.speed_choice import (
@@ -46,6 +51,19 @@ def figures(fp32, bf16, *, native=1.0, tensorflow=2.0):
         "fp32": {"products": 1000.0 / fp32, **rest},
         "bf16": {"products": 1000.0 / bf16, **rest},
     }
+
+
+@pytest.fixture(autouse=True)
+def trial(monkeypatch):
+    """Bfloat16 works, or ends with the status that is set; counts its trials."""
+    found = {"status": 0, "calls": 0}
+
+    def stand_in():
+        found["calls"] += 1
+        return found["status"]
+
+    monkeypatch.setattr(speed_choice, "_try_bf16", stand_in)
+    return found
 
 
 @pytest.fixture
@@ -210,6 +228,53 @@ def test_a_slower_request_gives_a_warning(measured, wanted, rates, warning):
     if warning:
         assert warning in choice.warnings[0]
         assert " in bf16 on this CPU and at " in choice.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [(-signal.SIGABRT, r"crashes \(SIGABRT\) in"), (REFUSED, "refuses")],
+)
+def test_where_bfloat16_crashes_float32_is_taken_and_said(measured, trial, status, how):
+    measured["figures"] = figures(100.0, 600.0)
+    trial["status"] = status
+    for _ in range(2):
+        choice = choose()
+        assert choice.precision == "fp32"
+        [warning] = choice.warnings
+        assert re.fullmatch(f"TensorFlow {how} bfloat16 products on .*; .* float32", warning)
+    assert trial["calls"] == 1, "the result is kept"
+    with pytest.raises(UserError, match=f"TensorFlow {how} bfloat16 .*; use float32"):
+        choose(precision="bf16")
+    with pytest.raises(UserError, match="drop --amp"):
+        choose(precision="fp32", amp="--amp", native_layers=False)
+    assert choose(precision="fp32").warnings == ()
+
+
+def test_a_trial_that_cannot_start_decides_nothing(measured, trial):
+    measured["figures"] = figures(100.0, 600.0)
+    trial["status"] = 1
+    choice = choose()
+    assert (choice.precision, choice.warnings) == ("bf16", ())
+
+
+def test_a_limit_on_the_processor_is_tried_again(measured, trial, monkeypatch):
+    choose()
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    choose()
+    assert (trial["calls"], measured["calls"]) == (2, 2)
+
+
+def test_the_trial_ends_itself_and_not_its_caller(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        speed_choice, "_TRIAL", [sys.executable, "-c", "import os; os.kill(os.getpid(), 6)"]
+    )
+    assert speed_choice._try_bf16() == -signal.SIGABRT
+
+
+def test_the_real_trial_ends(monkeypatch):
+    monkeypatch.undo()
+    assert speed_choice._try_bf16() in (0, REFUSED, -signal.SIGABRT)
 
 
 def test_a_resumed_run_keeps_its_choice(measured):

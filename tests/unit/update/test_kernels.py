@@ -14,6 +14,7 @@ from bert_tf.update.kernels import (
     times,
 )
 from bert_tf.update.optimizers import AdamW, Lamb, Lans, clip_factor
+from tests import rounding
 from tests.support import run, skip_without
 
 
@@ -65,7 +66,9 @@ def test_both_forms_agree_over_twenty_updates(optimizer, bias_correction):
             results.append(session.run({v.op.name: v for v in tf.global_variables()}))
     assert results[0].keys() == results[1].keys()
     for name, value in results[0].items():
-        np.testing.assert_allclose(results[1][name], value, rtol=5e-6, atol=1e-6, err_msg=name)
+        difference = np.abs(results[1][name] - value).max()
+        # Each of the two forms is off by so much.
+        assert difference <= 2 * rounding.of_updates(20) * np.abs(value).max(), name
 
 
 def random_gradients():

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.config.optimizers import OPTIMIZERS, muon_slots
 from bert_tf.update.optimizers import UPDATE_COUNT, Muon
 from bert_tf.update.optimizers.muon import orthogonalise, share_out
+from tests import rounding
 
 UPDATES = 50
 SHAPES = {
@@ -21,7 +22,9 @@ SHAPES = {
 MATRICES = [name for name in SHAPES if "encoder" in name and name.endswith("kernel")]
 WITHOUT_DECAY = [name for name in SHAPES if name.endswith(("bias", "gamma"))]
 EPSILON, DECAY = 1e-6, 0.01
-BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))
+BETA_1, BETA_2 = 0.9, 0.999
+# Five iterations of three products round an element each time; a polynomial's slope is 3.4445.
+IN_BFLOAT16 = 3.4445 * 5 * 3 * rounding.BFLOAT16
 RANDOM = np.random.RandomState(0)
 START = {name: RANDOM.randn(*shape).astype(np.float32) for name, shape in SHAPES.items()}
 GRADIENTS = [
@@ -103,10 +106,12 @@ def test_half_precision_is_near(kernels):
     found, _ = updated(0.01, kernels=kernels, product_type=tf.bfloat16)
     apart = errors(found, reference(0.01))
     assert all((apart[name] > 1e-4) == (name in MATRICES) for name in SHAPES), apart
-    assert max(apart.values()) < 0.1
+    assert max(apart.values()) < IN_BFLOAT16
 
 
-@pytest.mark.parametrize(("product_type", "tolerance"), [("float32", 1e-3), ("bfloat16", 0.1)])
+@pytest.mark.parametrize(
+    ("product_type", "tolerance"), [("float32", 1e-3), ("bfloat16", IN_BFLOAT16)]
+)
 def test_matrices_equal_torch(product_type, tolerance):
     """Torch computes in bfloat16, whatever the type of the gradient."""
     torch = pytest.importorskip("torch")

@@ -27,11 +27,12 @@ from bert_tf.update.loss_scale import DynamicLossScale, NoLossScale
 from bert_tf.update.optimizers import AdamW
 from bert_tf.update.schedules import polynomial
 from bert_tf.update.train_op import UpdateSettings, build_train_op
+from tests import rounding
 
 EXAMPLES, WIDTH = 8, 3
 START = np.array([0.5, -1.0, 2.0], np.float32)
 RATE, DECAY, EPSILON = 0.1, 0.01, 1e-6
-BETA_1, BETA_2 = float(np.float32(0.9)), float(np.float32(0.999))  # as the kernel has them
+BETA_1, BETA_2 = 0.9, 0.999
 
 
 def small_data():
@@ -607,8 +608,11 @@ def test_bert_has_the_same_gradients_and_masks_however_it_is_cut(dropout):
     # With dropout this holds only if each example has the same masks in every cut.
     expected, expected_sums = bert_gradients(steps=1, dropout=dropout)
     found, found_sums = bert_gradients(steps=4, dropout=dropout)
+    whole = np.sqrt(sum(np.sum(np.square(gradient)) for gradient in expected))
     for a, b in zip(found, expected):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * max(1.0, np.linalg.norm(b)))
+        # Relative to all gradients: some of their sums cancel, such as those of keys' biases.
+        bound = rounding.of_products(16, EXAMPLES * S) * whole
+        assert np.linalg.norm(a - b) <= bound
     terms = bert_task().terms
     assert found_sums.keys() == expected_sums.keys() == {"masked_lm", "next_sentence"}
     np.testing.assert_allclose(flatten(found_sums, terms), flatten(expected_sums, terms), rtol=1e-5)
