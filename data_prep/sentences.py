@@ -303,13 +303,13 @@ class SentenceSplitter:
         sentences = itertools.chain.from_iterable(map(self._split_paragraph, lines))
         return [sentence for sentence in map(str.strip, sentences) if sentence]
 
-    def _split_paragraph(self, line: str) -> Iterator[str]:
-        # WikiText's decimal point ends no sentence.
-        shown = line.replace("@.@", "@,@") if self._markup == WIKITEXT else line
-        start = 0
-        for sentence in split_sentences(shown, self._language):
-            yield line[start : start + len(sentence)]
-            start += len(sentence)
+    def _split_paragraph(self, line: str) -> list[str]:
+        if self._markup != WIKITEXT:
+            return split_sentences(line, self._language)
+        # A decimal point ends no sentence.
+        shown = split_sentences(line.replace("@.@", "@,@"), self._language)
+        ends = list(itertools.accumulate(map(len, shown)))
+        return [line[start:end] for start, end in zip([0, *ends], ends)]
 
 
 def join_wrapped_lines(lines: list[str]) -> list[str]:
@@ -344,9 +344,11 @@ def _documents(text: str) -> Iterator[list[str]]:
     if "\n" not in text:  # lines may end in carriage returns alone
         text = text.replace("\r", "\n")
     for line in text.replace("\0", "").split("\n"):
-        words = line.split()
-        if words:
-            lines.append(" ".join(words))
+        line = line.strip()
+        if line:
+            # Of white space, only blanks are printable.
+            is_regular = line.isprintable() and "  " not in line
+            lines.append(line if is_regular else " ".join(line.split()))
         elif lines:
             yield lines
             lines = []
@@ -356,6 +358,9 @@ def _documents(text: str) -> Iterator[list[str]]:
 
 def _cut_document(sentences: list[str]) -> Iterator[list[str]]:
     """Splits into parts of at most MAX_DOCUMENT_BYTES (but at least one sentence)."""
+    if 4 * sum(map(len, sentences)) + len(sentences) <= MAX_DOCUMENT_BYTES:
+        yield sentences
+        return
     part: list[str] = []
     size = 0
     for sentence in sentences:
