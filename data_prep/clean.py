@@ -32,11 +32,13 @@ from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import CUT_LINES, Block, decode_document, group_documents, read_documents
 from data_prep.duplicates import find_duplicates, sketch
 from data_prep.stage import (
+    LANGUAGES,
     NumberedFiles,
     begin_progress,
     define_common_flags,
     define_workers_flag,
     find_text_files,
+    languages_of,
     run_main,
     settings_from_flags,
 )
@@ -111,6 +113,8 @@ def run(settings: Settings) -> Path:
     parameters = dataclasses.asdict(settings)
     for name in ("input_file", "output_dir", "num_workers", "scheduler"):
         del parameters[name]
+    if languages := languages_of(files):
+        parameters[LANGUAGES] = languages
     return run_stage(
         STAGE,
         settings.output_dir,

@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Callable
 
+RULES_VERSION = 1  # to be raised when a rule changes, so that text is split again
+
 _CURVED_QUOTES = "„“”«»‹›"
 _QUOTES = frozenset(f"\"`'{_CURVED_QUOTES}")
 _OPENING = _QUOTES | frozenset("([¿¡")

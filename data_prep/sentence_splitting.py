@@ -1,8 +1,8 @@
 """Where sentences end, by the rules of a language.
 
 The rules are those of sentencex, which knows the abbreviations of several dozen languages ("Mr."
-ends no sentence) and the marks that end a sentence in others ("。", "।"). A language that it does
-not know gets general rules.
+ends no sentence) and the marks that end a sentence in others ("。", "।"), corrected by those of
+data_prep.sentence_rules. A language that neither knows gets general rules.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import itertools
 
 import sentencex
 
-from data_prep.sentence_rules import rules_for
+from data_prep.sentence_rules import RULES_VERSION, rules_for
 
 # Characters that are split at a time: within quotation marks that are never closed, the time that
 # sentencex takes grows with the square of the length.
 _WINDOW = 1 << 14
 
 
-def splitter_version() -> str:
-    """The library's name and release, which decide where sentences end."""
-    return f"sentencex {importlib.metadata.version('sentencex')}"
+def splitter_version(language: str) -> str:
+    """The versions of the library and of the rules, which decide where sentences end."""
+    library = f"sentencex {importlib.metadata.version('sentencex')}"
+    return f"{library}, rules {RULES_VERSION}" if rules_for(language) else library
 
 
 def split_sentences(paragraph: str, language: str) -> list[str]:

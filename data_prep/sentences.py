@@ -33,7 +33,13 @@ from bert_tf.records.journal import Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.blocks import cut_long_sentences, last_blank_line
-from data_prep.languages import DEFAULT_LANGUAGE, validate_language
+from data_prep.languages import (
+    DEFAULT_LANGUAGE,
+    Choice,
+    choose_language,
+    contradicts,
+    validate_language,
+)
 from data_prep.markup import (
     PLAIN,
     UNKNOWN,
@@ -54,6 +60,7 @@ from data_prep.stage import (
     define_language_flag,
     define_workers_flag,
     find_text_files,
+    languages_of,
     run_main,
     settings_from_flags,
 )
@@ -83,7 +90,8 @@ class Settings:
       invalid_utf8: "error" refuses files with bytes that are not UTF-8, "replace" replaces them by
         U+FFFD (which tokenization drops) and counts them in the manifest.
       markup: "plain" or "wikitext".
-      language: code of the text's language, such as "de", by whose rules sentences end.
+      language: code of the text's language, such as "de", by whose rules sentences end; None for
+        that of the dump which the text is from, else DEFAULT_LANGUAGE.
       num_workers: processes, 0 for all cores.
       scheduler: address of a Dask scheduler, whose workers are used instead.
     """
@@ -93,7 +101,7 @@ class Settings:
     line_breaks: str = "auto"
     invalid_utf8: str = "error"
     markup: str = PLAIN
-    language: str = DEFAULT_LANGUAGE
+    language: str | None = None
     num_workers: int = 0
     scheduler: str | None = None
 
@@ -121,7 +129,8 @@ def validate(settings: Settings) -> None:
     if settings.invalid_utf8 not in INVALID_UTF8:
         raise UserError(f"--invalid_utf8={settings.invalid_utf8}: give one of {INVALID_UTF8}.")
     validate_markup(settings.markup)
-    validate_language(settings.language)
+    if settings.language is not None:
+        validate_language(settings.language)
     resolve_num_workers(settings.num_workers, settings.scheduler)
 
 
@@ -130,6 +139,13 @@ def run(settings: Settings) -> Path:
     validate(settings)
     num_workers = resolve_num_workers(settings.num_workers, settings.scheduler)
     files = find_text_files(settings.input_file)
+    of_text = languages_of(files)
+    chosen = choose_language(settings.language, of_text)
+    if contradicts(chosen.language, of_text):
+        report(
+            f"{STAGE}: the text comes from a dump in {', '.join(of_text)}, but "
+            f"--language={chosen.language} is given, by whose rules its sentences end"
+        )
     return run_stage(
         STAGE,
         settings.output_dir,
@@ -137,31 +153,37 @@ def run(settings: Settings) -> Path:
             "line_breaks": settings.line_breaks,
             "invalid_utf8": settings.invalid_utf8,
             "max_document_bytes": MAX_DOCUMENT_BYTES,
-            "language": settings.language,
-            "splitter": splitter_version(),
+            "language": chosen.language,
+            "splitter": splitter_version(chosen.language),
             **parameters_of(settings.markup),
         },
         inputs=files,
-        build=functools.partial(_build, settings, files, num_workers),
+        build=functools.partial(_build, settings, chosen, files, num_workers),
         journaled=True,
     )
 
 
 def _build(
-    settings: Settings, files: list[Path], num_workers: int, directory: Path, journal: Journal
+    settings: Settings,
+    chosen: Choice,
+    files: list[Path],
+    num_workers: int,
+    directory: Path,
+    journal: Journal,
 ) -> Built:
+    report(f"{STAGE}: sentences end by the rules of {chosen.language} ({chosen.origin})")
     progress = begin_progress(STAGE, journal, files)
     chunks = (
         chunk
         for path in files
-        for chunk in read_chunks(path, markup=settings.markup, language=settings.language)
+        for chunk in read_chunks(path, markup=settings.markup, language=chosen.language)
     )
     splitter = functools.partial(
         SentenceSplitter,
         settings.line_breaks,
         settings.invalid_utf8,
         settings.markup,
-        settings.language,
+        chosen.language,
     )
     results = ordered_map(
         splitter,
