@@ -20,6 +20,8 @@ _SEARCHED_BYTES = 1 << 16
 _LINE = re.compile(rb".*[\r\n]", re.DOTALL)
 _SENTENCE = re.compile(rb".*(?:[.!?][\"')\]]*[ \t]|\xe3\x80\x82|\xe0\xa5\xa4|\xdb\x94)", re.DOTALL)
 _WORD = re.compile(rb".*[ \t\v\f]", re.DOTALL)
+_LONE_RETURN = re.compile(rb"\r(?!\r*\n)")
+_LINES = re.compile(rb"[^\n]*\n|[^\n]+")
 _LINE_END = re.compile(r"\r*\n|\r")
 _LAST_CHARACTER = re.compile(rb"[^\x80-\xbf][\x80-\xbf]{0,3}\Z")
 
@@ -49,33 +51,49 @@ def read_documents(
     """
     lines: list[bytes] = []
     first_line, size = 1, 0
+    for number, is_text, line in _lines_of(path, cut_lines):
+        if is_text:
+            lines.append(line)
+            size += len(line)
+        if lines and (not is_text or size >= max_bytes):
+            yield Document(str(path), first_line, b"".join(lines))
+            lines, size = [], 0
+        if not lines:
+            first_line = number + 1
+    if lines:
+        yield Document(str(path), first_line, b"".join(lines))
+
+
+def _lines_of(
+    path: Path, cut_lines: collections.Counter[str] | None
+) -> Iterator[tuple[int, bool, bytes]]:
+    """The lines of a file: number of whole lines so far, whether it is not blank, and bytes.
+
+    A carriage return that ends a line by itself becomes a line feed.
+    """
     number = 0
     with open(path, "rb") as file:
         while line := file.readline(_MAX_LINE_BYTES):
-            number += 1
+            is_cut = False
             if len(line) == _MAX_LINE_BYTES and not line.endswith(b"\n"):
-                if cut_lines is None:
+                # Not the last byte, which may be the first one of CR LF.
+                end = line.rfind(b"\r", 0, -1) + 1
+                if not end and cut_lines is None:
                     raise UserError(
-                        f"--input_file: line {number} of {path} is longer than "
+                        f"--input_file: line {number + 1} of {path} is longer than "
                         f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence on a line, each with a "
                         "line feed at its end, as data_prep.sentences does."
                     )
-                cut = cut_position(line[:-1])  # room for a line feed
-                file.seek(cut - len(line), os.SEEK_CUR)
-                line = line[:cut] + b"\n"
-                number -= 1
-                cut_lines[CUT_LINES] += 1
-            is_text = not line.isspace()
-            if is_text:
-                lines.append(line)
-                size += len(line)
-            if lines and (not is_text or size >= max_bytes):
-                yield Document(str(path), first_line, b"".join(lines))
-                lines, size = [], 0
-            if not lines:
-                first_line = number + 1
-    if lines:
-        yield Document(str(path), first_line, b"".join(lines))
+                if not end:
+                    end, is_cut = cut_position(line[:-1]), True  # room for a line feed
+                    cut_lines[CUT_LINES] += 1
+                file.seek(end - len(line), os.SEEK_CUR)
+                line = line[:end] + b"\n" * is_cut
+            has_returns = b"\r" in line
+            parts = _LINES.findall(_LONE_RETURN.sub(b"\n", line)) if has_returns else [line]
+            for part in parts:
+                number += not is_cut
+                yield number, not part.isspace(), part
 
 
 def cut_position(content: bytes) -> int:

@@ -50,6 +50,7 @@ from bert_tf.input.stateless_random import derive_keys, random_bits
 from bert_tf.records.journal import Journal
 from bert_tf.records.layouts import PRETRAINING_MASKED, PRETRAINING_UNMASKED
 from bert_tf.records.manifest import describe_vocabulary, intact_manifest, is_output_name
+from bert_tf.records.pair_labels import one_sided_labels
 from bert_tf.records.stage import Built, SharedDirectory, report, run_stage
 from bert_tf.records.tfrecord import (
     COMPRESSION,
@@ -362,11 +363,18 @@ def _build(
             f"{STAGE}: {totals['unknown_words']:,} words are {UNKNOWN}, each encoded as several "
             f"tokens; give --markup={WIKITEXT} to map them to the unknown token"
         )
+    if settings.nsp and (what := one_sided_labels(totals[_label_1(settings)], totals["records"])):
+        report(f"{STAGE}: warning: {what}")
     outputs: dict[str, int | None] = {}
     for name, writer in zip(names, writers):
         outputs[name] = writer.num_records
         outputs[name + OFFSETS_SUFFIX] = None
     return Built(outputs, dict(totals))
+
+
+def _label_1(settings: Settings) -> str:
+    """The name of the number of pairs with label 1."""
+    return "swapped" if settings.sentence_order else "random_next"
 
 
 class BlockEncoder:
@@ -422,8 +430,7 @@ class BlockEncoder:
         if unknown_words:
             counts["unknown_words"] = unknown_words
         if self._rules.nsp:
-            label_1 = "swapped" if self._rules.sentence_order else "random_next"
-            counts[label_1] = int(spans.is_random.sum())
+            counts[_label_1(self._settings)] = int(spans.is_random.sum())
         if self._rules.sentence_order:
             counts["documents_of_one_token"] = tokenized.num_documents_of_one_token
         num_bytes = sum(len(document.text) for document in block.documents)

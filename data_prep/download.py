@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import os
 import posixpath
+import re
 import shutil
 import threading
 import time
@@ -49,6 +50,8 @@ WIKIPEDIA = "wikipedia"
 _PARTIAL_NAME = ".download"
 _LONGEST_LIST_BYTES = 64 << 20
 _MOST_CONNECTIONS = 16
+# A line of ``sha256sum --tag``, which is also how the BSDs write them.
+_TAGGED_CHECKSUM = re.compile(r"[A-Z0-9-]+ \((.+)\) = (\S+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +63,8 @@ class Settings:
       source: "wikipedia" or None.
       language, date, mirror: of the Wikipedia; a date as YYYYMMDD or "latest".
       url: addresses of files.
-      checksum_file: a file with lines "CHECKSUM  NAME" for files of ``url``; None for none.
+      checksum_file: a list with a checksum for each file of ``url``, and perhaps for others; None
+        for none.
       num_connections: files that are fetched at the same time.
     """
 
@@ -119,33 +123,42 @@ def run(settings: Settings, *, wait: Callable[[float], object] | None = None) ->
 
 
 def _files_at(urls: Sequence[str], checksum_file: str | None) -> list[RemoteFile]:
-    checksums = _read_checksums(checksum_file) if checksum_file else {}
+    checksums = _read_checksums(checksum_file) if checksum_file else None
     files = []
     for url in dict.fromkeys(urls):
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise UserError(f"--url={url} is not an address that begins with https:// or http://.")
         name = posixpath.basename(urllib.parse.unquote(parts.path))
-        files.append(RemoteFile(url, name, checksum=checksums.pop(name, None)))
-    if checksums:
-        raise UserError(
-            f"--checksum_file: {checksum_file} names {min(checksums)}, which is at no --url; "
-            "remove its line or add its address."
-        )
+        found = {None} if checksums is None else checksums.get(name, set())
+        if len(found) != 1:
+            how_many = f"{len(found)} different checksums" if found else "no checksum"
+            raise UserError(
+                f"--checksum_file: {checksum_file} has {how_many} for {name}, which --url={url} "
+                "needs; give a list with one, or leave out --checksum_file for this address."
+            )
+        files.append(RemoteFile(url, name, checksum=next(iter(found))))
     return files
 
 
-def _read_checksums(path: str) -> dict[str, str]:
-    """File names and their checksums, from lines as ``sha256sum`` writes them."""
-    checksums = {}
+def _read_checksums(path: str) -> dict[str, set[str]]:
+    """The checksums by file name, from lines as ``sha256sum`` writes them, with --tag or without.
+
+    A list may name files of several directories, and so a name several times.
+    """
+    checksums: dict[str, set[str]] = {}
     for number, line in enumerate(read_lines(path, flag="checksum_file"), start=1):
-        if not line.strip():
+        if not line.strip() or line.startswith("#"):
             continue
-        checksum, _, name = line.partition(" ")
-        # A star marks what was read as a binary file.
-        name = posixpath.basename(name.strip().removeprefix("*"))
+        tagged = _TAGGED_CHECKSUM.fullmatch(line)
+        if tagged:
+            name, checksum = tagged.groups()
+        else:
+            checksum, _, name = line.partition(" ")
+            # A star marks what was read as a binary file.
+            name = name.strip().removeprefix("*")
         try:
-            checksums[name] = check_checksum(checksum)
+            checksums.setdefault(posixpath.basename(name), set()).add(check_checksum(checksum))
         except ValueError as error:
             raise UserError(
                 f"--checksum_file: line {number} of {path} is not a checksum, two blanks and a "

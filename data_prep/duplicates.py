@@ -27,10 +27,9 @@ import numpy as np
 
 from bert_tf.input.stateless_random import derive_keys, mix64, random_bits
 
-# A pair of similarity s is compared with probability 1 - (1 - s ** rows) ** bands: 0.95 for 0.8,
-# 0.06 for 0.5.
-_BANDS, _ROWS = 16, 8
-_VALUES = _BANDS * _ROWS
+_VALUES = 128
+# A pair that is just similar enough is compared with at least this probability.
+_LEAST_RECALL = 0.9
 _WORDS_OF_RUN = 5
 _MOST_RUNS = 1 << 16  # of a document; a longer one is sampled evenly
 # Documents that agree in a band are compared with so many of those before them.
@@ -87,6 +86,20 @@ def _hashes_of_runs(words: list[str]) -> np.ndarray:
     return np.unique(runs)
 
 
+def rows_of_band(threshold: float) -> int:
+    """How many values of a signature make a band.
+
+    Two documents of similarity s agree in one of b bands of r values with probability
+    1 - (1 - s^r)^b. More values to a band mean fewer comparisons; these are the most with which a
+    pair at the threshold is still compared with a probability of 0.9: 8 for 0.8, 3 for 0.5.
+    """
+
+    def recall(rows: int) -> float:
+        return 1 - (1 - threshold**rows) ** (_VALUES // rows)
+
+    return max(rows for rows in range(1, _VALUES + 1) if rows == 1 or recall(rows) >= _LEAST_RECALL)
+
+
 def find_duplicates(path: Path, *, threshold: float | None) -> Duplicates:
     """The documents that are like an earlier one.
 
@@ -95,7 +108,8 @@ def find_duplicates(path: Path, *, threshold: float | None) -> Duplicates:
       threshold: the similarity from which documents are near duplicates; None for equal ones only.
     """
     with _Sketches(path) as sketches, tempfile.TemporaryDirectory(dir=path.parent) as directory:
-        exact_keys, *band_keys = sketches.write_keys(Path(directory), near=threshold is not None)
+        rows = None if threshold is None else rows_of_band(threshold)
+        exact_keys, *band_keys = sketches.write_keys(Path(directory), rows)
         exact = np.array(sorted(n for group in _groups(exact_keys) for n in group[1:]), np.int64)
         is_duplicate = np.zeros(len(sketches), bool)
         is_duplicate[exact] = True
@@ -138,26 +152,30 @@ class _Sketches(contextlib.AbstractContextManager):
         data = os.pread(self._descriptor, _SKETCH.itemsize, int(number) * _SKETCH.itemsize)
         return np.frombuffer(data, _SKETCH)["values"][0]
 
-    def write_keys(self, directory: Path, *, near: bool) -> list[Path]:
-        """Writes the exact hashes of all documents into a file, and those of each band."""
-        names = ["exact", *(f"band-{band}" for band in range(_BANDS if near else 0))]
+    def write_keys(self, directory: Path, rows: int | None) -> list[Path]:
+        """Writes the exact hashes of all documents into a file, and those of each band of ``rows``.
+
+        Without ``rows``, there are no bands.
+        """
+        bands = _VALUES // rows if rows else 0
+        names = ["exact", *(f"band-{band}" for band in range(bands))]
         paths = [directory / name for name in names]
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(open(path, "wb")) for path in paths]
             for chunk in _chunks(self._path, _SKETCH):
-                keys = [chunk["exact"], *_hashes_of_bands(chunk["values"])]
-                for file, column in zip(files, keys):
-                    file.write(column.tobytes())
+                files[0].write(chunk["exact"].tobytes())
+                for band, file in enumerate(files[1:]):
+                    values = chunk["values"][:, band * rows : (band + 1) * rows]
+                    file.write(_hash_of_band(values).tobytes())
         return paths
 
 
-def _hashes_of_bands(values: np.ndarray) -> Iterator[np.ndarray]:
-    """A hash of each band of N signatures [N, values]: uint64 [N]."""
-    for band in np.split(values, _BANDS, axis=1):
-        hashes = np.zeros(len(band), np.uint64)
-        for column in band.T:
-            hashes = mix64(hashes + mix64(column.astype(np.uint64)))
-        yield hashes
+def _hash_of_band(values: np.ndarray) -> np.ndarray:
+    """A hash of the values of N documents in a band [N, rows]: uint64 [N]."""
+    hashes = np.zeros(len(values), np.uint64)
+    for column in values.T:
+        hashes = mix64(hashes + mix64(column.astype(np.uint64)))
+    return hashes
 
 
 def _chunks(path: Path, dtype: np.dtype) -> Iterator[np.ndarray]:

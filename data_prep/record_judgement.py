@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+from bert_tf.records.pair_labels import one_sided_labels
 from data_prep.hash_sample import HashSample
 from data_prep.record_statistics import Statistics
 
@@ -19,7 +20,6 @@ MASK_SHARE, KEEP_SHARE = 0.8, 0.1
 MOST_PADDING = 0.5
 MOST_UNKNOWN = 0.05
 MOST_REPEATED = 0.05  # besides what the passes over the text explain
-LEAST_OF_A_LABEL = 0.05
 # Predictions relative to the number that there should be. Words and n-grams that do not fit are
 # skipped.
 LEAST_PREDICTIONS, LEAST_OF_WHOLE_WORDS, MOST_PREDICTIONS = 0.98, 0.85, 1.02
@@ -111,24 +111,18 @@ def _unusual_repetitions(repeated: HashSample, making: Making) -> Iterator[str]:
 def _unusual_labels(found: Statistics, making: Making, label: str | None) -> Iterator[str]:
     if label is None or making.next_sentence is False:
         return
-    total = sum(found.labels.values())
-    if len(found.labels) == 1:
+    if label == PRETRAINING_LABEL:
+        what = one_sided_labels(found.labels[1], sum(found.labels.values()))
+        if what:
+            yield what
+    elif len(found.labels) == 1:
         [value] = found.labels
         if label == "is_impossible" and not value:
             return  # SQuAD 1.1
-        advice = "make them again with another share of labels"
-        if label == PRETRAINING_LABEL:
-            advice = "train with --nsp=false, or make them again with --nsp=true"
         yield (
-            f"all records have the same {label}, {value:g}, from which nothing is learned; {advice}"
+            f"all records have the same {label}, {value:g}, from which nothing is learned; make "
+            "them again with another share of labels"
         )
-    elif label == PRETRAINING_LABEL and total:
-        least = min(found.labels.values()) / total
-        if least < LEAST_OF_A_LABEL:
-            yield (
-                f"only {least:.1%} of the next-sentence labels are the rarer one; make the records "
-                "from a text with several sentences in a document"
-            )
 
 
 def _unusual_masks(found: Statistics, making: Making) -> Iterator[str]:

@@ -52,7 +52,7 @@ from data_prep.markup import (
     validate_markup,
 )
 from data_prep.sentence_splitting import split_sentences, splitter_version
-from data_prep.source_text import require_few_nulls
+from data_prep.source_text import require_few_nulls, require_no_html
 from data_prep.stage import (
     NumberedFiles,
     begin_progress,
@@ -70,6 +70,7 @@ LINE_BREAKS = ("auto", "wrapped", "paragraph", "sentence")
 INVALID_UTF8 = ("error", "replace")
 
 MAX_DOCUMENT_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 20  # read at a time; a chunk has up to twice as much
 _BOUNDARY_SEARCH_BYTES = 1 << 16  # at the end of a chunk that must be split
 _MIN_WRAP_WIDTH, _MAX_WRAP_WIDTH = 40, 200  # characters; plausible widths of wrapped text
@@ -271,6 +272,8 @@ class SentenceSplitter:
     def __call__(self, chunk: Chunk) -> Sentences:
         """Splits all documents of a chunk."""
         require_few_nulls(chunk.content, chunk.path)
+        if not chunk.offset:
+            require_no_html(chunk.content[:_HEAD_BYTES], chunk.path)
         text, num_replaced = self._decode(chunk)
         output: list[str] = []
         counts = {"documents": 0, "sentences": 0, "replaced_bytes": num_replaced}

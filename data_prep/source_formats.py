@@ -17,7 +17,7 @@ from data_prep import json_files, mediawiki_dump, parquet_files, wikiextractor_f
 from data_prep.containers import Source
 from data_prep.mediawiki_text import Options, plain_text
 from data_prep.plain_text_files import read_text
-from data_prep.source_text import Decoder, as_utf8
+from data_prep.source_text import Decoder, as_utf8, require_no_html
 
 AUTO, TEXT, DOCUMENTS, PARQUET = "auto", "text", "documents", "parquet"
 MEDIAWIKI, JSON_LINES, JSON, WIKIEXTRACTOR = "mediawiki", "jsonl", "json", "wikiextractor"
@@ -93,6 +93,8 @@ def recognise(source: Source, reading: Reading, *, is_nested: bool) -> str:
             )
     elif what := next((w for magic, w in _BINARY.items() if head.startswith(magic)), None):
         raise UserError(f"--input_file: {source.name} is {what}, not text; leave it out.")
+    if found in (TEXT, DOCUMENTS):
+        require_no_html(head, source.name)
     if found == TEXT and reading.format == AUTO and (is_nested or source.is_member):
         raise UserError(
             f"--input_file: {source.name} is plain text; give --format=documents if each file is "

@@ -23,6 +23,11 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+# After a declaration of XML and comments.
+_HTML = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+)?html[\s>]",
+    re.IGNORECASE | re.DOTALL,
+)
 _TRANSCODED_BYTES = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REDUCED_CHARACTERS = 1 << 20
@@ -54,6 +59,15 @@ def require_few_nulls(content: bytes, name: object) -> None:
             f"--input_file: {name} is no text in UTF-8: it is full of null bytes; if it is in "
             "UTF-16, read it by data_prep.extract --encoding=utf-16-le (or utf-16-be), otherwise "
             "leave it out."
+        )
+
+
+def require_no_html(head: bytes, name: object) -> None:
+    """Raises UserError for a file that begins like a web page, whose tags are not text."""
+    if _HTML.match(head):
+        raise UserError(
+            f"--input_file: {name} is HTML, whose tags would become part of the text; convert it "
+            "to plain text first, for example with pandoc --to=plain."
         )
 
 

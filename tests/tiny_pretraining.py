@@ -30,10 +30,12 @@ CONFIG = BertConfig(
 )
 
 
-def write_records(directory: Path, *, vocabulary: str = "ab", **parameters: bool) -> Path:
+def write_records(
+    directory: Path, *, vocabulary: str = "ab", label: int | None = None, **parameters: bool
+) -> Path:
     """Ten records without stored masks, and a manifest that has ``parameters``.
 
-    ``vocabulary`` is its hash.
+    ``vocabulary`` is its hash. All next-sentence labels are ``label``, or random without one.
     """
     directory.mkdir()
     rng = np.random.default_rng(3)
@@ -47,6 +49,8 @@ def write_records(directory: Path, *, vocabulary: str = "ab", **parameters: bool
                 "word_starts": np.ones(S, np.int64),
                 "next_sentence_labels": rng.integers(0, 2, 1),
             }
+            if label is not None:
+                example["next_sentence_labels"] = np.array([label])
             writer.write(PRETRAINING_UNMASKED.encode(example))
     manifest = Manifest(
         stage="create_pretraining_data",

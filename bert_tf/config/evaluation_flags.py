@@ -92,7 +92,7 @@ def _define_text_flags(define: Definer) -> None:
     define.boolean(
         "score_unknown", True, "Score [UNK] tokens too; otherwise they are only context."
     )
-    define.number("sample", 1.0, "Share of the texts to score, chosen at random by --seed.")
+    define.number("sample", 1.0, "Fraction of the texts to score, chosen at random by --seed.")
     define.integer(
         "max_seq_length",
         128,

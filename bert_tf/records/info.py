@@ -36,6 +36,7 @@ from bert_tf.records.manifest import (
     find_manifest,
     hash_of_json,
 )
+from bert_tf.records.pair_labels import one_sided_labels
 from bert_tf.records.tfrecord import RecordFile, RecordSet
 
 STAGE = "create_pretraining_data"
@@ -43,7 +44,7 @@ CONVERSION_STAGE = "convert_records"  # whose vocabulary may be unknown
 
 PAIR_TASKS = NEXT_SENTENCE, NO_PAIRS, SENTENCE_ORDER = "next_sentence", "none", "sentence_order"
 
-_SAMPLED_RECORDS = 64  # checked for ids outside the vocabulary
+_SAMPLED_RECORDS = 64  # checked for ids outside the vocabulary, and for one-sided labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +74,8 @@ class RecordInfo:
       names: the names of a feature in the files, for features whose name differs from the spec.
       first_file: the file that the others agree with.
       highest_id: largest token id in a sample of the records.
+      one_sided_labels: what is wrong with the labels of sentence pairs in this sample; None if
+        nothing is, or there are no pairs.
       manifests: the manifests that describe the files.
       vocabulary: the vocabulary of all files, None without a manifest.
       data_sha256: one digest for all files, derived from the manifests' digests and the names,
@@ -86,6 +89,7 @@ class RecordInfo:
     names: Mapping[str, tuple[str, ...]]
     first_file: Path
     highest_id: int
+    one_sided_labels: str | None
     manifests: tuple[Manifest, ...]
     vocabulary: RecordVocabulary | None
     data_sha256: str
@@ -165,6 +169,9 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
         )
     if not masked:
         _require_special_ids(filled[0], manifests)
+    sample = _sample(record_set, spec)
+    is_paired = all(_pair_task(manifest.parameters) != NO_PAIRS for manifest in found)
+    labels = [int(example["next_sentence_labels"][0]) for example in sample]
     return RecordInfo(
         masked=masked,
         seq_length=lengths[SEQUENCE],
@@ -172,7 +179,8 @@ def inspect_records(files: Sequence[PathLike] | RecordSet) -> RecordInfo:
         num_records=len(record_set),
         names=_names_in(examples.values()),
         first_file=filled[0].path,
-        highest_id=_highest_id(record_set, spec),
+        highest_id=_highest_id(sample),
+        one_sided_labels=one_sided_labels(sum(labels), len(labels)) if is_paired else None,
         manifests=found,
         vocabulary=_find_vocabulary(manifests),
         data_sha256=_digest(record_set.files, manifests),
@@ -331,26 +339,28 @@ def _require_same_layout(
             )
 
 
-def _highest_id(record_set: RecordSet, spec: RecordSpec) -> int:
+def _sample(record_set: RecordSet, spec: RecordSpec) -> list[dict[str, np.ndarray]]:
+    """Evenly spread records, decoded."""
     count = min(_SAMPLED_RECORDS, len(record_set))
     sample = np.linspace(0, len(record_set) - 1, count).astype(np.int64)
-    names = [name for name in ("input_ids", "masked_lm_ids") if _has(spec, name)]
-    highest = 0
+    examples = []
     for index, record in zip(sample, record_set.read(sample)):
         try:
-            example = spec.decode(record)
+            examples.append(spec.decode(record))
         except ValueError as error:
             file, number = record_set.locate(int(index))
             raise UserError(
                 f"record {number} of {file.path} differs from the others ({error}); make the file "
                 "again."
             ) from error
-        highest = max(highest, *(int(example[name].max()) for name in names))
-    return highest
+    return examples
 
 
-def _has(spec: RecordSpec, name: str) -> bool:
-    return any(feature.name == name for feature in spec.features)
+def _highest_id(examples: Iterable[Mapping[str, np.ndarray]]) -> int:
+    names = ("input_ids", "masked_lm_ids")
+    return max(
+        int(example[name].max()) for example in examples for name in names if name in example
+    )
 
 
 def _digest(files: Sequence[RecordFile], manifests: Mapping[Path, Manifest | None]) -> str:

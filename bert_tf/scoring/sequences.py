@@ -17,7 +17,7 @@ import numpy as np
 
 from bert_tf.records.info import RecordInfo
 from bert_tf.records.tfrecord import RecordSet
-from bert_tf.scoring.texts import WIKITEXT_UNKNOWN, chosen
+from bert_tf.scoring.texts import WIKITEXT_UNKNOWN, sampled
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.workers import batched
 
@@ -33,7 +33,7 @@ class SequenceSettings:
 
     Attributes:
       max_seq_length: most tokens of a sequence, with [CLS] and [SEP].
-      sample: share of the texts to score, in (0, 1].
+      sample: fraction of the texts to score, in (0, 1].
       seed: decides which ones.
       score_unknown: score [UNK]; otherwise it is context only.
       wikitext: ``<unk>`` in a text stands for an unknown token.
@@ -137,14 +137,12 @@ class _Collector:
         self._skipped: dict[str, int] = {}
         self._read = self._cut = self._unknown = 0
 
-    def take(self, content: bytes) -> bool:
-        """Counts a text that was read; whether it is in the sample."""
+    def take(self, is_sampled: bool) -> bool:
+        """Counts a text that was read; returns ``is_sampled``."""
         self._read += 1
-        share, seed = self._settings.sample, self._settings.seed
-        if share >= 1 or chosen(content, share=share, seed=seed):
-            return True
-        self._skip("not in the sample")
-        return False
+        if not is_sampled:
+            self._skip("not in the sample")
+        return is_sampled
 
     def add(
         self,
@@ -190,8 +188,10 @@ def sequences_of_texts(
 ) -> Sequences:
     """Tokenizes the texts and cuts them into sequences."""
     collector = _Collector(settings, tokenizer)
-    for text in texts:
-        if not collector.take(text.encode("utf-8", "surrogatepass")):
+    contents = (text.encode("utf-8", "surrogatepass") for text in texts)
+    is_sampled = sampled(contents, fraction=settings.sample, seed=settings.seed)
+    for text, is_taken in zip(texts, is_sampled.tolist()):
+        if not collector.take(is_taken):
             continue
         ids, word_of = encode_words(text, tokenizer, wikitext=settings.wikitext)
         parts = []
@@ -210,16 +210,25 @@ def sequences_of_records(
     """The sequences in pre-training records, each a text of its own, with its tokens unmasked."""
     collector = _Collector(settings, tokenizer)
     enclosing = [tokenizer.cls_id, tokenizer.sep_id]
-    for example in _examples(record_set, info):
-        length = int(example["input_mask"].sum())
-        ids = example["input_ids"][:length].astype(np.int32)
-        if info.masked:
-            used = example["masked_lm_weights"] > 0
-            ids[example["masked_lm_positions"][used]] = example["masked_lm_ids"][used]
-        if collector.take(ids.tobytes()):
-            segment_ids = example["segment_ids"][:length].astype(np.int32)
+    is_sampled = np.ones(len(record_set), bool)
+    if settings.sample < 1:  # reads all records once more
+        contents = (_tokens(example, info).tobytes() for example in _examples(record_set, info))
+        is_sampled = sampled(contents, fraction=settings.sample, seed=settings.seed)
+    for example, is_taken in zip(_examples(record_set, info), is_sampled.tolist()):
+        if collector.take(is_taken):
+            ids = _tokens(example, info)
+            segment_ids = example["segment_ids"][: len(ids)].astype(np.int32)
             collector.add([(ids, segment_ids, ~np.isin(ids, enclosing))], None)
     return collector.finish()
+
+
+def _tokens(example: Mapping[str, np.ndarray], info: RecordInfo) -> np.ndarray:
+    """A record's tokens without padding and masks: int32 [L]."""
+    ids = example["input_ids"][: int(example["input_mask"].sum())].astype(np.int32)
+    if info.masked:
+        used = example["masked_lm_weights"] > 0
+        ids[example["masked_lm_positions"][used]] = example["masked_lm_ids"][used]
+    return ids
 
 
 def encode_words(

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from bert_tf.config.settings import DOCUMENT, LINE
 from bert_tf.errors import UserError
 from bert_tf.files import read_lines
@@ -54,10 +56,21 @@ def read_texts(files: Sequence[Path], settings: TextSettings, *, flag: str) -> l
     return [_without_markers(text) for text in texts] if settings.wikitext else texts
 
 
-def chosen(content: bytes, *, share: float, seed: int) -> bool:
-    """Whether something belongs to a random share of its kind: a function of it and the seed."""
-    digest = hashlib.sha256(f"{seed}:".encode() + content).digest()
-    return int.from_bytes(digest[:8], "big") < share * 2.0**64
+def sampled(contents: Iterable[bytes], *, fraction: float, seed: int) -> np.ndarray:
+    """Which of N texts are in a random sample: bool [N], with round(fraction * N) that are, or one.
+
+    A text's rank is a hash of it and the seed. So the sample does not depend on the order of the
+    texts, and a larger fraction adds texts to those of a smaller one.
+    """
+    ranks = np.array([_rank(content, seed) for content in contents], np.uint64)
+    size = max(1, round(fraction * len(ranks)))
+    is_sampled = np.zeros(len(ranks), bool)
+    is_sampled[np.argsort(ranks, kind="stable")[:size]] = True
+    return is_sampled
+
+
+def _rank(content: bytes, seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:".encode() + content).digest()[:8], "big")
 
 
 def _blocks(lines: Iterable[str], unit: str) -> Iterator[str]:

@@ -125,6 +125,8 @@ def prepare(settings: PretrainingSettings, context: RunContext) -> Prepared:
     for note in found.notes:
         context.message(note)
     _check_data(settings, data, config)
+    if settings.next_sentence and data.train_info is not None and data.train_info.one_sided_labels:
+        context.message(f"warning: {data.train_info.one_sided_labels}")
     context = choose_arithmetic(
         context, config, settings.optimization, max_seq_length=settings.data.max_seq_length
     )

@@ -36,6 +36,16 @@ def test_a_line_of_unicode_white_space_divides_too(tmp_path):
     assert lines_of(documents) == [[["one"], ["two"]]]
 
 
+@pytest.mark.parametrize("line_end", ["\r", "\r\n", "\r\r\n"])
+@pytest.mark.parametrize("repeats", [1, 60_000])
+def test_line_ends_of_other_systems_divide_documents_alike(tmp_path, line_end, repeats):
+    text = "A line.\nAnd another.\n\n\nA document.\n\n" * repeats
+    expected = read(tmp_path, text.encode())
+    found = read(tmp_path, text.replace("\n", line_end).encode())
+    assert [d.first_line for d in found] == [d.first_line for d in expected]
+    assert lines_of(found) == lines_of(expected)
+
+
 def test_a_long_document_is_cut_at_a_line(tmp_path):
     documents = read(tmp_path, b"aaaa\nbbbb\ncccc\n\ndd\n", max_bytes=8)
     assert [document.text for document in documents] == [b"aaaa\nbbbb\n", b"cccc\n", b"dd\n"]

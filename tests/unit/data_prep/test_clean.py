@@ -14,7 +14,7 @@ from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest
 from data_prep import clean, duplicates
 from data_prep.clean import Judge, Settings, run
-from data_prep.duplicates import find_duplicates, sketch
+from data_prep.duplicates import find_duplicates, rows_of_band, sketch
 
 WORDS = [f"word{number}" for number in range(5000)]
 
@@ -107,6 +107,32 @@ def test_signatures_estimate_the_similarity(seed, share):
     ]
     # Five standard deviations of a mean of 128.
     assert np.mean(values[0] == values[1]) == pytest.approx(jaccard(first, second), abs=0.22)
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.3, 0.5, 0.7, 0.8, 0.9])
+def test_pairs_a_little_over_the_threshold_are_found(tmp_path, threshold):
+    """Among what the signatures of all pairs find, computed without bands."""
+    texts, length = [], 400
+    target = min(0.99, threshold + 0.03)
+    for seed in range(100):
+        words, other = text_of(2 * seed, length).split(), text_of(2 * seed + 1, length).split()
+        # With a part p in common, the similarity is p / (2 - p).
+        replaced = round(length * (1 - 2 * target / (1 + target)))
+        texts += [" ".join(words), " ".join([*other[:replaced], *words[replaced:]])]
+    path = tmp_path / "sketches"
+    path.write_bytes(b"".join(sketch(text, near=True) for text in texts))
+    values = np.fromfile(path, duplicates._SKETCH)["values"]
+    agreeing = np.mean(values[::2] == values[1::2], axis=1) >= threshold
+    assert agreeing.sum() > 50
+    found = set(find_duplicates(path, threshold=threshold).near.tolist())
+    expected = set((2 * np.flatnonzero(agreeing) + 1).tolist())
+    assert found <= expected
+    assert len(found) >= 0.9 * len(expected)
+
+
+@pytest.mark.parametrize(("threshold", "rows"), [(0.05, 1), (0.5, 3), (0.8, 8), (1.0, 128)])
+def test_bands_are_as_narrow_as_the_threshold_needs(threshold, rows):
+    assert rows_of_band(threshold) == rows
 
 
 @pytest.mark.parametrize("part_documents", [1 << 22, 100, 30])

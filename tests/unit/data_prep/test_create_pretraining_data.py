@@ -723,6 +723,15 @@ def test_bad_text_is_refused(corpus, tmp_path, content, sentence, workers):
     assert not list((tmp_path / "out").glob("*.tfrecord*"))
 
 
+@pytest.mark.parametrize("nsp", [True, False])
+def test_documents_of_one_sentence_give_pairs_of_one_label(corpus, tmp_path, capsys, nsp):
+    (tmp_path / "text.txt").write_text("ba be .\n\n" * 50)
+    text = str(tmp_path / "text.txt")
+    stage.run(settings_for(corpus, tmp_path / "out", input_file=text, num_output_files=1, nsp=nsp))
+    said = capsys.readouterr().err
+    assert ("warning: all sentence pairs have label 1, so" in said) == nsp
+
+
 def test_an_unknown_word_of_wikitext_is_the_unknown_token(corpus, tmp_path, capsys):
     (tmp_path / "text.txt").write_text("= ba =\nba <unk> be <unk> .\n\nbis <unk>\n")
     vocabulary = (corpus / "vocab.txt").read_text() + "<\n>\nunk\n.\n=\n"

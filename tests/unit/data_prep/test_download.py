@@ -136,6 +136,24 @@ def test_a_damaged_copy_is_fetched_again_once(web, tmp_path):
     assert (out / "one.txt").read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["{sum}  one.txt", "{sum} *./one.txt", "{sum}  books/one.txt", "SHA256 (one.txt) = {sum}"],
+)
+def test_a_list_of_checksums_may_name_other_files(web, tmp_path, line):
+    web.files = {"/one.txt": CONTENT}
+    web.faults["/one.txt"] = [send_instead(CONTENT[:-1] + b"?")]
+    path = tmp_path / "SHA256SUMS"
+    lines = [
+        "# books",
+        f"{'0' * 64}  two.txt",
+        line.format(sum=hashlib.sha256(CONTENT).hexdigest()),
+    ]
+    path.write_text("\n".join([*lines, f"{'1' * 64}  other/three.txt", ""]))
+    out = fetch_all(web, tmp_path, "/one.txt", checksum_file=str(path))
+    assert (out / "one.txt").read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize("kind", [hashlib.md5, hashlib.sha1, hashlib.sha256, hashlib.sha512])
 def test_a_wrong_checksum_is_named_and_nothing_is_left(web, tmp_path, kind):
     web.files = {"/one.txt": CONTENT}
@@ -316,7 +334,14 @@ def test_wrong_flags(tmp_path, options, sentence):
 
 @pytest.mark.parametrize(
     ("lines", "sentence"),
-    [("xyz  one.txt\n", "line 1 .* is not a checksum"), (f"{'0' * 32}  two.txt\n", "at no --url")],
+    [
+        ("xyz  one.txt\n", "line 1 .* is not a checksum"),
+        (f"{'0' * 32}  two.txt\n", "has no checksum for one.txt, which --url=http.* needs"),
+        (
+            f"{'0' * 32}  a/one.txt\n{'1' * 32}  b/one.txt\n",
+            "has 2 different checksums for one.txt",
+        ),
+    ],
 )
 def test_wrong_checksum_files(web, tmp_path, lines, sentence):
     path = tmp_path / "SUMS"

@@ -67,6 +67,10 @@ CASES = {
         ENDLESS.encode(),
         {**NEEDS_LINES, "clean": {"cut_lines": 3}, "sentences": {"cut_sentences": 6}},
     ),
+    "HTML": (
+        b"<!DOCTYPE html>\n<html><body><p>One sentence.</p></body></html>\n",
+        dict.fromkeys(("extract", "sentences"), "is HTML, whose tags"),
+    ),
     "documents of a word": (b"one\n\ntwo\n\nthree\n\n" * 40, {}),
     "many blank lines": (PLAIN.replace("\n\n", "\n" * 3000).encode(), {}),
     "white space": (b" \n\t\n\r\n\x0b\x0c\n", dict.fromkeys(

@@ -186,6 +186,8 @@ def test_windows_text(tmp_path):
         (b"PAR1" + bytes(100), "damaged or no whole Parquet file"),
         (gzip.compress(b"PAR1" + bytes(100)), "a Parquet file inside another file"),
         (b"%PDF-1.7\n", "is a PDF file, not text"),
+        (b"\n<!DOCTYPE html>\n<p>A page.</p>", "is HTML, whose tags"),
+        (b"<?xml version='1.0'?>\n<!-- a > b --><HTML lang=en><body>", "is HTML, whose tags"),
         (b"\x28\xb5\x2f\xfd" + bytes(9), "compressed by zstd"),
         ("UTF-16 without a mark".encode("utf-16-le"), "full of null bytes"),
         (tar_of(TEXTS)[:-9000], "damaged or was not downloaded completely"),
@@ -205,6 +207,12 @@ def test_what_is_refused(tmp_path, content, sentence):
     with pytest.raises(UserError, match=sentence):
         extract(tmp_path, "input", **reading)
     assert not list(tmp_path.glob("out/*"))
+
+
+def test_text_about_html_is_text(tmp_path):
+    content = "<htmlish> is not a tag, but <html> begins a page.\n\n"
+    (tmp_path / "a.txt").write_text(content)
+    assert text_of(extract(tmp_path, "a.txt")) == content
 
 
 def test_numbers_are_no_text(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_tf.errors import UserError
-from bert_tf.scoring.texts import TextSettings, chosen, read_texts
+from bert_tf.scoring.texts import TextSettings, read_texts, sampled
 
 
 def read(path, content, **settings):
@@ -50,11 +50,23 @@ def test_what_cannot_be_read(tmp_path, name, content, settings, sentence):
         read(tmp_path / name, content, **settings)
 
 
+def test_a_sample_has_the_requested_size_whatever_the_seed():
+    contents = [str(number).encode() for number in range(500)]
+    for seed in range(20):
+        assert sampled(contents, fraction=0.1, seed=seed).sum() == 50
+    assert sampled(contents, fraction=0.0001, seed=0).sum() == 1
+    assert sampled(contents, fraction=1.0, seed=0).all()
+    assert sampled([], fraction=0.5, seed=0).shape == (0,)
+
+
 def test_a_sample_depends_on_each_text_and_the_seed_alone():
     contents = [str(number).encode() for number in range(4000)]
-    small, large = ({c for c in contents if chosen(c, share=share, seed=1)} for share in (0.1, 0.3))
-    assert len(small) == pytest.approx(400, abs=80)
+
+    def taken(contents, fraction, seed):
+        is_taken = sampled(contents, fraction=fraction, seed=seed)
+        return {content for content, taken in zip(contents, is_taken) if taken}
+
+    small, large = (taken(contents, fraction, 1) for fraction in (0.1, 0.3))
     assert small < large
-    other = {c for c in contents if chosen(c, share=0.1, seed=2)}
-    assert len(small & other) == pytest.approx(40, abs=30)
-    assert all(chosen(content, share=1.0, seed=1) for content in contents)
+    assert taken(contents[::-1], 0.1, 1) == small
+    assert len(small & taken(contents, 0.1, 2)) == pytest.approx(40, abs=30)

@@ -175,6 +175,15 @@ def test_a_dry_run_checks_the_weights_to_start_from(settings, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(("label", "next_sentence"), [(1, True), (1, False), (None, True)])
+def test_pairs_of_one_label_are_reported(settings, tmp_path, capsys, label, next_sentence):
+    records = write_records(tmp_path / "pairs", vocabulary=VOCABULARY, label=label)
+    run = changed(settings, train_files=(records,), output_dir=tmp_path / "new", dry_run=True)
+    pretraining.run(dataclasses.replace(run, next_sentence=next_sentence))
+    is_reported = "warning: all sentence pairs have label 1" in capsys.readouterr().out
+    assert is_reported == (label == 1 and next_sentence)
+
+
 def test_a_dry_run_that_only_evaluates(settings, capsys):
     before = content_of(settings.run.output_dir)
     assert pretraining.run(changed(alone(settings), dry_run=True)) is None
