@@ -4,10 +4,11 @@
 
 Input: UTF-8 text files, with a blank line or the end of a file between documents; a document is
 running prose, wrapped or not, or has one sentence per line. Sentences are found by the rules of
-``--language``, see data_prep.sentence_splitting. White space inside a sentence becomes single
-blanks. Documents of more than 1 MiB are split at sentence boundaries, so that later stages only
-handle small documents. ``--markup=wikitext`` is for WikiText, see data_prep.markup; without it, the
-stage prints a note if the text looks like WikiText.
+``--language`` or of the dump's language, see data_prep.sentence_splitting. White space inside a
+sentence becomes single blanks. Documents of more than 1 MiB are split at sentence boundaries, so
+that later stages only handle small documents; the manifest counts these cuts.
+``--markup=wikitext`` is for WikiText, see data_prep.markup; without it, the stage prints a note if
+the text looks like WikiText.
 
 Output: ``sentences-00000.txt`` and so on, a new file after each 64 MiB.
 
@@ -32,7 +33,7 @@ from bert_tf.errors import UserError
 from bert_tf.records.journal import Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
-from data_prep.blocks import cut_long_sentences, last_blank_line
+from data_prep.blocks import CUT_DOCUMENTS, cut_long_sentences, last_blank_line
 from data_prep.languages import (
     DEFAULT_LANGUAGE,
     Choice,
@@ -108,11 +109,15 @@ class Settings:
 
 
 class Chunk(NamedTuple):
-    """Whole documents of a file, and their byte offset."""
+    """Whole documents of a file, and their byte offset.
+
+    If ``is_cut``, the last document continues in the next chunk.
+    """
 
     path: Path
     offset: int
     content: bytes
+    is_cut: bool = False
 
 
 class Sentences(NamedTuple):
@@ -172,7 +177,7 @@ def _build(
     directory: Path,
     journal: Journal,
 ) -> Built:
-    report(f"{STAGE}: sentences end by the rules of {chosen.language} ({chosen.origin})")
+    report(f"{STAGE}: split by the rules of {chosen.language} ({chosen.origin})")
     progress = begin_progress(STAGE, journal, files)
     chunks = (
         chunk
@@ -204,7 +209,12 @@ def _build(
     progress.finish()
     if settings.markup == PLAIN:
         _report_wikitext(totals)
-    if_any = ("headings", "unknown_words", "null_characters", "cut_sentences")
+    if totals[CUT_DOCUMENTS]:
+        report(
+            f"{STAGE}: documents of more than {MAX_DOCUMENT_BYTES >> 20} MiB were cut "
+            f"{totals[CUT_DOCUMENTS]:,} times, and each piece counts as a document"
+        )
+    if_any = ("headings", "unknown_words", "null_characters", "cut_sentences", CUT_DOCUMENTS)
     marks = {name: totals[name] for name in if_any if totals[name]}
     counted = {name: totals[name] for name in ("documents", "sentences", "replaced_bytes")}
     return Built(output.counts, {**counted, **marks})
@@ -233,11 +243,11 @@ def read_chunks(
         pending, offset = b"", 0
         while block := file.read(_CHUNK_BYTES):
             pending += block
-            cut = find_cut(pending)
+            cut, is_cut = find_cut(pending), False
             if not cut and len(pending) >= 2 * _CHUNK_BYTES:
-                cut = _last_sentence_boundary(pending, language)
+                cut, is_cut = _last_sentence_boundary(pending, language), True
             if cut:
-                yield Chunk(path, offset, pending[:cut])
+                yield Chunk(path, offset, pending[:cut], is_cut)
                 pending, offset = pending[cut:], offset + cut
         if pending:
             yield Chunk(path, offset, pending)
@@ -279,12 +289,15 @@ class SentenceSplitter:
         counts = {"documents": 0, "sentences": 0, "replaced_bytes": num_replaced}
         counts |= {"headings": 0, "unknown_words": text.count(UNKNOWN)}
         counts |= {"null_characters": text.count("\0"), "cut_sentences": 0}
+        counts[CUT_DOCUMENTS] = int(chunk.is_cut)
         documents = _documents(text)
         for lines in articles(documents) if self._markup == WIKITEXT else documents:
             counts["headings"] += sum(map(is_heading, lines))
             sentences, num_cut = cut_long_sentences(self._split_lines(lines))
             counts["cut_sentences"] += num_cut
-            for document in _cut_document(sentences):
+            parts = list(_cut_document(sentences))
+            counts[CUT_DOCUMENTS] += max(0, len(parts) - 1)
+            for document in parts:
                 output.extend(document)
                 output.append("")
                 counts["documents"] += 1
@@ -383,7 +396,7 @@ def _documents(text: str) -> Iterator[list[str]]:
 
 def _cut_document(sentences: list[str]) -> Iterator[list[str]]:
     """Splits into parts of at most MAX_DOCUMENT_BYTES (but at least one sentence)."""
-    if 4 * sum(map(len, sentences)) + len(sentences) <= MAX_DOCUMENT_BYTES:
+    if sentences and 4 * sum(map(len, sentences)) + len(sentences) <= MAX_DOCUMENT_BYTES:
         yield sentences
         return
     part: list[str] = []

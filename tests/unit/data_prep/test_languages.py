@@ -90,7 +90,7 @@ def test_a_dump_is_split_by_the_rules_of_its_language(tmp_path, capsys, cleaned)
         text = clean.run(settings)
     out = _split(text, tmp_path)
     said = capsys.readouterr().err
-    assert "sentences end by the rules of de (the language of the dump)" in said
+    assert "split by the rules of de (the language of the dump)" in said
     assert "2014 wurde sie umgebaut." in (out / "sentences-00000.txt").read_text().splitlines()
     assert read_manifest(out).parameters["language"] == "de"
     again = _split(text, tmp_path, "de")
