@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bert_tf.errors import UserError
 
-CUT_LINES = "cut_lines"
+CUT_LINES, CUT_DOCUMENTS = "cut_lines", "cut_documents"
 LONGEST_SENTENCE_BYTES = 1 << 19
 
 _MAX_LINE_BYTES = 1 << 20
@@ -27,11 +27,19 @@ _LAST_CHARACTER = re.compile(rb"[^\x80-\xbf][\x80-\xbf]{0,3}\Z")
 
 
 class Document(NamedTuple):
-    """Consecutive non-blank lines of a file."""
+    """Consecutive non-blank lines of a file.
+
+    Attributes:
+      path: of the file.
+      first_line: number of its first line.
+      text: its lines.
+      piece: its number among the pieces of a document that was cut, from 1; 0 if it is whole.
+    """
 
     path: str
     first_line: int
     text: bytes
+    piece: int = 0
 
 
 class Block(NamedTuple):
@@ -42,30 +50,43 @@ class Block(NamedTuple):
 
 
 def read_documents(
-    path: Path, *, max_bytes: int, cut_lines: collections.Counter[str] | None = None
+    path: Path,
+    *,
+    max_bytes: int,
+    cut_lines: bool = False,
+    cuts: collections.Counter[str] | None = None,
 ) -> Iterator[Document]:
     """Splits a file at blank lines, and a document also where it reaches ``max_bytes``.
 
-    With ``cut_lines``, a line of more than 1 MiB is cut after a sentence, and counted there under
-    CUT_LINES; otherwise it is refused.
+    Args:
+      path: the file.
+      max_bytes: length from which a document is cut before its next line.
+      cut_lines: a line of more than 1 MiB is cut after a sentence; otherwise it is refused.
+      cuts: counts cuts under CUT_DOCUMENTS and CUT_LINES.
     """
+    cuts = collections.Counter() if cuts is None else cuts
     lines: list[bytes] = []
-    first_line, size = 1, 0
-    for number, is_text, line in _lines_of(path, cut_lines):
+    first_line, size, piece, num_read = 1, 0, 0, 0
+    for number, is_text, line in _lines_of(path, cut_lines, cuts):
+        if lines and not is_text:
+            yield Document(str(path), first_line, b"".join(lines), piece)
+            lines, size, piece = [], 0, 0
+        elif size >= max_bytes:
+            piece = max(1, piece)
+            yield Document(str(path), first_line, b"".join(lines), piece)
+            cuts[CUT_DOCUMENTS] += 1
+            lines, size, piece = [], 0, piece + 1
         if is_text:
+            first_line = first_line if lines else num_read + 1
             lines.append(line)
             size += len(line)
-        if lines and (not is_text or size >= max_bytes):
-            yield Document(str(path), first_line, b"".join(lines))
-            lines, size = [], 0
-        if not lines:
-            first_line = number + 1
+        num_read = number
     if lines:
-        yield Document(str(path), first_line, b"".join(lines))
+        yield Document(str(path), first_line, b"".join(lines), piece)
 
 
 def _lines_of(
-    path: Path, cut_lines: collections.Counter[str] | None
+    path: Path, cut_lines: bool, cuts: collections.Counter[str]
 ) -> Iterator[tuple[int, bool, bytes]]:
     """The lines of a file: number of whole lines so far, whether it is not blank, and bytes.
 
@@ -78,7 +99,7 @@ def _lines_of(
             if len(line) == _MAX_LINE_BYTES and not line.endswith(b"\n"):
                 # Not the last byte, which may be the first one of CR LF.
                 end = line.rfind(b"\r", 0, -1) + 1
-                if not end and cut_lines is None:
+                if not end and not cut_lines:
                     raise UserError(
                         f"--input_file: line {number + 1} of {path} is longer than "
                         f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence on a line, each with a "
@@ -86,7 +107,7 @@ def _lines_of(
                     )
                 if not end:
                     end, is_cut = cut_position(line[:-1]), True  # room for a line feed
-                    cut_lines[CUT_LINES] += 1
+                    cuts[CUT_LINES] += 1
                 file.seek(end - len(line), os.SEEK_CUR)
                 line = line[:end] + b"\n" * is_cut
             has_returns = b"\r" in line

@@ -5,7 +5,9 @@
 Input: UTF-8 text with a blank line between documents, such as that of ``data_prep.extract``.
 Output: ``clean-00000.txt`` and so on, in the same format and order, a new file after each 64 MiB.
 The manifest counts what was removed, by reason. The rules know no language: lengths, shares of
-kinds of characters, repetition. The output does not depend on the number of workers.
+kinds of characters, repetition. Documents of more than 4 MiB are cut, which is counted, and the
+pieces are kept, since the rules are for whole documents. The output does not depend on the number
+of workers.
 
 Memory: about 200 MB plus 100 MB per worker process, and 1 byte per document; 300 MB plus 230 MB
 per worker process where documents reach 4 MiB, at which they are cut. Disk, while it runs:
@@ -31,14 +33,23 @@ from bert_tf.errors import UserError
 from bert_tf.records.journal import AppendedFile, Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
-from data_prep.blocks import CUT_LINES, Block, decode_document, group_documents, read_documents
+from data_prep.blocks import (
+    CUT_DOCUMENTS,
+    CUT_LINES,
+    Block,
+    decode_document,
+    group_documents,
+    read_documents,
+)
 from data_prep.duplicates import find_duplicates, sketch
 from data_prep.stage import (
+    LANGUAGES,
     NumberedFiles,
     begin_progress,
     define_common_flags,
     define_workers_flag,
     find_text_files,
+    languages_of,
     run_main,
     settings_from_flags,
 )
@@ -113,6 +124,8 @@ def run(settings: Settings) -> Path:
     parameters = dataclasses.asdict(settings)
     for name in ("input_file", "output_dir", "num_workers", "scheduler"):
         del parameters[name]
+    if languages := languages_of(files):
+        parameters[LANGUAGES] = languages
     return run_stage(
         STAGE,
         settings.output_dir,
@@ -130,7 +143,7 @@ def _build(settings: Settings, files: list[Path], directory: Path, journal: Jour
     texts, sketches = work / "texts", work / "sketches"
     removed = collections.Counter(_judge_all(settings, files, texts, sketches, journal))
     is_left_out = np.zeros(removed.pop("kept"), bool)
-    cut = {CUT_LINES: removed.pop(CUT_LINES)} if removed[CUT_LINES] else {}
+    cut = {name: removed.pop(name) for name in (CUT_DOCUMENTS, CUT_LINES) if removed[name]}
     if not settings.keep_duplicates:
         report(f"{STAGE}: comparing {len(is_left_out):,} documents")
         found = find_duplicates(sketches, threshold=settings.near_duplicate_similarity or None)
@@ -150,6 +163,12 @@ def _build(settings: Settings, files: list[Path], directory: Path, journal: Jour
         for document, leave_out in zip(documents, is_left_out):
             if not leave_out:
                 output.write(document.text + b"\n", count=1)
+    if CUT_DOCUMENTS in cut:
+        report(
+            f"{STAGE}: documents of more than {_MAX_DOCUMENT_BYTES >> 20} MiB were cut "
+            f"{cut[CUT_DOCUMENTS]:,} times, and their pieces kept without judging them; if they "
+            "hold several documents, put blank lines between these"
+        )
     report(f"{STAGE}: {kept:,} documents kept, removed: {shown or 'none'}")
     return Built(output.counts, {"documents": kept, **counted, **cut})
 
@@ -160,9 +179,10 @@ def _judge_all(
     """Writes the documents that pass the rules, and their sketches; counts them and the others."""
     progress = begin_progress(STAGE, journal, files)
     # Counted anew by a call that continues, since it reads all lines again.
-    cut_lines: collections.Counter[str] = collections.Counter()
+    cuts: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(
-        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=cut_lines) for path in files
+        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cut_lines=True, cuts=cuts)
+        for path in files
     )
     results = ordered_map(
         functools.partial(Judge, settings),
@@ -179,7 +199,7 @@ def _judge_all(
             journal.add_item(result.counts, input_bytes=result.num_bytes, outputs=outputs)
             progress.advance(result.num_bytes / 1e6)
     progress.finish()
-    return collections.Counter({"kept": 0, **journal.totals, **cut_lines})
+    return collections.Counter({"kept": 0, **journal.totals, **cuts})
 
 
 class Judge:
@@ -194,14 +214,17 @@ class Judge:
     def __call__(self, block: Block) -> Judged:
         """Judges each document of a block."""
         texts, sketches, counts = [], [], collections.Counter()
-        for lines in itertools.chain.from_iterable(map(decode_document, block.documents)):
-            reason = self.reason_to_remove(lines)
-            counts[reason or "kept"] += 1
-            if reason is None:
-                text = "\n".join(lines)
-                texts.append(f"{text}\n\n")
-                if self._compares:
-                    sketches.append(sketch(text, near=self._compares_similar))
+        for document in block.documents:
+            for lines in decode_document(document):
+                # The rules are for whole documents.
+                reason = None if document.piece else self.reason_to_remove(lines)
+                counts[reason or "kept"] += 1
+                if reason is None:
+                    text = "\n".join(lines)
+                    texts.append(f"{text}\n\n")
+                    if self._compares:
+                        compared = _compared(text, document.piece)
+                        sketches.append(sketch(compared, near=self._compares_similar))
         return Judged(
             "".join(texts).encode("utf-8"),
             b"".join(sketches),
@@ -237,6 +260,15 @@ class Judge:
             kind = "space" if character.isspace() else "letter" if is_letter else "other"
             self._kind_of[character] = kind
         return kind
+
+
+def _compared(text: str, piece: int) -> str:
+    """What of a document is compared with others.
+
+    The pieces of one document differ in every word, so that they are not duplicates of one another,
+    but are those of the same document elsewhere.
+    """
+    return " ".join(f"{piece}:{word}" for word in text.split()) if piece else text
 
 
 @flag_group("Cleaning")

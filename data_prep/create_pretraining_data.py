@@ -30,6 +30,7 @@ corpus.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -330,8 +331,10 @@ def _build(
     journal: Journal,
 ) -> Built:
     progress = begin_progress(STAGE, journal, files)
+    # Counted anew by a call that continues, since it reads all lines again.
+    cuts: collections.Counter[str] = collections.Counter()
     documents = itertools.chain.from_iterable(
-        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES) for path in files
+        read_documents(path, max_bytes=_MAX_DOCUMENT_BYTES, cuts=cuts) for path in files
     )
     blocks = group_documents(documents, block_bytes=_BLOCK_BYTES)
     results = ordered_map(
@@ -369,7 +372,7 @@ def _build(
     for name, writer in zip(names, writers):
         outputs[name] = writer.num_records
         outputs[name + OFFSETS_SUFFIX] = None
-    return Built(outputs, dict(totals))
+    return Built(outputs, {**totals, **cuts})
 
 
 def _label_1(settings: Settings) -> str:

@@ -287,8 +287,14 @@ def define_flags() -> None:
     define_output_flag("Directory for the files.")
 
 
+def settings_from_download_flags(**others: object) -> Settings:
+    """Like ``settings_from_flags``; where no language is given, it is the default one."""
+    language = flags.FLAGS.language or DEFAULT_LANGUAGE
+    return settings_from_flags(Settings, language=language, **others)
+
+
 def _run_from_flags() -> None:
-    report(f"{STAGE}: files are in {run(settings_from_flags(Settings))}")
+    report(f"{STAGE}: files are in {run(settings_from_download_flags())}")
 
 
 def main() -> None:

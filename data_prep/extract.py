@@ -31,10 +31,11 @@ from absl import flags
 from bert_tf.command_line import flag_group
 from bert_tf.errors import UserError
 from bert_tf.records.journal import Journal
-from bert_tf.records.stage import Built, run_stage
+from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
 from data_prep.containers import open_sources
 from data_prep.input_tree import InputFile, find_input_tree
+from data_prep.mediawiki_dump import language_of
 from data_prep.sentences import INVALID_UTF8, define_invalid_utf8_flag
 from data_prep.source_formats import (
     AUTO,
@@ -48,6 +49,7 @@ from data_prep.source_formats import (
 )
 from data_prep.source_text import Decoder, encode
 from data_prep.stage import (
+    LANGUAGES,
     NumberedFiles,
     begin_progress,
     define_common_flags,
@@ -112,6 +114,13 @@ class Extracted(NamedTuple):
     size: int
 
 
+class Recognised(NamedTuple):
+    """A file's format, None if it has no source, and its language where it is a dump that says."""
+
+    format: str | None
+    language: str | None
+
+
 def validate(settings: Settings) -> None:
     """Raises UserError for values that cannot be."""
     for name, values in (("format", FORMATS), ("invalid_utf8", INVALID_UTF8)):
@@ -134,22 +143,34 @@ def run(settings: Settings) -> Path:
     """Extracts the text; returns the output directory."""
     validate(settings)
     files = find_input_tree(settings.input_file)
-    found = {recognise_file(file, settings.reading) for file in files}
+    recognised = [recognise_file(file, settings.reading) for file in files]
+    found = {file.format for file in recognised}
+    languages = sorted({file.language for file in recognised if file.language})
+    if len(languages) > 1:
+        report(
+            f"{STAGE}: the dumps are in several languages ({', '.join(languages)}); "
+            "data_prep.sentences will need --language, since all get the same rules"
+        )
     return run_stage(
         STAGE,
         settings.output_dir,
-        parameters=_parameters(settings, found),
+        parameters={
+            **_parameters(settings, found),
+            **({LANGUAGES: languages} if languages else {}),
+        },
         inputs=[file.path for file in files],
         build=functools.partial(_build, settings, files, found),
         journaled=True,
     )
 
 
-def recognise_file(file: InputFile, reading: Reading) -> str | None:
-    """The format of the first source in a file, None if it has none; UserError as ``recognise``."""
-    sources = open_sources(file.path, collections.Counter())
-    first = next(sources, None)
-    return recognise(first, reading, is_nested=file.is_nested) if first else None
+def recognise_file(file: InputFile, reading: Reading) -> Recognised:
+    """What the first source in a file is; raises UserError as ``recognise``."""
+    first = next(open_sources(file.path, collections.Counter()), None)
+    if first is None:
+        return Recognised(None, None)
+    found = recognise(first, reading, is_nested=file.is_nested)
+    return Recognised(found, language_of(first.head) if found == MEDIAWIKI else None)
 
 
 def is_plain_text(patterns: str) -> bool:

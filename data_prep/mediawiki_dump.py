@@ -6,17 +6,23 @@ of a page, whatever the size of the dump.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 from xml.etree import ElementTree
 
 from bert_tf.errors import UserError, short_repr
+from data_prep.languages import is_language
 from data_prep.mediawiki_namespaces import namespace_aliases
 
 ARTICLES = 0  # the namespace of articles
 _WITHOUT_TEXT = (-2, 6, 14)  # media, files, categories
 # MediaWiki's own limit is 2 MiB of text; XML has characters as entities.
 _LONGEST_PAGE_BYTES = 64 << 20
+
+
+# In the first tag; what is before it may be a comment.
+_LANGUAGE = re.compile(rb"<mediawiki\s[^>]*?\bxml:lang=[\"']([A-Za-z0-9-]+)")
 
 
 class Page(NamedTuple):
@@ -38,6 +44,13 @@ class Site(NamedTuple):
 
     language: str
     hidden: frozenset[str]
+
+
+def language_of(head: bytes) -> str | None:
+    """The language that a dump names at its beginning, by the code of a Wikipedia."""
+    found = _LANGUAGE.search(head)
+    code = found[1].decode("ascii").lower() if found else ""
+    return code if is_language(code) else None
 
 
 def read_pages(stream: IO[bytes], name: str) -> Iterator[tuple[Site, Page]]:

@@ -151,8 +151,8 @@ def settings_from_pipeline_flags() -> Settings:
     text, line_breaks = values.input_file, values.line_breaks
     to_text: dict[str, object] = dict.fromkeys(("download", "extract", "clean"))
     if values.source:
-        to_text["download"] = settings_from_flags(
-            download.Settings, output_dir=str(root / "download"), url=(), checksum_file=None
+        to_text["download"] = download.settings_from_download_flags(
+            output_dir=str(root / "download"), url=(), checksum_file=None
         )
         text = str(root / "download")
     if extracts:

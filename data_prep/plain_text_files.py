@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
-from data_prep.blocks import cut_position, last_blank_line, split_lines
+from data_prep.blocks import CUT_DOCUMENTS, cut_position, last_blank_line, split_lines
 from data_prep.sentences import join_wrapped_lines
 from data_prep.source_text import Decoder, reduced
 
 LONGEST_DOCUMENT_BYTES = 4 << 20  # longer ones are cut: data_prep.sentences cuts at 1 MiB
-CUT = "cut_documents"
 _READ_BYTES = 1 << 20
 
 
@@ -41,7 +40,7 @@ class TextPiece(NamedTuple):
         """The paragraphs of each document; where lines look wrapped, they are joined."""
         where = f"{self.name}, from byte {self.offset} on,"
         lines = split_lines(decode(self.content, where))
-        decode.counts[CUT] += self.is_cut
+        decode.counts[CUT_DOCUMENTS] += self.is_cut
         groups = itertools.groupby(lines, key=lambda line: bool(line) and not line.isspace())
         blocks = (reduced(group) for is_text, group in groups if is_text)
         joined = (join_wrapped_lines(block) for block in blocks if block)

@@ -4,10 +4,11 @@
 
 Input: UTF-8 text files, with a blank line or the end of a file between documents; a document is
 running prose, wrapped or not, or has one sentence per line. Sentences are found by the rules of
-``--language``, see data_prep.sentence_splitting. White space inside a sentence becomes single
-blanks. Documents of more than 1 MiB are split at sentence boundaries, so that later stages only
-handle small documents. ``--markup=wikitext`` is for WikiText, see data_prep.markup; without it, the
-stage prints a note if the text looks like WikiText.
+``--language`` or of the dump's language, see data_prep.sentence_splitting. White space inside a
+sentence becomes single blanks. Documents of more than 1 MiB are split at sentence boundaries, so
+that later stages only handle small documents; the manifest counts these cuts.
+``--markup=wikitext`` is for WikiText, see data_prep.markup; without it, the stage prints a note if
+the text looks like WikiText.
 
 Output: ``sentences-00000.txt`` and so on, a new file after each 64 MiB.
 
@@ -32,8 +33,14 @@ from bert_tf.errors import UserError
 from bert_tf.records.journal import Journal
 from bert_tf.records.stage import Built, report, run_stage
 from bert_tf.workers import ordered_map, resolve_num_workers
-from data_prep.blocks import cut_long_sentences, last_blank_line
-from data_prep.languages import DEFAULT_LANGUAGE, validate_language
+from data_prep.blocks import CUT_DOCUMENTS, cut_long_sentences, last_blank_line
+from data_prep.languages import (
+    DEFAULT_LANGUAGE,
+    Choice,
+    choose_language,
+    contradicts,
+    validate_language,
+)
 from data_prep.markup import (
     PLAIN,
     UNKNOWN,
@@ -54,6 +61,7 @@ from data_prep.stage import (
     define_language_flag,
     define_workers_flag,
     find_text_files,
+    languages_of,
     run_main,
     settings_from_flags,
 )
@@ -84,7 +92,8 @@ class Settings:
       invalid_utf8: "error" refuses files with bytes that are not UTF-8, "replace" replaces them by
         U+FFFD (which tokenization drops) and counts them in the manifest.
       markup: "plain" or "wikitext".
-      language: code of the text's language, such as "de", by whose rules sentences end.
+      language: code of the text's language, such as "de", by whose rules sentences end; None for
+        that of the dump which the text is from, else DEFAULT_LANGUAGE.
       num_workers: processes, 0 for all cores.
       scheduler: address of a Dask scheduler, whose workers are used instead.
     """
@@ -94,17 +103,21 @@ class Settings:
     line_breaks: str = "auto"
     invalid_utf8: str = "error"
     markup: str = PLAIN
-    language: str = DEFAULT_LANGUAGE
+    language: str | None = None
     num_workers: int = 0
     scheduler: str | None = None
 
 
 class Chunk(NamedTuple):
-    """Whole documents of a file, and their byte offset."""
+    """Whole documents of a file, and their byte offset.
+
+    If ``is_cut``, the last document continues in the next chunk.
+    """
 
     path: Path
     offset: int
     content: bytes
+    is_cut: bool = False
 
 
 class Sentences(NamedTuple):
@@ -122,7 +135,8 @@ def validate(settings: Settings) -> None:
     if settings.invalid_utf8 not in INVALID_UTF8:
         raise UserError(f"--invalid_utf8={settings.invalid_utf8}: give one of {INVALID_UTF8}.")
     validate_markup(settings.markup)
-    validate_language(settings.language)
+    if settings.language is not None:
+        validate_language(settings.language)
     resolve_num_workers(settings.num_workers, settings.scheduler)
 
 
@@ -131,6 +145,13 @@ def run(settings: Settings) -> Path:
     validate(settings)
     num_workers = resolve_num_workers(settings.num_workers, settings.scheduler)
     files = find_text_files(settings.input_file)
+    of_text = languages_of(files)
+    chosen = choose_language(settings.language, of_text)
+    if contradicts(chosen.language, of_text):
+        report(
+            f"{STAGE}: the text comes from a dump in {', '.join(of_text)}, but "
+            f"--language={chosen.language} is given, by whose rules its sentences end"
+        )
     return run_stage(
         STAGE,
         settings.output_dir,
@@ -138,31 +159,37 @@ def run(settings: Settings) -> Path:
             "line_breaks": settings.line_breaks,
             "invalid_utf8": settings.invalid_utf8,
             "max_document_bytes": MAX_DOCUMENT_BYTES,
-            "language": settings.language,
-            "splitter": splitter_version(),
+            "language": chosen.language,
+            "splitter": splitter_version(chosen.language),
             **parameters_of(settings.markup),
         },
         inputs=files,
-        build=functools.partial(_build, settings, files, num_workers),
+        build=functools.partial(_build, settings, chosen, files, num_workers),
         journaled=True,
     )
 
 
 def _build(
-    settings: Settings, files: list[Path], num_workers: int, directory: Path, journal: Journal
+    settings: Settings,
+    chosen: Choice,
+    files: list[Path],
+    num_workers: int,
+    directory: Path,
+    journal: Journal,
 ) -> Built:
+    report(f"{STAGE}: split by the rules of {chosen.language} ({chosen.origin})")
     progress = begin_progress(STAGE, journal, files)
     chunks = (
         chunk
         for path in files
-        for chunk in read_chunks(path, markup=settings.markup, language=settings.language)
+        for chunk in read_chunks(path, markup=settings.markup, language=chosen.language)
     )
     splitter = functools.partial(
         SentenceSplitter,
         settings.line_breaks,
         settings.invalid_utf8,
         settings.markup,
-        settings.language,
+        chosen.language,
     )
     results = ordered_map(
         splitter,
@@ -182,7 +209,12 @@ def _build(
     progress.finish()
     if settings.markup == PLAIN:
         _report_wikitext(totals)
-    if_any = ("headings", "unknown_words", "null_characters", "cut_sentences")
+    if totals[CUT_DOCUMENTS]:
+        report(
+            f"{STAGE}: documents of more than {MAX_DOCUMENT_BYTES >> 20} MiB were cut "
+            f"{totals[CUT_DOCUMENTS]:,} times, and each piece counts as a document"
+        )
+    if_any = ("headings", "unknown_words", "null_characters", "cut_sentences", CUT_DOCUMENTS)
     marks = {name: totals[name] for name in if_any if totals[name]}
     counted = {name: totals[name] for name in ("documents", "sentences", "replaced_bytes")}
     return Built(output.counts, {**counted, **marks})
@@ -211,11 +243,11 @@ def read_chunks(
         pending, offset = b"", 0
         while block := file.read(_CHUNK_BYTES):
             pending += block
-            cut = find_cut(pending)
+            cut, is_cut = find_cut(pending), False
             if not cut and len(pending) >= 2 * _CHUNK_BYTES:
-                cut = _last_sentence_boundary(pending, language)
+                cut, is_cut = _last_sentence_boundary(pending, language), True
             if cut:
-                yield Chunk(path, offset, pending[:cut])
+                yield Chunk(path, offset, pending[:cut], is_cut)
                 pending, offset = pending[cut:], offset + cut
         if pending:
             yield Chunk(path, offset, pending)
@@ -257,12 +289,15 @@ class SentenceSplitter:
         counts = {"documents": 0, "sentences": 0, "replaced_bytes": num_replaced}
         counts |= {"headings": 0, "unknown_words": text.count(UNKNOWN)}
         counts |= {"null_characters": text.count("\0"), "cut_sentences": 0}
+        counts[CUT_DOCUMENTS] = int(chunk.is_cut)
         documents = _documents(text)
         for lines in articles(documents) if self._markup == WIKITEXT else documents:
             counts["headings"] += sum(map(is_heading, lines))
             sentences, num_cut = cut_long_sentences(self._split_lines(lines))
             counts["cut_sentences"] += num_cut
-            for document in _cut_document(sentences):
+            parts = list(_cut_document(sentences))
+            counts[CUT_DOCUMENTS] += max(0, len(parts) - 1)
+            for document in parts:
                 output.extend(document)
                 output.append("")
                 counts["documents"] += 1
@@ -306,13 +341,13 @@ class SentenceSplitter:
         sentences = itertools.chain.from_iterable(map(self._split_paragraph, lines))
         return [sentence for sentence in map(str.strip, sentences) if sentence]
 
-    def _split_paragraph(self, line: str) -> Iterator[str]:
-        # WikiText's decimal point ends no sentence.
-        shown = line.replace("@.@", "@,@") if self._markup == WIKITEXT else line
-        start = 0
-        for sentence in split_sentences(shown, self._language):
-            yield line[start : start + len(sentence)]
-            start += len(sentence)
+    def _split_paragraph(self, line: str) -> list[str]:
+        if self._markup != WIKITEXT:
+            return split_sentences(line, self._language)
+        # A decimal point ends no sentence.
+        shown = split_sentences(line.replace("@.@", "@,@"), self._language)
+        ends = list(itertools.accumulate(map(len, shown)))
+        return [line[start:end] for start, end in zip([0, *ends], ends)]
 
 
 def join_wrapped_lines(lines: list[str]) -> list[str]:
@@ -347,9 +382,11 @@ def _documents(text: str) -> Iterator[list[str]]:
     if "\n" not in text:  # lines may end in carriage returns alone
         text = text.replace("\r", "\n")
     for line in text.replace("\0", "").split("\n"):
-        words = line.split()
-        if words:
-            lines.append(" ".join(words))
+        line = line.strip()
+        if line:
+            # Of white space, only blanks are printable.
+            is_regular = line.isprintable() and "  " not in line
+            lines.append(line if is_regular else " ".join(line.split()))
         elif lines:
             yield lines
             lines = []
@@ -359,6 +396,9 @@ def _documents(text: str) -> Iterator[list[str]]:
 
 def _cut_document(sentences: list[str]) -> Iterator[list[str]]:
     """Splits into parts of at most MAX_DOCUMENT_BYTES (but at least one sentence)."""
+    if sentences and 4 * sum(map(len, sentences)) + len(sentences) <= MAX_DOCUMENT_BYTES:
+        yield sentences
+        return
     part: list[str] = []
     size = 0
     for sentence in sentences:

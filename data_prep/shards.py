@@ -16,6 +16,7 @@ corpus.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -94,7 +95,7 @@ def run(settings: Settings) -> Path:
 
 def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
     threshold = int(settings.heldout_fraction * _HASH_RANGE)
-    train, heldout = _split(settings, files, directory, threshold)
+    train, heldout, cuts = _split(settings, files, directory, threshold)
     if settings.heldout_fraction and not (train.num_documents and heldout.num_documents):
         filled = train if train.num_documents else heldout
         if not filled.num_documents:
@@ -110,7 +111,7 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
             f"{STAGE}: one side of the split would be empty, so it gets the document with the "
             "nearest hash"
         )
-        train, heldout = _split(settings, files, directory, threshold)
+        train, heldout, cuts = _split(settings, files, directory, threshold)
     if not train.num_documents:
         raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
     if settings.num_shards > train.num_documents:
@@ -124,13 +125,13 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
         "heldout_documents": heldout.num_documents,
         "heldout_bytes": heldout.num_bytes,
     }
-    return Built({**train.close(), **heldout.close()}, counts)
+    return Built({**train.close(), **heldout.close()}, {**counts, **cuts})
 
 
 def _split(
     settings: Settings, files: list[Path], directory: Path, threshold: int
-) -> tuple[_ShardWriter, _ShardWriter]:
-    """Writes all documents; those whose hash is below the threshold are held out."""
+) -> tuple[_ShardWriter, _ShardWriter, collections.Counter[str]]:
+    """Writes all documents, with those whose hash is below the threshold held out; counts cuts."""
     total_bytes = sum(path.stat().st_size for path in files)
     share = settings.heldout_fraction
     num_train = settings.num_shards
@@ -139,18 +140,19 @@ def _split(
     train = _ShardWriter(directory, "train", num_train)
     heldout = _ShardWriter(directory, "heldout", max(1, round(num_train * share / (1 - share))))
     progress = Progress(STAGE, total_bytes / 1e6, "MB")
+    cuts: collections.Counter[str] = collections.Counter()
     for path in files:
-        for document in read_normalized(path):
+        for document in read_normalized(path, cuts):
             digest = hash_of_document(document)
             (heldout if digest < threshold else train).write(document, digest)
             progress.advance(len(document) / 1e6)
     progress.finish()
-    return train, heldout
+    return train, heldout, cuts
 
 
-def read_normalized(path: Path) -> Iterator[bytes]:
-    """The documents of a file, with stripped lines that each end in a line feed."""
-    for document in read_documents(path, max_bytes=MAX_DOCUMENT_BYTES):
+def read_normalized(path: Path, cuts: collections.Counter[str]) -> Iterator[bytes]:
+    """The documents of a file, with stripped lines that each end in a line feed; counts cuts."""
+    for document in read_documents(path, max_bytes=MAX_DOCUMENT_BYTES, cuts=cuts):
         lines = document.text.split(b"\n")
         yield b"".join(line.strip() + b"\n" for line in lines if line)
 

@@ -15,12 +15,14 @@ from bert_tf.errors import UserError
 from bert_tf.files import expand_input_files, require_file, sync_file
 from bert_tf.progress import Progress
 from bert_tf.records.journal import Journal, Written
-from bert_tf.records.manifest import MANIFEST_NAME, require_listed_files
+from bert_tf.records.manifest import MANIFEST_NAME, intact_manifest, require_listed_files
 from bert_tf.records.stage import report
 from bert_tf.workers import resolve_num_workers
 from data_prep.languages import DEFAULT_LANGUAGE
 
 Settings = TypeVar("Settings")
+
+LANGUAGES = "languages"  # the parameter of stages under which they are recorded
 
 _OUTPUT_FILE_BYTES = 64 << 20
 
@@ -39,6 +41,12 @@ def find_text_files(patterns: str, *, flag: str = "input_file") -> list[Path]:
     if not files:
         raise UserError(f"--{flag}: the files in {patterns!r} are empty; give files with text.")
     return files
+
+
+def languages_of(files: Iterable[Path]) -> list[str]:
+    """The languages of the dumps that text files are from, as earlier stages recorded them."""
+    manifests = map(intact_manifest, sorted({path.parent for path in files}))
+    return sorted({code for m in manifests if m for code in m.parameters.get(LANGUAGES, ())})
 
 
 class NumberedFiles:
@@ -142,9 +150,10 @@ def define_language_flag() -> None:
     """Defines --language, of a text or of a collection to download."""
     flags.DEFINE_string(
         "language",
-        DEFAULT_LANGUAGE,
+        None,
         "The code of the text's language, such as de: of the Wikipedia to download, and of the "
-        "rules by which sentences end.",
+        "rules by which sentences end. By default that of the dump which the text is from, else "
+        f"{DEFAULT_LANGUAGE}.",
     )
 
 

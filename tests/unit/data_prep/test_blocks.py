@@ -50,6 +50,27 @@ def test_a_long_document_is_cut_at_a_line(tmp_path):
     documents = read(tmp_path, b"aaaa\nbbbb\ncccc\n\ndd\n", max_bytes=8)
     assert [document.text for document in documents] == [b"aaaa\nbbbb\n", b"cccc\n", b"dd\n"]
     assert [document.first_line for document in documents] == [1, 3, 5]
+    assert [document.piece for document in documents] == [1, 2, 0]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n\n", b"\ndd\n"])
+def test_a_document_that_just_reaches_the_limit_is_whole(tmp_path, end):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"aaaa\nbbbb\n" + end)
+    cuts = collections.Counter()
+    documents = list(blocks.read_documents(path, max_bytes=8, cuts=cuts))
+    assert documents[0].text == b"aaaa\nbbbb\n"
+    assert not cuts
+    assert not any(document.piece for document in documents)
+
+
+def test_cuts_are_counted(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"aaaa\nbbbb\n" * 3 + b"\n" + b"cccc\n" * 3)
+    cuts = collections.Counter()
+    documents = list(blocks.read_documents(path, max_bytes=8, cuts=cuts))
+    assert [document.piece for document in documents] == [1, 2, 3, 1, 2]
+    assert cuts == {"cut_documents": 3}
 
 
 def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path):
@@ -135,7 +156,7 @@ def test_long_lines_are_cut_or_refused(tmp_path, monkeypatch, text):
     with pytest.raises(UserError, match=r"line 2 of .* is longer than"):
         list(blocks.read_documents(path, max_bytes=1 << 20))
     counts = collections.Counter()
-    documents = list(blocks.read_documents(path, max_bytes=1 << 20, cut_lines=counts))
+    documents = list(blocks.read_documents(path, max_bytes=1 << 20, cut_lines=True, cuts=counts))
     lines = documents[0].text.decode().split("\n")
     assert max(len(line.encode()) for line in lines) < 1000
     assert "".join("".join(lines).split()) == "".join(f"First.{text}Last.".split())

@@ -205,3 +205,20 @@ def test_the_stage_is_skipped_when_nothing_has_changed(tmp_path, capsys):
     clean_all(tmp_path, texts)
     clean_all(tmp_path, texts)
     assert f"{clean.STAGE}: {tmp_path / 'out'} is up to date" in capsys.readouterr().err
+
+
+def test_pieces_of_a_document_that_is_too_long_are_kept(tmp_path, monkeypatch, capsys):
+    """A cut makes no document repetitive or too short, and its pieces no duplicates."""
+    monkeypatch.setattr(clean, "_MAX_DOCUMENT_BYTES", 2000)
+    long = "The same sentence stands here again and again, in every line.\n" * 100
+    (tmp_path / "a.txt").write_text(f"{long}\n{text_of(1)}\n\n{long}")
+    out = run(Settings(str(tmp_path / "a.txt"), str(tmp_path / "out"), num_workers=1))
+    documents = (out / "clean-00000.txt").read_text().split("\n\n")
+    assert "\n".join(documents[:-2]) + "\n" == long
+    assert documents[-2] == text_of(1)
+    counts = read_manifest(out).counts
+    # The second time, the pieces are duplicates of the first.
+    assert counts["exact_duplicates"] == len(documents) - 2
+    assert counts["cut_documents"] == 2 * (len(documents) - 3) > 4
+    said = capsys.readouterr().err
+    assert f"were cut {counts['cut_documents']} times, and their pieces kept" in said

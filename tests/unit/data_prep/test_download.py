@@ -262,7 +262,7 @@ def test_a_named_date_from_another_mirror_is_up_to_date(web, tmp_path):
     [
         ({"date": "20240601"}, r"is not finished \(in-progress\)"),
         ({"date": "20240701"}, "has no dumpstatus.json"),
-        ({"language": "xx"}, "lists no dumps"),
+        ({"language": "aa"}, "lists no dumps"),
     ],
 )
 def test_dumps_that_are_not_there(web, tmp_path, options, sentence):

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert_tf.errors import UserError
 from data_prep import sentence_splitting
-from data_prep.languages import validate_language
 from data_prep.sentence_splitting import split_sentences
 
 PIECES = (
@@ -62,9 +60,3 @@ def test_a_window_ends_at_a_sentence():
 def test_a_sentence_longer_than_a_window_is_whole():
     long = "word " * 20_000 + "end. "
     assert list(split_sentences(f"Short. {long}Then.", "en")) == ["Short. ", long, "Then."]
-
-
-@pytest.mark.parametrize("language", ["", "DE", "de_DE", "../de", "de-"])
-def test_what_is_no_code(language):
-    with pytest.raises(UserError, match="--language="):
-        validate_language(language)

@@ -163,7 +163,7 @@ def test_chunks_hold_every_byte_and_whole_characters(tmp_path_factory, text, siz
             chunk.content.decode("utf-8")
 
 
-def test_large_document_is_cut_at_sentences(tmp_path, monkeypatch):
+def test_large_document_is_cut_at_sentences(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sentences, "_CHUNK_BYTES", 1000)
     monkeypatch.setattr(sentences, "MAX_DOCUMENT_BYTES", 600)
     text = " ".join(f"This is sentence number {n} of the text." for n in range(200))
@@ -172,6 +172,14 @@ def test_large_document_is_cut_at_sentences(tmp_path, monkeypatch):
     assert len(documents) < 30
     lines = [line for document in documents for line in document.split("\n")]
     assert lines == [f"This is sentence number {n} of the text." for n in range(200)]
+    assert read_manifest(tmp_path / "out").counts["cut_documents"] == len(documents) - 1
+    assert f"were cut {len(documents) - 1} times" in capsys.readouterr().err
+
+
+def test_documents_that_are_not_cut_are_not_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(sentences, "_CHUNK_BYTES", 1000)
+    _run(tmp_path, _prose(60))
+    assert "cut_documents" not in read_manifest(tmp_path / "out").counts
 
 
 @settings(max_examples=100, deadline=None)
