@@ -96,15 +96,15 @@ def run(settings: Settings) -> Path:
 def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
     threshold = int(settings.heldout_fraction * _HASH_RANGE)
     train, heldout, cuts = _split(settings, files, directory, threshold)
+    if not (train.num_documents or heldout.num_documents):
+        raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
     if settings.heldout_fraction and not (train.num_documents and heldout.num_documents):
         filled = train if train.num_documents else heldout
-        if not filled.num_documents:
-            raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
         if filled.lowest_hash == filled.highest_hash:
             raise UserError(
                 f"--heldout_fraction={settings.heldout_fraction}: {settings.input_file!r} does not "
-                "have two different documents to split, which blank lines separate; put some "
-                "between documents, or give --heldout_fraction=0."
+                "have two different documents to split; put blank lines between documents, or give "
+                "--heldout_fraction=0."
             )
         threshold = filled.highest_hash if filled is heldout else filled.lowest_hash + 1
         report(
@@ -112,8 +112,6 @@ def _build(settings: Settings, files: list[Path], directory: Path) -> Built:
             "nearest hash"
         )
         train, heldout, cuts = _split(settings, files, directory, threshold)
-    if not train.num_documents:
-        raise UserError(f"--input_file: {settings.input_file!r} contains only white space.")
     if settings.num_shards > train.num_documents:
         raise UserError(
             f"--num_shards={settings.num_shards}: there are only {train.num_documents} training "
