@@ -18,6 +18,7 @@ from bert_tf.config import pretraining_flags
 from bert_tf.errors import UserError
 from bert_tf.records.layouts import PRETRAINING_MASKED
 from bert_tf.records.tfrecord import RecordSet, TFRecordWriter
+from bert_tf.sealed_json import SEAL
 from bert_tf.tasks import pretraining
 from tests.support import ROOT, environment, run
 
@@ -223,6 +224,7 @@ def test_records_of_another_vocabulary(flags, data, small_model, tmp_path):
     shutil.copytree(data / "records" / "train", records)
     manifest = json.loads((records / "manifest.json").read_text())
     manifest["vocabulary"]["sha256"] = "0" * 64
+    del manifest[SEAL]
     (records / "manifest.json").write_text(json.dumps(manifest))
     done = run(
         SCRIPT,

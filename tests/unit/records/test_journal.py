@@ -187,3 +187,16 @@ def test_a_full_disk_costs_what_did_not_fit(tmp_path, monkeypatch, capsys):
     assert "sentences: resumed at 0.0 of 0.0 MB" in capsys.readouterr().err
     for path in expected.iterdir():
         assert (out / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("damage", ['"items": 3', '"call": "', '"bytes": '])
+def test_a_damaged_journal_begins_anew_and_says_so(tmp_path, source, damage, capsys):
+    stop(tmp_path, source, KeyboardInterrupt())
+    path = tmp_path / "out" / ".partial" / JOURNAL_NAME
+    other = damage.replace("3", "1") if "3" in damage else f"{damage}1"
+    path.write_text(path.read_text().replace(damage, other, 1))
+    stage = Stage()
+    out = run(tmp_path, source, stage)
+    assert f"{path} does not match its content_sha256" in capsys.readouterr().err
+    assert stage.worked_on == list(range(len(ITEMS)))
+    assert (out / "a").read_bytes() == b"".join(ITEMS)

@@ -17,6 +17,7 @@ from bert_tf.model.options import ForwardOptions
 from bert_tf.model.precision import policy_for
 from bert_tf.native import library
 from bert_tf.ranks.distribution import SingleProcess
+from bert_tf.sealed_json import sealed
 from bert_tf.training.context import choose_arithmetic
 from bert_tf.tuning import native_ops, speed_choice, speed_probe
 from bert_tf.tuning.bfloat16_trial import REFUSED
@@ -348,15 +349,18 @@ GOOD = figures(320.0, 170.0)
         "{",
         "[]",
         "\x00\x01",
-        json.dumps({"conditions": "here"}),
-        json.dumps({"conditions": "elsewhere", "seconds": GOOD}),
-        json.dumps({"conditions": "here", "seconds": {"fp32": GOOD["fp32"]}}),
-        json.dumps({"conditions": "here", "seconds": {**GOOD, "bf16": {}}}),
-        json.dumps({"conditions": "here", "seconds": {**GOOD, "fp32": {"products": 1.0}}}),
-        json.dumps({"conditions": "here", "seconds": {**GOOD, "bf16": {"products": -1.0}}}),
-        json.dumps({"conditions": "here", "seconds": {**GOOD, "bf16": {"products": math.nan}}}),
-        json.dumps({"conditions": "here", "seconds": {**GOOD, "bf16": {"products": "1"}}}),
-        json.dumps({"conditions": "here", "seconds": [1.0]}),
+        json.dumps({"conditions": "here", "seconds": GOOD}),  # without a digest
+        json.dumps(sealed({"conditions": "here"})),
+        json.dumps(sealed({"conditions": "elsewhere", "seconds": GOOD})),
+        json.dumps(sealed({"conditions": "here", "seconds": {"fp32": GOOD["fp32"]}})),
+        json.dumps(sealed({"conditions": "here", "seconds": {**GOOD, "bf16": {}}})),
+        json.dumps(sealed({"conditions": "here", "seconds": {**GOOD, "fp32": {"products": 1.0}}})),
+        json.dumps(sealed({"conditions": "here", "seconds": {**GOOD, "bf16": {"products": -1.0}}})),
+        json.dumps(
+            sealed({"conditions": "here", "seconds": {**GOOD, "bf16": {"products": math.nan}}})
+        ),
+        json.dumps(sealed({"conditions": "here", "seconds": {**GOOD, "bf16": {"products": "1"}}})),
+        json.dumps(sealed({"conditions": "here", "seconds": [1.0]})),
     ],
 )
 def test_a_foreign_or_broken_file_is_none(tmp_path, content):
