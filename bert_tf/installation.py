@@ -9,7 +9,7 @@ from types import TracebackType
 # What every program imports before it can explain anything else.
 _ALWAYS_NEEDED = ("absl", "numpy")
 
-_OWN = ("bert_tf", "data_prep")
+_OWN = ("bert_tf", "data_prep", "tools", "benchmarks")
 
 
 def explain_missing(module: str | None) -> str | None:

@@ -93,10 +93,11 @@ def _explained_same_directory(context: RunContext) -> Iterator[None]:
     except UserError as error:
         given, output_dir = context.settings.init_checkpoint, context.settings.output_dir
         if given and output_dir.resolve() in (Path(given).resolve(), Path(given).resolve().parent):
+            reason = str(error).rstrip(".")
             raise UserError(
-                f"--output_dir={output_dir} is the directory of --init_checkpoint={given}, and a "
-                "run resumes from the checkpoint in its output directory, which is another "
-                "model's; give another --output_dir."
+                f"--output_dir={output_dir} is the directory of --init_checkpoint={given}, so the "
+                "run would resume from the checkpoint there instead of starting anew; give another "
+                f"--output_dir for a new model ({reason})."
             ) from error
         raise
 

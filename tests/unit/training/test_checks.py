@@ -170,7 +170,7 @@ def test_a_run_that_cannot_be_resumed_writes_nothing(settings, changes, words, d
 
 def test_a_model_that_is_to_start_another_in_its_own_directory(settings):
     other = changed(settings, init_checkpoint=str(settings.run.output_dir), optimizer="lamb")
-    refuse(other, "is the directory of --init_checkpoint=", "give another --output_dir.")
+    refuse(other, "is the directory of --init_checkpoint=", "give another --output_dir", "it lacks")
     # A run that resumes does not look at it.
     pretraining.run(changed(settings, init_checkpoint=str(settings.run.output_dir), dry_run=True))
 
