@@ -108,6 +108,8 @@ PRETRAINING = PeerScript(
     to_avoid="name the records by --input_file and --eval_file instead",
 )
 
+_LEAVE_OUT = "leave out what is in parentheses, which has no effect here"
+
 SQUAD = PeerScript(
     marks=(
         *("eval_script", "use_trt", "export_triton", "triton_model_name", "triton_model_version"),
@@ -122,7 +124,7 @@ SQUAD = PeerScript(
         Default("save_checkpoints_steps", 5000),
         *_ALL,
     ),
-    to_avoid="leave out --eval_script, which has no effect here",
+    to_avoid=_LEAVE_OUT,
 )
 
 TAGGING = PeerScript(
@@ -136,7 +138,7 @@ TAGGING = PeerScript(
         Default("predict_batch_size", 16),
         *_ALL,
     ),
-    to_avoid="leave out --do_prepare, which has no effect here",
+    to_avoid=_LEAVE_OUT,
 )
 
 

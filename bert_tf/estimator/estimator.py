@@ -44,7 +44,6 @@ class Estimator:
         warm_start_from: None = None,
     ) -> None:
         """Writes no files; raises ValueError for inconsistent arguments."""
-        config = complete_config(RunConfig() if config is None else config, model_dir)
         if model_fn is None:
             raise ValueError("model_fn is missing; give the function that builds the model.")
         names = arguments(model_fn)
@@ -64,7 +63,7 @@ class Estimator:
             )
         self._model_fn = model_fn
         self._params = copy.deepcopy(params or {})
-        self._config = config
+        self._config = complete_config(RunConfig() if config is None else config, model_dir)
 
     @property
     def model_dir(self) -> str:

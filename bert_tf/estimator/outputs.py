@@ -25,7 +25,7 @@ class PredictOutput:
 
     def as_signature_def(self, inputs: Mapping[str, tf.Tensor]) -> SignatureDef:
         """The signature from ``inputs`` to the outputs."""
-        return tf.saved_model.predict_signature_def(inputs, named(self.outputs, "output"))
+        return tf.saved_model.predict_signature_def(inputs, _named(self.outputs, "output"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def complete_outputs(outputs: Any, predictions: Tensors) -> dict[str, Any]:
     return dict(outputs)
 
 
-def named(tensors: Tensors, name: str) -> dict[str, tf.Tensor]:
+def _named(tensors: Tensors, name: str) -> dict[str, tf.Tensor]:
     """``tensors`` by name; a single tensor gets ``name``, and tuples as keys are joined."""
     if not isinstance(tensors, Mapping):
         tensors = {name: tensors}

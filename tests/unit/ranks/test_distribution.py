@@ -107,8 +107,13 @@ def test_horovod_that_is_not_installed_is_one_sentence(monkeypatch):
     # None in sys.modules makes the import fail as that of a missing module does.
     monkeypatch.setitem(sys.modules, "horovod", None)
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
+    monkeypatch.setenv("PMI_SIZE", "1")
     with pytest.raises(UserError, match=r"--horovod: Horovod cannot be imported .*'make setup'"):
         connect(horovod=True)
+
+
+def test_horovod_without_a_launcher_is_one_rank():
+    assert type(connect(horovod=True)) is SingleProcess
 
 
 def test_exchanging_values_leaves_the_gpus_to_later_sessions():
