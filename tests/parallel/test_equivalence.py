@@ -154,6 +154,15 @@ def test_every_cut_gives_the_same_updates(found, launch, kind, cut):
     assert_equal_up_to_rounding(cut, whole, kind)
 
 
+def bounds(kind, weights):
+    """Of the gradients, and of the way that so many weights go."""
+    precision = KINDS[kind].precision
+    of_gradients = OF_GRADIENTS[precision]
+    if precision != "fp32":
+        return of_gradients, of_gradients
+    return of_gradients, rounding.of_way(of_gradients, weights)
+
+
 def assert_equal_up_to_rounding(found, expected, kind):
     """Gradients and weights of ten updates."""
     is_zero = np.repeat([n.endswith(ZERO_GRADIENTS) for n in expected["names"]], expected["sizes"])
@@ -161,10 +170,7 @@ def assert_equal_up_to_rounding(found, expected, kind):
     assert is_zero.any()
     ways = 2 if kind.startswith("lans") else 1
     assert drift[is_zero].max() <= ways * LEARNING_RATE * UPDATES
-    precision = KINDS[kind].precision
-    of_gradients = of_way = OF_GRADIENTS[precision]
-    if precision == "fp32":
-        of_way = rounding.of_way(of_gradients, (~is_zero).sum())
+    of_gradients, of_way = bounds(kind, (~is_zero).sum())
     differences = norms(found["gradients"] - expected["gradients"]) / norms(expected["gradients"])
     assert differences.max() <= of_gradients
     way = (expected["last_weights"] - expected["first_weights"])[~is_zero]
@@ -187,9 +193,9 @@ def test_shared_state_gives_the_same_updates(found, launch, kind):
             assert plain["scales"][1] < plain["scales"][0], "an update must be skipped"
         assert np.abs(plain["slots"]).max() > 0
         assert_equal_up_to_rounding(shared, plain, kind)
-        of_gradients = OF_GRADIENTS[KINDS[kind].precision]
-        of_slots = rounding.of_way(of_gradients, len(plain["slots"]))
-        assert norms(shared["slots"] - plain["slots"]) <= of_slots * norms(plain["slots"])
+        _, of_way = bounds(kind, len(plain["slots"]))
+        # Some slots are means of squares, whose errors are twice those of gradients.
+        assert norms(shared["slots"] - plain["slots"]) <= 2 * of_way * norms(plain["slots"])
 
 
 @pytest.mark.slow
