@@ -9,7 +9,7 @@ Every cut is compared with the whole batch in one piece. What may differ is roun
   its unit roundoff. The cut decides what a product of gradients adds up before it is rounded, and
   independent errors add up by their squares: sqrt(3 x 16) times the roundoff, of the gradient's
   norm. Updates follow the gradients, so the weights may differ by as much of the way that they
-  went.
+  went, and the gradients of weights that differ by as much again: twice that.
 - In a single weight, whose gradient may be smaller than what rounding makes of it, they may differ
   by one update that goes another way: the first is the largest,
   (1 - 0.9) / sqrt(1 - 0.999) = sqrt(10) times the learning rate.
@@ -73,8 +73,8 @@ ZERO_GRADIENTS = ("attention/self/key/bias", "cls/squad/output_bias")
 # Relative to the gradient's norm.
 OF_GRADIENTS = {
     "fp32": updates_program.OF_GRADIENTS,
-    "bf16": rounding.of_products(3 * PRODUCTS, 1, rounding.BFLOAT16),
-    "fp16": rounding.of_products(3 * PRODUCTS, 1, rounding.FLOAT16),
+    "bf16": 2 * rounding.of_products(3 * PRODUCTS, 1, rounding.BFLOAT16),
+    "fp16": 2 * rounding.of_products(3 * PRODUCTS, 1, rounding.FLOAT16),
 }
 OF_A_WEIGHT = LEARNING_RATE * 10**0.5
 WHOLE = f"{GLOBAL_BATCH}x1x1"
