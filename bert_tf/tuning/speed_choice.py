@@ -48,6 +48,7 @@ _TIE = 1.05
 # A layer with fewer operations takes microseconds, and a measurement would not show its speed.
 LEAST_OPERATIONS = 100_000_000
 
+_CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 _TRIAL = [sys.executable, "-m", "bert_tf.tuning.bfloat16_trial"]
 
 _NATIVE, _TENSORFLOW = "native", "tensorflow"
@@ -182,8 +183,10 @@ def choose_speed(
 
 def _agreed_reason_against_bf16(ranks: SingleProcess) -> str | None:
     """Why no rank may compute in bfloat16; None if all can. Collective."""
-    ranks.once_on_each_host(reason_against_bf16)  # the others find the result in the cache
-    reasons = ranks.gather(reason_against_bf16())
+    found: list[str | None] = []
+    ranks.once_on_each_host(lambda: found.append(reason_against_bf16()))
+    # The other ranks of a host find the result in the cache.
+    reasons = ranks.gather(found[0] if found else reason_against_bf16())
     return next(filter(None, reasons), None)
 
 
@@ -202,15 +205,17 @@ def reason_against_bf16() -> str | None:
     )
     figures = cache_directory()
     directory = None if figures is None else figures.with_name("bfloat16")
+    outcomes = {0: None, REFUSED: "refuses", **{-s: f"crashes ({s.name}) in" for s in _CRASHES}}
     known = read_cached(directory, conditions)
-    if not isinstance(known, dict) or type(known.get("status")) is not int:
-        known = {"status": _try_bf16()}
-        write_cached(directory, conditions, known)
-    status = known["status"]
-    if status >= 0 and status != REFUSED:
-        return None
-    how = "refuses" if status == REFUSED else f"crashes ({signal.Signals(-status).name}) in"
-    return f"TensorFlow {how} bfloat16 products on this processor, {environment.processor()}"
+    status = known.get("status") if isinstance(known, dict) else None
+    if status not in outcomes:
+        status = _try_bf16()
+        if status not in outcomes:  # it could not start, or was stopped from outside
+            return None
+        write_cached(directory, conditions, {"status": status})
+    how = outcomes[status]
+    where = f"bfloat16 products on this processor, {environment.processor()}"
+    return None if how is None else f"TensorFlow {how} {where}"
 
 
 def _try_bf16() -> int:

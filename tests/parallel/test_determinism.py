@@ -19,7 +19,7 @@ RING = {
     "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
     "OMPI_MCA_coll_tuned_reduce_scatter_algorithm": "3",
 }
-CYCLES = ("1", "30")  # milliseconds
+CYCLES = ("1", "8")  # milliseconds
 
 
 def results(directory, ranks, cycle):

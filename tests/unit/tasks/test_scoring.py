@@ -112,6 +112,7 @@ def naive_draws(model, settings):
                     vocab_size=len(ENTRIES),
                     special_ids=SPECIAL_IDS,
                 ),
+                counted=np.array([len(words)]),
             )
             for place in masked.positions[0][masked.weights[0] > 0]:
                 losses.append(-log_probability(model, masked.input_ids[0], place, ids[0, place]))

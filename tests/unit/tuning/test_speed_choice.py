@@ -251,11 +251,14 @@ def test_where_bfloat16_crashes_float32_is_taken_and_said(measured, trial, statu
     assert choose(precision="fp32").warnings == ()
 
 
-def test_a_trial_that_cannot_start_decides_nothing(measured, trial):
+@pytest.mark.parametrize("status", [1, -signal.SIGINT, -signal.SIGKILL])
+def test_a_trial_that_does_not_end_by_itself_decides_nothing(measured, trial, status):
     measured["figures"] = figures(100.0, 600.0)
-    trial["status"] = 1
-    choice = choose()
-    assert (choice.precision, choice.warnings) == ("bf16", ())
+    trial["status"] = status
+    for _ in range(2):
+        choice = choose()
+        assert (choice.precision, choice.warnings) == ("bf16", ())
+    assert trial["calls"] == 2, "nothing is kept"
 
 
 def test_a_limit_on_the_processor_is_tried_again(measured, trial, monkeypatch):
