@@ -41,7 +41,7 @@ _LARGEST_RATIO = 200
 _ALWAYS_ALLOWED_BYTES = 64 << 20
 _DAMAGE = (
     *(DamagedStreamError, tarfile.TarError, zipfile.BadZipFile, NotImplementedError),
-    *(EOFError, zlib.error, lzma.LZMAError),  # from a zip archive
+    *(EOFError, zlib.error, lzma.LZMAError, UnicodeDecodeError),  # from a zip archive
 )
 
 

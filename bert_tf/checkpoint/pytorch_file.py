@@ -83,7 +83,7 @@ _OPCODES = (
     *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.BINPERSID),
 )
 _MOST_ARGUMENTS = 7  # _rebuild_tensor_v2 in torch/_utils.py, with metadata
-_MOST_DIMENSIONS = 32  # what NumPy has had longest
+_MOST_DIMENSIONS = 32  # NumPy's limit before 2.0
 
 # Keys under which training programs store the weights among other things; NVIDIA's uses "model".
 _WEIGHTS_KEYS = ("model", "state_dict")
@@ -250,7 +250,10 @@ def _set(target: Any, items: Iterable[tuple[Any, Any]]) -> None:
 
 
 def _dictionary(pairs: Any = ()) -> dict[Any, Any]:
-    """An OrderedDict. Python 2 gives its items as a list, which is emptied: it has no other use."""
+    """An OrderedDict; Python 2 passes its items as a list.
+
+    The list is emptied, since copying it in every call that refers to it could take any time.
+    """
     made: dict[Any, Any] = {}
     if pairs:
         _set(made, pairs)

@@ -27,7 +27,7 @@ _NUMBERED = re.compile(r"(.*)-(\d+)", re.DOTALL)
 # Written by tf.train.Checkpoint, whose names are the path of an object in a program.
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # What TensorFlow's reader of checkpoints raises for damaged ones.
-_DAMAGE = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
+_DAMAGE = (tf.errors.OpError, ValueError, TypeError, RuntimeError, IndexError)
 
 
 def resolve_checkpoint(path: PathLike) -> str:
@@ -129,10 +129,10 @@ class TensorflowCheckpoint(ArrayFile):
         self.path = checkpoint
         try:
             self._reader = tf.train.load_checkpoint(checkpoint)
+            shapes = self._reader.get_variable_to_shape_map()
+            self._dtypes = self._reader.get_variable_to_dtype_map()
         except _DAMAGE as error:
             raise damaged(checkpoint, error) from error
-        shapes = self._reader.get_variable_to_shape_map()
-        self._dtypes = self._reader.get_variable_to_dtype_map()
         self.entries = {
             name: Entry(tuple(shape), self._dtypes[name].name) for name, shape in shapes.items()
         }

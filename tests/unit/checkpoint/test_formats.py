@@ -18,6 +18,7 @@ from bert_tf.commands.convert import convert
 from bert_tf.config.bert_config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.model.pretraining import pretraining_specs
+from bert_tf.records.framing import frame_of
 from tests.support import no_room
 from tests.unit.checkpoint.tiny_models import huggingface_model, save_google
 
@@ -459,6 +460,24 @@ def test_truncated_and_foreign_tensorflow_files(google, tmp_path):
     write_checkpoint(str(tmp_path / "v2"), {"_CHECKPOINTABLE_OBJECT_GRAPH": np.zeros(1)})
     with pytest.raises(UserError, match=r"TensorFlow 2's tf\.train\.Checkpoint"):
         open_source(tmp_path / "v2")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"a\x08\x01\x12", b"a\x08\x41\x12"), (b"\x0fa\x08", b"\x0f\xff\x08")],
+    ids=["type", "name"],
+)
+def test_an_index_of_another_program(tmp_path, old, new):
+    """With an unknown type, or a name that is not text; checksums are right."""
+    write_checkpoint(str(tmp_path / "a.ckpt"), {"a": np.zeros(3, np.float32)})
+    path = tmp_path / "a.ckpt.index"
+    whole = path.read_bytes()
+    end = whole[-48] - 4  # where the footer refers to, without the checksum before it
+    entries = whole[:end].replace(old, new)
+    assert entries != whole[:end]
+    path.write_bytes(entries + frame_of(entries)[-4:] + whole[end + 4 :])
+    with pytest.raises(UserError, match=r"a\.ckpt cannot be read .*; copy it again"):
+        open_source(tmp_path)
 
 
 def changed_zip(path, change, *, compression=zipfile.ZIP_STORED):

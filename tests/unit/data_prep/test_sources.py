@@ -207,6 +207,10 @@ def test_windows_text(tmp_path):
         (tar_of(TEXTS)[:1600], "damaged or was not downloaded completely"),
         (tar_of(TEXTS)[:1024] + b"x" * 2048, "damaged or was not downloaded completely"),
         (zip_of(TEXTS)[:-30], "damaged or was not downloaded completely"),
+        (
+            zip_of({"ä.txt": b""}).replace("ä".encode(), b"\xff\xff", 1),
+            "damaged or was not downloaded completely",
+        ),
         (zip_of(TEXTS)[:4] + zip_of(TEXTS)[40:], "damaged or was not downloaded completely"),
         (zip_of({"a": zip_of(TEXTS)}), "is a zip archive inside another file"),
     ],
