@@ -87,7 +87,9 @@ def _add_variable(nodes: _Nodes, name: str, stored: Stored) -> variable_pb2.Vari
     # Not a resource: "NAME:0" is then the value, as in the files that BERT's first programs wrote.
     nodes.add(name, "VariableV2", dtype=dtype, shape=tf.TensorShape(shape))
     dimensions = nodes.add(f"{name}/Initializer/shape", "Const", **_constant(shape, tf.int32))
-    zero = nodes.add(f"{name}/Initializer/zero", "Const", **_constant(0, dtype))
+    zero = nodes.add(
+        f"{name}/Initializer/zero", "Const", **_constant(dtype.as_numpy_dtype(0), dtype)
+    )
     zeros = nodes.add(f"{name}/Initializer/zeros", "Fill", dimensions, zero, T=dtype)
     assign = nodes.add(f"{name}/Assign", "Assign", name, zeros, T=dtype)
     read = nodes.add(f"{name}/read", "Identity", name, T=dtype)

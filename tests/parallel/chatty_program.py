@@ -23,10 +23,11 @@ def run() -> None:
     hook = StopOnSignal(NoWatch(SingleProcess(num_threads=1)))
     context = tf.train.SessionRunContext(None, None)
     hook.begin()
+    rank = os.environ["OMPI_COMM_WORLD_RANK"]
     while not context.stop_requested:
-        say("a line of a run that reports every update " * 5)
+        say(f"{rank}: {'a line of a run that reports every update ' * 5}")
         hook.after_run(context, None)
-    Path(sys.argv[1], os.environ["OMPI_COMM_WORLD_RANK"]).write_text("saved")
+    Path(sys.argv[1], rank).write_text("saved")
     sys.exit(128 + hook.agreed)
 
 
