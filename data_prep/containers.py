@@ -139,7 +139,8 @@ class _Opener:
         with _explained(shown), zipfile.ZipFile(self._file) as archive:
             for member in archive.infolist():
                 is_link = (member.external_attr >> 16) & 0o170000 == 0o120000
-                if not self._is_wanted(member.filename, member.is_dir(), not is_link):
+                is_directory = member.filename.endswith("/")
+                if not self._is_wanted(member.filename, is_directory, not is_link):
                     continue
                 if member.flag_bits & 1:
                     raise UserError(f"--input_file: {shown} is encrypted; unpack it first.")

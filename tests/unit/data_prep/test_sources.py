@@ -227,6 +227,12 @@ def test_what_is_refused(tmp_path, content, sentence):
     assert not list(tmp_path.glob("out/*"))
 
 
+def test_a_member_of_a_zip_archive_without_a_name(tmp_path):
+    content = zip_of({"aa": b"Its text.\n"}).replace(b"aa", b"\0a")
+    (tmp_path / "a.zip").write_bytes(content)
+    assert text_of(extract(tmp_path, "a.zip", format="text")) == "Its text.\n\n"
+
+
 def test_text_about_html_is_text(tmp_path):
     content = "<htmlish> is not a tag, but <html> begins a page.\n\n"
     (tmp_path / "a.txt").write_text(content)
