@@ -164,15 +164,18 @@ def bounds(kind, weights):
 
 
 def assert_equal_up_to_rounding(found, expected, kind):
-    """Gradients and weights of ten updates."""
+    """Gradients and weights of ten updates; those that overflow are skipped, by both."""
     is_zero = np.repeat([n.endswith(ZERO_GRADIENTS) for n in expected["names"]], expected["sizes"])
     drift = np.abs(found["last_weights"] - expected["last_weights"])
     assert is_zero.any()
     ways = 2 if kind.startswith("lans") else 1
     assert drift[is_zero].max() <= ways * LEARNING_RATE * UPDATES
     of_gradients, of_way = bounds(kind, (~is_zero).sum())
-    differences = norms(found["gradients"] - expected["gradients"]) / norms(expected["gradients"])
-    assert differences.max() <= of_gradients
+    sizes = norms(expected["gradients"])
+    applied = np.isfinite(sizes)
+    np.testing.assert_array_equal(np.isfinite(norms(found["gradients"])), applied)
+    differences = norms(found["gradients"][applied] - expected["gradients"][applied])
+    assert (differences / sizes[applied]).max() <= of_gradients
     way = (expected["last_weights"] - expected["first_weights"])[~is_zero]
     assert norms(drift[~is_zero]) <= of_way * norms(way)
     assert drift[~is_zero].max() <= OF_A_WEIGHT

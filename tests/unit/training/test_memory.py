@@ -158,7 +158,11 @@ print("peak", int(status.split("VmHWM:")[1].split()[0]) << 10)
 
 @pytest.mark.slow
 def test_a_training_takes_what_was_estimated(tmp_path):
-    """A third of it are the copies of gradients. Allocators and libraries differ: by a fifth."""
+    """No more than a tenth above the estimate, which counts a third for copies of gradients.
+
+    How many of them are there at the same time is a matter of the order in which threads come to
+    run the operations: runs that take a quarter less have been seen on one machine.
+    """
 
     def figure(pattern, *more):
         directory = tmp_path / "-".join(["run", *more])
@@ -166,7 +170,7 @@ def test_a_training_takes_what_was_estimated(tmp_path):
         return float(re.search(pattern, run("-c", _TRAIN, directory, *more).stdout)[1])
 
     estimated = figure(r"estimated: about (\S+) GiB a rank", "dry") * 1024**3
-    assert figure(r"peak (\d+)") == pytest.approx(estimated, rel=0.2)
+    assert 0.7 * estimated < figure(r"peak (\d+)") < 1.1 * estimated
 
 
 def test_the_total_and_its_line():
