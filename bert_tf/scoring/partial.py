@@ -96,7 +96,7 @@ class PartialScores:
     def load(self, batches: Sequence[Batch]) -> set[int]:
         """Reads the scores that are there; returns the numbers of the batches that have them.
 
-        Those of a damaged file are computed again.
+        Scores in a damaged file are left out, and so computed again.
         """
         for path in sorted(self._directory.glob(f"{_SCORES}*.json")):
             content = _read(path)

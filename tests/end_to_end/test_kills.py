@@ -186,33 +186,38 @@ def of_phases(flags, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def of_squad(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("squad")
+def finetuning(tmp_path_factory):
+    """A directory for data, and the flags of a short run from the weights in it."""
+    directory = tmp_path_factory.mktemp("finetuning")
     squad_files.write_model(directory / "start")
+    return directory, flags_of_a_short_run(directory)
+
+
+@pytest.fixture(scope="module")
+def of_squad(finetuning):
+    directory, flags = finetuning
     train, dev = (
         squad_files.write_squad(directory / f"{name}.json", size, seed=size)
         for name, size in (("train", 16), ("dev", 6))
     )
     files = [f"--train_file={train}", f"--predict_file={dev}", "--predict_batch_size=4"]
-    return [*flags_of_a_short_run(directory), *files, *squad_files.LENGTHS]
+    return [*flags, *files, *squad_files.LENGTHS]
 
 
 @pytest.fixture(scope="module")
-def of_glue(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("glue")
-    squad_files.write_model(directory / "start")
+def of_glue(finetuning):
+    directory, flags = finetuning
     data = glue_files.write_data(directory / "SST-2")
     files = [f"--data_dir={data}", "--task_name=SST-2", f"--predict_file={data / 'test.tsv'}"]
-    return [*flags_of_a_short_run(directory), *files, *glue_files.LENGTHS]
+    return [*flags, *files, *glue_files.LENGTHS]
 
 
 @pytest.fixture(scope="module")
-def of_tagging(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("tagging")
-    squad_files.write_model(directory / "start")
-    data = tagging_files.write_data(directory / "data")
+def of_tagging(finetuning):
+    directory, flags = finetuning
+    data = tagging_files.write_data(directory / "tagging")
     files = [f"--data_dir={data}", f"--predict_file={data / 'test.txt'}"]
-    return [*flags_of_a_short_run(directory), *files, *tagging_files.LENGTHS]
+    return [*flags, *files, *tagging_files.LENGTHS]
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,7 @@ def test_a_file_cut_while_it_is_open_is_found(tmp_path):
 
 
 def test_a_file_that_holds_no_records_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"This is no record file\0")
+    (tmp_path / "a.txt").write_bytes(b"plain text, not records\0")
     with pytest.raises(UserError, match=r"record 0 of .* not a TFRecord file"):
         RecordSet([tmp_path / "a.txt"])
     with pytest.raises(UserError, match="cannot be read"):
