@@ -1,5 +1,6 @@
 """Plans of several phases: from flag files to the weights of the last phase."""
 
+import contextlib
 import json
 import shutil
 
@@ -21,9 +22,9 @@ from tests.tiny_pretraining import CONFIG, P, S, write_records
 
 
 @pytest.fixture(autouse=True)
-def short_timing(monkeypatch):
-    """The estimate of the time is not what is tested here."""
-    monkeypatch.setattr(update_timing, "_TIMED_SECONDS", 0.0)
+def timed_before(monkeypatch):
+    """Few of the tests are of the estimate of the time, for which a network is built and run."""
+    monkeypatch.setattr(pretraining_plan, "seconds_per_update", lambda job: 0.25)
     monkeypatch.setattr(peak, "_ROWS", 8)
 
 
@@ -69,7 +70,8 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def stop_in_phase_2(monkeypatch):
+@contextlib.contextmanager
+def stop_in_phase_2():
     """Ends the second phase after its records were opened, like a kill before its first update."""
     prepare = pretraining.prepare
 
@@ -78,7 +80,9 @@ def stop_in_phase_2(monkeypatch):
             raise KeyboardInterrupt
         return prepare(settings, context)
 
-    monkeypatch.setattr(pretraining, "prepare", prepare_first)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(pretraining, "prepare", prepare_first)
+        yield
 
 
 def test_phases_equal_single_runs(plan, tmp_path, capsys):
@@ -124,14 +128,12 @@ def test_what_is_handed_over(plan, tmp_path, handed_over, steps, updates):
     assert int(last["optimizer/update_count"]) == updates + 4 * with_slots
 
 
-def test_a_killed_plan_continues_where_it_was(plan, tmp_path, monkeypatch, capsys):
+def test_a_killed_plan_continues_where_it_was(plan, tmp_path, capsys):
     pretraining_plan.run(plan(FIRST, SECOND))
     whole = variables(tmp_path / "model" / "phase_2")
-    stop_in_phase_2(monkeypatch)
     given = [f"--output_dir={tmp_path / 'killed'}"]
-    with pytest.raises(KeyboardInterrupt):
+    with stop_in_phase_2():
         pretraining_plan.run(plan(FIRST, SECOND, given=given))
-    monkeypatch.undo()
     first = content_of(tmp_path / "killed" / "phase_1")
     capsys.readouterr()
     pretraining_plan.run(plan(["--num_train_steps=5"], SECOND, given=given))
@@ -150,7 +152,8 @@ def ledger_of(directory):
     return [{name: phase[name] for name in names} for phase in content["phases"]]
 
 
-def stop_at_the_end_of_phase_2(monkeypatch):
+@contextlib.contextmanager
+def stop_at_the_end_of_phase_2():
     """Like a kill after the last checkpoint, before the plan knows that the phase is done."""
     train = pretraining.train_and_evaluate
 
@@ -160,32 +163,30 @@ def stop_at_the_end_of_phase_2(monkeypatch):
         if run.output_dir.name == "phase_2" and not run.dry_run:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(pretraining, "train_and_evaluate", train_first)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(pretraining, "train_and_evaluate", train_first)
+        yield
 
 
 @pytest.mark.parametrize("stop", [stop_in_phase_2, stop_at_the_end_of_phase_2])
-def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, tmp_path, monkeypatch, stop):
+def test_a_killed_plan_has_the_ledger_of_one_that_was_not(plan, tmp_path, stop):
     second = ["--num_train_steps=7", "--resume_from=previous"]
     pretraining_plan.run(plan(FIRST, second))
     given = [f"--output_dir={tmp_path / 'killed'}"]
-    stop(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
+    with stop():
         pretraining_plan.run(plan(FIRST, second, given=given))
-    monkeypatch.undo()
     pretraining_plan.run(plan(FIRST, second, given=given))
     expected = ledger_of(tmp_path / "model")
     assert [phase["updates"] for phase in expected] == [4, 3]
     assert ledger_of(tmp_path / "killed") == expected
 
 
-def test_a_first_phase_that_resumes_another_run_counts_its_own_updates(plan, tmp_path, monkeypatch):
+def test_a_first_phase_that_resumes_another_run_counts_its_own_updates(plan, tmp_path):
     pretraining_plan.run(plan(given=[f"--output_dir={tmp_path / 'other'}", *FIRST]))
     first = ["--num_train_steps=6"]
     given = [f"--resume_from={tmp_path / 'other'}"]
-    stop_in_phase_2(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
+    with stop_in_phase_2():
         pretraining_plan.run(plan(first, SECOND, given=given))
-    monkeypatch.undo()
     shutil.rmtree(tmp_path / "other")  # a plan that has begun does not need it
     pretraining_plan.run(plan(first, SECOND, given=given))
     assert [phase["updates"] for phase in ledger_of(tmp_path / "model")] == [2, 3]
@@ -217,7 +218,9 @@ def test_growing_updates_count_as_much_as_they_do(plan, capsys, monkeypatch):
     assert f"model_flops={2 * short + 10 * whole:.0f}" in shown
 
 
-def test_a_dry_run_writes_nothing(plan, tmp_path, capsys):
+def test_a_dry_run_times_an_update_and_writes_nothing(plan, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(update_timing, "_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(pretraining_plan, "seconds_per_update", update_timing.seconds_per_update)
     made = plan(FIRST, SECOND, given=["--dry_run"])
     before = content_of(tmp_path)
     pretraining_plan.run(made)
