@@ -1,4 +1,4 @@
-"""The exception for mistakes that the user can fix."""
+"""Errors that the user can fix, which end a program in one sentence instead of a stack trace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ _REPR.maxstring = _SHOWN_CHARACTERS
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-
 _ADVICE = {
     **dict.fromkeys(DISK_IS_FULL, "free space there, then start again"),
     **dict.fromkeys(
@@ -38,7 +37,6 @@ _ADVICE = {
     errno.EROFS: "choose a place that can be written",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
-
 
 _SAID_BY_TENSORFLOW = {os.strerror(code): code for code in (*_ADVICE, errno.EIO, errno.ESTALE)}
 _TENSORFLOW_FILE_ERROR = re.compile(rf"(\S+); ({'|'.join(map(re.escape, _SAID_BY_TENSORFLOW))})\b")
