@@ -23,6 +23,7 @@ from pathlib import Path
 
 from bert_tf.console import say
 from bert_tf.errors import UserError
+from bert_tf.files import remove_partial_files
 
 LOCK_NAME = ".lock"
 
@@ -79,8 +80,8 @@ def hold_directory(
     """Holds the lock of ``directory`` while the body runs; creates the directory if needed.
 
     Yields the previous holder if it did not release the lock, because it was killed or lost with
-    its host; None after a normal end. A directory that was created here and is still empty at the
-    end is removed.
+    its host; None after a normal end. Temporary files that killed holders left there are removed. A
+    directory that was created here and is still empty at the end is removed, too.
 
     Args:
       directory: the directory to lock.
@@ -103,6 +104,7 @@ def hold_directory(
         stack.callback(os.close, file)
         stack.callback(_remove, path, created)
         _write(file, flag, directory)
+        remove_partial_files(directory)
         released = threading.Event()
         heartbeats = threading.Thread(
             target=_send_heartbeats, args=(file, released, heartbeat_seconds), daemon=True

@@ -3,7 +3,7 @@
     LD_PRELOAD=kill_at.so python killed_stage_program.py STAGE DIRECTORY
 
 Prints JSON: at how many changes it was killed, how often the next call continued, and where that
-did not end with the files of a run that nobody kills.
+did not end with the files of a run that nobody kills, with the names that only one of them has.
 """
 
 import contextlib
@@ -109,7 +109,9 @@ def run(name, directory, out, kill_at=None):
 
 
 def content(out):
-    return {path.name: path.read_bytes() for path in out.iterdir() if path.name[0] != "."}
+    """All files, hidden and temporary ones too."""
+    files = (path for path in out.rglob("*") if path.is_file())
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
 def main():
@@ -126,7 +128,7 @@ def main():
             run(name, directory, out, number % 17)
         found["resumed"] += "resumed" in run(name, directory, out)
         if content(out) != expected:
-            found["different"].append(number)
+            found["different"].append([number, sorted(content(out).keys() ^ expected.keys())])
         shutil.rmtree(out)
         found["kills"] += 1
     print(json.dumps(found))

@@ -20,7 +20,7 @@ from pathlib import Path
 from bert_tf.console import say
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
-from bert_tf.files import atomic_open, remove_partial_files
+from bert_tf.files import atomic_open
 from bert_tf.progress import Progress
 from bert_tf.records.compressed_streams import (
     GZIP,
@@ -77,7 +77,6 @@ def uncompressed_copy(path: Path) -> Path:
         return place / name
     with hold_directory(place, flag="input_file", wait=True):
         if not (place / name).is_file():
-            remove_partial_files(place)
             for old in place.iterdir():
                 copy = _COPY.fullmatch(old.name)
                 if copy and copy[1] == path.name:

@@ -135,6 +135,12 @@ class Journal:
         self._last_entry = time.monotonic()
 
 
+def continues_another_call(directory: Path, call: str) -> bool:
+    """Whether a call of another identity left a journal in ``directory``, to continue there."""
+    path = directory / JOURNAL_NAME
+    return path.is_file() and _read(path, call) is None
+
+
 @dataclasses.dataclass(frozen=True)
 class _Entry:
     items: int = 0

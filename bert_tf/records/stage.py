@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from bert_tf.console import say
-from bert_tf.directory_lock import hold_directory
+from bert_tf.directory_lock import LOCK_NAME, hold_directory, named_holder
 from bert_tf.errors import RepairableError, UserError
 from bert_tf.files import (
     SIDE_FILE_SUFFIXES,
@@ -39,7 +39,7 @@ from bert_tf.files import (
     write_json,
 )
 from bert_tf.progress import Progress
-from bert_tf.records.journal import Journal
+from bert_tf.records.journal import Journal, continues_another_call
 from bert_tf.records.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -131,6 +131,7 @@ def run_stage(
     with unchanged.explain():
         entries = _describe(inputs, f"{stage}, checksums of the input")
     require_as_listed(dict(zip(inputs, entries)))
+    call = Manifest(stage, parameters, entries, (), {}, vocabulary)
     # Without the lock: readers of a finished directory need not wait for each other.
     if is_up_to_date(
         directory,
@@ -141,11 +142,11 @@ def run_stage(
         any_call=shared is not None,
     ):
         report(f"{stage}: {_named(directory, shared)} is up to date, skipped")
+        _remove_leftovers(directory, call, shared, flag)
         return directory
     with explain_write_errors(directory), contextlib.ExitStack() as stack:
         if shared is None:
             stack.enter_context(hold_directory(directory, flag=flag))
-        call = Manifest(stage, parameters, entries, (), {}, vocabulary)
         kept = _calls_to_keep(directory, call, shared)
         if shared is None:
             _files_of_earlier_runs(directory, kept)  # raises its errors before the work
@@ -168,6 +169,32 @@ def run_stage(
         old = _files_of_earlier_runs(directory, kept)
         _install(call, kept=kept, old=old, partial=partial, directory=directory, flag=flag)
     return directory
+
+
+def _remove_leftovers(
+    directory: Path, call: Manifest, shared: SharedDirectory | None, flag: str
+) -> None:
+    """Removes what a call left that was killed after it had finished its output.
+
+    Nothing is removed while another call is at work there, nor what another one may continue.
+    """
+    partial, stale = _partial_path(directory, shared), directory / _STALE_NAME
+    holder = named_holder(directory)
+    if holder is not None and holder.may_be_alive:
+        return
+    if not any(path.exists() for path in (directory / LOCK_NAME, stale, partial)):
+        return
+    with contextlib.suppress(UserError, OSError), contextlib.ExitStack() as stack:
+        stack.enter_context(hold_directory(directory, flag=flag))
+        manifest = find_manifest(directory)
+        unlisted = _stale_names(stale) - (manifest.output_names if manifest else set())
+        if not any((directory / name).exists() for name in unlisted):
+            stale.unlink(missing_ok=True)
+        if shared is not None and partial.exists():
+            stack.callback(_remove_if_empty, partial.parent)
+            stack.enter_context(hold_directory(partial.parent, flag=flag))
+        if not continues_another_call(partial, _identity(call)):
+            shutil.rmtree(partial)
 
 
 def _describe(paths: Sequence[Path], label: str) -> tuple[FileEntry, ...]:
@@ -198,14 +225,10 @@ def _partial_directory(
     It is then kept if there is a journal and the failure can be repaired.
     """
     with contextlib.ExitStack() as stack:
-        partial = directory / _PARTIAL_NAME
+        partial = _partial_path(directory, shared)
         if shared is not None:
-            call_directory = (
-                directory / f"{_PARTIAL_NAME}-{hash_of_json(sorted(shared.names))[:16]}"
-            )
-            stack.callback(_remove_if_empty, call_directory)
-            stack.enter_context(hold_directory(call_directory, flag=shared.flag))
-            partial = call_directory / "files"
+            stack.callback(_remove_if_empty, partial.parent)
+            stack.enter_context(hold_directory(partial.parent, flag=shared.flag))
         journal = None
         if identity is None:
             shutil.rmtree(partial, ignore_errors=True)
@@ -214,6 +237,13 @@ def _partial_directory(
             journal = Journal(partial, identity)
         stack.push(functools.partial(_remove_unless_continued, partial, journal))
         yield partial, journal
+
+
+def _partial_path(directory: Path, shared: SharedDirectory | None) -> Path:
+    """Where a call writes; calls that may be at work together have a locked directory each."""
+    if shared is None:
+        return directory / _PARTIAL_NAME
+    return directory / f"{_PARTIAL_NAME}-{hash_of_json(sorted(shared.names))[:16]}" / "files"
 
 
 def _remove_unless_continued(
@@ -323,6 +353,17 @@ def remove_outputs(stage: str, output_dir: PathLike) -> None:
         (directory / _STALE_NAME).unlink()
 
 
+def _stale_names(path: Path) -> set[str]:
+    """The names in a list of files that were being replaced; none if there is no list."""
+    if not path.exists():
+        return set()
+    listed = read_json(path, what="list of replaced files")
+    if not isinstance(listed, list):
+        raise UserError(f"{path} is not a list of file names; delete it and try again.")
+    require_output_names(listed, listed_in=path)
+    return set(listed)
+
+
 def report(line: str) -> None:
     """Prints one line for the user to the stream of the progress lines."""
     say(line, stream=sys.stderr)
@@ -363,14 +404,9 @@ def _files_of_earlier_runs(directory: Path, kept: Sequence[Manifest] = ()) -> se
     """Names of the files that may be replaced or removed, without those of the calls ``kept``."""
     manifest = intact_manifest(directory)
     names = manifest.output_names if manifest else set()
-    stale = directory / _STALE_NAME
-    if stale.exists():
-        listed = read_json(stale, what="list of replaced files")
-        if not isinstance(listed, list):
-            raise UserError(f"{stale} is not a list of file names; delete it and try again.")
-        require_output_names(listed, listed_in=stale)
-        names.update(listed)
-    names = names.difference(*(call.output_names for call in kept))
+    names = (names | _stale_names(directory / _STALE_NAME)).difference(
+        *(call.output_names for call in kept)
+    )
     for name in names:
         path = directory / name
         if path.is_dir() and not path.is_symlink():

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint.loading import initialise_from_checkpoint
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError, first_line
-from bert_tf.files import atomic_open, make_output_dir, remove_partial_files
+from bert_tf.files import atomic_open, make_output_dir
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.pipeline import PretrainingRecords, record_reader
 from bert_tf.model.distillation import SoftTargets
@@ -266,7 +266,6 @@ def make_targets(source: TargetSource, directory: Path, context: RunContext) -> 
         return _compute_missing(found, source, context)
     make_output_dir(directory, flag="cache_teacher")
     with hold_directory(directory, flag="cache_teacher"):
-        remove_partial_files(directory)
         _check_contents(directory, contents)
         missing, unchecked = found.missing(), found.unchecked()
         if unchecked:

@@ -19,7 +19,7 @@ from bert_tf.config.settings import OptimizationSettings, RunSettings, RuntimeSe
 from bert_tf.console import say
 from bert_tf.directory_lock import hold_directory
 from bert_tf.errors import UserError
-from bert_tf.files import check_output_dir, check_output_file, remove_partial_files
+from bert_tf.files import check_output_dir, check_output_file
 from bert_tf.input.order import GlobalBatchSlice
 from bert_tf.model.options import ForwardOptions
 from bert_tf.ranks import distribution
@@ -200,10 +200,7 @@ def begin_run(settings: RunSettings, runtime: RuntimeSettings) -> Iterator[RunCo
 
 @contextlib.contextmanager
 def _exclusive_output_dir(settings: RunSettings, ranks: SingleProcess) -> Iterator[None]:
-    """Locks the output directory against other runs, unless this run writes nothing.
-
-    Temporary files of killed runs are removed from it.
-    """
+    """Locks the output directory against other runs, unless this run writes nothing."""
     if not ranks.is_chief:
         yield
         return
@@ -218,7 +215,6 @@ def _exclusive_output_dir(settings: RunSettings, ranks: SingleProcess) -> Iterat
             killed = stack.enter_context(hold_directory(directory, flag="output_dir"))
             if killed is not None:
                 say(f"{directory} was last used by {killed}, which did not exit normally")
-            remove_partial_files(directory)
         yield
 
 

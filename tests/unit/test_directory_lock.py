@@ -66,6 +66,15 @@ def test_a_killed_run_leaves_a_lock_that_is_taken_over(tmp_path, holder):
     assert hold(tmp_path / "model") is None
 
 
+def test_what_a_killed_holder_was_writing_is_removed(tmp_path):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    for name in (".run.json.7.tmp", "..stale.json.7.tmp", "notes.7.tmp"):
+        (directory / name).touch()
+    hold(directory)
+    assert [path.name for path in directory.iterdir()] == ["notes.7.tmp"]
+
+
 def test_a_lost_host_gives_no_signs(tmp_path):
     write_holder(tmp_path, "lost-host")
     assert str(hold(tmp_path, heartbeat_seconds=0.01)).startswith("process 7 on host lost-host")
