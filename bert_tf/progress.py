@@ -80,14 +80,16 @@ class Progress:
 
     def _print(self, now: float) -> None:
         rate = (self._done - self._skipped) / (now - self._start)
-        line = f"{self._label}: {_show(self._done)}"
+        # What is counted in batches of several ranks may be more than there is.
+        done = min(self._done, self._total) if self._total else self._done
+        line = f"{self._label}: {_show(done)}"
         if self._total:
-            line += f"/{_show(self._total)} {self._unit} ({100 * self._done / self._total:.0f}%)"
+            line += f"/{_show(self._total)} {self._unit} ({100 * done / self._total:.0f}%)"
         else:
             line += f" {self._unit}"
         line += f", {rate:,.1f} {self._unit}/s"
         if self._total and rate > 0:
-            line += f", {format_duration((self._total - self._done) / rate)} left"
+            line += f", {format_duration((self._total - done) / rate)} left"
         self._write(line)
 
     def _write(self, line: str) -> None:

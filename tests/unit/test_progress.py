@@ -54,6 +54,10 @@ def test_a_line_has_the_share_the_mean_rate_and_the_time_left():
     ]
 
 
+def test_no_more_is_done_than_there_is():
+    assert lines_of(14, [(8.0, 16)]) == ["reading: 14/14 MB (100%), 2.0 MB/s, 0s left"]
+
+
 def test_at_most_one_line_an_interval():
     printed = lines_of(100.0, [(2.0, 1.0)] * 8)
     # Seconds 6 and 12 after the start: every line starts a new interval.
