@@ -8,11 +8,13 @@ only adds which phases are done.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.config.phases import Phase, Plan
 from bert_tf.config.settings import PretrainingSettings
+from bert_tf.directory_lock import LOCK_NAME, hold_directory
 from bert_tf.errors import UserError
 from bert_tf.progress import format_duration
 from bert_tf.tasks import pretraining
@@ -76,11 +78,20 @@ def _recorded(plan: Plan) -> Entries:
         done = [phase for phase in plan.phases if _is_done(phase, recorded)]
         for phase in done:
             _report_done(context, phase, recorded[phase.name])
+            if context.ranks.is_chief and not phase.settings.run.dry_run:
+                _remove_abandoned_lock(phase.settings.run.output_dir)
         if len(done) == len(plan.phases):
             context.message(f"nothing to train: {plan.directory} contains all phases of the plan")
         else:
             run_before_training(plan.phases[0].settings, context)
         return recorded
+
+
+def _remove_abandoned_lock(directory: Path) -> None:
+    """A kill just after a phase leaves its lock, and no later start runs the phase again."""
+    if (directory / LOCK_NAME).exists():
+        with hold_directory(directory, flag="output_dir"):
+            pass
 
 
 def _is_done(phase: Phase, recorded: Entries) -> bool:

@@ -11,6 +11,7 @@ from absl import flags
 
 from bert_tf.config.phases import plan_from_flags
 from bert_tf.config.pretraining_flags import define_pretraining_flags, pretraining_settings
+from bert_tf.directory_lock import LOCK_NAME
 from bert_tf.errors import UserError
 from bert_tf.model.flops import training_flops
 from bert_tf.tasks import pretraining, pretraining_plan
@@ -142,8 +143,10 @@ def test_a_killed_plan_continues_where_it_was(plan, tmp_path, capsys):
     assert "--num_train_steps 4 -> 5" in shown
     assert_equal(variables(tmp_path / "killed" / "phase_2"), whole)
     assert content_of(tmp_path / "killed" / "phase_1") == first
+    (tmp_path / "killed" / "phase_1" / LOCK_NAME).touch()  # as after a kill at the phase's end
     pretraining_plan.run(plan(FIRST, SECOND, given=given))
     assert "nothing to train" in capsys.readouterr().out
+    assert content_of(tmp_path / "killed" / "phase_1") == first
 
 
 def ledger_of(directory):
