@@ -130,6 +130,12 @@ def named_holder(directory: Path) -> Holder | None:
         os.close(file)
 
 
+def is_abandoned(directory: Path) -> bool:
+    """Whether a process that has ended left its lock there. Nothing is locked or written."""
+    holder = named_holder(directory)
+    return (directory / LOCK_NAME).exists() and not (holder and holder.may_be_alive)
+
+
 def _take(
     path: Path, flag: str, heartbeat_seconds: float, *, wait: bool
 ) -> tuple[int, Holder | None]:

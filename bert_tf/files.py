@@ -246,7 +246,7 @@ def remove_partial_files(directory: PathLike) -> list[str]:
     """
     found = [path for path in Path(directory).iterdir() if _TEMPORARY.fullmatch(path.name)]
     for path in found:
-        path.unlink()
+        path.unlink(missing_ok=True)
     return sorted(path.name for path in found)
 
 

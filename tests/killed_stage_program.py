@@ -127,8 +127,9 @@ def main():
         if number % 3 == 0:  # once more, where it continues or soon afterwards
             run(name, directory, out, number % 17)
         found["resumed"] += "resumed" in run(name, directory, out)
-        if content(out) != expected:
-            found["different"].append([number, sorted(content(out).keys() ^ expected.keys())])
+        left = content(out)
+        if left != expected:
+            found["different"].append([number, sorted(left.keys() ^ expected.keys())])
         shutil.rmtree(out)
         found["kills"] += 1
     print(json.dumps(found))

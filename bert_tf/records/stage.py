@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from bert_tf.console import say
-from bert_tf.directory_lock import LOCK_NAME, hold_directory, named_holder
+from bert_tf.directory_lock import hold_directory, is_abandoned
 from bert_tf.errors import RepairableError, UserError
 from bert_tf.files import (
     SIDE_FILE_SUFFIXES,
@@ -179,21 +179,18 @@ def _remove_leftovers(
     Nothing is removed while another call is at work there, nor what another one may continue.
     """
     partial, stale = _partial_path(directory, shared), directory / _STALE_NAME
-    holder = named_holder(directory)
-    if holder is not None and holder.may_be_alive:
-        return
-    if not any(path.exists() for path in (directory / LOCK_NAME, stale, partial)):
+    locked = dict.fromkeys((directory, partial.parent))
+    if not any(map(is_abandoned, locked)):
         return
     with contextlib.suppress(UserError, OSError), contextlib.ExitStack() as stack:
-        stack.enter_context(hold_directory(directory, flag=flag))
+        stack.callback(_remove_if_empty, partial.parent)
+        for place in locked:
+            stack.enter_context(hold_directory(place, flag=flag))
         manifest = find_manifest(directory)
         unlisted = _stale_names(stale) - (manifest.output_names if manifest else set())
         if not any((directory / name).exists() for name in unlisted):
             stale.unlink(missing_ok=True)
-        if shared is not None and partial.exists():
-            stack.callback(_remove_if_empty, partial.parent)
-            stack.enter_context(hold_directory(partial.parent, flag=flag))
-        if not continues_another_call(partial, _identity(call)):
+        if partial.exists() and not continues_another_call(partial, _identity(call)):
             shutil.rmtree(partial)
 
 

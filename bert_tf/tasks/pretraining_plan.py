@@ -7,6 +7,7 @@ only adds which phases are done.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.run_record import read_run_record
 from bert_tf.config.phases import Phase, Plan
 from bert_tf.config.settings import PretrainingSettings
-from bert_tf.directory_lock import LOCK_NAME, hold_directory
+from bert_tf.directory_lock import hold_directory, is_abandoned
 from bert_tf.errors import UserError
 from bert_tf.progress import format_duration
 from bert_tf.tasks import pretraining
@@ -89,8 +90,8 @@ def _recorded(plan: Plan) -> Entries:
 
 def _remove_abandoned_lock(directory: Path) -> None:
     """A kill just after a phase leaves its lock, and no later start runs the phase again."""
-    if (directory / LOCK_NAME).exists():
-        with hold_directory(directory, flag="output_dir"):
+    if is_abandoned(directory):
+        with contextlib.suppress(UserError), hold_directory(directory, flag="output_dir"):
             pass
 
 

@@ -61,3 +61,4 @@ def test_timing_changes_no_bit_of_any_run(tmp_path, ranks):
     pairs["resumed and not"] = first["resumed"], first["shared"]
     found = {run: differing(*pair) for run, pair in pairs.items()}
     assert not any(found.values()), found
+    assert first["once"]["global_step"] == STEPS

@@ -384,6 +384,57 @@ def test_calls_one_after_the_other_fill_a_directory(tmp_path, source, capsys):
     assert not list(out.glob(".*"))
 
 
+KILLED_AT_ITS_END = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from bert_tf import directory_lock
+from bert_tf.records import stage
+
+unlink, remove = Path.unlink, directory_lock._remove
+
+def kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def kill_at_the_list(path, **options):
+    if path.name == ".stale.json":
+        kill()
+    unlink(path, **options)
+
+def kill_at_the_lock(path, created):
+    if path.parent.name.startswith(".partial"):
+        kill()
+    remove(path, created)
+
+setattr(*{"moved": (stage, "write_manifest", kill), "listed": (Path, "unlink", kill_at_the_list),
+          "emptied": (directory_lock, "_remove", kill_at_the_lock)}[sys.argv[4]])
+inputs = [Path(sys.argv[3])]
+shared = stage.SharedDirectory("output_file", ("a",), ("length",), ("size",))
+
+def build(directory):
+    (directory / "a").write_text("a")
+    return stage.Built({"a": 1}, {"documents": 1})
+
+parameters = {"size": 1, "length": 8, "files": ["a"]}
+stage.run_stage("copy", sys.argv[2], parameters=parameters, inputs=inputs, build=build,
+                shared=shared)
+"""
+
+
+@pytest.mark.parametrize("when", ["moved", "listed", "emptied"])
+def test_a_shared_directory_has_no_leftovers_after_a_kill_at_the_end_of_a_call(
+    tmp_path, source, when
+):
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", KILLED_AT_ITS_END, str(ROOT), str(out), str(source), when]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert list(out.glob(".*"))
+    build = Recorder("a", content="a")
+    _add(out, source, "a", build=build)
+    assert build.runs == (when == "moved")
+    assert sorted(path.name for path in out.iterdir()) == ["a", "manifest.json"]
+
+
 def test_the_manifest_does_not_depend_on_the_order_of_the_calls(tmp_path, source):
     for out, names in (("x", "abc"), ("y", "cab")):
         for name in names:
