@@ -90,8 +90,14 @@ class PartialScores:
         self._found: dict[int, CopyScores] = {}
 
     def result(self) -> dict[str, Any] | None:
-        """The checkpoint's finished result, None if there is none or it is damaged."""
-        return _read(self._directory / RESULT_NAME)
+        """The checkpoint's finished result, None if there is none or it is damaged.
+
+        Scores that a kill left beside it are dropped.
+        """
+        result = _read(self._directory / RESULT_NAME)
+        if result is not None:
+            self._drop_scores()
+        return result
 
     def load(self, batches: Sequence[Batch]) -> set[int]:
         """Reads the scores that are there; returns the numbers of the batches that have them.
@@ -126,6 +132,9 @@ class PartialScores:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes the result and drops the scores that it was made from."""
         write_sealed_json(self._directory / RESULT_NAME, result)
+        self._drop_scores()
+
+    def _drop_scores(self) -> None:
         for path in self._directory.glob(f"{_SCORES}*.json"):
             path.unlink()
 
