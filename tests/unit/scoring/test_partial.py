@@ -54,7 +54,7 @@ def test_a_kill_at_any_change_of_the_disk(tmp_path):
         kept.append(len(evaluate(directory)))
         assert finished_results(directory) == [RESULT]
         assert not list(directory.rglob("scores-*")), (
-            "nothing is left of what the result is made of"
+            "what the result is made of is gone"
         )
     assert len(kept) > 8
     assert sorted(kept) == kept, "what is on disk stays there"
