@@ -53,9 +53,7 @@ def test_a_kill_at_any_change_of_the_disk(tmp_path):
             break
         kept.append(len(evaluate(directory)))
         assert finished_results(directory) == [RESULT]
-        assert not list(directory.rglob("scores-*")), (
-            "what the result is made of is gone"
-        )
+        assert not list(directory.rglob("scores-*")), "what the result is made of is gone"
     assert len(kept) > 8
     assert sorted(kept) == kept, "what is on disk stays there"
     assert set(kept) >= {0, 2, 3}
