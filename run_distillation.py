@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bert_tf.config.distillation_flags import define_distillation_flags, distillation_settings
 from bert_tf.config.flags import run_script
 from bert_tf.config.phases import plan_from_flags
+from bert_tf.config.pretraining_distillation_flags import (
+    define_distillation_flags,
+    distillation_settings,
+)
 from bert_tf.ranks.launched import prepare_process
 
 if TYPE_CHECKING:

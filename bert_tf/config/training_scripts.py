@@ -9,7 +9,10 @@ from absl import flags
 
 from bert_tf.config import finetuning_flags, nvidia_defaults, pretraining_flags
 from bert_tf.config.classification_flags import classification_settings, define_classification_flags
-from bert_tf.config.distillation_flags import define_distillation_flags, distillation_settings
+from bert_tf.config.pretraining_distillation_flags import (
+    define_distillation_flags,
+    distillation_settings,
+)
 from bert_tf.config.squad_flags import define_squad_flags, squad_settings
 from bert_tf.config.tagging_flags import define_tagging_flags, tagging_settings
 

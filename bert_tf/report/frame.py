@@ -13,9 +13,9 @@ from bert_tf.files import PathLike, atomic_open
 _FILES = Path(__file__).parent
 
 
-def read_part(name: str) -> str:
-    """A template, style sheet or script of this package."""
-    return (_FILES / name).read_text(encoding="utf-8")
+def read_part(name: str, directory: Path = _FILES) -> str:
+    """A template, style sheet or script that a page is made of."""
+    return (directory / name).read_text(encoding="utf-8")
 
 
 def write_framed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from string import Template
 
 from bert_tf.files import PathLike
@@ -18,6 +19,7 @@ from bert_tf.report.frame import read_part, write_framed
 
 __all__ = ["QuestionRow", "ReportData", "write_report"]
 
+_FILES = Path(__file__).parent
 _GROUPS_NOTE = (
     '<p class="note">Groups with more questions have thicker bars. Thin lines are 95 % confidence '
     "intervals, which are wide for groups with few questions.</p>"
@@ -31,12 +33,12 @@ def write_report(path: PathLike, data: ReportData) -> None:
         data.title,
         header=f"{tables.details_list(data.created_from)}\n{tables.settings_list(data.settings)}",
         main=_main(data),
-        script=read_part("page.js"),
+        script=read_part("page.js", _FILES),
     )
 
 
 def _main(data: ReportData) -> str:
-    return Template(read_part("page.html")).substitute(
+    return Template(read_part("page.html", _FILES)).substitute(
         tiles=tables.tiles(data),
         shares=tables.shares(data.questions),
         seeds=tables.seeds_table(data.seed_scores),
@@ -63,7 +65,7 @@ def _charts(data: ReportData) -> str:
 def _examples(data: ReportData) -> str:
     if not data.questions:
         return ""
-    return Template(read_part("examples.html")).substitute(
+    return Template(read_part("examples.html", _FILES)).substitute(
         filters=examples.filters(data.questions),
         data=examples.script_json(examples.page_data(data.questions)),
     )

@@ -8,7 +8,7 @@ from html import escape
 
 from bert_tf.files import PathLike
 from bert_tf.report.frame import write_framed
-from bert_tf.report.tables import details_list, plain_table
+from bert_tf.report.plain_tables import details_list, plain_table
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from urllib.parse import urlencode
 
 from bert_tf.report.breakdown import Group, interval
 from bert_tf.report.content import OUTCOMES, QuestionRow, ReportData
+from bert_tf.report.plain_tables import details_list, table, table_row
 
 _EXACT_NAMES = ("exact_match", "exact")
 _OUTCOME_LABELS = {"exact": "exactly right", "partly right": "partly right", "wrong": "wrong"}
@@ -18,15 +19,6 @@ _OUTCOME_LABELS = {"exact": "exactly right", "partly right": "partly right", "wr
 # at least this.
 _THINNEST = 0.2
 _FEW = 10  # scores of fewer questions are printed in a lighter style
-
-
-def details_list(details: Mapping[str, object]) -> str:
-    """Names and values as a definition list."""
-    pairs = (
-        f"<div><dt>{escape(str(name))}</dt><dd>{escape(str(value))}</dd></div>"
-        for name, value in details.items()
-    )
-    return f'<dl class="details">{"".join(pairs)}</dl>' if details else ""
 
 
 def settings_list(settings: Mapping[str, object]) -> str:
@@ -152,41 +144,20 @@ def seeds_table(seed_scores: Mapping[int, Mapping[str, float]]) -> str:
         if name in first and all(name in scores for scores in seed_scores.values())
     ]
     rows = [
-        _row(str(seed), (f"{scores[name]:.2f}" for name in names))
+        table_row(str(seed), (f"{scores[name]:.2f}" for name in names))
         for seed, scores in seed_scores.items()
     ]
     columns = [[scores[name] for scores in seed_scores.values()] for name in names]
-    foot = [_row("mean", (f"{statistics.mean(column):.2f}" for column in columns))]
+    foot = [table_row("mean", (f"{statistics.mean(column):.2f}" for column in columns))]
     if len(seed_scores) > 1:
-        foot.append(_row("± std", (f"{statistics.stdev(column):.2f}" for column in columns)))
-    return _table("Scores by seed", ("seed", *names), rows, foot=foot)
+        foot.append(table_row("± std", (f"{statistics.stdev(column):.2f}" for column in columns)))
+    return table("Scores by seed", ("seed", *names), rows, foot=foot)
 
 
 def results_table(results: Mapping[str, float]) -> str:
     """All figures with their official names, folded; empty without results."""
-    rows = [_row(name, [f"{value:,.10g}"]) for name, value in results.items()]
+    rows = [table_row(name, [f"{value:,.10g}"]) for name, value in results.items()]
     if not rows:
         return ""
-    table = _table("Official names", ("figure", "value"), rows)
-    return f'<details class="figures"><summary>All figures</summary>{table}</details>'
-
-
-def plain_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; the first cell of each row is its name."""
-    return _table(caption, columns, [_row(name, cells) for name, *cells in rows])
-
-
-def _row(name: str, cells: Iterable[str]) -> str:
-    values = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-    return f'<tr><th scope="row">{escape(name)}</th>{values}</tr>'
-
-
-def _table(
-    caption: str, columns: Sequence[str], rows: Sequence[str], *, foot: Sequence[str] = ()
-) -> str:
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
-    return (
-        f'<div class="card"><table><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
-        f"<tfoot>{''.join(foot)}</tfoot></table></div>"
-    )
+    figures = table("Official names", ("figure", "value"), rows)
+    return f'<details class="figures"><summary>All figures</summary>{figures}</details>'

@@ -6,8 +6,8 @@ import pytest
 from absl import flags
 
 from bert_tf.config.classification_flags import define_classification_flags
-from bert_tf.config.distillation_flags import define_distillation_flags
 from bert_tf.config.nvidia_defaults import PRETRAINING, SQUAD, TAGGING
+from bert_tf.config.pretraining_distillation_flags import define_distillation_flags
 from bert_tf.config.pretraining_flags import define_pretraining_flags
 from bert_tf.config.squad_flags import define_squad_flags
 from bert_tf.config.tagging_flags import define_tagging_flags

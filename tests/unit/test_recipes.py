@@ -17,7 +17,10 @@ import pytest
 from absl import flags
 
 from bert_tf.config.bert_config import BertConfig
-from bert_tf.config.distillation_flags import define_distillation_flags, distillation_settings
+from bert_tf.config.pretraining_distillation_flags import (
+    define_distillation_flags,
+    distillation_settings,
+)
 from bert_tf.training.plans import batch_plan
 from tests.support import ROOT
 

@@ -5,7 +5,7 @@ from absl import flags as absl_flags
 
 from bert_tf.config import (
     classification_flags,
-    distillation_flags,
+    pretraining_distillation_flags,
     squad_flags,
     tagging_flags,
 )
@@ -22,7 +22,7 @@ def parser(tmp_path):
 
     def parse(*given):
         values = absl_flags.FlagValues()
-        distillation_flags.define_distillation_flags(values)
+        pretraining_distillation_flags.define_distillation_flags(values)
         usual = [
             "--teacher_checkpoint=teacher",
             f"--output_dir={tmp_path / 'out'}",
@@ -30,7 +30,7 @@ def parser(tmp_path):
             "--do_train",
         ]
         values(["run_distillation.py", *usual, *given])
-        return distillation_flags.distillation_settings(values)
+        return pretraining_distillation_flags.distillation_settings(values)
 
     return parse
 
