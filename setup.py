@@ -29,7 +29,8 @@ setup(
     ],
     package_data={
         "bert_tf.native": ["*.cc", "*.inc"],
-        "bert_tf.report": ["*.html", "*.css", "*.js"],
+        "bert_tf.tasks.question_answering.report": ["*.html", "*.js"],
+        "bert_tf.util.pages": ["*.html", "*.css"],
     },
     python_requires=">=3.9,<3.14",
     install_requires=[

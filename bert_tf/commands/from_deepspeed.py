@@ -17,12 +17,12 @@ from typing import Any
 
 from absl import flags
 
-from bert_tf.command_line import flag_group, run_command
-from bert_tf.config.pretraining_flags import define_pretraining_flags
+from bert_tf.cli.flags import flag_group, run_command
 from bert_tf.config.ramps import parse_length_ramp
-from bert_tf.console import say
-from bert_tf.errors import UserError, short_repr
-from bert_tf.files import atomic_open, check_output_file, read_json_object
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags
+from bert_tf.util.console import say
+from bert_tf.util.errors import UserError, short_repr
+from bert_tf.util.files import atomic_open, check_output_file, read_json_object
 
 # Of deepspeed_train.py and deepspeed.add_config_arguments; those of 2020 at the end.
 _SWITCHES = frozenset({

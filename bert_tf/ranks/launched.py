@@ -15,12 +15,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from bert_tf import environment
 from bert_tf.config.settings import RuntimeSettings
-from bert_tf.console import warn
-from bert_tf.environment import launched_rank, launcher_variable
-from bert_tf.errors import UserError
 from bert_tf.ranks.failures import ENDED, STATUS, write_last_words
+from bert_tf.util import environment
+from bert_tf.util.console import warn
+from bert_tf.util.environment import launched_rank, launcher_variable
+from bert_tf.util.errors import UserError
 
 # Set for each process by Open MPI, by Horovod's Gloo launcher, and by MPICH and Slurm's pmi2.
 _PROCESS_COUNTS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")

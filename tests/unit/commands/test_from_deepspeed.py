@@ -5,12 +5,12 @@ import json
 import pytest
 from absl import flags
 
+from bert_tf.cli.training_flags import runtime_settings
 from bert_tf.commands.from_deepspeed import Settings, convert, read_command
-from bert_tf.config.flags import runtime_settings
-from bert_tf.config.pretraining_flags import define_pretraining_flags, optimization_and_length
-from bert_tf.errors import UserError
 from bert_tf.ranks.distribution import SingleProcess
-from bert_tf.training.plans import resolve_plans, schedule_of
+from bert_tf.tasks.pretraining.flags import define_pretraining_flags, optimization_and_length
+from bert_tf.train.plans import resolve_plans, schedule_of
+from bert_tf.util.errors import UserError
 from tests.support import run
 
 

@@ -20,7 +20,7 @@ from bert_tf.commands.launch import (
     mpirun_command,
     parse_hosts,
 )
-from bert_tf.errors import UserError
+from bert_tf.util.errors import UserError
 from tests.support import ROOT, environment
 
 # Notes how it was called. What its n-th run does is the n-th line of the file "script", a status

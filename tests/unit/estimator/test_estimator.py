@@ -11,9 +11,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
-from bert_tf.errors import UserError
 from bert_tf.estimator import choice
 from bert_tf.estimator import estimator as ours
+from bert_tf.util.errors import UserError
 
 pytestmark = pytest.mark.each_tensorflow
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.ranks.launched import (
     binding_warning,
     check_all_met,
@@ -10,6 +9,7 @@ from bert_tf.ranks.launched import (
     is_launched,
     process_count,
 )
+from bert_tf.util.errors import UserError
 
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1"}
 HOROVODRUN_GLOO = {"HOROVOD_SIZE": "4", "HOROVOD_RANK": "1", "HOROVOD_CONTROLLER": "gloo"}

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.errors import UserError
 from bert_tf.records.manifest import read_manifest, require_listed_files
 from bert_tf.records.stage import Built, SharedDirectory, remove_outputs, run_stage
-from bert_tf.sealed_json import SEAL
+from bert_tf.util.errors import UserError
+from bert_tf.util.sealed_json import SEAL
 from tests.support import holder_of, no_room
 
 ROOT = Path(__file__).parents[3]

@@ -13,8 +13,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from bert_tf.errors import UserError
 from bert_tf.tuning.session import SessionSettings, gpu_index, session_config
+from bert_tf.util.errors import UserError
 from tests.support import ROOT, environment
 
 ON = rewriter_config_pb2.RewriterConfig.ON
