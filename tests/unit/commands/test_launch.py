@@ -61,7 +61,7 @@ class Stub:
         (self.directory / "script").write_text("\n".join(map(str, actions)))
         program = program or ["train.py", "--horovod", f"--output_dir={self.directory / 'out'}"]
         code = (
-            "import sys; from absl import app; from bert_tf import errors; "
+            "import sys; from absl import app; from bert_tf.util import errors; "
             "from bert_tf.commands import launch; "
             "launch.define_flags(); sys.executable = sys.argv.pop(1); "
             "errors.exit_on_user_error(app.run, launch.main)"

@@ -388,7 +388,7 @@ KILLED_AT_ITS_END = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from bert_tf import directory_lock
+from bert_tf.util import directory_lock
 from bert_tf.records import stage
 
 unlink, remove = Path.unlink, directory_lock._remove

@@ -132,7 +132,7 @@ def test_large_gradients_that_are_added_in_place_take_less():
 _TRAIN = """
 import dataclasses, json, sys
 from pathlib import Path
-from bert_tf.tasks import pretraining
+from bert_tf.tasks.pretraining import run as pretraining
 from tests.tiny_pretraining import CONFIG, pretraining_settings
 directory, *dry_run = sys.argv[1:]
 settings = pretraining_settings(Path(directory))

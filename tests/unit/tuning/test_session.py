@@ -81,7 +81,7 @@ def test_a_rank_sees_its_own_gpu():
 PROGRAM = """
 import json, sys
 import numpy as np
-from bert_tf import environment
+from bert_tf.util import environment
 environment.prepare_environment(verbose=False, use_xla=False)
 import tensorflow.compat.v1 as tf
 from bert_tf.tuning.session import SessionSettings, product_type, session_config
