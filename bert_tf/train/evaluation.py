@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import MODEL_FILES
 from bert_tf.checkpoint.writing import write_without_optimizer
-from bert_tf.estimator.choice import tf_estimator
+from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.model.sums import Sums, flatten, means, unflatten
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.ranks.distribution import SingleProcess

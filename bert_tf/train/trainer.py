@@ -17,13 +17,13 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
+from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.config.settings import (
     DEFAULT_MAX_SKIPPED,
     OptimizationSettings,
     RunSettings,
     RuntimeSettings,
 )
-from bert_tf.estimator.choice import tf_estimator
 from bert_tf.input.batches import user_errors
 from bert_tf.model.task import Features, Network, create_network
 from bert_tf.train import evaluation, hooks, ledger, nonfinite

@@ -16,8 +16,8 @@ ROOMS = (
     "config",
     "cli",
     "native",
+    "compat.estimator",
     "compat",
-    "estimator",
     "records",
     "input",
     "model",
@@ -44,7 +44,7 @@ SHARED_TASKS = {"tasks.distillation", "tasks.finetuning"}
 # beside the weights; without TensorFlow, see below.
 ONLY = {
     "data_prep": {"checkpoint", "cli", "input", "records", "text", "util"},
-    "estimator": {"util"},
+    "compat.estimator": {"util"},
     "inference": set(ROOMS[: ROOMS.index("tuning") + 1]) - {"input", "records", "update", "watch"},
 }
 SOURCES = sorted([*ROOT.glob("bert_tf/**/*.py"), *ROOT.glob("data_prep/**/*.py")])

@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
+from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.config.settings import FinetuningSettings, OptimizationSettings
-from bert_tf.estimator.choice import tf_estimator
 from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
 from bert_tf.input.length_buckets import LengthBuckets, LengthSortedBatches

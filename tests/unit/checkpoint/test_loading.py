@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.formats import open_source
 from bert_tf.checkpoint.tensorflow_file import TensorflowCheckpoint, resolve_checkpoint
-from bert_tf.estimator.choice import tf_estimator
+from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.model.config import BertConfig
 from bert_tf.model.heads import MASKED_LM_HEAD, NEXT_SENTENCE_HEAD
 from bert_tf.model.variables import create_variables, frozen_specs

@@ -19,7 +19,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.estimator.choice import tf_estimator
+from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums
 from bert_tf.model.task import create_network

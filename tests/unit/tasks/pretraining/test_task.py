@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_tf.estimator import estimator as own_estimator
-from bert_tf.estimator.choice import tf_estimator
+from bert_tf.compat.estimator import estimator as own_estimator
+from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.inference.model_directory import find_model
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.task import create_network

@@ -11,8 +11,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
-from bert_tf.estimator import choice
-from bert_tf.estimator import estimator as ours
+from bert_tf.compat.estimator import choice
+from bert_tf.compat.estimator import estimator as ours
 from bert_tf.util.errors import UserError
 
 pytestmark = pytest.mark.each_tensorflow

@@ -17,9 +17,15 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_tf.estimator import export, results
-from bert_tf.estimator.calls import arguments, call, call_input_fn
-from bert_tf.estimator.spec import EstimatorSpec, ModeKeys, RunConfig, checked_list, complete_config
+from bert_tf.compat.estimator import export, results
+from bert_tf.compat.estimator.calls import arguments, call, call_input_fn
+from bert_tf.compat.estimator.spec import (
+    EstimatorSpec,
+    ModeKeys,
+    RunConfig,
+    checked_list,
+    complete_config,
+)
 
 Hooks = Sequence[tf.train.SessionRunHook]
 Listeners = Sequence[tf.train.CheckpointSaverListener]
@@ -331,8 +337,8 @@ class Estimator:
     ) -> bytes:
         """Writes the model in mode PREDICT as a SavedModel; returns its path.
 
-        See :func:`bert_tf.estimator.export.write` for the arguments. The default checkpoint is the
-        newest; raises ValueError if there is none, and for other modes.
+        See :func:`bert_tf.compat.estimator.export.write` for the arguments. The default checkpoint
+        is the newest; raises ValueError if there is none, and for other modes.
         """
         if experimental_mode != ModeKeys.PREDICT:
             raise ValueError(

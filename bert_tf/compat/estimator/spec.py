@@ -16,8 +16,8 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_tf.estimator.calls import arguments
-from bert_tf.estimator.outputs import complete_outputs
+from bert_tf.compat.estimator.calls import arguments
+from bert_tf.compat.estimator.outputs import complete_outputs
 from bert_tf.util.errors import UserError
 
 _UNSET = "unset"

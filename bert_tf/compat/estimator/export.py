@@ -14,13 +14,13 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
-from bert_tf.estimator.outputs import (
+from bert_tf.compat.estimator.outputs import (
     ClassificationOutput,
     PredictOutput,
     RegressionOutput,
     Tensors,
 )
-from bert_tf.estimator.spec import EstimatorSpec
+from bert_tf.compat.estimator.spec import EstimatorSpec
 
 __all__ = [
     "ClassificationOutput",
