@@ -1,4 +1,4 @@
-"""Pre-train, distil and fine-tune BERT with TensorFlow 1.x-style Estimators."""
+"""Pre-train, distil and fine-tune BERT with TensorFlow 1.x-style graphs and sessions."""
 
 from bert_tf.util.installation import require_always_needed
 

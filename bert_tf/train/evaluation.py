@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Callable, Protocol
 
@@ -14,7 +14,6 @@ import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import MODEL_FILES
 from bert_tf.checkpoint.writing import write_without_optimizer
-from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.model.sums import Sums, flatten, means, unflatten
 from bert_tf.model.task import Features, Network, Task
 from bert_tf.ranks.distribution import SingleProcess
@@ -57,14 +56,19 @@ class Evaluation(Protocol):
     figure: Figure
     at_start: bool
 
-    def spec(self, network: Network, features: Features) -> tf_estimator.EstimatorSpec:
-        """Adds the graph of one batch to the current graph, which has the network's variables."""
+    def dataset(self) -> tf.data.Dataset:
+        """This rank's batches; called in the graph of the evaluation."""
 
-    def run(self, estimator: tf_estimator.Estimator, output_dir: Path) -> Results:
-        """Evaluates the newest checkpoint; ranks other than 0 get the weights from rank 0.
+    def outputs(self, network: Network, features: Features) -> dict[str, tf.Tensor]:
+        """What to compute for a batch; called in the graph, which has the network's variables."""
 
-        Collective; all ranks get equal results, which include ``global_step``. Rank 0 may write
-        further files to ``output_dir``, besides ``eval_results.json``.
+    def run(self, outputs: Iterable[Mapping[str, np.ndarray]], output_dir: Path) -> Results:
+        """The results, from the ``outputs`` of each of this rank's batches in turn.
+
+        The outputs are computed as they are asked for. Ask for all, even if there are no batches:
+        the ranks start together. Collective; all ranks return equal results, which include
+        ``global_step``. Rank 0 may write further files to ``output_dir``, besides
+        ``eval_results.json``.
         """
 
 
@@ -101,33 +105,27 @@ class LossEvaluation:
         self._task = task
         self._max_steps = max_steps
 
-    def spec(self, network: Network, features: Features) -> tf_estimator.EstimatorSpec:
+    def dataset(self) -> tf.data.Dataset:
         """As in :class:`Evaluation`."""
-        sums = network.losses(features)
-        return tf_estimator.EstimatorSpec(
-            tf_estimator.ModeKeys.PREDICT,
-            predictions={
-                _SUMS: tf.stack(flatten(sums, self._task.terms)),
-                tf.GraphKeys.GLOBAL_STEP: tf.train.get_global_step().read_value(),
-            },
-        )
+        return self._input_fn().take(-1 if self._max_steps is None else self._max_steps)
 
-    def run(self, estimator: tf_estimator.Estimator, output_dir: Path) -> Results:
+    def outputs(self, network: Network, features: Features) -> dict[str, tf.Tensor]:
+        """As in :class:`Evaluation`: the sums of all terms and the step of the checkpoint."""
+        sums = network.losses(features)
+        return {
+            _SUMS: tf.stack(flatten(sums, self._task.terms)),
+            tf.GraphKeys.GLOBAL_STEP: tf.train.get_global_step().read_value(),
+        }
+
+    def run(self, outputs: Iterable[Mapping[str, np.ndarray]], output_dir: Path) -> Results:
         """As in :class:`Evaluation`."""
         del output_dir
-        batches = list(
-            estimator.predict(
-                self._input, hooks=self._ranks.broadcast_hooks(), yield_single_examples=False
-            )
-        )
+        batches = list(outputs)
         local_sums = np.stack([batch[_SUMS] for batch in batches])
         totals = exact_sums(np.concatenate(self._ranks.gather(local_sums)))
         sums = unflatten(totals, self._task.terms)
         step = int(batches[0][tf.GraphKeys.GLOBAL_STEP])
         return {**evaluation_results(sums, self._task), "global_step": step}
-
-    def _input(self) -> tf.data.Dataset:
-        return self._input_fn().take(-1 if self._max_steps is None else self._max_steps)
 
 
 _SUMS = "sums"

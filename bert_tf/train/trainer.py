@@ -1,11 +1,10 @@
-"""The trainer: runs a job with an Estimator that trains, evaluates on the way and resumes.
+"""The trainer: runs a job that trains, evaluates on the way and resumes.
 
 All jobs of the toolkit train through this module.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import time
@@ -17,7 +16,6 @@ import tensorflow.compat.v1 as tf
 from bert_tf.checkpoint import loading
 from bert_tf.checkpoint.directory import newest_checkpoint
 from bert_tf.checkpoint.tensorflow_file import damaged
-from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.config.settings import (
     DEFAULT_MAX_SKIPPED,
     OptimizationSettings,
@@ -25,8 +23,8 @@ from bert_tf.config.settings import (
     RuntimeSettings,
 )
 from bert_tf.input.batches import user_errors
-from bert_tf.model.task import Features, Network, create_network
-from bert_tf.train import evaluation, hooks, ledger, nonfinite
+from bert_tf.model.task import Features, Network, Task, create_network
+from bert_tf.train import evaluation, hooks, ledger, loop, nonfinite
 from bert_tf.train.job import Job
 from bert_tf.train.layer_summaries import LayerSummaries
 from bert_tf.train.plans import schedule_of
@@ -42,7 +40,6 @@ from bert_tf.update.optimizers import Optimizer, optimizer_class
 from bert_tf.update.train_op import TrainOutputs, UpdateSettings, build_train_op
 from bert_tf.util.environment import seconds_since_launch
 from bert_tf.util.errors import UserError, first_line
-from bert_tf.util.temporary import TemporaryDirectory
 
 
 class Trainer:
@@ -58,9 +55,6 @@ class Trainer:
         self._times = UpdateTimes()
         if job.session.use_xla and not self._context.runtime.verbose:
             compile_first_cluster(session_config(job.session))
-        self._estimator = tf_estimator.Estimator(
-            model_fn=self._model_fn, model_dir=self._model_dir(), config=self._run_config()
-        )
 
     def train_and_evaluate(self, recover: Callable[[Job, nonfinite.NonFiniteError], Job]) -> None:
         """Trains up to the last step, pausing for evaluations if the settings request them.
@@ -91,10 +85,17 @@ class Trainer:
 
     def _train(self, stop: hooks.StopOnSignal) -> nonfinite.NonFiniteError | None:
         """Trains up to the last step, or to an error that the run may recover from."""
-        job = self._job
+        job, settings = self._job, self._settings
         try:
-            with _explained_errors(self._settings):
-                self._estimator.train(job.train_input, max_steps=job.steps.last_step, hooks=[stop])
+            with _explained_errors(settings):
+                loop.train(
+                    job.train_input,
+                    functools.partial(self._build_training, stop),
+                    last_step=job.steps.last_step,
+                    checkpoint_dir=str(settings.output_dir) if self._reads_weights else None,
+                    seed=settings.seed,
+                    config=session_config(job.session),
+                )
         except nonfinite.NonFiniteError as failure:
             stop.restore()
             return failure
@@ -120,8 +121,17 @@ class Trainer:
 
     def predict(self) -> evaluation.Results:
         """Like :meth:`evaluate`, but only writes the evaluation's own files."""
-        with _explained_errors(self._settings):
-            return self._job.evaluation.run(self._estimator, self._settings.output_dir)
+        job, settings = self._job, self._settings
+        with _explained_errors(settings):
+            outputs = loop.predict(
+                job.evaluation.dataset,
+                self._build_evaluation,
+                checkpoint=self._latest_checkpoint() if self._reads_weights else None,
+                hooks=self._context.ranks.broadcast_hooks(),
+                seed=settings.seed,
+                config=session_config(job.session),
+            )
+            return job.evaluation.run(outputs, settings.output_dir)
 
     def evaluate_at_end(self) -> evaluation.Results:
         """Like :meth:`evaluate`, but does not evaluate the same weights twice."""
@@ -185,47 +195,39 @@ class Trainer:
         figures = {name: value for name, value in results.items() if name != "global_step"}
         self._log.evaluation(results["global_step"], figures, note=note)
 
-    def _model_dir(self) -> str:
-        """The output directory on rank 0; elsewhere a temporary one, which Estimator needs."""
-        if self._context.ranks.is_chief:
-            return str(self._settings.output_dir)
-        directory = TemporaryDirectory("rank")
-        atexit.register(directory.cleanup)
-        return directory.name
+    @property
+    def _reads_weights(self) -> bool:
+        """Whether this rank reads checkpoints; the others get all variables from rank 0."""
+        return self._context.ranks.is_chief
 
-    def _run_config(self) -> tf_estimator.RunConfig:
-        # Checkpoints, summaries and progress lines are written by our own hooks.
-        return tf_estimator.RunConfig(
-            tf_random_seed=self._settings.seed,
-            session_config=session_config(self._job.session),
-            save_checkpoints_steps=None,
-            save_checkpoints_secs=None,
-            save_summary_steps=None,
-            log_step_count_steps=None,
+    def _network(self, task: Task) -> Network:
+        network = create_network(task, self._job.options, seed=self._settings.seed)
+        if self._reads_weights:
+            initialise_weights(self._job, network)
+        return network
+
+    def _build_evaluation(self, features: Features) -> dict[str, tf.Tensor]:
+        job = self._job
+        network = self._network(job.model.evaluated or job.task)
+        return job.evaluation.outputs(network, features)
+
+    def _build_training(self, stop: hooks.StopOnSignal, features: Features) -> loop.Update:
+        network = self._network(self._job.task)
+        outputs = build_update(self._job, network, features)
+        saver = self._saver(outputs)
+        return loop.Update(
+            outputs.train_op, saver, [stop, *self._hooks(network, outputs, features, saver)]
         )
-
-    def _model_fn(self, features, labels, mode) -> tf_estimator.EstimatorSpec:
-        del labels
-        job, trains = self._job, mode == tf_estimator.ModeKeys.TRAIN
-        task = job.task if trains else job.model.evaluated or job.task
-        network = create_network(task, job.options, seed=self._settings.seed)
-        if self._log is not None:  # other ranks get them from rank 0
-            initialise_weights(job, network)
-        if not trains:
-            return job.evaluation.spec(network, features)
-        outputs = build_update(job, network, features)
-        return self._training_spec(network, outputs, features)
 
     def _latest_checkpoint(self) -> str | None:
         return newest_checkpoint(self._settings.output_dir)
 
-    def _training_spec(
-        self, network: Network, outputs: TrainOutputs, features: Features
-    ) -> tf_estimator.EstimatorSpec:
+    def _hooks(
+        self, network: Network, outputs: TrainOutputs, features: Features, saver: ResumingSaver
+    ) -> list[tf.train.SessionRunHook]:
         job = self._job
         use_xla = job.session.use_xla
         warm_up = WarmUp(2 if use_xla else 1)
-        saver = self._saver(outputs)
         total_steps = job.steps.last_step
         has_loss_scale = self._context.needs_loss_scale
         progress = hooks.ProgressSettings(
@@ -283,16 +285,7 @@ class Trainer:
                     at_start=job.evaluation.at_start,
                 )
             )
-        loss = tf.add_n([sums.loss for sums in outputs.term_sums.values()])
-        return tf_estimator.EstimatorSpec(
-            tf_estimator.ModeKeys.TRAIN,
-            # Estimator fails with a stack trace if the loss is not finite. NonFiniteGuard handles
-            # that instead, since occasional overflows are normal with loss scaling.
-            loss=tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss)),
-            train_op=outputs.train_op,
-            training_hooks=session_hooks,
-            scaffold=tf.train.Scaffold(saver=saver),
-        )
+        return session_hooks
 
     def _layer_summaries(self, outputs: TrainOutputs) -> list[LayerSummaries]:
         every = self._settings.layer_summary_steps

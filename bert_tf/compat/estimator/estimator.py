@@ -149,8 +149,8 @@ class Estimator:
         with tf.Graph().as_default() as graph, graph.device(self._config.device_fn):
             tf.set_random_seed(self._config.tf_random_seed)
             tf.train.create_global_step()
-            # Operations without a seed are seeded by the number of operations before them. Hooks
-            # share one read of the step, created here as in tf.estimator to get the same seeds.
+            # Hooks share one read of the step, created here as in tf.estimator: the graphs that are
+            # written are the same.
             tf.train.StepCounterHook().begin()
             features, labels, input_hooks = self._call_input_fn(input_fn, ModeKeys.TRAIN)
             spec = self._call_model_fn(features, labels, ModeKeys.TRAIN)

@@ -11,7 +11,7 @@ import dataclasses
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.model_files import ModelFiles, model_files
-from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.config.settings import FinetuningSettings, OptimizationSettings
 from bert_tf.inference.model_directory import ModelParts, collect_parts
 from bert_tf.input.batches import BatchReader, dataset_of_positions
@@ -432,15 +431,24 @@ class PredictionEvaluation:
         """
         raise NotImplementedError
 
-    def spec(self, network: Network, features: Features) -> tf_estimator.EstimatorSpec:
+    def dataset(self) -> tf.data.Dataset:
         """As in :class:`bert_tf.train.evaluation.Evaluation`."""
-        return tf_estimator.EstimatorSpec(
-            tf_estimator.ModeKeys.PREDICT, predictions=network.predictions(features)
+        reader = _reader(
+            self._records,
+            self.config,
+            batch_size=len(self._batches.indices(0)),
+            indices=self._batches.indices,
+            positions_kept=self._batches.padded_length if self._length_buckets else None,
         )
+        return dataset_of_positions(0, self._batches.num_batches, reader.read)
 
-    def run(self, estimator: tf_estimator.Estimator, output_dir: Path) -> Results:
+    def outputs(self, network: Network, features: Features) -> dict[str, tf.Tensor]:
+        """As in :class:`bert_tf.train.evaluation.Evaluation`: the task's predictions."""
+        return network.predictions(features)
+
+    def run(self, outputs: Iterable[Mapping[str, np.ndarray]], output_dir: Path) -> Results:
         """As in :class:`bert_tf.train.evaluation.Evaluation`."""
-        predictions, rate = self._predict(estimator)
+        predictions, rate = self._collect(outputs)
         results = None
         if self._ranks.is_chief:
             results = {
@@ -450,17 +458,16 @@ class PredictionEvaluation:
             }
         return self._ranks.broadcast(results)
 
-    def _predict(self, estimator: tf_estimator.Estimator) -> tuple[dict[str, np.ndarray], float]:
+    def _collect(
+        self, outputs: Iterable[Mapping[str, np.ndarray]]
+    ) -> tuple[dict[str, np.ndarray], float]:
         """The predictions of all records, on every rank, and records per second over all ranks."""
         progress = None
         if self._ranks.is_chief:
             progress = Progress("prediction", len(self._records), self._unit)
         found, batch_seconds, done = [], [], 0
-        batches = estimator.predict(
-            self._input, hooks=self._ranks.broadcast_hooks(), yield_single_examples=False
-        )
         started = previous = time.monotonic()
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(outputs):
             is_record = self._batches.is_record(number)
             indices = self._batches.indices(number)[is_record]
             found.append((indices, {name: value[is_record] for name, value in batch.items()}))
@@ -484,16 +491,6 @@ class PredictionEvaluation:
                 say(line)
         rate = done / steady_seconds if steady_seconds else 0.0
         return _assemble(everything, len(self._records)), rate
-
-    def _input(self) -> tf.data.Dataset:
-        reader = _reader(
-            self._records,
-            self.config,
-            batch_size=len(self._batches.indices(0)),
-            indices=self._batches.indices,
-            positions_kept=self._batches.padded_length if self._length_buckets else None,
-        )
-        return dataset_of_positions(0, self._batches.num_batches, reader.read)
 
 
 def _assemble(

@@ -864,7 +864,7 @@ def test_a_users_saver_replaces_the_default_one(api, tmp_path):
     assert tf.train.latest_checkpoint(str(tmp_path / "model")) is None
 
 
-def test_jobs_use_tensorflows_estimator_if_there_is_one():
+def test_programs_get_tensorflows_estimator_if_there_is_one():
     assert choice.tf_estimator is (ours if THEIRS is None else THEIRS)
 
 

@@ -19,14 +19,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_tf.checkpoint.tensorflow_file import write_checkpoint
-from bert_tf.compat.estimator.choice import tf_estimator
 from bert_tf.model.options import ForwardOptions
 from bert_tf.model.sums import Sums
 from bert_tf.model.task import create_network
 from bert_tf.model.variables import VariableSpec
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining.task import PretrainingTask
-from bert_tf.train import evaluation
+from bert_tf.train import evaluation, loop
 from bert_tf.train.start_point import find_start
 from bert_tf.util.errors import UserError
 from tests.kills import killed_at
@@ -153,17 +152,21 @@ def evaluate(tmp_path, ranks, max_steps=None):
     task = WordCounts()
     measured = evaluation.LossEvaluation(input_fn, ranks=ranks, task=task, max_steps=max_steps)
 
-    def model_fn(features, mode):
-        return measured.spec(create_network(task, ForwardOptions()), features)
-
     with tf.Graph().as_default(), tf.Session() as session:
         create_network(task, ForwardOptions())
         step = tf.train.create_global_step()
         session.run([tf.global_variables_initializer()])
         session.run(step.assign(7))
         tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-    estimator = tf_estimator.Estimator(model_fn, model_dir=str(tmp_path))
-    return measured.run(estimator, tmp_path)
+    outputs = loop.predict(
+        measured.dataset,
+        lambda features: measured.outputs(create_network(task, ForwardOptions()), features),
+        checkpoint=str(tmp_path / "model.ckpt"),
+        hooks=[],
+        seed=1,
+        config=tf.ConfigProto(),
+    )
+    return measured.run(outputs, tmp_path)
 
 
 def test_an_evaluation_of_every_batch(tmp_path):

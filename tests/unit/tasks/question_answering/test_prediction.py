@@ -33,18 +33,17 @@ def tokenizer(tmp_path_factory):
     return load_tokenizer(vocab_file=path)
 
 
-class ScriptedEstimator:
-    """Returns ``SCORES`` for one window per question, whatever the input."""
-
-    def predict(self, input_fn, hooks, yield_single_examples):
-        context = QUESTION_TOKENS + 2
-        yield {
-            "start_indices": np.array([[context + first] for first, *_ in SCORES], np.int32),
-            "start_logits": np.array([[score] for *_, score, _ in SCORES], np.float32),
-            "end_indices": np.array([[context + last] for _, last, *_ in SCORES], np.int32),
-            "end_logits": np.zeros((len(SCORES), 1), np.float32),
-            "null_logits": np.array([null for *_, null in SCORES], np.float32),
-        }
+CONTEXT_START = QUESTION_TOKENS + 2
+# The network's outputs: one batch, with ``SCORES`` for one window per question.
+OUTPUTS = [
+    {
+        "start_indices": np.array([[CONTEXT_START + first] for first, *_ in SCORES], np.int32),
+        "start_logits": np.array([[score] for *_, score, _ in SCORES], np.float32),
+        "end_indices": np.array([[CONTEXT_START + last] for _, last, *_ in SCORES], np.int32),
+        "end_logits": np.zeros((len(SCORES), 1), np.float32),
+        "null_logits": np.array([null for *_, null in SCORES], np.float32),
+    }
+]
 
 
 def evaluation(tokenizer, golds, **settings):
@@ -70,7 +69,7 @@ def evaluation(tokenizer, golds, **settings):
 
 
 def test_a_prediction_reports_its_time(tokenizer, tmp_path, capsys):
-    evaluation(tokenizer, GOLDS).run(ScriptedEstimator(), tmp_path)
+    evaluation(tokenizer, GOLDS).run(OUTPUTS, tmp_path)
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if line.startswith("prediction took ")] == [
         line for line in said if " s for 4 sequences: " in line
@@ -84,7 +83,7 @@ def test_the_scores_are_those_of_the_written_predictions(tokenizer, tmp_path, go
     """With "no answer" allowed, even if every question in the file has an answer."""
     measured = evaluation(
         tokenizer, golds, version_2_with_negative=True, null_score_diff_threshold=threshold
-    ).run(ScriptedEstimator(), tmp_path)
+    ).run(OUTPUTS, tmp_path)
     written = json.loads((tmp_path / "predictions.json").read_text())
     assert list(written.values()).count("") == {-10.0: 4, 0.0: 2, 10.0: 0}[threshold]
     expected = naive_result(golds, written, None, 0.0, is_v2=True)
@@ -99,7 +98,7 @@ def test_the_scores_are_those_of_the_written_predictions(tokenizer, tmp_path, go
 
 
 def test_without_no_answer_the_metric_of_version_1_applies(tokenizer, tmp_path):
-    measured = evaluation(tokenizer, GOLDS).run(ScriptedEstimator(), tmp_path)
+    measured = evaluation(tokenizer, GOLDS).run(OUTPUTS, tmp_path)
     written = json.loads((tmp_path / "predictions.json").read_text())
     expected = naive_result(GOLDS, written, None, 0.0, is_v2=False)
     assert measured.keys() == expected.keys() | {RATE, "global_step"}
