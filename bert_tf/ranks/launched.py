@@ -7,6 +7,7 @@ alone. Both cases are reported here in one sentence, before or right after Horov
 from __future__ import annotations
 
 import functools
+import json
 import os
 import socket
 import subprocess
@@ -48,13 +49,32 @@ def process_count(variables: Mapping[str, str]) -> int:
 
 
 def check_alone(variables: Mapping[str, str]) -> None:
-    """Raises UserError if a launcher started several processes without --horovod."""
+    """Raises UserError if several processes were started that would not be connected.
+
+    By a launcher without --horovod, or as a cluster of TensorFlow's own.
+    """
     launched = process_count(variables)
     if launched > 1:
         raise UserError(
             f"{launched} processes were launched without --horovod, so each would train alone and "
             "write to the same --output_dir; add --horovod."
         )
+    in_cluster = _cluster_size(variables)
+    if in_cluster > 1:
+        raise UserError(
+            f"the environment variable TF_CONFIG describes a cluster of {in_cluster} processes, "
+            "which is not supported: each would train alone and write to the same --output_dir; "
+            "start ranks with mpirun and --horovod, and unset TF_CONFIG for a single process."
+        )
+
+
+def _cluster_size(variables: Mapping[str, str]) -> int:
+    """The number of processes in TensorFlow's TF_CONFIG; 0 without a cluster there."""
+    try:
+        cluster = json.loads(variables["TF_CONFIG"])["cluster"]
+        return sum(len(addresses) for addresses in cluster.values())
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return 0
 
 
 def is_launched(variables: Mapping[str, str]) -> bool:
