@@ -31,7 +31,7 @@ from bert_tf.checkpoint.tensorflow_file import (
     resolve_checkpoint,
     write_checkpoint,
 )
-from bert_tf.commands import from_deepspeed
+from bert_tf.compat import deepspeed
 from bert_tf.config.policy_file import read_policy_file
 from bert_tf.records.info import inspect_records
 from bert_tf.records.layouts import PRETRAINING_MASKED
@@ -337,9 +337,9 @@ _DEEPSPEED = {
 
 
 def _read_deepspeed(path: Path) -> None:
-    settings = from_deepspeed.Settings()
+    settings = deepspeed.Settings()
     settings.add(read_json_object(path, what="--config"))
-    from_deepspeed.convert(settings).text()
+    deepspeed.convert(settings).text()
 
 
 def _json(*values: object) -> Callable[[Path], list[bytes]]:

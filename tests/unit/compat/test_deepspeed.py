@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 
 from bert_tf.cli.training_flags import runtime_settings
-from bert_tf.commands.from_deepspeed import Settings, convert, read_command
+from bert_tf.compat.deepspeed import Settings, convert, read_command
 from bert_tf.ranks.distribution import SingleProcess
 from bert_tf.tasks.pretraining.flags import define_pretraining_flags, optimization_and_length
 from bert_tf.train.plans import resolve_plans, schedule_of
