@@ -92,7 +92,8 @@ def test_a_command_whose_result_has_no_room_fails(full, code, unbuffered):
 
 def test_a_failure_after_the_reader_is_gone_is_still_said(nobody_reads):
     code = (
-        "from bert_tf.util import errors\ndef run():\n    print('x')\n    raise errors.UserError('no.')"
+        "from bert_tf.util import errors\n"
+        "def run():\n    print('x')\n    raise errors.UserError('no.')"
     )
     done = finish(code, stdout=nobody_reads)
     assert (done.returncode, done.stderr) == (2, b"error: no.\n")
